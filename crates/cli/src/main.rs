@@ -1,0 +1,2 @@
+//! The steadfast program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The native client library: put, get, list, remove over any cluster.

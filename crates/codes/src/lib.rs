@@ -1,0 +1,1 @@
+//! Block arithmetic: rateless codes and the kernels beneath them. No I/O, no clock.

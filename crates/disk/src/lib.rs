@@ -1,0 +1,1 @@
+//! One device: a linear space, its extents, checksums, index, queue and media.

@@ -1,0 +1,1 @@
+//! The metadata server: the metadata cores over redb, with group commit.

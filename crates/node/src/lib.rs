@@ -1,0 +1,1 @@
+//! The storage server: devices, their I/O lanes and the serving cores.
