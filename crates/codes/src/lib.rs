@@ -1,1 +1,8 @@
-//! Block arithmetic: rateless codes and the kernels beneath them. No I/O, no clock.
+//! Block arithmetic: rateless codes and the kernels beneath them. No I/O, no clock; randomness only from
+//! a named generator seeded by the arguments, so that the same arguments give the same blocks everywhere.
+//!
+//! - [`rateless`]: the dissertation's improved LT code, the systematic `mix` code, and plain copies behind
+//!   one [`rateless::Code`]; encoder, incremental rank, decoder.
+//! - [`kernel`]: XOR and GF(2^8) multiply-accumulate over byte slices.
+pub mod kernel;
+pub mod rateless;

@@ -1,0 +1,225 @@
+//! Blocks with payload: taken as they arrive, solved in the buffers they came in.
+//!
+//! ```text
+//!   push .. push ──(missing() == 0)──> solve ──> K originals
+//!     └─ hands back a block that adds nothing
+//! ```
+//!
+//! *Folding* takes work off the end: while blocks arrive, originals that are here already are added into the repair
+//! rows as those arrive and, by [`Decoder::advance`] in the caller's idle time, into the parity columns' constraint
+//! rows, so that [`Decoder::solve`] finds shorter rows. A row's payload and its entries always agree: the sum of what the entries name is the payload.
+//!
+//! Invariants: a mix decoder keeps at most K buffers, and at most [`FOLDED_BYTES_MAX`] of constraint sums beside
+//! them; the originals are computed in the kept buffers, with a few strips of scratch a thread; originals that
+//! arrived are not touched.
+
+use super::code::{Code, Entry};
+use super::plan::{Rows, plan};
+use super::rank::{Push, RankTracker};
+use crate::kernel::xor;
+
+/// Constraint sums are kept when they take at most this: a segment of 256 MiB still folds, and a reader stays within
+/// its segment, its windows and 64 MiB.
+const FOLDED_BYTES_MAX: usize = 64 << 20;
+/// Constraint rows are folded from half of K blocks on, and again whenever this part of K has come as originals
+/// since. Picked by eye: a round costs about 3 reads an original, and a quarter as many for each one after.
+const FOLD_AGAIN: u32 = 16;
+
+/// Why a block or a solve was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The block has not the decoder's block length.
+    #[error("block {index} has {given} bytes, the others {expected}")]
+    BlockLength {
+        /// Index of the block.
+        index: u32,
+        /// Its length, bytes.
+        given: usize,
+        /// The decoder's, bytes.
+        expected: usize,
+    },
+    /// The blocks do not give all originals yet.
+    #[error("at least {missing} more blocks are needed")]
+    Missing {
+        /// Lower bound on the blocks to come.
+        missing: u32,
+    },
+}
+
+/// Collects blocks of one segment in buffers of type `B`.
+pub struct Decoder<B> {
+    code: Code,
+    tracker: RankTracker,
+    block_len: usize,
+    blocks: Vec<B>,
+    /// Rows of the kept blocks, then those of the parity columns' constraints; less what was folded.
+    rows: Rows,
+    /// Payload of the constraint rows that were folded, the first ones.
+    sums: Vec<Vec<u8>>,
+    /// The kept block that is each original.
+    original: Vec<Option<u32>>,
+    originals_here: u32,
+    /// Originals that were here when the round of folding began.
+    originals_folded: u32,
+    /// The constraint to fold next.
+    next_fold: usize,
+    folds: bool,
+}
+
+impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
+    /// No blocks yet; every block has `block_len` bytes.
+    pub fn new(code: &Code, block_len: usize) -> Self {
+        let parities = code.parity_count();
+        Self {
+            code: code.clone(),
+            tracker: RankTracker::new(code),
+            block_len,
+            blocks: Vec::new(),
+            rows: Rows::new(code),
+            sums: Vec::new(),
+            original: vec![None; code.k() as usize],
+            originals_here: 0,
+            originals_folded: 0,
+            next_fold: 0,
+            // Codes without parity columns have short rows or dense ones; coefficients would cost more than they save.
+            folds: parities > 0 && code.is_binary() && parities.saturating_mul(block_len) <= FOLDED_BYTES_MAX,
+        }
+    }
+
+    /// Takes block `index`; hands it back when it adds nothing.
+    pub fn push(&mut self, index: u32, mut block: B) -> Result<(Push, Option<B>), DecodeError> {
+        let given = block.as_ref().len();
+        if given != self.block_len {
+            return Err(DecodeError::BlockLength { index, given, expected: self.block_len });
+        }
+        let push = self.tracker.push(index);
+        if push != Push::Innovative {
+            return Ok((push, Some(block)));
+        }
+        let mut row = Vec::new();
+        self.code.row(index, &mut row);
+        if let [Entry { column, coefficient: 1 }] = row[..] {
+            self.original[column as usize].get_or_insert(self.blocks.len() as u32);
+            self.originals_here += 1;
+        } else if self.folds {
+            self.fold(&mut row, block.as_mut());
+        }
+        self.rows.keep(&row);
+        self.blocks.push(block);
+        Ok((push, None))
+    }
+
+    /// Does one piece of work (a few sums over one block) that shortens [`Decoder::solve`], for a caller with nothing
+    /// else to do; `false` when there is none now.
+    pub fn advance(&mut self) -> bool {
+        let parities = self.code.parity_count();
+        if !self.folds || self.tracker.rank() < self.code.k() / 2 {
+            return false;
+        }
+        if self.next_fold == parities {
+            // Another round once it finds something: originals that came since.
+            if self.originals_here < self.originals_folded + self.code.k() / FOLD_AGAIN {
+                return false;
+            }
+            self.next_fold = 0;
+        }
+        if self.next_fold == 0 {
+            self.originals_folded = self.originals_here;
+        }
+        let next = self.next_fold;
+        self.next_fold += 1;
+        let mut row = self.rows.constraint(next).to_vec();
+        let mut sum = match self.sums.get_mut(next) {
+            Some(sum) => std::mem::take(sum),
+            None => {
+                self.sums.push(Vec::new());
+                vec![0; self.block_len]
+            }
+        };
+        self.fold(&mut row, &mut sum);
+        self.rows.fold_constraint(next, row);
+        self.sums[next] = sum;
+        true
+    }
+
+    /// Adds the originals of `row` that are here into its payload, and takes them out of the row.
+    fn fold(&self, row: &mut Vec<Entry>, payload: &mut [u8]) {
+        let mut here = Vec::new();
+        row.retain(|entry| {
+            let block = self.original.get(entry.column as usize).copied().flatten();
+            here.extend(block.map(|block| self.blocks[block as usize].as_ref()));
+            block.is_none()
+        });
+        xor::xor_many(payload, &here);
+    }
+
+    /// Dimensions known, 0 to K; for LT the originals that peeling recovers.
+    pub fn rank(&self) -> u32 {
+        self.tracker.rank()
+    }
+
+    /// A lower bound on the further blocks needed; 0 exactly when [`Decoder::solve`] succeeds.
+    pub fn missing(&self) -> u32 {
+        self.tracker.missing()
+    }
+
+    /// Buffers held.
+    pub fn kept(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Original `original`, if it arrived as it is.
+    pub fn original(&self, original: u32) -> Option<&B> {
+        let block = (*self.original.get(original as usize)?)?;
+        Some(&self.blocks[block as usize])
+    }
+}
+
+impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
+    /// The K originals in order, each in one of the kept buffers. Uses up to `threads` threads, the caller's among
+    /// them; each computes its own stretch of every block.
+    pub fn solve(mut self, threads: usize) -> Result<Vec<B>, DecodeError> {
+        let missing = self.tracker.missing();
+        if missing > 0 {
+            return Err(DecodeError::Missing { missing });
+        }
+        let plan =
+            plan(&self.code, &self.rows, self.sums.len()).expect("rank is full, so the rows can be solved");
+        if !plan.program.is_empty() {
+            let blocks = self.blocks.iter_mut().map(AsMut::as_mut);
+            let slots = blocks.chain(self.sums.iter_mut().map(Vec::as_mut_slice)).collect();
+            run(&plan.program, slots, self.block_len, threads);
+        }
+        let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
+        let taken = plan.home.iter().map(|block| blocks[*block as usize].take());
+        Ok(taken.map(|block| block.expect("each original has a buffer of its own")).collect())
+    }
+
+    /// Size of the program [`Decoder::solve`] would run: columns set aside, slices read and scratch strips. For
+    /// measurements; costs the symbolic phase.
+    pub fn cost(&self) -> Option<(usize, usize, usize)> {
+        let plan = plan(&self.code, &self.rows, self.sums.len())?;
+        Some((plan.inactive, plan.program.reads(), plan.program.scratch()))
+    }
+}
+
+/// Stretches are multiples of this, so that no two threads write one cache line.
+const STRETCH_ALIGN: usize = 4096;
+
+fn run(program: &super::program::Program, mut rest: Vec<&mut [u8]>, block_len: usize, threads: usize) {
+    let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
+    std::thread::scope(|scope| {
+        let mut left = block_len;
+        while left > stretch {
+            let mut parts = Vec::with_capacity(rest.len());
+            for block in &mut rest {
+                let (part, tail) = std::mem::take(block).split_at_mut(stretch);
+                parts.push(part);
+                *block = tail;
+            }
+            scope.spawn(move || program.run(&[], &mut parts));
+            left -= stretch;
+        }
+        program.run(&[], &mut rest);
+    });
+}

@@ -1,0 +1,180 @@
+//! Blocks of given indices.
+//!
+//! A repair block is a few originals and parity columns. A parity column that several of the wanted blocks share
+//! is summed once a strip into scratch; one wanted once is summed in place. A writer that mints blocks in runs can
+//! keep the parity columns' payload instead ([`Encoder::prepare`]): K/4 blocks of memory, and a run then costs
+//! 4.3 XORs a block instead of up to 24.
+
+use super::code::{Code, Entry};
+use super::program::{Builder, Program, Source};
+
+/// Why blocks could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// The number of originals is not K.
+    #[error("{given} originals given to a code of {expected}")]
+    OriginalCount {
+        /// What was given.
+        given: usize,
+        /// K.
+        expected: usize,
+    },
+    /// Not one output for each index.
+    #[error("{given} output blocks given for {expected} indices")]
+    OutputCount {
+        /// Outputs.
+        given: usize,
+        /// Indices.
+        expected: usize,
+    },
+    /// A block has another length than the first original.
+    #[error("a block of {given} bytes among blocks of {expected}: pad the last original")]
+    BlockLength {
+        /// Its length, bytes.
+        given: usize,
+        /// Length of original 0, bytes.
+        expected: usize,
+    },
+    /// A run goes past the largest index.
+    #[error("a run of {count} blocks from index {first} goes past the largest index")]
+    IndexRange {
+        /// First index.
+        first: u32,
+        /// Blocks.
+        count: usize,
+    },
+}
+
+/// Makes blocks of one [`Code`]; keeps the parity columns once [`Encoder::prepare`]d.
+#[derive(Clone)]
+pub struct Encoder {
+    code: Code,
+    /// Payload of the parity columns, one after another, and the block length it is for.
+    prepared: Option<(Vec<u8>, usize)>,
+}
+
+impl Encoder {
+    /// An encoder that keeps nothing yet.
+    pub fn new(code: &Code) -> Self {
+        Self { code: code.clone(), prepared: None }
+    }
+
+    /// Sums the parity columns of `originals` and keeps them for [`Encoder::encode_run`]; K/4 blocks of memory.
+    /// To be called again whenever the originals change.
+    pub fn prepare(&mut self, originals: &[&[u8]]) -> Result<(), EncodeError> {
+        self.prepared = None;
+        let block_len = self.check(originals)?;
+        let parities = self.code.parity_count();
+        let mut payload = vec![0; parities * block_len];
+        if block_len > 0 && parities > 0 {
+            let mut blocks: Vec<&mut [u8]> = payload.chunks_exact_mut(block_len).collect();
+            let mut builder = Builder::new(originals.len(), parities);
+            for parity in 0..parities {
+                builder.op((originals.len() + parity) as u32, 0, self.members(parity));
+            }
+            builder.finish().run(originals, &mut blocks);
+        }
+        self.prepared = Some((payload, block_len));
+        Ok(())
+    }
+
+    /// Blocks `first_index..first_index + out.len()`, from the kept parity columns where there are some.
+    pub fn encode_run(
+        &self,
+        first_index: u32,
+        originals: &[&[u8]],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let past = EncodeError::IndexRange { first: first_index, count: out.len() };
+        let count = u32::try_from(out.len()).map_err(|_| past)?;
+        let last = first_index.checked_add(count.saturating_sub(1)).ok_or(past)?;
+        let indices: Vec<u32> = if count == 0 { Vec::new() } else { (first_index..=last).collect() };
+        self.encode(&indices, originals, out)
+    }
+
+    /// The blocks of `indices` into `out`, in that order; see [`Code::encode`].
+    pub fn encode(
+        &self,
+        indices: &[u32],
+        originals: &[&[u8]],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        let expected = self.check(originals)?;
+        if out.len() != indices.len() {
+            return Err(EncodeError::OutputCount { given: out.len(), expected: indices.len() });
+        }
+        if let Some(wrong) = out.iter().find(|block| block.len() != expected) {
+            return Err(EncodeError::BlockLength { given: wrong.len(), expected });
+        }
+        match &self.prepared {
+            Some((payload, len)) if *len == expected && expected > 0 => {
+                let mut inputs = originals.to_vec();
+                inputs.extend(payload.chunks_exact(expected));
+                self.program(indices, true).run(&inputs, out);
+            }
+            _ => self.program(indices, false).run(originals, out),
+        }
+        Ok(())
+    }
+
+    fn check(&self, originals: &[&[u8]]) -> Result<usize, EncodeError> {
+        let expected = self.code.k() as usize;
+        if originals.len() != expected {
+            return Err(EncodeError::OriginalCount { given: originals.len(), expected });
+        }
+        let expected = originals[0].len();
+        match originals.iter().find(|original| original.len() != expected) {
+            Some(wrong) => Err(EncodeError::BlockLength { given: wrong.len(), expected }),
+            None => Ok(expected),
+        }
+    }
+
+    fn members(&self, parity: usize) -> impl Iterator<Item = Source> {
+        let members = self.code.parity_members(parity).iter();
+        members.map(|member| Source { slot: u32::from(*member), coefficient: 1 })
+    }
+
+    /// Inputs are the originals, then the parity columns when `prepared`.
+    fn program(&self, indices: &[u32], prepared: bool) -> Program {
+        let (k, parities) = (self.code.k() as usize, self.code.parity_count());
+        let mut rows: Vec<Entry> = Vec::new();
+        let mut ends = Vec::with_capacity(indices.len());
+        for index in indices {
+            self.code.row(*index, &mut rows);
+            ends.push(rows.len());
+        }
+        let inputs = if prepared { k + parities } else { k };
+        let mut builder = Builder::new(inputs, indices.len());
+        // Where a parity column's sum lies; None: summed in place.
+        let mut sums: Vec<Option<u32>> = vec![None; parities];
+        if prepared {
+            sums = (0..parities).map(|parity| Some((k + parity) as u32)).collect();
+        } else {
+            let mut uses = vec![0; parities];
+            for entry in rows.iter().filter(|entry| entry.column as usize >= k) {
+                // A coefficient is applied once to a sum rather than to every member.
+                uses[entry.column as usize - k] += if entry.coefficient == 1 { 1 } else { 2 };
+            }
+            for (parity, sum) in sums.iter_mut().enumerate().filter(|(parity, _)| uses[*parity] > 1) {
+                let slot = builder.scratch();
+                builder.op(slot, 0, self.members(parity));
+                *sum = Some(slot);
+            }
+        }
+        let mut start = 0;
+        for (place, end) in ends.into_iter().enumerate() {
+            let mut sources = Vec::new();
+            for Entry { column, coefficient } in rows[start..end].iter().copied() {
+                let column = column as usize;
+                match column.checked_sub(k).map(|parity| (parity, sums[parity])) {
+                    None => sources.push(Source { slot: column as u32, coefficient }),
+                    Some((_, Some(slot))) => sources.push(Source { slot, coefficient }),
+                    Some((parity, None)) => sources.extend(self.members(parity)),
+                }
+            }
+            builder.op((inputs + place) as u32, 0, sources);
+            start = end;
+        }
+        builder.finish()
+    }
+}

@@ -1,0 +1,36 @@
+//! Rateless codes: K originals, an endless sequence of blocks, and (nearly) any K of them give the originals
+//! back (dissertation §2.2 and §5.2.3).
+//!
+//! ```text
+//!              originals 0..K                parity columns K..K+S (never stored)
+//!            +---------------------------+------------------+
+//!  block i   | 1 at i                    |                  |  i < K: the original itself
+//!  block K+j | 2 or 3 coefficients       | 1, 2 or 3 of them|  repair rows, j = 0, 1, ..
+//!            +---------------------------+------------------+
+//!  0       = | 3 of every column's ones  | identity         |  constraint rows, S of them
+//!            +---------------------------+------------------+
+//! ```
+//!
+//! That is [`Kind::Mix`] from K = 128; below it a repair row is dense over the originals, S = 0. In
+//! [`Kind::Lt`] every row is a repair row over originals with a robust soliton degree, S = 0.
+//!
+//! - [`Code`]: the graph of a segment; rows of any index from `(kind, k, seed)`.
+//! - [`Encoder`]: blocks of given indices.
+//! - [`RankTracker`]: whether indices are enough, without payload. Exact for Mix; peeling for LT.
+//! - [`Decoder`]: takes blocks as they arrive, gives the originals in the buffers they arrived in.
+
+mod code;
+mod decoder;
+mod encoder;
+mod mix;
+mod permutation;
+mod plan;
+mod program;
+mod rank;
+mod rows;
+mod soliton;
+
+pub use code::{Code, CodeError, K_MAX, Kind};
+pub use decoder::{DecodeError, Decoder};
+pub use encoder::{EncodeError, Encoder};
+pub use rank::{Push, RankTracker};

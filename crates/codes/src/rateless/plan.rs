@@ -1,0 +1,593 @@
+//! From the blocks at hand to the program that computes the originals in place.
+//!
+//! Peeling with inactivation (the symbolic half; RFC 6330 §5.4.2 is the nearest standard):
+//!
+//! 1. Peel: a row with one open column resolves it, short rows first. On a stall the column in most rows of two
+//!    open columns is *inactivated*: set aside as an unknown u. Afterwards every column is
+//!    `x = y + d u` with y from payload alone, and as many rows are left as columns were set aside.
+//! 2. The rows left are `A u = z`: invert A. Over GF(2) the products with A's inverse go by fours (Kronrod's
+//!    method): sums of every pattern of four z are made once.
+//! 3. Emit only what an original needs, found from the last step backwards. A column whose d is zero is done in
+//!    one step. Another is either `y` first and d u added later, or, where its row is shorter than d, computed
+//!    from its row again once u is known (its y, if needed, goes to scratch).
+//!
+//! Every repair row works in its own block's buffer and a folded constraint in its sum's; other constraint rows, u
+//! and the rest in scratch. A missing original that ends outside the blocks is copied to one that is free by then.
+
+use super::code::{Code, Entry};
+use super::program::{Builder, Program, Slot, Source};
+use crate::kernel::gf256;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Outputs summed by patterns of four inputs from this many unknowns on; picked by eye: a table of 11 sums must
+/// serve enough rows.
+const FOURS_FROM: usize = 16;
+
+/// The rows at hand: one a kept block, and one a parity column, its *constraint* (the column and the originals it
+/// sums add up to zero, or to the payload of those that were folded).
+pub(crate) struct Rows {
+    entries: Vec<Entry>,
+    starts: Vec<u32>,
+    constraints: Vec<Vec<Entry>>,
+}
+
+impl Rows {
+    /// No blocks yet.
+    pub(crate) fn new(code: &Code) -> Self {
+        let constraint = |parity: usize| {
+            let column = (code.k() as usize + parity) as u16;
+            let columns = code.parity_members(parity).iter().copied().chain([column]);
+            columns.map(|column| Entry { column, coefficient: 1 }).collect()
+        };
+        let constraints = (0..code.parity_count()).map(constraint).collect();
+        Self { entries: Vec::new(), starts: vec![0], constraints }
+    }
+
+    /// The next kept block's row.
+    pub(crate) fn keep(&mut self, row: &[Entry]) {
+        self.entries.extend_from_slice(row);
+        self.starts.push(self.entries.len() as u32);
+    }
+
+    /// The constraint row of parity column `parity`.
+    pub(crate) fn constraint(&self, parity: usize) -> &[Entry] {
+        &self.constraints[parity]
+    }
+
+    /// What is left of it after folding.
+    pub(crate) fn fold_constraint(&mut self, parity: usize, rest: Vec<Entry>) {
+        self.constraints[parity] = rest;
+    }
+}
+
+/// A program over the kept blocks (slots `0..blocks`), the sums of folded constraints (the slots behind), and where it
+/// leaves the originals.
+pub(crate) struct Plan {
+    pub(crate) program: Program,
+    /// The block whose buffer holds each original afterwards.
+    pub(crate) home: Vec<u32>,
+    /// Columns set aside.
+    pub(crate) inactive: usize,
+}
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Column {
+    Open,
+    /// Arrived as it is, in this block.
+    Known(u32),
+    /// Resolved by this row.
+    Peeled(u32),
+    /// Set aside as this unknown.
+    Inactive(u32),
+}
+
+struct Solver {
+    originals: usize,
+    blocks: usize,
+    /// Slots of blocks and of the sums of the first constraints.
+    buffers: usize,
+    columns: Vec<Column>,
+    /// Entries of all rows; repair rows first (row r is block r), then one constraint row a parity column.
+    entries: Vec<Entry>,
+    starts: Vec<u32>,
+    /// Rows of each column.
+    rows_of: Vec<Vec<u32>>,
+    /// Open columns of each row, and their XOR.
+    degree: Vec<u32>,
+    sum: Vec<u16>,
+    /// The row resolves a column or is a known original.
+    used: Vec<bool>,
+    /// Rows of two open columns each column is in.
+    pairs: Vec<u32>,
+    order: Vec<(u32, u16)>,
+    inactive: Vec<u16>,
+    ready: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+/// The plan for these rows, of which the first `folded` constraints have payload; None when they do not give all
+/// originals.
+pub(crate) fn plan(code: &Code, rows: &Rows, folded: usize) -> Option<Plan> {
+    let mut solver = Solver::new(code, rows, folded);
+    if !solver.peel(!code.peels()) {
+        return None;
+    }
+    let dependence = solver.dependence();
+    let left = solver.rows_left();
+    let inverse = solver.invert(&dependence, &left)?;
+    Some(solver.emit(&dependence, &inverse, code.is_binary()))
+}
+
+/// `A`'s inverse, u x u bytes by row, and the rows of z in its column order.
+struct Inverse {
+    rows: Vec<u32>,
+    matrix: Vec<u8>,
+}
+
+impl Solver {
+    fn new(code: &Code, at_hand: &Rows, folded: usize) -> Self {
+        let (k, parities, blocks) = (code.k() as usize, code.parity_count(), at_hand.starts.len() - 1);
+        let (mut entries, mut starts) = (at_hand.entries.clone(), at_hand.starts.clone());
+        for constraint in &at_hand.constraints {
+            entries.extend_from_slice(constraint);
+            starts.push(entries.len() as u32);
+        }
+        let rows = blocks + parities;
+        let mut solver = Self {
+            originals: k,
+            blocks,
+            buffers: blocks + folded,
+            columns: vec![Column::Open; k + parities],
+            entries,
+            starts,
+            rows_of: vec![Vec::new(); k + parities],
+            degree: vec![0; rows],
+            sum: vec![0; rows],
+            used: vec![false; rows],
+            pairs: vec![0; k + parities],
+            order: Vec::new(),
+            inactive: Vec::new(),
+            ready: BinaryHeap::new(),
+        };
+        for row in 0..blocks {
+            if let [Entry { column, coefficient: 1 }] = *solver.row(row as u32)
+                && solver.columns[column as usize] == Column::Open
+            {
+                solver.columns[column as usize] = Column::Known(row as u32);
+                solver.used[row] = true;
+            }
+        }
+        for row in 0..rows as u32 {
+            for place in solver.range(row) {
+                let column = solver.entries[place].column;
+                if solver.columns[column as usize] == Column::Open {
+                    solver.rows_of[column as usize].push(row);
+                    solver.degree[row as usize] += 1;
+                    solver.sum[row as usize] ^= column;
+                }
+            }
+        }
+        for row in 0..rows as u32 {
+            match solver.degree[row as usize] {
+                1 => solver.ready.push(Reverse((solver.len(row), row))),
+                2 => solver.count_pair(row, true),
+                _ => {}
+            }
+        }
+        solver
+    }
+
+    fn range(&self, row: u32) -> std::ops::Range<usize> {
+        self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize
+    }
+
+    fn row(&self, row: u32) -> &[Entry] {
+        &self.entries[self.range(row)]
+    }
+
+    fn len(&self, row: u32) -> u32 {
+        self.range(row).len() as u32
+    }
+
+    fn count_pair(&mut self, row: u32, more: bool) {
+        for place in self.range(row) {
+            let column = self.entries[place].column as usize;
+            if self.columns[column] == Column::Open {
+                if more { self.pairs[column] += 1 } else { self.pairs[column] -= 1 }
+            }
+        }
+    }
+
+    /// Step 1; false when an original stays open (without `inactivate`, peeling alone has to do).
+    fn peel(&mut self, inactivate: bool) -> bool {
+        loop {
+            while let Some(Reverse((_, row))) = self.ready.pop() {
+                if self.degree[row as usize] == 1 {
+                    let column = self.sum[row as usize];
+                    self.used[row as usize] = true;
+                    self.order.push((row, column));
+                    self.close(column, Column::Peeled(row));
+                }
+            }
+            let Some(column) = self.stalled_on() else {
+                return self.columns[..self.originals].iter().all(|column| *column != Column::Open);
+            };
+            if !inactivate {
+                return false;
+            }
+            self.inactive.push(column);
+            self.close(column, Column::Inactive(self.inactive.len() as u32 - 1));
+        }
+    }
+
+    /// The open column to set aside: in most rows of two, else in most rows.
+    fn stalled_on(&self) -> Option<u16> {
+        // Only open columns have pairs, so two plain scans do; this runs once a column set aside.
+        let most = self.pairs.iter().copied().max().unwrap_or(0);
+        if most > 0 {
+            return self.pairs.iter().position(|pairs| *pairs == most).map(|column| column as u16);
+        }
+        let open =
+            |column: &usize| self.columns[*column] == Column::Open && !self.rows_of[*column].is_empty();
+        let rows = |column: usize| self.rows_of[column].len();
+        (0..self.columns.len())
+            .filter(open)
+            .max_by_key(|column| (rows(*column), Reverse(*column)))
+            .map(|column| column as u16)
+    }
+
+    fn close(&mut self, column: u16, state: Column) {
+        for row in std::mem::take(&mut self.rows_of[column as usize]) {
+            if self.degree[row as usize] == 2 {
+                self.count_pair(row, false);
+            }
+            self.degree[row as usize] -= 1;
+            self.sum[row as usize] ^= column;
+            match self.degree[row as usize] {
+                1 => self.ready.push(Reverse((self.len(row), row))),
+                2 => {
+                    self.columns[column as usize] = state;
+                    self.count_pair(row, true);
+                    self.columns[column as usize] = Column::Open;
+                }
+                _ => {}
+            }
+        }
+        self.columns[column as usize] = state;
+    }
+
+    /// d of every peeled column, u bytes each, by column; zero for others.
+    fn dependence(&self) -> Dependence {
+        let mut dependence = Dependence { width: self.inactive.len(), of: vec![None; self.columns.len()] };
+        if dependence.width == 0 {
+            return dependence;
+        }
+        for (row, column) in &self.order {
+            let (mut vector, mut own) = (vec![0; dependence.width], 1);
+            for entry in self.row(*row) {
+                if entry.column == *column {
+                    own = entry.coefficient
+                } else {
+                    self.depend(&mut vector, *entry, &dependence)
+                }
+            }
+            if vector.iter().any(|value| *value != 0) {
+                gf256::scale(&mut vector, gf256::inverse(own));
+                dependence.of[*column as usize] = Some(vector);
+            }
+        }
+        dependence
+    }
+
+    fn depend(&self, vector: &mut [u8], entry: Entry, dependence: &Dependence) {
+        match self.columns[entry.column as usize] {
+            Column::Inactive(unknown) => vector[unknown as usize] ^= entry.coefficient,
+            _ => {
+                if let Some(other) = &dependence.of[entry.column as usize] {
+                    gf256::mul_acc(vector, other, entry.coefficient);
+                }
+            }
+        }
+    }
+
+    fn rows_left(&self) -> Vec<u32> {
+        if self.inactive.is_empty() {
+            return Vec::new();
+        }
+        (0..self.used.len() as u32).filter(|row| !self.used[*row as usize]).collect()
+    }
+
+    /// Step 2: Gauss-Jordan on the rows left; None when they have not full rank.
+    fn invert(&self, dependence: &Dependence, left: &[u32]) -> Option<Inverse> {
+        let width = dependence.width;
+        // [ A | I ] by row, the identity as wide as there are rows.
+        let stride = width + left.len();
+        let mut rows: Vec<Vec<u8>> = left
+            .iter()
+            .enumerate()
+            .map(|(place, row)| {
+                let mut vector = vec![0; stride];
+                for entry in self.row(*row) {
+                    self.depend(&mut vector[..width], *entry, dependence);
+                }
+                vector[width + place] = 1;
+                vector
+            })
+            .collect();
+        for column in 0..width {
+            let pivot = (column..rows.len()).find(|row| rows[*row][column] != 0)?;
+            rows.swap(column, pivot);
+            let mut pivot = std::mem::take(&mut rows[column]);
+            let lead = pivot[column];
+            gf256::scale(&mut pivot, gf256::inverse(lead));
+            for row in rows.iter_mut().filter(|row| !row.is_empty()) {
+                let factor = row[column];
+                gf256::mul_acc(&mut row[column..], &pivot[column..], factor);
+            }
+            rows[column] = pivot;
+        }
+        let mut matrix = Vec::with_capacity(width * left.len());
+        for row in rows.iter().take(width) {
+            matrix.extend_from_slice(&row[width..]);
+        }
+        Some(Inverse { rows: left.to_vec(), matrix })
+    }
+
+    /// Step 3.
+    fn emit(&self, dependence: &Dependence, inverse: &Inverse, binary: bool) -> Plan {
+        let needs = Needs::find(self, dependence, inverse);
+        let mut emitter = Emitter {
+            solver: self,
+            builder: Builder::new(0, self.buffers),
+            partial: vec![NONE; self.columns.len()],
+            value: vec![NONE; self.columns.len()],
+        };
+        emitter.forward(dependence, &needs);
+        emitter.unknowns(inverse, &needs, binary);
+        emitter.backward(dependence, &needs);
+        let home = emitter.settle();
+        Plan { program: emitter.builder.finish(), home, inactive: self.inactive.len() }
+    }
+}
+
+struct Dependence {
+    width: usize,
+    of: Vec<Option<Vec<u8>>>,
+}
+
+/// What has to be computed, from the last step backwards.
+struct Needs {
+    /// y of a column.
+    partial: Vec<bool>,
+    /// x of a column.
+    value: Vec<bool>,
+    /// x = y + d u rather than from the row again.
+    direct: Vec<bool>,
+    /// z of each place in the inverse's rows.
+    right: Vec<bool>,
+}
+
+impl Needs {
+    fn find(solver: &Solver, dependence: &Dependence, inverse: &Inverse) -> Self {
+        let columns = solver.columns.len();
+        let mut needs = Self {
+            partial: vec![false; columns],
+            value: vec![false; columns],
+            direct: vec![false; columns],
+            right: vec![false; inverse.rows.len()],
+        };
+        needs.value[..solver.originals].fill(true);
+        // Every original in order of rows may ask for u; which z that takes is known once all have asked. Rows
+        // left are asked first: nearly all are needed whenever there is an unknown.
+        let count = inverse.rows.len();
+        for unknown in 0..dependence.width {
+            for place in 0..count {
+                needs.right[place] |= inverse.matrix[unknown * count + place] != 0;
+            }
+        }
+        for (place, row) in inverse.rows.iter().enumerate() {
+            if needs.right[place] {
+                for entry in solver.row(*row) {
+                    needs.partial[entry.column as usize] = true;
+                }
+            }
+        }
+        for (row, column) in solver.order.iter().rev() {
+            let own = *column as usize;
+            let others = || {
+                solver.row(*row).iter().map(|entry| entry.column as usize).filter(move |other| *other != own)
+            };
+            let Some(vector) = &dependence.of[own] else {
+                if needs.value[own] || needs.partial[own] {
+                    needs.partial[own] = true;
+                    others().for_each(|other| needs.partial[other] = true);
+                }
+                continue;
+            };
+            if needs.value[own] {
+                let weight = vector.iter().filter(|value| **value != 0).count();
+                needs.direct[own] = needs.partial[own] && weight <= others().count();
+                if needs.direct[own] {
+                    for (unknown, value) in vector.iter().enumerate() {
+                        needs.value[solver.inactive[unknown] as usize] |= *value != 0;
+                    }
+                } else {
+                    others().for_each(|other| needs.value[other] = true);
+                }
+            }
+            if needs.partial[own] {
+                others().for_each(|other| needs.partial[other] = true);
+            }
+        }
+        needs
+    }
+}
+
+struct Emitter<'a> {
+    solver: &'a Solver,
+    builder: Builder,
+    /// Slot of y by column.
+    partial: Vec<Slot>,
+    /// Slot of x by column.
+    value: Vec<Slot>,
+}
+
+impl Emitter<'_> {
+    /// y of the columns that need one, in peeling order.
+    fn forward(&mut self, dependence: &Dependence, needs: &Needs) {
+        for (column, state) in self.solver.columns.iter().enumerate() {
+            if let Column::Known(block) = state {
+                self.partial[column] = *block;
+                self.value[column] = *block;
+            }
+        }
+        for (row, column) in &self.solver.order {
+            let own = *column as usize;
+            if !needs.partial[own] {
+                continue;
+            }
+            // The block's payload is wanted again only when x is computed from the row once more.
+            let again = dependence.of[own].is_some() && needs.value[own] && !needs.direct[own];
+            self.partial[own] = self.compute(*row, *column, again, false);
+            if dependence.of[own].is_none() {
+                self.value[own] = self.partial[own];
+            }
+        }
+    }
+
+    /// Emits the sum that `row` gives for `column`, from the values (or the partial ones) of its other columns.
+    fn compute(&mut self, row: u32, column: u16, keep_payload: bool, values: bool) -> Slot {
+        let mut sources = Vec::new();
+        let mut own = 1;
+        let entries = self.solver.row(row);
+        for entry in entries.iter().filter(|entry| entry.column == column) {
+            own = entry.coefficient;
+        }
+        let scale = gf256::inverse(own);
+        for entry in entries.iter().filter(|entry| entry.column != column) {
+            self.add(&mut sources, *entry, scale, values);
+        }
+        self.put(row, sources, scale, keep_payload)
+    }
+
+    fn add(&self, sources: &mut Vec<Source>, entry: Entry, scale: u8, values: bool) {
+        let column = entry.column as usize;
+        let slot = if values { self.value[column] } else { self.partial[column] };
+        if slot == NONE {
+            // Without values an unknown counts as zero.
+            debug_assert!(!values && matches!(self.solver.columns[column], Column::Inactive(_)));
+            return;
+        }
+        sources.push(Source { slot, coefficient: gf256::mul(scale, entry.coefficient) });
+    }
+
+    /// `scale * payload + sources` into the row's buffer, or into scratch for a constraint row (payload zero) or
+    /// where the payload is kept.
+    fn put(&mut self, row: u32, mut sources: Vec<Source>, scale: u8, keep_payload: bool) -> Slot {
+        let has_buffer = (row as usize) < self.solver.buffers;
+        if has_buffer && !keep_payload {
+            self.builder.op(row, scale, sources);
+            return row;
+        }
+        if has_buffer {
+            sources.push(Source { slot: row, coefficient: scale });
+        }
+        let slot = self.builder.scratch();
+        self.builder.op(slot, 0, sources);
+        slot
+    }
+
+    /// z, and from it the unknowns.
+    fn unknowns(&mut self, inverse: &Inverse, needs: &Needs, binary: bool) {
+        let count = inverse.rows.len();
+        let mut right = vec![NONE; count];
+        for (place, row) in inverse.rows.iter().enumerate().filter(|(place, _)| needs.right[*place]) {
+            let mut sources = Vec::new();
+            for entry in self.solver.row(*row) {
+                self.add(&mut sources, *entry, 1, false);
+            }
+            right[place] = self.put(*row, sources, 1, false);
+        }
+        let wanted: Vec<usize> = (0..self.solver.inactive.len())
+            .filter(|u| needs.value[self.solver.inactive[*u] as usize])
+            .collect();
+        let row_of = |unknown: usize| &inverse.matrix[unknown * count..(unknown + 1) * count];
+        let mut sources: Vec<Vec<Source>> = vec![Vec::new(); wanted.len()];
+        let fours = binary && wanted.len() >= FOURS_FROM;
+        for first in (0..count).step_by(4) {
+            let group = &right[first..count.min(first + 4)];
+            let pattern = |unknown: usize| {
+                let bits = row_of(unknown)[first..first + group.len()].iter().enumerate();
+                bits.fold(0, |sum, (bit, value)| sum | usize::from(*value != 0) << bit)
+            };
+            let mut table = [NONE; 16];
+            for (place, unknown) in wanted.iter().enumerate() {
+                let pattern = pattern(*unknown);
+                let members = (0..group.len()).filter(|bit| pattern >> bit & 1 == 1);
+                if !fours || pattern.count_ones() < 2 {
+                    let coefficients = &row_of(*unknown)[first..];
+                    sources[place].extend(
+                        members.map(|bit| Source { slot: group[bit], coefficient: coefficients[bit] }),
+                    );
+                    continue;
+                }
+                if table[pattern] == NONE {
+                    table[pattern] = self.builder.scratch();
+                    let sum = members.map(|bit| Source { slot: group[bit], coefficient: 1 });
+                    self.builder.op(table[pattern], 0, sum);
+                }
+                sources[place].push(Source { slot: table[pattern], coefficient: 1 });
+            }
+        }
+        for (unknown, sources) in wanted.into_iter().zip(sources) {
+            let slot = self.builder.scratch();
+            self.builder.op(slot, 0, sources);
+            self.value[self.solver.inactive[unknown] as usize] = slot;
+        }
+    }
+
+    /// x of the columns that depend on unknowns.
+    fn backward(&mut self, dependence: &Dependence, needs: &Needs) {
+        for (row, column) in &self.solver.order {
+            let own = *column as usize;
+            let Some(vector) = dependence.of[own].as_ref().filter(|_| needs.value[own]) else { continue };
+            if !needs.direct[own] {
+                self.value[own] = self.compute(*row, *column, false, true);
+                continue;
+            }
+            let sources: Vec<Source> = (vector.iter().zip(&self.solver.inactive))
+                .filter(|(value, _)| **value != 0)
+                .map(|(value, unknown)| Source { slot: self.value[*unknown as usize], coefficient: *value })
+                .collect();
+            self.builder.op(self.partial[own], 1, sources);
+            self.value[own] = self.partial[own];
+        }
+    }
+
+    /// Copies originals that ended in scratch or in a constraint's sum to buffers that hold none; returns each original's buffer.
+    fn settle(&mut self) -> Vec<u32> {
+        let blocks = self.solver.blocks;
+        let mut taken = vec![false; blocks];
+        let originals = self.solver.originals;
+        for slot in &self.value[..originals] {
+            if let Some(taken) = taken.get_mut(*slot as usize) {
+                *taken = true;
+            }
+        }
+        let mut free = (0..blocks as u32).filter(|block| !taken[*block as usize]);
+        let mut home = Vec::with_capacity(originals);
+        for slot in &self.value[..originals] {
+            assert_ne!(*slot, NONE, "every original was needed, so computed");
+            if (*slot as usize) < blocks {
+                home.push(*slot);
+                continue;
+            }
+            let buffer = free.next().expect("at least K buffers, each original in at most one");
+            self.builder.op(buffer, 0, [Source { slot: *slot, coefficient: 1 }]);
+            home.push(buffer);
+        }
+        home
+    }
+}

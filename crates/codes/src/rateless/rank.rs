@@ -1,0 +1,285 @@
+//! Whether the blocks at hand are enough, kept up as they arrive, without payload.
+//!
+//! Mix: an echelon form over the originals, parity columns resolved; exact. A column whose original is known is
+//! masked out of every later row, so arrivals with many originals cost little. Over GF(2) rows are bits, over
+//! GF(256) bytes. LT: the peeling decoder's state (each row its open degree and the XOR of its open columns), so
+//! the rank is what peeling recovers. Invariant: `missing() == 0` exactly when every original can be computed.
+
+use super::code::{Code, Entry};
+use crate::kernel::{bits, gf256};
+use std::collections::BTreeSet;
+
+/// What a block was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// It adds to what can be computed (for LT: it may yet).
+    Innovative,
+    /// Everything in it follows from the blocks before.
+    Redundant,
+    /// A block of this index came before.
+    Duplicate,
+}
+
+/// The rank of a growing set of block indices.
+#[derive(Clone)]
+pub struct RankTracker {
+    code: Code,
+    seen: Seen,
+    rank: u32,
+    kept: u32,
+    row: Vec<Entry>,
+    state: State,
+}
+
+#[derive(Clone)]
+enum State {
+    Peeling(Peeling),
+    Binary(Binary),
+    Bytes(Bytes),
+}
+
+impl RankTracker {
+    /// No blocks yet.
+    pub fn new(code: &Code) -> Self {
+        let k = code.k() as usize;
+        let state = if code.peels() {
+            State::Peeling(Peeling {
+                recovered: vec![false; k],
+                rows_of: vec![Vec::new(); k],
+                rows: Vec::new(),
+            })
+        } else if code.is_binary() {
+            let words = k.div_ceil(64);
+            let none = vec![0; words];
+            State::Binary(Binary {
+                known: none.clone(),
+                pivots: none.clone(),
+                scratch: none,
+                matrix: vec![0; k * words],
+            })
+        } else {
+            State::Bytes(Bytes {
+                known: vec![false; k],
+                pivots: vec![false; k],
+                scratch: vec![0; k],
+                matrix: vec![0; k * k],
+            })
+        };
+        Self { code: code.clone(), seen: Seen::new(k), rank: 0, kept: 0, row: Vec::new(), state }
+    }
+
+    /// Adds block `index` and says what it was worth.
+    pub fn push(&mut self, index: u32) -> Push {
+        if !self.seen.insert(index) {
+            return Push::Duplicate;
+        }
+        if self.rank == self.code.k() {
+            return Push::Redundant;
+        }
+        self.row.clear();
+        self.code.row(index, &mut self.row);
+        let innovative = match &mut self.state {
+            State::Peeling(peeling) => peeling.push(&self.row, &mut self.rank),
+            State::Binary(binary) => binary.push(&self.code, &self.row, &mut self.rank),
+            State::Bytes(bytes) => bytes.push(&self.code, &self.row, &mut self.rank),
+        };
+        if innovative {
+            self.kept += 1;
+            Push::Innovative
+        } else {
+            Push::Redundant
+        }
+    }
+
+    /// Dimensions known, 0 to K; for LT the originals recovered.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// A lower bound on the further blocks needed; 0 exactly when all originals can be computed. For LT a single
+    /// block can set off a whole cascade, so the bound is K less the blocks that were worth something, at least 1.
+    pub fn missing(&self) -> u32 {
+        let open = self.code.k() - self.rank;
+        if matches!(self.state, State::Peeling(_)) && open > 0 {
+            return self.code.k().saturating_sub(self.kept).max(1);
+        }
+        open
+    }
+
+    /// K.
+    pub fn k(&self) -> u32 {
+        self.code.k()
+    }
+}
+
+/// Indices pushed before: a bitmap for the usual ones, a set for those far out.
+#[derive(Clone)]
+struct Seen {
+    low: Vec<u64>,
+    high: BTreeSet<u32>,
+}
+
+impl Seen {
+    fn new(k: usize) -> Self {
+        // 8 K bits cover N at the usual redundancies; the rest go to the set.
+        Self { low: vec![0; (8 * k).div_ceil(64)], high: BTreeSet::new() }
+    }
+
+    fn insert(&mut self, index: u32) -> bool {
+        let Some(word) = self.low.get_mut(index as usize / 64) else { return self.high.insert(index) };
+        let mask = 1 << (index % 64);
+        let new = *word & mask == 0;
+        *word |= mask;
+        new
+    }
+}
+
+#[derive(Clone)]
+struct Peeling {
+    recovered: Vec<bool>,
+    /// Open rows that contain each column not yet recovered.
+    rows_of: Vec<Vec<u32>>,
+    /// Open degree and XOR of the open columns.
+    rows: Vec<(u32, u16)>,
+}
+
+impl Peeling {
+    fn push(&mut self, row: &[Entry], rank: &mut u32) -> bool {
+        let number = self.rows.len() as u32;
+        let (mut degree, mut sum) = (0, 0);
+        for entry in row.iter().filter(|entry| !self.recovered[entry.column as usize]) {
+            degree += 1;
+            sum ^= entry.column;
+        }
+        match degree {
+            0 => return false,
+            1 => self.recover(sum, rank),
+            _ => {
+                self.rows.push((degree, sum));
+                for entry in row.iter().filter(|entry| !self.recovered[entry.column as usize]) {
+                    self.rows_of[entry.column as usize].push(number);
+                }
+            }
+        }
+        true
+    }
+
+    fn recover(&mut self, column: u16, rank: &mut u32) {
+        let mut ready = vec![column];
+        while let Some(column) = ready.pop() {
+            if std::mem::replace(&mut self.recovered[column as usize], true) {
+                continue;
+            }
+            *rank += 1;
+            for row in std::mem::take(&mut self.rows_of[column as usize]) {
+                let (degree, sum) = &mut self.rows[row as usize];
+                *degree -= 1;
+                *sum ^= column;
+                if *degree == 1 {
+                    ready.push(*sum);
+                }
+            }
+        }
+    }
+}
+
+/// Echelon form over GF(2); row c of `matrix` has its lowest bit at c when bit c of `pivots` is set.
+#[derive(Clone)]
+struct Binary {
+    known: Vec<u64>,
+    pivots: Vec<u64>,
+    scratch: Vec<u64>,
+    matrix: Vec<u64>,
+}
+
+impl Binary {
+    fn push(&mut self, code: &Code, row: &[Entry], rank: &mut u32) -> bool {
+        let words = self.known.len();
+        self.scratch.fill(0);
+        if let [unit] = row {
+            let (word, mask) = (unit.column as usize / 64, 1u64 << (unit.column % 64));
+            if self.known[word] & mask != 0 {
+                return false;
+            }
+            self.known[word] |= mask;
+            if self.pivots[word] & mask == 0 {
+                *rank += 1;
+                return true;
+            }
+            // The unit row takes the pivot's place; the old row less this column is pushed on.
+            self.pivots[word] &= !mask;
+            let start = unit.column as usize * words;
+            self.scratch.copy_from_slice(&self.matrix[start..start + words]);
+        } else {
+            let scratch = &mut self.scratch;
+            code.resolve(row, |column, _| scratch[column as usize / 64] ^= 1 << (column % 64));
+        }
+        self.mask_known();
+        bits::reduce(&mut self.scratch, &self.matrix, &self.pivots);
+        self.mask_known();
+        let Some(pivot) = bits::lowest(&self.scratch) else { return false };
+        self.pivots[pivot / 64] |= 1 << (pivot % 64);
+        self.matrix[pivot * words..(pivot + 1) * words].copy_from_slice(&self.scratch);
+        *rank += 1;
+        true
+    }
+
+    fn mask_known(&mut self) {
+        self.scratch.iter_mut().zip(&self.known).for_each(|(bits, known)| *bits &= !known);
+    }
+}
+
+/// Echelon form over GF(256); row c of `matrix` is zero before c and one at c when `pivots[c]`.
+#[derive(Clone)]
+struct Bytes {
+    known: Vec<bool>,
+    pivots: Vec<bool>,
+    scratch: Vec<u8>,
+    matrix: Vec<u8>,
+}
+
+impl Bytes {
+    fn push(&mut self, code: &Code, row: &[Entry], rank: &mut u32) -> bool {
+        let k = self.known.len();
+        self.scratch.fill(0);
+        if let [unit] = row {
+            let column = unit.column as usize;
+            if std::mem::replace(&mut self.known[column], true) {
+                return false;
+            }
+            if !std::mem::replace(&mut self.pivots[column], false) {
+                *rank += 1;
+                return true;
+            }
+            self.scratch.copy_from_slice(&self.matrix[column * k..(column + 1) * k]);
+        } else {
+            let scratch = &mut self.scratch;
+            code.resolve(row, |column, coefficient| scratch[column as usize] ^= coefficient);
+        }
+        let mut pivot = None;
+        for column in 0..k {
+            let value = self.scratch[column];
+            if value == 0 || self.known[column] {
+                continue;
+            }
+            if self.pivots[column] {
+                let echelon = &self.matrix[column * k + column..(column + 1) * k];
+                gf256::mul_acc(&mut self.scratch[column..], echelon, value);
+            } else {
+                pivot = pivot.or(Some(column));
+            }
+        }
+        let Some(pivot) = pivot else { return false };
+        for (value, known) in self.scratch.iter_mut().zip(&self.known) {
+            if *known {
+                *value = 0;
+            }
+        }
+        let lead = self.scratch[pivot];
+        gf256::scale(&mut self.scratch, gf256::inverse(lead));
+        self.pivots[pivot] = true;
+        self.matrix[pivot * k..(pivot + 1) * k].copy_from_slice(&self.scratch);
+        *rank += 1;
+        true
+    }
+}

@@ -1,0 +1,44 @@
+//! Work done ahead of the end changes nothing but the time: every mixture of pushes and folds gives the same bytes.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use rand_core::Rng;
+use steadfast_codes::rateless::{Code, Decoder, Kind};
+
+#[test]
+fn folding_at_any_moment_gives_the_same_originals() {
+    let mut random = common::random();
+    let seed = random.next_u64();
+    for (round, k) in [512u32, 600, 1024, 1024, 1024].into_iter().enumerate() {
+        let code = Code::new(Kind::Mix, k, seed.wrapping_add(round as u64)).unwrap();
+        let originals: Vec<Vec<u8>> = (0..k)
+            .map(|_| {
+                let mut block = vec![0; 96];
+                random.fill_bytes(&mut block);
+                block
+            })
+            .collect();
+        let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
+        let mut order: Vec<u32> = (0..3 * k).collect();
+        for place in (1..order.len()).rev() {
+            order.swap(place, random.next_u64() as usize % (place + 1));
+        }
+        let mut decoder = Decoder::new(&code, 96);
+        let mut folded = 0;
+        for index in order {
+            let mut block = vec![0; 96];
+            code.encode(&[index], &views, &mut [&mut block]).unwrap();
+            decoder.push(index, block).unwrap();
+            // No idle time in the first round, some in the second, all there is in the others.
+            let idle = [0, 1, 3, 1000, 1000][round];
+            folded += (0..random.next_u64() % (idle + 1)).take_while(|_| decoder.advance()).count();
+            if decoder.missing() == 0 {
+                break;
+            }
+        }
+        assert!(round == 0 || folded >= 64, "only {folded} constraints were folded in round {round}");
+        assert!(decoder.solve(2).unwrap() == originals, "round {round}");
+    }
+}
