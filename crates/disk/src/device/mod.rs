@@ -1,0 +1,310 @@
+//! A device: extents of blocks on a medium, crash-safe, checked at every read. Synchronous; one owner.
+//!
+//! # Contract
+//!
+//! - A block is durable, and may be acknowledged, after the [`Device::flush`] that reports it, not before.
+//! - A read gives what was written under that segment, version and index, or an error; never other bytes.
+//! - A change that carries an epoch older than the highest seen for its segment is refused.
+//! - A failed flush is final: the device only reads until it is opened again.
+//! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
+//!
+//! ```text
+//!              create            write, flush               seal             delete
+//! (absent) ────────────> growing ────────────> growing ────────────> sealed ────────> (absent, fenced)
+//!                           └───────────────────────── delete ─────────────────────────┘
+//! ```
+
+mod error;
+mod open;
+mod tables;
+mod write;
+
+use std::{ops::Range, sync::Arc};
+
+pub use error::{ChangeError, CreateError, DeviceError, FormatError, OpenError, ReadError, WriteError};
+pub use open::FormatOptions;
+
+use self::tables::Tables;
+use crate::{
+    allocator::{Allocator, UNIT_BYTES},
+    buffer::{AlignedBuf, BufferPool},
+    checksum::{self, Granule},
+    ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId, Version},
+    index::{Extent, Index, Record, Superblock, journal::Journal},
+    media::Medium,
+};
+
+/// Pages of checksum tables that are kept in memory, per device: 1 MiB.
+const TABLE_PAGES_MAX: usize = 256;
+/// Bytes of read buffers kept for their next use, per device.
+const POOL_IDLE_BYTES_MAX: usize = 4 << 20;
+
+/// What an extent is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentSpec {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// The segment's version.
+    pub version: Version,
+    /// The layout's epoch.
+    pub epoch: Epoch,
+    /// Bytes of each block: 1 to 1 MiB.
+    pub block_bytes: u32,
+    /// Bytes under each checksum.
+    pub granule: Granule,
+    /// How many blocks to reserve space for; it grows beyond where needed.
+    pub expected_blocks: u32,
+}
+
+/// An extent as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtentInfo {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// The segment's version.
+    pub version: Version,
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// Bytes of each block.
+    pub block_bytes: u32,
+    /// Bytes under each checksum.
+    pub granule: Granule,
+    /// Indices of its blocks in the order they lie on the medium. While the extent grows this includes blocks
+    /// that are not flushed yet.
+    pub blocks: Vec<Range<BlockIndex>>,
+    /// Whether its blocks are final.
+    pub sealed: bool,
+    /// Number of its creation on this device: tells a new extent from an earlier one of the same segment.
+    pub created: u64,
+}
+
+impl ExtentInfo {
+    /// How many blocks it holds.
+    pub fn block_count(&self) -> u64 {
+        self.blocks.iter().map(|r| u64::from(r.end - r.start)).sum()
+    }
+
+    fn new(extent: &Extent) -> ExtentInfo {
+        let mut blocks: Vec<Range<u32>> = Vec::with_capacity(extent.runs.len());
+        for run in &extent.runs {
+            match blocks.last_mut() {
+                Some(last) if last.end == run.index => last.end += run.count,
+                _ => blocks.push(run.index..run.index + run.count),
+            }
+        }
+        ExtentInfo {
+            segment: extent.segment,
+            version: extent.version,
+            epoch: extent.epoch,
+            block_bytes: extent.block_bytes,
+            granule: extent.granule,
+            blocks,
+            sealed: extent.sealed,
+            created: extent.created,
+        }
+    }
+}
+
+/// How full a device is, in bytes of its data area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// All of it.
+    pub capacity: u64,
+    /// What new extents can have (space of a delete counts once it is flushed).
+    pub free: u64,
+    /// Separate free runs.
+    pub fragments: u64,
+    /// Bytes of the longest free run.
+    pub longest: u64,
+    /// Extents.
+    pub extents: u64,
+}
+
+/// A block to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBlock<'a> {
+    /// Its index.
+    pub index: BlockIndex,
+    /// Exactly as many bytes as the extent's blocks have.
+    pub data: &'a [u8],
+    /// One checksum for each granule.
+    pub sums: &'a [u32],
+}
+
+/// What a flush made durable.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Flushed {
+    /// Blocks, as ranges of indices of a segment.
+    pub blocks: Vec<(SegmentId, Range<BlockIndex>)>,
+}
+
+/// What a read gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockRead {
+    /// The bytes of the block that the buffer holds: the range asked for, widened to whole granules.
+    pub range: Range<u32>,
+    /// Their checksums, already verified.
+    pub sums: Vec<u32>,
+}
+
+/// What a seal did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sealed {
+    /// Blocks that stay.
+    pub kept: u64,
+    /// Bytes that become free with the next flush.
+    pub freed_bytes: u64,
+}
+
+/// One device.
+pub struct Device {
+    medium: Arc<dyn Medium>,
+    superblock: Superblock,
+    index: Index,
+    allocator: Allocator,
+    journal: Journal,
+    checkpoint_number: u64,
+    checkpoint_slot: u64,
+    tables: Tables,
+    /// Encoded records since the last flush, and what they mean for others.
+    records: Vec<u8>,
+    unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
+    /// The last record, kept apart so that a run of blocks becomes one record.
+    open_run: Option<Record>,
+    /// Units that are free once the records are flushed.
+    freed: Vec<Range<u64>>,
+    failed: Option<DeviceError>,
+    corrupt_blocks: u64,
+    pool: BufferPool,
+}
+
+impl Device {
+    /// Its cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.superblock.cluster
+    }
+
+    /// Its name.
+    pub fn id(&self) -> DeviceId {
+        self.superblock.device
+    }
+
+    /// What it stands on.
+    pub fn medium(&self) -> &Arc<dyn Medium> {
+        &self.medium
+    }
+
+    /// Buffers for [`Device::read_block`].
+    pub fn pool(&self) -> &BufferPool {
+        &self.pool
+    }
+
+    /// The failure that made it read-only.
+    pub fn failed(&self) -> Option<&DeviceError> {
+        self.failed.as_ref()
+    }
+
+    /// How many reads found a block that is not what was written.
+    pub fn corrupt_blocks(&self) -> u64 {
+        self.corrupt_blocks
+    }
+
+    /// One extent.
+    pub fn extent(&self, segment: SegmentId) -> Option<ExtentInfo> {
+        self.index.get(segment).map(ExtentInfo::new)
+    }
+
+    /// Extents in the order of segments.
+    pub fn extents(&self) -> impl Iterator<Item = ExtentInfo> + '_ {
+        self.extents_after(None)
+    }
+
+    /// Extents of segments after `after`, in order.
+    pub fn extents_after(&self, after: Option<SegmentId>) -> impl Iterator<Item = ExtentInfo> + '_ {
+        self.index.after(after).map(ExtentInfo::new)
+    }
+
+    /// The highest epoch seen of a segment, even after its extent was deleted (as long as it is remembered).
+    pub fn epoch(&self, segment: SegmentId) -> Option<Epoch> {
+        self.index.epoch(segment)
+    }
+
+    /// How full it is.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            capacity: self.allocator.capacity_units() * UNIT_BYTES,
+            free: self.allocator.free_units() * UNIT_BYTES,
+            fragments: self.allocator.fragments() as u64,
+            longest: self.allocator.longest() * UNIT_BYTES,
+            extents: self.index.len() as u64,
+        }
+    }
+
+    /// Where a block lies: its first byte on the medium, for the order of requests.
+    pub fn locate(&self, segment: SegmentId, index: BlockIndex) -> Option<u64> {
+        let extent = self.index.get(segment)?;
+        extent.place(extent.slot_of(index)?).map(|p| p.data)
+    }
+
+    /// Reads bytes `range` of a block, widened to whole granules, into `buf`, and verifies them. After an error
+    /// the content of `buf` is unspecified.
+    pub fn read_block(
+        &mut self,
+        segment: SegmentId,
+        index: BlockIndex,
+        range: Range<u32>,
+        buf: &mut AlignedBuf,
+    ) -> Result<BlockRead, ReadError> {
+        let extent = self.index.get(segment).ok_or(ReadError::NoExtent { segment })?;
+        let slot = extent.slot_of(index).ok_or(ReadError::NoBlock { segment, index })?;
+        let (block_bytes, granule, version) = (extent.block_bytes, extent.granule, extent.version);
+        if range.start > range.end || range.end > block_bytes {
+            return Err(ReadError::OutOfRange { start: range.start, end: range.end, block_bytes });
+        }
+        let place = extent.place(slot).expect("a run's slots have places");
+        if range.is_empty() {
+            buf.resize(0);
+            return Ok(BlockRead { range, sums: Vec::new() });
+        }
+        let granules = range.start / granule.bytes()..range.end.div_ceil(granule.bytes());
+        let range = granules.start * granule.bytes()..(granules.end * granule.bytes()).min(block_bytes);
+        let len = (range.end - range.start) as usize;
+        let table_bytes =
+            place.table_byte + u64::from(granules.start) * 4..place.table_byte + u64::from(granules.end) * 4;
+        let sums = self.tables.get(&*self.medium, place.table, table_bytes)?;
+        buf.resize(len.next_multiple_of(UNIT_BYTES as usize));
+        self.medium.read_at(place.data + u64::from(range.start), buf)?;
+        buf.truncate(len);
+        match checksum::verify(buf, granule, segment, version, index, granules.start, &sums) {
+            Ok(()) => Ok(BlockRead { range, sums }),
+            Err(mismatch) => {
+                self.corrupt_blocks += 1;
+                tracing::warn!(%segment, index, granule = mismatch.granule, "corrupt block");
+                Err(ReadError::Corrupt { segment, index, granule: mismatch.granule })
+            }
+        }
+    }
+
+    /// Whether anything waits for a flush.
+    pub fn is_clean(&self) -> bool {
+        self.records.is_empty() && self.open_run.is_none() && self.tables.is_clean() && self.freed.is_empty()
+    }
+
+    /// Compares the free map with the extents, slowly: every unit is either free, used by one extent, or waits
+    /// for the next flush. For tests.
+    ///
+    /// # Panics
+    /// Where they disagree.
+    pub fn self_check(&self) {
+        let mut map = Allocator::new(self.superblock.data_units());
+        for extent in self.index.after(None) {
+            for range in extent.used() {
+                assert!(map.reserve(range.clone()), "{range:?} of {} is used twice", extent.segment);
+            }
+        }
+        for range in &self.freed {
+            assert!(map.reserve(range.clone()), "{range:?} waits to be free but is used");
+        }
+        assert!(map.runs().eq(self.allocator.runs()), "the free map differs from the extents");
+    }
+}

@@ -1,0 +1,171 @@
+//! Formatting, opening and recovery of a device.
+
+use std::sync::Arc;
+
+use super::{Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, tables::Tables};
+use crate::{
+    allocator::{Allocator, UNIT_BYTES},
+    buffer::BufferPool,
+    ids::{BlockIndex, ClusterId, DeviceId, SegmentId},
+    index::{
+        FORMAT_VERSION, Index, Record, Superblock, checkpoint,
+        journal::{Journal, ReplayError, Replayed, Start},
+        superblock::Found,
+    },
+    media::Medium,
+};
+
+/// How a device is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its name: drawn at random by the caller.
+    pub device: DeviceId,
+    /// Whether a device that is already there is overwritten.
+    pub overwrite: bool,
+    /// Bytes of each checkpoint slot; `None`: a share of the capacity.
+    pub checkpoint_bytes: Option<u64>,
+    /// Bytes of the journal; `None`: a share of the capacity.
+    pub journal_bytes: Option<u64>,
+}
+
+impl FormatOptions {
+    /// The usual sizes; nothing is overwritten.
+    pub fn new(cluster: ClusterId, device: DeviceId) -> FormatOptions {
+        FormatOptions { cluster, device, overwrite: false, checkpoint_bytes: None, journal_bytes: None }
+    }
+}
+
+impl Device {
+    /// Makes an empty device. Interrupted at any point, it leaves the old device or none.
+    pub fn format(medium: &dyn Medium, options: FormatOptions) -> Result<(), FormatError> {
+        let capacity = medium.capacity() / UNIT_BYTES * UNIT_BYTES;
+        let too_small = FormatError::TooSmall { capacity };
+        if capacity < 4 * UNIT_BYTES {
+            return Err(too_small);
+        }
+        let superblock = Superblock::new(
+            options.cluster,
+            options.device,
+            capacity,
+            options.checkpoint_bytes,
+            options.journal_bytes,
+        )
+        .ok_or(too_small)?;
+        if let Found::Valid(found) = Superblock::read(medium)?
+            && !options.overwrite
+        {
+            return Err(FormatError::Formatted { device: found.device, cluster: found.cluster });
+        }
+        Superblock::erase(medium)?;
+        medium.flush()?;
+        medium.trim(UNIT_BYTES..capacity - UNIT_BYTES)?;
+        let system = superblock.checkpoint_start(0)..superblock.data_start();
+        medium.allocate(system)?;
+        medium.prepare(superblock.journal_start()..superblock.data_start())?;
+        let index = Index::new(checkpoint::fences_max(&superblock));
+        let start = Start { head: 0, next_sequence: 1, base: 1 };
+        checkpoint::write(medium, &superblock, 1, 0, start, &index)?;
+        medium.flush()?;
+        superblock.write(medium)?;
+        medium.flush()?;
+        Ok(())
+    }
+
+    /// Opens a device and recovers what a crash left. `expected`: refuse a device of another cluster.
+    pub fn open(medium: Arc<dyn Medium>, expected: Option<ClusterId>) -> Result<Device, OpenError> {
+        let superblock = match Superblock::read(&*medium)? {
+            Found::Valid(superblock) => superblock,
+            Found::Blank => return Err(OpenError::Blank),
+            Found::Version(found) => {
+                return Err(OpenError::UnknownVersion { found, supported: FORMAT_VERSION });
+            }
+            Found::Damaged => return Err(OpenError::SuperblockDamaged),
+        };
+        if let Some(expected) = expected
+            && expected != superblock.cluster
+        {
+            let (device, found) = (superblock.device, superblock.cluster);
+            return Err(OpenError::WrongCluster { device, found, expected });
+        }
+        if superblock.capacity > medium.capacity() {
+            return Err(OpenError::Truncated { recorded: superblock.capacity, actual: medium.capacity() });
+        }
+        let damaged = |reason: &str| OpenError::IndexDamaged { reason: reason.to_owned() };
+        let loaded =
+            checkpoint::load(&*medium, &superblock)?.ok_or_else(|| damaged("no whole checkpoint is left"))?;
+        let Replayed { records, durable_through, journal } =
+            Journal::replay(&*medium, &superblock, loaded.start).map_err(|error| match error {
+                ReplayError::Medium(error) => OpenError::Medium(error),
+                other => OpenError::IndexDamaged { reason: other.to_string() },
+            })?;
+        let mut index = loaded.index;
+        let mut doubtful = Vec::new();
+        for (sequence, records) in &records {
+            for record in records {
+                index.apply(record)?;
+                if let Record::Confirmed { segment, run } = record
+                    && *sequence > durable_through
+                {
+                    doubtful.extend((run.index..run.index + run.count).map(|index| (*segment, index)));
+                }
+            }
+        }
+        let mut allocator = Allocator::new(superblock.data_units());
+        for extent in index.after(None) {
+            if !extent.used().into_iter().all(|range| allocator.reserve(range)) {
+                return Err(damaged("an extent leaves the space or overlaps another"));
+            }
+        }
+        let mut device = Device {
+            medium,
+            superblock,
+            index,
+            allocator,
+            journal,
+            checkpoint_number: loaded.number,
+            checkpoint_slot: loaded.slot,
+            tables: Tables::new(TABLE_PAGES_MAX),
+            records: Vec::new(),
+            unflushed: Vec::new(),
+            open_run: None,
+            freed: Vec::new(),
+            failed: None,
+            corrupt_blocks: 0,
+            pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
+        };
+        device.forget_unfinished(&doubtful);
+        // The cut of the journal becomes final here: see `journal`, "Which frames count".
+        device.checkpoint()?;
+        device.corrupt_blocks = 0;
+        tracing::debug!(device = %device.id(), frames = records.len(), "opened");
+        Ok(device)
+    }
+
+    /// Forgets the blocks of the last, unacknowledged group that did not survive.
+    fn forget_unfinished(&mut self, doubtful: &[(SegmentId, BlockIndex)]) {
+        let mut buf = self.pool.take(0);
+        for &(segment, index) in doubtful {
+            let Some(extent) = self.index.get(segment) else { continue };
+            let (block_bytes, sealed) = (extent.block_bytes, extent.sealed);
+            let read = self.read_block(segment, index, 0..block_bytes, &mut buf);
+            if !matches!(read, Err(super::ReadError::Corrupt { .. })) {
+                continue;
+            }
+            let before = if sealed { extent_used(&self.index, segment) } else { Vec::new() };
+            self.index.forget(segment, index);
+            if sealed {
+                self.freed_between(before, extent_used(&self.index, segment));
+            }
+        }
+        for range in std::mem::take(&mut self.freed) {
+            self.allocator.release(range);
+        }
+        self.tables = Tables::new(TABLE_PAGES_MAX);
+    }
+}
+
+fn extent_used(index: &Index, segment: SegmentId) -> Vec<std::ops::Range<u64>> {
+    index.get(segment).map(|e| e.used()).unwrap_or_default()
+}

@@ -1,0 +1,453 @@
+//! Everything that changes a device.
+
+use std::{io::IoSlice, ops::Range};
+
+use super::{
+    ChangeError, CreateError, Device, DeviceError, ExtentInfo, ExtentSpec, Flushed, NewBlock, Sealed,
+    WriteError,
+};
+use crate::{
+    allocator::{Allocator, UNIT_BYTES},
+    checksum,
+    ids::{BlockIndex, Epoch, SegmentId},
+    index::{BLOCK_BYTES_MAX, Extent, ExtentRange, Place, Record, Run, checkpoint, journal::Start},
+    media::MediumError,
+};
+
+/// Bytes a growing extent's next range aims at, at least: long enough to stay sequential.
+const GROWTH_BYTES_MIN: u64 = 1 << 20;
+/// And at most: a speculative writer does not need all it is given.
+const GROWTH_BYTES_MAX: u64 = 64 << 20;
+/// No growth step takes more than this part of the free space, so that one writer cannot hold the last of it.
+const GROWTH_SHARE_OF_FREE: u64 = 8;
+/// Ranges a reservation may consist of; the rest of it is left to growth.
+const RESERVED_RANGES_MAX: usize = 4;
+/// Freed ranges shorter than this are not trimmed: the call costs more than the space is worth, and the units
+/// are used again anyway.
+const TRIM_BYTES_MIN: u64 = 64 << 10;
+/// Room in the index that growth leaves to seals, in bytes; deletes only ever shrink it.
+const INDEX_RESERVE: u64 = 1 << 10;
+
+static ZEROS: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
+
+/// A block that has its slot.
+struct Placed {
+    position: usize,
+    slot: u32,
+    place: Place,
+}
+
+impl Device {
+    /// Creates an extent and reserves space for the expected blocks, as far as there is any. The same spec again
+    /// changes nothing. The extent becomes durable with the next flush.
+    pub fn create_extent(&mut self, spec: ExtentSpec) -> Result<ExtentInfo, CreateError> {
+        self.check_alive()?;
+        let ExtentSpec { segment, version, epoch, block_bytes, granule, expected_blocks } = spec;
+        let held = self.index.epoch(segment).unwrap_or_default();
+        if epoch < held {
+            return Err(CreateError::StaleEpoch { segment, held, given: epoch });
+        }
+        if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX {
+            return Err(CreateError::BlockSize { block_bytes });
+        }
+        if let Some(found) = self.index.get(segment) {
+            let same = (found.version, found.block_bytes, found.granule) == (version, block_bytes, granule);
+            if !same || found.sealed {
+                return Err(CreateError::Exists { segment });
+            }
+            self.raise(segment, epoch);
+            return Ok(self.extent(segment).expect("just found"));
+        }
+        if !self.index_has_room(128) {
+            return Err(self.full(|free, longest| CreateError::Full { free, longest }));
+        }
+        self.record(Record::Created { segment, version, epoch, block_bytes, granule });
+        for _ in 0..RESERVED_RANGES_MAX {
+            let slots = self.growing(segment).slots();
+            if slots >= expected_blocks.max(1) {
+                break;
+            }
+            match self.grow(segment, expected_blocks.max(1) - slots) {
+                Ok(()) => {}
+                Err(_) if slots > 0 => break,
+                Err(error) => {
+                    self.record(Record::Deleted { segment, epoch: held });
+                    return Err(match error {
+                        MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
+                        other => CreateError::Medium(other),
+                    });
+                }
+            }
+        }
+        Ok(self.extent(segment).expect("just created"))
+    }
+
+    /// Writes one block; see [`Device::write_blocks`].
+    pub fn write_block(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        index: BlockIndex,
+        data: &[u8],
+        sums: &[u32],
+    ) -> Result<(), WriteError> {
+        self.write_blocks(segment, epoch, &[NewBlock { index, data, sums }])
+            .pop()
+            .expect("one answer for each block")
+    }
+
+    /// Writes blocks of one segment, those in neighbouring slots as one operation of the medium. One answer for
+    /// each, in order. A block is durable after the next flush. Writing a block that is there already
+    /// with the same checksums is a success.
+    pub fn write_blocks(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        blocks: &[NewBlock<'_>],
+    ) -> Vec<Result<(), WriteError>> {
+        if let Err(error) = self.check_writable(segment, epoch) {
+            return vec![Err(error); blocks.len()];
+        }
+        self.raise(segment, epoch);
+        let mut answers = vec![Ok(()); blocks.len()];
+        let mut placed: Vec<Placed> = Vec::with_capacity(blocks.len());
+        let mut slot = self.growing(segment).next_slot();
+        for (position, block) in blocks.iter().enumerate() {
+            // The same block twice in one call: the first is in its slot before the second is looked at.
+            if placed.iter().any(|p| blocks[p.position].index == block.index) {
+                self.write_placed(segment, blocks, std::mem::take(&mut placed), &mut answers);
+                slot = self.growing(segment).next_slot();
+            }
+            match self.prepare_block(segment, block, slot) {
+                Ok(Some(place)) => {
+                    placed.push(Placed { position, slot, place });
+                    slot += 1;
+                }
+                Ok(None) => {}
+                Err(error) => answers[position] = Err(error),
+            }
+        }
+        self.write_placed(segment, blocks, placed, &mut answers);
+        answers
+    }
+
+    /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
+    /// error the device only reads.
+    pub fn flush(&mut self) -> Result<Flushed, DeviceError> {
+        self.check_alive()?;
+        if self.is_clean() {
+            return Ok(Flushed::default());
+        }
+        match self.commit() {
+            Ok(()) => Ok(Flushed { blocks: std::mem::take(&mut self.unflushed) }),
+            Err(cause) => {
+                tracing::error!(device = %self.id(), %cause, "the device failed");
+                for (segment, blocks) in std::mem::take(&mut self.unflushed) {
+                    blocks.for_each(|index| self.index.forget(segment, index));
+                }
+                let failed = DeviceError::Failed { cause };
+                self.failed = Some(failed.clone());
+                Err(failed)
+            }
+        }
+    }
+
+    /// Makes an extent final: only the blocks in `keep` (of those that are there) stay, all other space is free
+    /// after the next flush. May be repeated with fewer blocks.
+    pub fn seal(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        keep: &[Range<u32>],
+    ) -> Result<Sealed, ChangeError> {
+        self.check_alive()?;
+        let Some(extent) = self.index.get(segment) else { return Err(ChangeError::NoExtent { segment }) };
+        let held = extent.epoch;
+        if epoch < held {
+            return Err(ChangeError::StaleEpoch { segment, held, given: epoch });
+        }
+        let growth = self.index.seal_growth(segment, keep);
+        if growth > 0 && self.index.full_bytes() + growth > checkpoint::body_max(&self.superblock) {
+            return Err(ChangeError::IndexFull);
+        }
+        let before = extent.used();
+        self.record(Record::Sealed { segment, epoch, keep: keep.to_vec() });
+        let extent = self.index.get(segment).expect("sealed, not gone");
+        let (kept, after) = (u64::from(extent.blocks()), extent.used());
+        let freed_bytes = self.freed_between(before, after) * UNIT_BYTES;
+        Ok(Sealed { kept, freed_bytes })
+    }
+
+    /// Deletes an extent; its space is free after the next flush. The epoch stays remembered. `false`: there was
+    /// none (older creations are refused all the same).
+    pub fn delete(&mut self, segment: SegmentId, epoch: Epoch) -> Result<bool, ChangeError> {
+        self.check_alive()?;
+        let held = self.index.epoch(segment).unwrap_or_default();
+        if epoch < held {
+            return Err(ChangeError::StaleEpoch { segment, held, given: epoch });
+        }
+        let before = self.index.get(segment).map(Extent::used);
+        if before.is_some() || epoch > held {
+            self.record(Record::Deleted { segment, epoch });
+        }
+        let found = before.is_some();
+        self.freed_between(before.unwrap_or_default(), Vec::new());
+        Ok(found)
+    }
+
+    /// Raises the epoch of a segment, whether it has an extent here or not: older ones are refused from now on.
+    pub fn fence(&mut self, segment: SegmentId, epoch: Epoch) -> Result<(), ChangeError> {
+        self.check_alive()?;
+        let held = self.index.epoch(segment).unwrap_or_default();
+        if epoch < held {
+            return Err(ChangeError::StaleEpoch { segment, held, given: epoch });
+        }
+        self.raise(segment, epoch);
+        Ok(())
+    }
+
+    fn check_alive(&self) -> Result<(), DeviceError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn check_writable(&self, segment: SegmentId, epoch: Epoch) -> Result<(), WriteError> {
+        self.check_alive()?;
+        let extent = self.index.get(segment).ok_or(WriteError::NoExtent { segment })?;
+        if epoch < extent.epoch {
+            return Err(WriteError::StaleEpoch { segment, held: extent.epoch, given: epoch });
+        }
+        if extent.sealed {
+            return Err(WriteError::Sealed { segment });
+        }
+        Ok(())
+    }
+
+    /// Checks a block and finds its place at `slot`, growing the extent where it must. `None`: the same block is
+    /// there already.
+    fn prepare_block(
+        &mut self,
+        segment: SegmentId,
+        block: &NewBlock<'_>,
+        slot: u32,
+    ) -> Result<Option<Place>, WriteError> {
+        let extent = self.growing(segment);
+        if block.data.len() != extent.block_bytes as usize {
+            return Err(WriteError::Length { expected: extent.block_bytes, given: block.data.len() });
+        }
+        checksum::verify(block.data, extent.granule, segment, extent.version, block.index, 0, block.sums)?;
+        if let Some(slot) = extent.slot_of(block.index) {
+            let place = extent.place(slot).expect("a run's slots have places");
+            let bytes = place.table_byte..place.table_byte + extent.sums_bytes();
+            let stored = self.tables.get(&*self.medium, place.table, bytes).map_err(WriteError::Medium)?;
+            return if stored == block.sums {
+                Ok(None)
+            } else {
+                Err(WriteError::Exists { segment, index: block.index })
+            };
+        }
+        if block.index == u32::MAX || !self.index_has_room(64) {
+            return Err(self.full(|free, longest| WriteError::Full { free, longest }));
+        }
+        if self.growing(segment).place(slot).is_none() {
+            let extent = self.growing(segment);
+            let slot_bytes = extent.slot_units() * UNIT_BYTES;
+            let aim = (u64::from(extent.slots()) * slot_bytes / 2)
+                .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
+                .min(self.allocator.free_units() * UNIT_BYTES / GROWTH_SHARE_OF_FREE);
+            let slots = (aim / slot_bytes).max(1) as u32;
+            self.grow(segment, slots).map_err(|error| match error {
+                MediumError::Full => self.full(|free, longest| WriteError::Full { free, longest }),
+                other => WriteError::Medium(other),
+            })?;
+        }
+        Ok(self.growing(segment).place(slot))
+    }
+
+    /// Writes blocks that have their slots, neighbours together.
+    fn write_placed(
+        &mut self,
+        segment: SegmentId,
+        blocks: &[NewBlock<'_>],
+        placed: Vec<Placed>,
+        answers: &mut [Result<(), WriteError>],
+    ) {
+        let stride = self.growing(segment).slot_units() * UNIT_BYTES;
+        for run in placed.chunk_by(|a, b| a.place.data + stride == b.place.data) {
+            let mut slices = Vec::with_capacity(run.len() * 2);
+            for placed in run {
+                let data = blocks[placed.position].data;
+                slices.push(IoSlice::new(data));
+                let padding = stride as usize - data.len();
+                if padding > 0 {
+                    slices.push(IoSlice::new(&ZEROS[..padding]));
+                }
+            }
+            let written = self.medium.write_vectored_at(run[0].place.data, &slices);
+            for placed in run {
+                let block = &blocks[placed.position];
+                let outcome = written.clone().and_then(|()| {
+                    self.tables.put(&*self.medium, placed.place.table, placed.place.table_byte, block.sums)
+                });
+                match outcome {
+                    Ok(()) => self.confirm(segment, Run { slot: placed.slot, index: block.index, count: 1 }),
+                    Err(MediumError::Full) => {
+                        answers[placed.position] =
+                            Err(self.full(|free, longest| WriteError::Full { free, longest }));
+                    }
+                    Err(error) => answers[placed.position] = Err(WriteError::Medium(error)),
+                }
+            }
+        }
+    }
+
+    fn growing(&self, segment: SegmentId) -> &Extent {
+        self.index.get(segment).expect("checked by the caller")
+    }
+
+    /// Gives an extent one more range, of `slots` slots if there is one, else of as many as the longest has.
+    fn grow(&mut self, segment: SegmentId, slots: u32) -> Result<(), MediumError> {
+        if !self.index_has_room(32) {
+            return Err(MediumError::Full);
+        }
+        let extent = self.growing(segment);
+        let (first_slot, after, least) = (extent.slots(), extent.end(), extent.range_units(1));
+        let slots = slots.min((u32::MAX >> 1) - first_slot);
+        if slots == 0 {
+            return Err(MediumError::Full);
+        }
+        let wanted = extent.range_units(slots);
+        let taken = self.allocator.take(wanted, least, after).ok_or(MediumError::Full)?;
+        let extent = self.growing(segment);
+        let slots = extent.slots_in(taken.end - taken.start).min(slots);
+        let used = taken.start..taken.start + extent.range_units(slots);
+        self.allocator.release(used.end..taken.end);
+        if let Err(error) = self.medium.allocate(used.start * UNIT_BYTES..used.end * UNIT_BYTES) {
+            self.allocator.release(used);
+            return Err(error);
+        }
+        self.tables.forget(&used);
+        self.record(Record::Grown { segment, range: ExtentRange { start: used.start, first_slot, slots } });
+        Ok(())
+    }
+
+    fn raise(&mut self, segment: SegmentId, epoch: Epoch) {
+        if self.index.epoch(segment).unwrap_or_default() < epoch {
+            self.record(Record::Epoch { segment, epoch });
+        }
+    }
+
+    /// Applies a change and remembers it for the next flush.
+    fn record(&mut self, record: Record) {
+        if let Some(run) = self.open_run.take() {
+            run.encode(&mut self.records);
+        }
+        self.index.apply(&record).expect("checked before it is recorded");
+        record.encode(&mut self.records);
+    }
+
+    fn confirm(&mut self, segment: SegmentId, run: Run) {
+        self.index.apply(&Record::Confirmed { segment, run }).expect("its slot is the next one");
+        match self.unflushed.last_mut() {
+            Some((s, blocks)) if *s == segment && blocks.end == run.index => blocks.end += run.count,
+            _ => self.unflushed.push((segment, run.index..run.index + run.count)),
+        }
+        match &mut self.open_run {
+            Some(Record::Confirmed { segment: s, run: open })
+                if *s == segment
+                    && open.slot + open.count == run.slot
+                    && open.index + open.count == run.index =>
+            {
+                open.count += run.count;
+            }
+            open => {
+                if let Some(open) = open.replace(Record::Confirmed { segment, run }) {
+                    open.encode(&mut self.records);
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), MediumError> {
+        if let Some(run) = self.open_run.take() {
+            run.encode(&mut self.records);
+        }
+        self.tables.write(&*self.medium)?;
+        if self.journal.fits(self.records.len()) {
+            if !self.records.is_empty() {
+                self.journal.append(&*self.medium, &self.records)?;
+            }
+            self.medium.flush()?;
+            self.journal.flushed();
+        } else {
+            // The checkpoint may only hold what is durable.
+            self.medium.flush()?;
+            self.checkpoint()?;
+        }
+        self.records.clear();
+        self.tables.flushed();
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.sort_by_key(|r| r.start);
+        freed.dedup_by(|next, last| {
+            let touching = last.end == next.start;
+            if touching {
+                last.end = next.end;
+            }
+            touching
+        });
+        for range in freed {
+            self.allocator.release(range.clone());
+            self.tables.forget(&range);
+            let bytes = range.start * UNIT_BYTES..range.end * UNIT_BYTES;
+            if bytes.end - bytes.start >= TRIM_BYTES_MIN
+                && let Err(error) = self.medium.trim(bytes.clone())
+            {
+                // Only the space below is not given back; ours is free all the same.
+                tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the whole index to the other slot and frees the journal.
+    pub(super) fn checkpoint(&mut self) -> Result<(), MediumError> {
+        let (number, slot) = (self.checkpoint_number + 1, 1 - self.checkpoint_slot);
+        let start =
+            Start { head: self.journal.head, next_sequence: self.journal.next_sequence, base: number };
+        checkpoint::write(&*self.medium, &self.superblock, number, slot, start, &self.index)?;
+        self.medium.flush()?;
+        (self.checkpoint_number, self.checkpoint_slot) = (number, slot);
+        self.journal.checkpointed(number);
+        Ok(())
+    }
+
+    /// Remembers the units that `before` has and `after` has not; returns how many.
+    pub(super) fn freed_between(&mut self, before: Vec<Range<u64>>, after: Vec<Range<u64>>) -> u64 {
+        let (Some(start), Some(end)) =
+            (before.iter().map(|r| r.start).min(), before.iter().map(|r| r.end).max())
+        else {
+            return 0;
+        };
+        let mut map = Allocator::new(start..end);
+        for range in before {
+            assert!(map.reserve(range), "an extent's ranges do not overlap");
+        }
+        // What is not used before is free in the map; after freeing all and taking `after`, the difference is new.
+        let untouched: Vec<Range<u64>> = map.runs().collect();
+        let mut now = Allocator::new(start..end);
+        for range in untouched.into_iter().chain(after) {
+            assert!(now.reserve(range), "an extent only ever shrinks here");
+        }
+        let count = now.free_units();
+        self.freed.extend(now.runs());
+        count
+    }
+
+    fn index_has_room(&self, more: u64) -> bool {
+        self.index.full_bytes() + more + INDEX_RESERVE <= checkpoint::body_max(&self.superblock)
+    }
+
+    fn full<E>(&self, error: impl FnOnce(u64, u64) -> E) -> E {
+        let usage = self.usage();
+        error(usage.free, usage.longest)
+    }
+}

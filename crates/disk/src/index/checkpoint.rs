@@ -1,0 +1,151 @@
+//! Checkpoints: the whole index in one of two slots, written in turn.
+//!
+//! ```text
+//! header page:  0 magic u64    8 crc32c u32 of 12..80    12 format version u32    16 device u128
+//!   32 number u64    40 next journal sequence u64    48 journal page of it u64    56 body length u64
+//!   64 crc32c of the body u32    68 zero to 80
+//! body, from byte 4096:  created u64, fences u32, extents u32, fences x (segment u64, epoch u64), extents
+//! extent:  segment u64, version u64, epoch u64, block bytes u32, granule u32, created u64, sealed u8,
+//!   ranges u32, runs u32, ranges x (first unit u64, first slot u32, slots u32), runs x (slot, index, count: u32)
+//! ```
+//!
+//! A checkpoint holds only what was flushed before it was begun. It counts when header and body are whole, so
+//! header and body need one flush together; until that returns, the other slot and the journal stay as
+//! they are.
+
+use super::{
+    FORMAT_VERSION, Index,
+    codec::{Put, Reader},
+    journal::Start,
+    superblock::Superblock,
+};
+use crate::{
+    buffer::AlignedBuf,
+    checksum::crc32c,
+    ids::DeviceId,
+    media::{Medium, MediumError},
+};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"STEADCKP");
+const PAGE: usize = 4096;
+const FIELDS: usize = 80;
+/// The body is written in pieces of this size.
+const PIECE: usize = 256 << 10;
+
+/// A checkpoint that was read.
+pub(crate) struct Loaded {
+    pub(crate) number: u64,
+    pub(crate) slot: u64,
+    pub(crate) start: Start,
+    pub(crate) index: Index,
+}
+
+/// Bytes a body may have.
+pub(crate) fn body_max(superblock: &Superblock) -> u64 {
+    superblock.checkpoint_bytes - PAGE as u64
+}
+
+/// How many fences an index of this device remembers: at most 1/8 of a slot.
+pub(crate) fn fences_max(superblock: &Superblock) -> usize {
+    (superblock.checkpoint_bytes / 128).min(16_384) as usize
+}
+
+/// Writes checkpoint `number`; it counts after the next flush.
+pub(crate) fn write(
+    medium: &dyn Medium,
+    superblock: &Superblock,
+    number: u64,
+    slot: u64,
+    start: Start,
+    index: &Index,
+) -> Result<(), MediumError> {
+    let base = superblock.checkpoint_start(slot);
+    let mut piece = AlignedBuf::zeroed(PIECE.min(superblock.checkpoint_bytes as usize - PAGE));
+    let mut filled = 0;
+    let mut written = 0u64;
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    index.encode(|mut bytes| {
+        digest.update(bytes);
+        while !bytes.is_empty() {
+            let take = bytes.len().min(piece.len() - filled);
+            piece[filled..filled + take].copy_from_slice(&bytes[..take]);
+            bytes = &bytes[take..];
+            filled += take;
+            if filled == piece.len() {
+                medium.write_at(base + PAGE as u64 + written, &piece)?;
+                written += filled as u64;
+                filled = 0;
+            }
+        }
+        Ok::<(), MediumError>(())
+    })?;
+    let body = written + filled as u64;
+    assert!(body <= body_max(superblock), "growth of the index is bounded by its slot");
+    if filled > 0 {
+        let padded = filled.next_multiple_of(PAGE);
+        piece[filled..padded].fill(0);
+        medium.write_at(base + PAGE as u64 + written, &piece[..padded])?;
+    }
+    let mut header = Vec::with_capacity(PAGE);
+    header.put_u64(MAGIC);
+    header.put_u32(0);
+    header.put_u32(FORMAT_VERSION);
+    header.put_u128(superblock.device.0);
+    header.put_u64(number);
+    header.put_u64(start.next_sequence);
+    header.put_u64(start.head);
+    header.put_u64(body);
+    header.put_u32(digest.finalize() as u32);
+    header.resize(FIELDS, 0);
+    let crc = crc32c(&header[12..]);
+    header[8..12].copy_from_slice(&crc.to_le_bytes());
+    header.resize(PAGE, 0);
+    medium.write_at(base, &header)
+}
+
+/// The newest whole checkpoint. `None`: there is none.
+pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Option<Loaded>, MediumError> {
+    let mut headers = Vec::new();
+    for slot in 0..2 {
+        let mut page = [0u8; PAGE];
+        medium.read_at(superblock.checkpoint_start(slot), &mut page)?;
+        if let Some(header) = decode_header(&page, superblock) {
+            headers.push((header, slot));
+        }
+    }
+    headers.sort_by_key(|(header, _)| std::cmp::Reverse(header.number));
+    for (header, slot) in headers {
+        let mut body = AlignedBuf::zeroed((header.body as usize).next_multiple_of(PAGE));
+        medium.read_at(superblock.checkpoint_start(slot) + PAGE as u64, &mut body)?;
+        body.truncate(header.body as usize);
+        if crc32c(&body) != header.crc {
+            continue;
+        }
+        if let Ok(index) = Index::decode(&body, fences_max(superblock)) {
+            return Ok(Some(Loaded { number: header.number, slot, start: header.start, index }));
+        }
+    }
+    Ok(None)
+}
+
+struct Header {
+    number: u64,
+    start: Start,
+    body: u64,
+    crc: u32,
+}
+
+fn decode_header(page: &[u8], superblock: &Superblock) -> Option<Header> {
+    let mut reader = Reader(&page[..FIELDS]);
+    if reader.u64().ok()? != MAGIC || reader.u32().ok()? != crc32c(&page[12..FIELDS]) {
+        return None;
+    }
+    if reader.u32().ok()? != FORMAT_VERSION || DeviceId(reader.u128().ok()?) != superblock.device {
+        return None;
+    }
+    let number = reader.u64().ok()?;
+    let (next_sequence, head) = (reader.u64().ok()?, reader.u64().ok()?);
+    let (body, crc) = (reader.u64().ok()?, reader.u32().ok()?);
+    let sound = next_sequence > 0 && body <= body_max(superblock);
+    sound.then_some(Header { number, start: Start { head, next_sequence, base: number }, body, crc })
+}

@@ -1,0 +1,316 @@
+//! One extent: what the device holds of one segment, and where.
+//!
+//! Blocks sit in *slots*, numbered from 0 in the order they were written; *runs* say which index a slot holds.
+//! Slots lie in *ranges* of the space, each with its own table of checksums in front, so that a growing
+//! extent never moves:
+//!
+//! ```text
+//! range:  | table: slots x sums a block x 4 bytes, padded to 4 KiB | slot | slot | ... |
+//! ```
+
+use std::ops::Range;
+
+use super::{
+    Malformed,
+    codec::{Put, Reader},
+};
+use crate::{
+    allocator::UNIT_BYTES,
+    checksum::Granule,
+    ids::{BlockIndex, Epoch, SegmentId, Version},
+};
+
+/// The largest block in bytes.
+pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
+const FIXED: u64 = 8 + 8 + 8 + 4 + 4 + 8 + 1 + 4 + 4;
+const RANGE: u64 = 16;
+const RUN: u64 = 12;
+
+/// A piece of the space that an extent owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExtentRange {
+    /// Its first unit.
+    pub start: u64,
+    /// Its first slot.
+    pub first_slot: u32,
+    /// How many slots it has.
+    pub slots: u32,
+}
+
+/// Slots `slot..slot + count` hold the blocks `index..index + count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First slot.
+    pub slot: u32,
+    /// Index of the block in it.
+    pub index: BlockIndex,
+    /// How many.
+    pub count: u32,
+}
+
+/// An extent as the index keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// The segment's version at creation.
+    pub version: Version,
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// Bytes of each block.
+    pub block_bytes: u32,
+    /// Bytes under each checksum.
+    pub granule: Granule,
+    /// Number of this creation on the device: grows.
+    pub created: u64,
+    /// Whether its blocks are final.
+    pub sealed: bool,
+    /// Its ranges in the order of slots.
+    pub ranges: Vec<ExtentRange>,
+    /// Its blocks in the order of slots.
+    pub runs: Vec<Run>,
+}
+
+/// Where a slot lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// First byte of the slot.
+    pub(crate) data: u64,
+    /// First unit of its range's table.
+    pub(crate) table: u64,
+    /// Its first byte in that table.
+    pub(crate) table_byte: u64,
+}
+
+impl Extent {
+    /// Units of one slot.
+    pub(crate) fn slot_units(&self) -> u64 {
+        u64::from(self.block_bytes).div_ceil(UNIT_BYTES)
+    }
+
+    /// Bytes of checksums of one slot.
+    pub(crate) fn sums_bytes(&self) -> u64 {
+        u64::from(self.granule.count(self.block_bytes)) * 4
+    }
+
+    /// Units of the table of a range with so many slots.
+    pub(crate) fn table_units(&self, slots: u32) -> u64 {
+        (u64::from(slots) * self.sums_bytes()).div_ceil(UNIT_BYTES)
+    }
+
+    /// Units of a whole range with so many slots.
+    pub(crate) fn range_units(&self, slots: u32) -> u64 {
+        self.table_units(slots) + u64::from(slots) * self.slot_units()
+    }
+
+    /// The most slots that fit a range of so many units.
+    pub(crate) fn slots_in(&self, units: u64) -> u32 {
+        let bytes_a_slot = self.slot_units() * UNIT_BYTES + self.sums_bytes();
+        let guess = u32::try_from(units * UNIT_BYTES / bytes_a_slot).unwrap_or(u32::MAX >> 1);
+        // Padding of the table can cost one.
+        (0..=1).map(|less| guess.saturating_sub(less)).find(|&s| self.range_units(s) <= units).unwrap_or(0)
+    }
+
+    /// Slots of all ranges.
+    pub(crate) fn slots(&self) -> u32 {
+        self.ranges.last().map_or(0, |r| r.first_slot + r.slots)
+    }
+
+    /// The slot the next block goes to.
+    pub(crate) fn next_slot(&self) -> u32 {
+        self.runs.last().map_or(0, |r| r.slot + r.count)
+    }
+
+    /// The unit behind the last range.
+    pub(crate) fn end(&self) -> Option<u64> {
+        self.ranges.last().map(|r| r.start + self.range_units(r.slots))
+    }
+
+    /// The slot that holds this block.
+    pub(crate) fn slot_of(&self, index: BlockIndex) -> Option<u32> {
+        self.runs
+            .iter()
+            .find(|r| r.index <= index && index - r.index < r.count)
+            .map(|r| r.slot + (index - r.index))
+    }
+
+    pub(crate) fn place(&self, slot: u32) -> Option<Place> {
+        let at = self.ranges.partition_point(|r| r.first_slot <= slot).checked_sub(1)?;
+        let range = self.ranges[at];
+        let number = u64::from(slot - range.first_slot);
+        (number < u64::from(range.slots)).then(|| Place {
+            data: (range.start + self.table_units(range.slots) + number * self.slot_units()) * UNIT_BYTES,
+            table: range.start,
+            table_byte: number * self.sums_bytes(),
+        })
+    }
+
+    /// Number of blocks.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.runs.iter().map(|r| r.count).sum()
+    }
+
+    /// The units that are in use: whole ranges while it grows, tables and kept slots once it is sealed.
+    pub(crate) fn used(&self) -> Vec<Range<u64>> {
+        let mut used: Vec<Range<u64>> = Vec::new();
+        let mut push = |range: Range<u64>| match used.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => used.push(range),
+        };
+        for range in &self.ranges {
+            if !self.sealed {
+                push(range.start..range.start + self.range_units(range.slots));
+                continue;
+            }
+            let data = range.start + self.table_units(range.slots);
+            push(range.start..data);
+            let slots = range.first_slot..range.first_slot + range.slots;
+            for run in &self.runs {
+                let from = run.slot.max(slots.start);
+                let to = (run.slot + run.count).min(slots.end);
+                if from < to {
+                    let unit = |slot: u32| data + u64::from(slot - slots.start) * self.slot_units();
+                    push(unit(from)..unit(to));
+                }
+            }
+        }
+        used
+    }
+
+    pub(super) fn confirm(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            Some(last) if last.slot + last.count == run.slot && last.index + last.count == run.index => {
+                last.count += run.count;
+            }
+            _ => self.runs.push(run),
+        }
+    }
+
+    /// The runs that are left when only these blocks stay.
+    pub(crate) fn kept_runs(&self, keep: &[Range<u32>]) -> Vec<Run> {
+        let mut kept = Vec::new();
+        for run in &self.runs {
+            let mut parts: Vec<Run> = keep
+                .iter()
+                .filter_map(|k| {
+                    let from = k.start.max(run.index);
+                    let to = k.end.min(run.index + run.count);
+                    (from < to).then(|| Run {
+                        slot: run.slot + (from - run.index),
+                        index: from,
+                        count: to - from,
+                    })
+                })
+                .collect();
+            parts.sort_by_key(|p| p.slot);
+            for part in parts {
+                // Ranges given twice or overlapping keep a block once.
+                let from = kept.last().map_or(0, |l: &Run| l.slot + l.count).max(part.slot);
+                let skip = from - part.slot;
+                if skip < part.count {
+                    kept.push(Run { slot: from, index: part.index + skip, count: part.count - skip });
+                }
+            }
+        }
+        kept
+    }
+
+    pub(super) fn seal(&mut self, keep: &[Range<u32>]) {
+        self.runs = self.kept_runs(keep);
+        self.sealed = true;
+        let runs = &self.runs;
+        self.ranges.retain(|range| {
+            runs.iter()
+                .any(|r| r.slot < range.first_slot + range.slots && range.first_slot < r.slot + r.count)
+        });
+    }
+
+    /// Takes one block out of the runs; its slot stays where it is.
+    pub(super) fn forget(&mut self, index: BlockIndex) {
+        let Some(at) = self.runs.iter().position(|r| r.index <= index && index - r.index < r.count) else {
+            return;
+        };
+        let run = self.runs[at];
+        let before = index - run.index;
+        let parts = [
+            Run { count: before, ..run },
+            Run { slot: run.slot + before + 1, index: index + 1, count: run.count - before - 1 },
+        ];
+        self.runs.splice(at..=at, parts.into_iter().filter(|p| p.count > 0));
+    }
+
+    pub(super) fn encoded_bytes(&self) -> u64 {
+        FIXED + RANGE * self.ranges.len() as u64 + RUN * self.runs.len() as u64
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.segment.0);
+        out.put_u64(self.version.0);
+        out.put_u64(self.epoch.0);
+        out.put_u32(self.block_bytes);
+        out.put_u32(self.granule.bytes());
+        out.put_u64(self.created);
+        out.put_u8(u8::from(self.sealed));
+        out.put_u32(self.ranges.len() as u32);
+        out.put_u32(self.runs.len() as u32);
+        for range in &self.ranges {
+            out.put_u64(range.start);
+            out.put_u32(range.first_slot);
+            out.put_u32(range.slots);
+        }
+        for run in &self.runs {
+            out.put_u32(run.slot);
+            out.put_u32(run.index);
+            out.put_u32(run.count);
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Extent, Malformed> {
+        let mut extent = Extent {
+            segment: SegmentId(reader.u64()?),
+            version: Version(reader.u64()?),
+            epoch: Epoch(reader.u64()?),
+            block_bytes: reader.u32()?,
+            granule: Granule::new(reader.u32()?).map_err(|_| Malformed { what: "granule" })?,
+            created: reader.u64()?,
+            sealed: reader.u8()? != 0,
+            ranges: Vec::new(),
+            runs: Vec::new(),
+        };
+        if extent.block_bytes == 0 || extent.block_bytes > BLOCK_BYTES_MAX {
+            return Err(Malformed { what: "block size" });
+        }
+        let (ranges, runs) = (reader.u32()?, reader.u32()?);
+        for _ in 0..ranges {
+            let range = ExtentRange { start: reader.u64()?, first_slot: reader.u32()?, slots: reader.u32()? };
+            extent.check_range(&range)?;
+            extent.ranges.push(range);
+        }
+        for _ in 0..runs {
+            let run = Run { slot: reader.u32()?, index: reader.u32()?, count: reader.u32()? };
+            extent.check_run(&run)?;
+            extent.runs.push(run);
+        }
+        Ok(extent)
+    }
+
+    /// Whether this range can follow the ones there are.
+    pub(super) fn check_range(&self, range: &ExtentRange) -> Result<(), Malformed> {
+        let sound = range.slots > 0
+            && range.first_slot >= self.slots()
+            && range.first_slot.checked_add(range.slots).is_some()
+            && range.start <= 1 << 52;
+        if sound { Ok(()) } else { Err(Malformed { what: "range of an extent" }) }
+    }
+
+    /// Whether these blocks can follow the ones there are.
+    pub(super) fn check_run(&self, run: &Run) -> Result<(), Malformed> {
+        let sound = run.count > 0
+            && run.slot >= self.next_slot()
+            && run.index.checked_add(run.count).is_some()
+            && run.slot.checked_add(run.count).is_some_and(|end| end <= self.slots())
+            && self.runs.iter().all(|r| r.index + r.count <= run.index || run.index + run.count <= r.index)
+            && (run.slot..run.slot + run.count).all(|slot| self.place(slot).is_some());
+        if sound { Ok(()) } else { Err(Malformed { what: "blocks of an extent" }) }
+    }
+}

@@ -1,0 +1,211 @@
+//! The journal: a ring of frames, one frame a group commit, each on pages of its own.
+//!
+//! ```text
+//!  0 magic u32    4 crc32c u32 of all that follows, payload included    8 device u128
+//! 24 sequence u64 32 base u64 (checkpoint in force)    40 durable through u64 (last frame known flushed)
+//! 48 payload length u32    52 format version u32    56 zero    64 payload: records    padded to 4 KiB
+//! ```
+//!
+//! **Which frames count.** Replay starts where the checkpoint says and accepts a frame when its checksum, its
+//! device and the next sequence number are right and its base is not older than that of the frame before (or of
+//! the checkpoint). What follows the first missing frame was never flushed, hence never acknowledged: it is cut.
+//! A frame left over from before such a cut has an older base than the frames written after the recovery (each
+//! open writes a checkpoint), so it can never be joined to them.
+//!
+//! **Which loss is damage.** A frame says through which sequence number everything was flushed when it was
+//! written. If any whole frame in the ring says so of a number that replay did not reach, acknowledged
+//! records are missing, and the open fails instead of forgetting them.
+
+use std::ops::Range;
+
+use super::{
+    FORMAT_VERSION, Malformed, Record,
+    codec::{Put, Reader},
+    superblock::Superblock,
+};
+use crate::{
+    checksum::crc32c,
+    ids::DeviceId,
+    media::{Medium, MediumError},
+};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SFJ1");
+const HEADER: usize = 64;
+const PAGE: u64 = 4096;
+
+/// Where the journal's next frame goes and what it will say.
+#[derive(Debug, Clone)]
+pub(crate) struct Journal {
+    device: DeviceId,
+    start: u64,
+    pages: u64,
+    /// Page of the next frame.
+    pub(crate) head: u64,
+    /// Pages that a replay from the checkpoint in force needs.
+    used: u64,
+    pub(crate) next_sequence: u64,
+    durable_through: u64,
+    base: u64,
+}
+
+/// What replay found.
+pub(crate) struct Replayed {
+    /// Records with the sequence number of their frame.
+    pub(crate) records: Vec<(u64, Vec<Record>)>,
+    /// Everything through this number was flushed.
+    pub(crate) durable_through: u64,
+    pub(crate) journal: Journal,
+}
+
+struct Frame<'a> {
+    sequence: u64,
+    base: u64,
+    durable_through: u64,
+    payload: &'a [u8],
+}
+
+/// Where a checkpoint says that replay begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) head: u64,
+    pub(crate) next_sequence: u64,
+    pub(crate) base: u64,
+}
+
+fn frame_pages(payload: usize) -> u64 {
+    ((HEADER + payload) as u64).div_ceil(PAGE)
+}
+
+impl Journal {
+    /// An empty journal that goes on from `start`, where everything before is durable.
+    pub(crate) fn new(superblock: &Superblock, start: Start) -> Journal {
+        Journal {
+            device: superblock.device,
+            start: superblock.journal_start(),
+            pages: superblock.journal_bytes / PAGE,
+            head: start.head % (superblock.journal_bytes / PAGE),
+            used: 0,
+            next_sequence: start.next_sequence,
+            durable_through: start.next_sequence - 1,
+            base: start.base,
+        }
+    }
+
+    /// Pages the next frame takes, with those it skips at the end of the ring; and where it starts.
+    fn room(&self, payload: usize) -> (u64, u64) {
+        let needed = frame_pages(payload);
+        if self.head + needed <= self.pages {
+            (needed, self.head)
+        } else {
+            (self.pages - self.head + needed, 0)
+        }
+    }
+
+    /// Whether a frame with such a payload can be appended before the next checkpoint.
+    pub(crate) fn fits(&self, payload: usize) -> bool {
+        self.used + self.room(payload).0 <= self.pages && frame_pages(payload) <= self.pages
+    }
+
+    /// Writes a frame; durable after the next flush, which the caller reports by [`Journal::flushed`].
+    pub(crate) fn append(&mut self, medium: &dyn Medium, payload: &[u8]) -> Result<(), MediumError> {
+        assert!(self.fits(payload.len()), "the caller checkpoints a full journal");
+        let (taken, at) = self.room(payload.len());
+        let mut frame = Vec::with_capacity((frame_pages(payload.len()) * PAGE) as usize);
+        frame.put_u32(MAGIC);
+        frame.put_u32(0);
+        frame.put_u128(self.device.0);
+        frame.put_u64(self.next_sequence);
+        frame.put_u64(self.base);
+        frame.put_u64(self.durable_through);
+        frame.put_u32(payload.len() as u32);
+        frame.put_u32(FORMAT_VERSION);
+        frame.put_u64(0);
+        frame.put(payload);
+        let crc = crc32c(&frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        frame.resize((frame_pages(payload.len()) * PAGE) as usize, 0);
+        medium.write_at(self.start + at * PAGE, &frame)?;
+        self.head = (at + frame_pages(payload.len())) % self.pages;
+        self.used += taken;
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    /// All appended frames are durable.
+    pub(crate) fn flushed(&mut self) {
+        self.durable_through = self.next_sequence - 1;
+    }
+
+    /// A checkpoint of everything up to here is durable: the whole ring is free.
+    pub(crate) fn checkpointed(&mut self, base: u64) {
+        self.base = base;
+        self.used = 0;
+        self.flushed();
+    }
+
+    /// Reads all that follows a checkpoint.
+    pub(crate) fn replay(
+        medium: &dyn Medium,
+        superblock: &Superblock,
+        start: Start,
+    ) -> Result<Replayed, ReplayError> {
+        let mut journal = Journal::new(superblock, start);
+        let mut ring = crate::buffer::AlignedBuf::zeroed(superblock.journal_bytes as usize);
+        medium.read_at(journal.start, &mut ring)?;
+        let mut records = Vec::new();
+        let mut base = start.base;
+        let mut durable_through = journal.durable_through;
+        loop {
+            let at_head = journal.frame(&ring, journal.head, &base);
+            let Some((at, frame)) = at_head.or_else(|| journal.frame(&ring, 0, &base)) else { break };
+            base = frame.base;
+            durable_through = durable_through.max(frame.durable_through);
+            let (taken, _) = journal.room(frame.payload.len());
+            records.push((frame.sequence, Record::decode_all(frame.payload)?));
+            journal.used += taken;
+            journal.head = (at + frame_pages(frame.payload.len())) % journal.pages;
+            journal.next_sequence += 1;
+        }
+        for page in 0..journal.pages {
+            if let Some(frame) = journal.decode(&ring, page)
+                && frame.durable_through >= journal.next_sequence
+            {
+                return Err(ReplayError::Lost { missing: journal.next_sequence..frame.durable_through + 1 });
+            }
+        }
+        Ok(Replayed { records, durable_through, journal })
+    }
+
+    /// The next frame, if it stands at this page.
+    fn frame<'a>(&self, ring: &'a [u8], page: u64, base: &u64) -> Option<(u64, Frame<'a>)> {
+        let frame = self.decode(ring, page)?;
+        (frame.sequence == self.next_sequence && frame.base >= *base).then_some((page, frame))
+    }
+
+    fn decode<'a>(&self, ring: &'a [u8], page: u64) -> Option<Frame<'a>> {
+        let bytes = ring.get((page * PAGE) as usize..)?;
+        let mut reader = Reader(bytes.get(..HEADER)?);
+        if reader.u32().ok()? != MAGIC {
+            return None;
+        }
+        let crc = reader.u32().ok()?;
+        let device = DeviceId(reader.u128().ok()?);
+        let (sequence, base, durable_through) = (reader.u64().ok()?, reader.u64().ok()?, reader.u64().ok()?);
+        let len = reader.u32().ok()? as usize;
+        let end = HEADER.checked_add(len)?;
+        let sound = device == self.device && bytes.len() >= end && crc32c(&bytes[8..end]) == crc;
+        sound.then(|| Frame { sequence, base, durable_through, payload: &bytes[HEADER..end] })
+    }
+}
+
+/// Why the journal could not be read back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReplayError {
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Acknowledged frames are missing.
+    #[error("journal frames {} to {} are lost", missing.start, missing.end - 1)]
+    Lost { missing: Range<u64> },
+}

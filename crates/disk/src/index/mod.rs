@@ -1,0 +1,50 @@
+//! The crash-safe index of a device, inside its own linear space.
+//!
+//! # On the medium (format version 1; all numbers little endian)
+//!
+//! ```text
+//! byte 0               superblock, first copy (one 4 KiB page)
+//! 4096                 checkpoint slot 0        (C bytes: capacity/128, from 64 KiB to 256 MiB)
+//! 4096 + C             checkpoint slot 1
+//! 4096 + 2C            journal ring             (J bytes: capacity/256, from 64 KiB to 16 MiB)
+//! 4096 + 2C + J        extents: ranges of [table of checksums | slots], in units of 4 KiB
+//! capacity - 4096      superblock, second copy
+//!
+//! superblock:  0 magic "STEADDSK"    8 format version u32    12 crc32c u32 of 16..96    16 cluster u128
+//!   32 device u128    48 capacity u64    56 C u64    64 J u64    72 zero
+//! ```
+//!
+//! Checkpoints, frames and records have their byte maps where they are written: `checkpoint`, `journal`, `record`.
+//!
+//! # Why it survives
+//!
+//! A group commit writes block data, the pages of checksum tables and one journal frame, then flushes *once*.
+//! Before that flush returns any subset of the three may be on the medium:
+//!
+//! - no frame: the blocks do not exist; their slots are free;
+//! - a frame without the data or the checksums: the blocks fail their checksums, which are seeded with what
+//!   they are; the open checks exactly the blocks of frames that were not known to be flushed, and
+//!   forgets those that fail;
+//! - space that a record frees is used again only after the record was flushed, so nothing durable is ever
+//!   overwritten by something that may vanish.
+//!
+//! Journal and checkpoint space are reserved by the format, and growth of the index is refused before a
+//! checkpoint could outgrow its slot, so a full device can always delete.
+
+pub(crate) mod checkpoint;
+mod codec;
+mod extent;
+pub(crate) mod journal;
+mod record;
+mod state;
+pub(crate) mod superblock;
+
+pub use codec::Malformed;
+pub(crate) use extent::Place;
+pub use extent::{BLOCK_BYTES_MAX, Extent, ExtentRange, Run};
+pub use record::Record;
+pub use state::Index;
+pub use superblock::Superblock;
+
+/// The format this program writes, and the only one it reads.
+pub const FORMAT_VERSION: u32 = 1;

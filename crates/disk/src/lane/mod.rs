@@ -1,0 +1,421 @@
+//! The I/O lane: one thread that owns a device and serves its queue.
+//!
+//! Anyone may submit; the answer comes by a callback on the lane's thread, which must not block. A handle never
+//! waits for the medium: [`LaneHandle::status`] and [`LaneHandle::cancel`] answer while the device stalls.
+//!
+//! - **Group commit.** Blocks, seals and deletes are answered after a flush. The lane flushes when no further
+//!   change is queued, when [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed
+//!   change is [`LaneConfig::group_age_max`] old, so that a long run of writes to a slow device is confirmed as it goes.
+//! - **Coalescing.** Queued blocks of one segment are written together, up to [`LaneConfig::batch_bytes_max`].
+//! - **Cancel is a promise.** After [`LaneHandle::cancel`] returns, no further operation of that stream is started;
+//!   one that the lane had begun already may still finish.
+//! - **A failing device** answers; it is never retried.
+
+mod speed;
+mod status;
+mod worker;
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+pub use self::status::LaneStatus;
+use self::{speed::Meters, worker::Worker};
+use crate::{
+    device::{
+        ChangeError, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed, Usage, WriteError,
+    },
+    ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
+    queue::{Kind, Priority, Queue, RequestId},
+};
+
+/// What a lane can be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Create an extent; answered at once, durable with its first block.
+    CreateExtent(ExtentSpec),
+    /// Write one block; answered when it is durable.
+    WriteBlock {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// Its index.
+        index: BlockIndex,
+        /// Its bytes.
+        data: Bytes,
+        /// One checksum a granule.
+        sums: Vec<u32>,
+    },
+    /// Read a part of a block, widened to whole granules.
+    ReadSlice {
+        /// Its segment.
+        segment: SegmentId,
+        /// Its index.
+        index: BlockIndex,
+        /// First byte.
+        offset: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// Make an extent final; answered when that is durable.
+    Seal {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// Ranges of indices to keep.
+        keep: Vec<Range<u32>>,
+    },
+    /// Delete an extent; answered when that is durable.
+    Delete {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+    },
+    /// Refuse older epochs of a segment from now on; answered when that is durable.
+    Fence {
+        /// The segment.
+        segment: SegmentId,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// What the device holds of a segment.
+    Describe {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// Extents in the order of segments.
+    List {
+        /// Only those after this one.
+        after: Option<SegmentId>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// How full the device is.
+    Usage,
+}
+
+impl Op {
+    fn kind(&self) -> Kind {
+        match self {
+            Op::ReadSlice { .. } => Kind::Read,
+            // All that needs a flush counts as a write: the group waits for it.
+            Op::WriteBlock { .. } | Op::Seal { .. } | Op::Delete { .. } | Op::Fence { .. } => Kind::Write,
+            Op::CreateExtent(_) | Op::Describe { .. } | Op::List { .. } | Op::Usage => Kind::Control,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Op::WriteBlock { data, .. } => data.len() as u64,
+            Op::ReadSlice { len, .. } => u64::from(*len),
+            _ => 0,
+        }
+    }
+}
+
+/// What a lane answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpOutput {
+    /// The extent, as it is now.
+    Created(ExtentInfo),
+    /// The block is durable.
+    Written,
+    /// The bytes, widened to whole granules and verified.
+    Slice {
+        /// Where they start in the block.
+        offset: u32,
+        /// The bytes.
+        data: Bytes,
+        /// Their checksums, one a granule.
+        sums: Vec<u32>,
+    },
+    /// The extent is final, durably.
+    Sealed(Sealed),
+    /// The extent is gone, durably.
+    Deleted {
+        /// Whether there was one.
+        found: bool,
+    },
+    /// Older epochs are refused, durably.
+    Fenced,
+    /// The extent, if there is one.
+    Described(Option<ExtentInfo>),
+    /// Some extents.
+    List(Vec<ExtentInfo>),
+    /// How full the device is.
+    Usage(Usage),
+}
+
+/// Why a lane did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// The stream was cancelled before the operation began.
+    #[error("cancelled")]
+    Cancelled,
+    /// The lane was shut down before the operation began.
+    #[error("the device is closed")]
+    Closed,
+    /// An extent was not created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// A block was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A block was not read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// An extent was not sealed, deleted or fenced.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+/// Takes the answer, on the lane's thread; must not block.
+pub type Reply = Box<dyn FnOnce(Result<OpOutput, OpError>) + Send>;
+
+/// How a lane groups its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneConfig {
+    /// Unflushed bytes that force a flush. 8 MiB: a flush of 1.5 ms is then 1/50 of the transfer at 100 MB/s.
+    pub group_bytes_max: u64,
+    /// Age of the oldest unflushed change that forces a flush. 8 ms: a dozen blocks of 64 KiB at 100 MB/s, so that a
+    /// writer's last confirmation is not a large part of its time, and still several times a flush.
+    pub group_age_max: Duration,
+    /// Bytes of one coalesced write.
+    pub batch_bytes_max: u64,
+    /// How long a shutdown waits for the operation in hand before it leaves the thread behind.
+    pub shutdown_wait_max: Duration,
+}
+
+impl Default for LaneConfig {
+    fn default() -> Self {
+        LaneConfig {
+            group_bytes_max: 8 << 20,
+            group_age_max: Duration::from_millis(8),
+            batch_bytes_max: 1 << 20,
+            shutdown_wait_max: Duration::from_secs(2),
+        }
+    }
+}
+
+/// How a lane ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// The thread ended; the medium is closed.
+    Joined,
+    /// The medium did not answer in time: the thread was left behind, and ends with the process or the stall.
+    Detached,
+}
+
+struct Pending {
+    op: Op,
+    reply: Reply,
+    queued_at: Instant,
+}
+
+struct InFlight {
+    since: Instant,
+}
+
+struct State {
+    /// Submitted, not yet in the queue: only the lane knows where blocks lie.
+    inbox: Vec<(RequestId, u64, Priority)>,
+    queue: Queue,
+    pending: BTreeMap<RequestId, Pending>,
+    in_flight: Option<InFlight>,
+    meters: Meters,
+    /// What the device looked like after the last operation.
+    snapshot: status::Snapshot,
+    closing: bool,
+    ended: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    ended: Condvar,
+    next_id: AtomicU64,
+    started: Instant,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    config: LaneConfig,
+    cluster: ClusterId,
+    device: DeviceId,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) -> Vec<Pending> {
+        let mut state = self.state();
+        state.closing = true;
+        state.inbox.clear();
+        state.queue = Queue::new();
+        let dropped = std::mem::take(&mut state.pending);
+        self.work.notify_all();
+        dropped.into_values().collect()
+    }
+}
+
+/// Ends the lane when the last handle is gone.
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        for pending in self.0.close() {
+            (pending.reply)(Err(OpError::Closed));
+        }
+    }
+}
+
+/// Starts lanes.
+pub struct Lane;
+
+impl Lane {
+    /// Gives a device a thread of its own.
+    ///
+    /// # Errors
+    /// Where the operating system has no thread left.
+    pub fn spawn(device: Device, config: LaneConfig) -> std::io::Result<LaneHandle> {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                inbox: Vec::new(),
+                queue: Queue::new(),
+                pending: BTreeMap::new(),
+                in_flight: None,
+                meters: Meters::default(),
+                snapshot: status::Snapshot::of(&device, 0),
+                closing: false,
+                ended: false,
+            }),
+            work: Condvar::new(),
+            ended: Condvar::new(),
+            next_id: AtomicU64::new(1),
+            started: Instant::now(),
+            thread: Mutex::new(None),
+            config,
+            cluster: device.cluster(),
+            device: device.id(),
+        });
+        let worker = Worker::new(shared.clone(), device);
+        let thread = thread::Builder::new().name("disk-lane".to_owned()).spawn(move || worker.run())?;
+        *shared.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(LaneHandle { shared: shared.clone(), _guard: Arc::new(Guard(shared)) })
+    }
+}
+
+/// Access to a lane. Cheap to clone; the lane ends with the last one.
+#[derive(Clone)]
+pub struct LaneHandle {
+    shared: Arc<Shared>,
+    _guard: Arc<Guard>,
+}
+
+impl LaneHandle {
+    /// The device's cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.shared.cluster
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> DeviceId {
+        self.shared.device
+    }
+
+    /// Queues an operation for a stream. The reply is called exactly once.
+    pub fn submit(&self, stream: u64, class: Priority, op: Op, reply: Reply) -> RequestId {
+        let id = RequestId(self.shared.next_id.fetch_add(1, Ordering::Relaxed));
+        let mut state = self.shared.state();
+        if state.closing {
+            drop(state);
+            reply(Err(OpError::Closed));
+            return id;
+        }
+        state.pending.insert(id, Pending { op, reply, queued_at: Instant::now() });
+        state.inbox.push((id, stream, class));
+        self.shared.work.notify_one();
+        id
+    }
+
+    /// Drops everything of a stream that has not begun; those replies get [`OpError::Cancelled`]. After it returns
+    /// no further disk I/O starts for operations of the stream submitted before. Returns how many were dropped.
+    pub fn cancel(&self, stream: u64) -> usize {
+        let mut dropped = Vec::new();
+        {
+            let mut state = self.shared.state();
+            let State { inbox, queue, pending, .. } = &mut *state;
+            for id in queue.cancel_stream(stream) {
+                dropped.extend(pending.remove(&id));
+            }
+            inbox.retain(|(id, of, _)| {
+                if *of == stream {
+                    dropped.extend(pending.remove(id));
+                }
+                *of != stream
+            });
+        }
+        let count = dropped.len();
+        for pending in dropped {
+            (pending.reply)(Err(OpError::Cancelled));
+        }
+        count
+    }
+
+    /// What the lane is doing; never waits for the medium.
+    pub fn status(&self) -> LaneStatus {
+        let state = self.shared.state();
+        let queued_bytes = state.pending.values().map(|p| p.op.bytes()).sum();
+        LaneStatus {
+            queued: state.pending.len(),
+            queued_bytes,
+            in_flight_age: state.in_flight.as_ref().map(|f| f.since.elapsed()),
+            read_bytes_per_s: state.meters.read.bytes_per_s(),
+            write_bytes_per_s: state.meters.write.bytes_per_s(),
+            service_time: state.meters.service_time(),
+            completed: state.meters.completed,
+            unflushed_bytes: state.snapshot.unflushed_bytes,
+            failed: state.snapshot.failed.clone(),
+            corrupt_blocks: state.snapshot.corrupt_blocks,
+            usage: state.snapshot.usage,
+            counters: state.snapshot.counters,
+        }
+    }
+
+    /// Ends the lane: queued operations get [`OpError::Closed`], what was written is flushed and answered.
+    pub fn shutdown(&self) -> Shutdown {
+        for pending in self.shared.close() {
+            (pending.reply)(Err(OpError::Closed));
+        }
+        let deadline = Instant::now() + self.shared.config.shutdown_wait_max;
+        let mut state = self.shared.state();
+        while !state.ended {
+            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|d| !d.is_zero()) else {
+                return Shutdown::Detached;
+            };
+            state = self.shared.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!(device = %self.shared.device, "the lane's thread panicked");
+        }
+        Shutdown::Joined
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! The lane on emulated media: order of answers, the cancel promise, stalls, failure.
+
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
+
+use std::sync::mpsc::{Receiver, channel};
+
+use super::*;
+use crate::{
+    checksum::{self, Granule},
+    device::FormatOptions,
+    ids::Version,
+    media::{CrashMedium, EmulatedMedium, EmulationControl, EmulationSpec, Medium, MemoryMedium},
+};
+
+const S: SegmentId = SegmentId(3);
+const BLOCK: u32 = 16 << 10;
+const WAIT: Duration = Duration::from_secs(20);
+
+fn emulated() -> (LaneHandle, EmulationControl, Arc<dyn Medium>) {
+    let medium = Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(8 << 20)), EmulationSpec::OFF));
+    let control = medium.control();
+    (start(medium.clone()), control, medium)
+}
+
+fn start(medium: Arc<dyn Medium>) -> LaneHandle {
+    Device::format(&*medium, FormatOptions::new(ClusterId(1), DeviceId(1))).unwrap();
+    let config = LaneConfig { shutdown_wait_max: Duration::from_millis(200), ..LaneConfig::default() };
+    Lane::spawn(Device::open(medium, None).unwrap(), config).unwrap()
+}
+
+fn submit(lane: &LaneHandle, stream: u64, op: Op) -> Receiver<Result<OpOutput, OpError>> {
+    let (sender, receiver) = channel();
+    lane.submit(stream, Priority::Normal, op, Box::new(move |result| drop(sender.send(result))));
+    receiver
+}
+
+fn call(lane: &LaneHandle, op: Op) -> Result<OpOutput, OpError> {
+    submit(lane, 0, op).recv_timeout(WAIT).expect("an answer")
+}
+
+fn create(lane: &LaneHandle) {
+    let spec = ExtentSpec {
+        segment: S,
+        version: Version(1),
+        epoch: Epoch(1),
+        block_bytes: BLOCK,
+        granule: Granule::KIB_4,
+        expected_blocks: 64,
+    };
+    assert!(matches!(call(lane, Op::CreateExtent(spec)), Ok(OpOutput::Created(_))));
+}
+
+fn write(index: u32) -> Op {
+    let data = Bytes::from(vec![index as u8; BLOCK as usize]);
+    let sums = checksum::sums(&data, Granule::KIB_4, S, Version(1), index);
+    Op::WriteBlock { segment: S, epoch: Epoch(1), index, data, sums }
+}
+
+fn read(index: u32) -> Op {
+    Op::ReadSlice { segment: S, index, offset: 0, len: BLOCK }
+}
+
+/// Waits until the lane has something in hand.
+fn until_busy(lane: &LaneHandle) {
+    let deadline = Instant::now() + WAIT;
+    while lane.status().in_flight_age.is_none() {
+        assert!(Instant::now() < deadline, "the lane never began");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn writes_are_grouped_and_read_back() {
+    let (lane, control, medium) = emulated();
+    create(&lane);
+    // Stalled while they are queued, so that they meet in the queue.
+    control.redraw("stall".parse().unwrap());
+    let before = medium.counters();
+    let answers: Vec<_> = (0..33).map(|index| submit(&lane, 1, write(index))).collect();
+    until_busy(&lane);
+    control.redraw(EmulationSpec::OFF);
+    for answer in answers {
+        assert_eq!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Written));
+    }
+    let after = medium.counters();
+    assert!(after.flushes - before.flushes <= 3, "{} flushes", after.flushes - before.flushes);
+    assert!(after.writes - before.writes <= 16, "{} writes", after.writes - before.writes);
+    for index in 0..33 {
+        let Ok(OpOutput::Slice { offset: 0, data, sums }) = call(&lane, read(index)) else { panic!() };
+        assert!(data.iter().all(|&b| b == index as u8) && data.len() == BLOCK as usize && sums.len() == 4);
+    }
+    let status = lane.status();
+    assert!(status.read_bytes_per_s.is_some() && status.write_bytes_per_s.is_some());
+    assert_eq!((status.queued, status.unflushed_bytes, status.usage.extents), (0, 0, 1));
+    assert_eq!(lane.shutdown(), Shutdown::Joined);
+    assert_eq!(call(&lane, Op::Usage), Err(OpError::Closed));
+}
+
+#[test]
+fn after_a_cancel_no_further_io_starts() {
+    let (lane, control, medium) = emulated();
+    create(&lane);
+    for index in 0..8 {
+        assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written));
+    }
+    control.redraw("stall".parse().unwrap());
+    let before = medium.counters();
+    let answers: Vec<_> = (0..8).map(|index| submit(&lane, 7, read(index))).collect();
+    let other = submit(&lane, 8, read(3));
+    until_busy(&lane);
+    let dropped = lane.cancel(7);
+    assert_eq!(dropped, 7, "one had begun");
+    control.redraw(EmulationSpec::OFF);
+    assert!(matches!(other.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
+    let results: Vec<_> = answers.into_iter().map(|a| a.recv_timeout(WAIT).unwrap()).collect();
+    assert_eq!(results.iter().filter(|r| **r == Err(OpError::Cancelled)).count(), 7);
+    let after = medium.counters();
+    assert_eq!(
+        after.bytes_read - before.bytes_read,
+        2 * u64::from(BLOCK),
+        "the one begun and the other stream's"
+    );
+}
+
+#[test]
+fn a_stalled_device_answers_questions_and_lets_go() {
+    let (lane, control, _) = emulated();
+    create(&lane);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    control.redraw("stall".parse().unwrap());
+    let stuck = submit(&lane, 1, read(0));
+    let queued = submit(&lane, 1, read(0));
+    until_busy(&lane);
+    let status = lane.status();
+    assert!(status.in_flight_age.is_some());
+    assert_eq!(status.queued, 1);
+    assert_eq!(lane.shutdown(), Shutdown::Detached);
+    assert_eq!(queued.recv_timeout(WAIT).unwrap(), Err(OpError::Closed));
+    control.redraw(EmulationSpec::OFF);
+    assert!(matches!(stuck.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
+}
+
+#[test]
+fn a_run_of_writes_to_a_slow_device_is_confirmed_as_it_goes() {
+    let (lane, control, _) = emulated();
+    create(&lane);
+    // 16 KiB take 10 ms: 64 blocks take 640 ms, and groups are at most 25 ms old.
+    control.redraw(EmulationSpec::rate(f64::from(BLOCK) / 0.010));
+    let start = Instant::now();
+    let answers: Vec<_> = (0..64).map(|index| submit(&lane, 1, write(index))).collect();
+    let first = answers[0].recv_timeout(WAIT).unwrap();
+    let first_after = start.elapsed();
+    assert_eq!(first, Ok(OpOutput::Written));
+    let last = answers.last().unwrap().recv_timeout(WAIT).unwrap();
+    let all_after = start.elapsed();
+    assert_eq!(last, Ok(OpOutput::Written));
+    assert!(all_after >= Duration::from_millis(600), "{all_after:?}");
+    assert!(first_after * 2 < all_after, "first after {first_after:?}, all after {all_after:?}");
+    let speed = lane.status().write_bytes_per_s.unwrap();
+    assert!((0.6..1.1).contains(&(speed / (f64::from(BLOCK) / 0.010))), "{speed}");
+}
+
+#[test]
+fn a_failed_flush_is_told_to_the_whole_group_and_is_final() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    let lane = start(medium.clone());
+    create(&lane);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    medium.fail_flushes(true);
+    assert!(matches!(call(&lane, write(1)), Err(OpError::Write(WriteError::Device(_)))));
+    medium.fail_flushes(false);
+    assert!(matches!(call(&lane, write(2)), Err(OpError::Write(WriteError::Device(_)))));
+    let delete = Op::Delete { segment: S, epoch: Epoch(1) };
+    assert!(matches!(call(&lane, delete), Err(OpError::Change(ChangeError::Device(_)))));
+    assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })));
+    assert!(lane.status().failed.is_some());
+}
+
+#[test]
+fn control_operations_answer() {
+    let (lane, _, _) = emulated();
+    create(&lane);
+    assert_eq!(call(&lane, write(4)), Ok(OpOutput::Written));
+    let Ok(OpOutput::Described(Some(info))) = call(&lane, Op::Describe { segment: S }) else { panic!() };
+    assert_eq!(info.blocks, [4..5]);
+    assert_eq!(call(&lane, Op::Describe { segment: SegmentId(9) }), Ok(OpOutput::Described(None)));
+    let list = |after, limit| call(&lane, Op::List { after, limit });
+    assert_eq!(list(None, 10), Ok(OpOutput::List(vec![info])));
+    assert_eq!(list(Some(S), 10), Ok(OpOutput::List(vec![])));
+    let seal = Op::Seal { segment: S, epoch: Epoch(2), keep: vec![0..8] };
+    assert!(matches!(call(&lane, seal), Ok(OpOutput::Sealed(s)) if s.kept == 1));
+    assert_eq!(call(&lane, Op::Fence { segment: S, epoch: Epoch(3) }), Ok(OpOutput::Fenced));
+    let delete = |epoch| call(&lane, Op::Delete { segment: S, epoch });
+    assert!(matches!(delete(Epoch(2)), Err(OpError::Change(ChangeError::StaleEpoch { .. }))));
+    assert_eq!(delete(Epoch(3)), Ok(OpOutput::Deleted { found: true }));
+    let Ok(OpOutput::Usage(usage)) = call(&lane, Op::Usage) else { panic!() };
+    assert_eq!((usage.free, usage.extents), (usage.capacity, 0));
+}
+
+#[test]
+fn the_last_handle_closes_the_lane_and_the_medium() {
+    let (lane, _, medium) = emulated();
+    create(&lane);
+    let answer = submit(&lane, 1, write(0));
+    assert_eq!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Written));
+    drop(lane.clone());
+    assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })), "a handle is left");
+    assert_eq!(lane.shutdown(), Shutdown::Joined);
+    assert_eq!(Arc::strong_count(&medium), 1, "the lane holds the medium no longer");
+}

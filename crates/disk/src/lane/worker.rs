@@ -1,0 +1,319 @@
+//! The lane's thread.
+//!
+//! ```text
+//!          ┌───────────────── answer ─────────────────┐
+//!          v                                          │
+//! wait ─> admit inbox ─> flush due? ── no ─> select ─> serve (one read, or a batch of blocks)
+//!                           └─ yes ─> flush, answer the group
+//! ```
+
+use std::{
+    sync::{Arc, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{InFlight, Op, OpError, OpOutput, Pending, Reply, Shared, State, status::Snapshot};
+use crate::{
+    device::{ChangeError, Device, DeviceError, NewBlock, WriteError},
+    ids::{Epoch, SegmentId},
+    queue::{Kind, NoEstimate, Request, RequestId},
+};
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    device: Device,
+    group: Group,
+}
+
+/// Changes that wait for the flush, with the answer each gets after it.
+#[derive(Default)]
+struct Group {
+    waiting: Vec<(Waiting, Reply)>,
+    bytes: u64,
+    since: Option<Instant>,
+}
+
+enum Waiting {
+    Block,
+    Change(OpOutput),
+}
+
+/// Marks the lane as ended however its thread ends, and answers whoever still waits.
+struct Ending(Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        for pending in self.0.close() {
+            (pending.reply)(Err(OpError::Closed));
+        }
+        let mut state = self.0.state();
+        state.ended = true;
+        state.in_flight = None;
+        self.0.ended.notify_all();
+    }
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, device: Device) -> Worker {
+        Worker { shared, device, group: Group::default() }
+    }
+
+    pub(super) fn run(self) {
+        let ending = Ending(self.shared.clone());
+        let mut this = self;
+        while this.step() {}
+        // The medium is closed before anyone learns that the lane ended: it may be opened again at once.
+        drop(this);
+        drop(ending);
+    }
+
+    /// Serves one operation, one batch or one flush. `false`: closed and nothing left.
+    fn step(&mut self) -> bool {
+        let shared = self.shared.clone();
+        let mut state = shared.state();
+        loop {
+            self.admit(&mut state);
+            if self.flush_is_due(&state) {
+                state.in_flight = Some(InFlight { since: Instant::now() });
+                drop(state);
+                self.flush();
+                return true;
+            }
+            let now_ns = nanos(self.shared.started.elapsed());
+            if let Some(id) = state.queue.select(now_ns, &NoEstimate) {
+                self.serve(state, id);
+                return true;
+            }
+            if state.closing {
+                return false;
+            }
+            state = self.wait(&shared, state, now_ns);
+        }
+    }
+
+    fn wait<'a>(
+        &self,
+        shared: &'a Shared,
+        state: MutexGuard<'a, State>,
+        now_ns: u64,
+    ) -> MutexGuard<'a, State> {
+        match state.queue.next_ready_ns() {
+            Some(at) => {
+                let wait = Duration::from_nanos(at.saturating_sub(now_ns).max(1));
+                shared.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => shared.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Moves what was submitted into the queue, now that it is known where blocks lie.
+    fn admit(&self, state: &mut State) {
+        for (id, stream, class) in std::mem::take(&mut state.inbox) {
+            let Some(pending) = state.pending.get(&id) else { continue };
+            let offset = match &pending.op {
+                Op::ReadSlice { segment, index, offset, .. } => {
+                    self.device.locate(*segment, *index).unwrap_or(0) + u64::from(*offset)
+                }
+                _ => 0,
+            };
+            let queued_at = pending.queued_at.saturating_duration_since(self.shared.started);
+            state.queue.add(Request {
+                id,
+                stream,
+                class,
+                kind: pending.op.kind(),
+                offset,
+                bytes: pending.op.bytes(),
+                queued_at_ns: nanos(queued_at),
+            });
+        }
+    }
+
+    fn flush_is_due(&self, state: &State) -> bool {
+        let Some(since) = self.group.since else { return false };
+        let config = &self.shared.config;
+        state.queue.writes() == 0
+            || self.group.bytes >= config.group_bytes_max
+            || since.elapsed() >= config.group_age_max
+    }
+
+    fn serve(&mut self, mut state: MutexGuard<'_, State>, id: RequestId) {
+        let Some(pending) = take(&mut state, id) else { return };
+        let since = Instant::now();
+        state.in_flight = Some(InFlight { since });
+        match pending.op {
+            Op::WriteBlock { segment, epoch, .. } => {
+                let batch = self.batch(&mut state, pending, segment, epoch);
+                drop(state);
+                self.write(segment, epoch, batch, since);
+            }
+            _ => {
+                drop(state);
+                self.device.medium().note_queued(pending.queued_at);
+                self.single(pending, since);
+            }
+        }
+    }
+
+    /// Takes the blocks of the same segment that would be served next anyway.
+    fn batch(&self, state: &mut State, first: Pending, segment: SegmentId, epoch: Epoch) -> Vec<Pending> {
+        // A batch on a slow device is short, so that it is not itself what keeps a group from its flush; one
+        // whose speed is not known yet starts with a single block.
+        let config = &self.shared.config;
+        let speed = state.meters.write.bytes_per_s().unwrap_or(0.0);
+        let paced = (speed * config.group_age_max.as_secs_f64()) as u64;
+        let bytes_max = config.batch_bytes_max.min(paced);
+        let mut bytes = first.op.bytes();
+        let mut batch = vec![first];
+        let now_ns = nanos(self.shared.started.elapsed());
+        while let Some(id) = state.queue.select(now_ns, &NoEstimate) {
+            let Some(next) = state.pending.get(&id) else { break };
+            let same = matches!(&next.op, Op::WriteBlock { segment: s, epoch: e, .. }
+                if (*s, *e) == (segment, epoch));
+            bytes += next.op.bytes();
+            if !same || bytes > bytes_max {
+                break;
+            }
+            batch.extend(take(state, id));
+        }
+        batch
+    }
+
+    fn write(&mut self, segment: SegmentId, epoch: Epoch, batch: Vec<Pending>, since: Instant) {
+        self.device.medium().note_queued(batch[0].queued_at);
+        let blocks: Vec<NewBlock<'_>> = batch
+            .iter()
+            .filter_map(|pending| match &pending.op {
+                Op::WriteBlock { index, data, sums, .. } => Some(NewBlock { index: *index, data, sums }),
+                _ => None,
+            })
+            .collect();
+        let answers = self.device.write_blocks(segment, epoch, &blocks);
+        drop(blocks);
+        let busy = since.elapsed();
+        let operations = batch.len() as u64;
+        let mut refused = Vec::new();
+        let group_bytes = self.group.bytes;
+        for (pending, answer) in batch.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => {
+                    self.group.bytes += pending.op.bytes();
+                    self.group.add(Waiting::Block, pending.reply, since);
+                }
+                Err(error) => refused.push((pending.reply, error)),
+            }
+        }
+        let written = self.group.bytes - group_bytes;
+        self.finish(operations, busy, |meters| {
+            if written > 0 {
+                meters.write.observe(written, busy);
+            }
+        });
+        for (reply, error) in refused {
+            reply(Err(error.into()));
+        }
+    }
+
+    fn single(&mut self, pending: Pending, since: Instant) {
+        let Pending { op, reply, .. } = pending;
+        let kind = op.kind();
+        let result = self.execute(op);
+        let busy = since.elapsed();
+        let read_bytes = match &result {
+            Ok(OpOutput::Slice { data, .. }) => data.len() as u64,
+            _ => 0,
+        };
+        self.finish(1, busy, |meters| {
+            if read_bytes > 0 {
+                meters.read.observe(read_bytes, busy);
+            }
+        });
+        match result {
+            Ok(output) if kind == Kind::Write => self.group.add(Waiting::Change(output), reply, since),
+            result => reply(result),
+        }
+    }
+
+    fn execute(&mut self, op: Op) -> Result<OpOutput, OpError> {
+        Ok(match op {
+            Op::CreateExtent(spec) => OpOutput::Created(self.device.create_extent(spec)?),
+            Op::WriteBlock { segment, epoch, index, data, sums } => {
+                self.device.write_block(segment, epoch, index, &data, &sums)?;
+                OpOutput::Written
+            }
+            Op::ReadSlice { segment, index, offset, len } => {
+                let mut buf = self.device.pool().take(0);
+                let read =
+                    self.device.read_block(segment, index, offset..offset.saturating_add(len), &mut buf)?;
+                OpOutput::Slice { offset: read.range.start, data: buf.into_bytes(), sums: read.sums }
+            }
+            Op::Seal { segment, epoch, keep } => OpOutput::Sealed(self.device.seal(segment, epoch, &keep)?),
+            Op::Delete { segment, epoch } => OpOutput::Deleted { found: self.device.delete(segment, epoch)? },
+            Op::Fence { segment, epoch } => {
+                self.device.fence(segment, epoch)?;
+                OpOutput::Fenced
+            }
+            Op::Describe { segment } => OpOutput::Described(self.device.extent(segment)),
+            Op::List { after, limit } => {
+                OpOutput::List(self.device.extents_after(after).take(limit).collect())
+            }
+            Op::Usage => OpOutput::Usage(self.device.usage()),
+        })
+    }
+
+    /// Flushes the group and answers it.
+    fn flush(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        let since = Instant::now();
+        let outcome = self.device.flush();
+        let flushing = since.elapsed();
+        self.finish(0, flushing, |meters| {
+            // The flush is part of what writing costs.
+            if group.bytes > 0 {
+                meters.write.observe(0, flushing);
+            }
+        });
+        for (waiting, reply) in group.waiting {
+            reply(match (&outcome, waiting) {
+                (Ok(_), Waiting::Block) => Ok(OpOutput::Written),
+                (Ok(_), Waiting::Change(output)) => Ok(output),
+                (Err(error), waiting) => Err(failed(error, &waiting)),
+            });
+        }
+    }
+
+    /// Shows the device's new state to the handles.
+    fn finish(&self, operations: u64, busy: Duration, observe: impl FnOnce(&mut super::Meters)) {
+        let snapshot = Snapshot::of(&self.device, self.group.bytes);
+        let mut state = self.shared.state();
+        state.snapshot = snapshot;
+        state.in_flight = None;
+        if operations > 0 {
+            state.meters.served(operations, busy);
+        }
+        observe(&mut state.meters);
+    }
+}
+
+impl Group {
+    fn add(&mut self, waiting: Waiting, reply: Reply, since: Instant) {
+        self.since.get_or_insert(since);
+        self.waiting.push((waiting, reply));
+    }
+}
+
+fn failed(error: &DeviceError, waiting: &Waiting) -> OpError {
+    match waiting {
+        Waiting::Block => WriteError::Device(error.clone()).into(),
+        Waiting::Change(_) => ChangeError::Device(error.clone()).into(),
+    }
+}
+
+fn take(state: &mut State, id: RequestId) -> Option<Pending> {
+    state.queue.dispatch(id);
+    state.pending.remove(&id)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,293 @@
+//! A medium in one large file, `space`, in a directory of its own.
+//!
+//! Direct I/O where the filesystem takes it: the page cache would cost a copy and hide what the disk does.
+//! Where it does not (or keeps files in memory anyway), buffered. The file is locked while it is open,
+//! so two processes on one directory cannot both own it.
+//!
+//! On a filesystem in memory (tmpfs) nothing is reserved ahead: a reservation would take real memory at once
+//! and saves nothing, since there are no unwritten ranges to convert.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, IoSlice},
+    ops::Range,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+
+use super::{BLOCK_BYTES, CounterCell, Counters, Medium, MediumError, check_range, check_span};
+use crate::buffer::{ALIGNMENT, AlignedBuf};
+
+/// Name of the file inside the directory.
+const SPACE: &str = "space";
+/// `f_type` of tmpfs (`TMPFS_MAGIC`, statfs(2)).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// Reservations below this are left to the first write: one system call for each small object would cost more
+/// than the fragment it avoids. Picked by eye: eight of the largest small objects.
+const ALLOCATE_MIN_BYTES: u64 = 1 << 20;
+/// Zeros are written, and misaligned data is gathered, in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Why a directory could not be opened as a medium.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenFileError {
+    /// Another process, or another part of this one, has it open.
+    #[error("{} is in use by another process; stop it or choose another directory", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no device in this directory.
+    #[error("{} does not exist; format the device first", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is one already, and it is not overwritten.
+    #[error("{} already exists; open it, or remove it first", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot open {}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// One file as a linear space.
+pub struct FileMedium {
+    file: File,
+    path: PathBuf,
+    capacity: u64,
+    direct: bool,
+    in_memory: bool,
+    counters: CounterCell,
+    /// Where misaligned data is gathered for direct I/O.
+    bounce: Mutex<AlignedBuf>,
+}
+
+impl FileMedium {
+    /// Makes the directory if needed and in it a space of `capacity` bytes (rounded down to 4 KiB), sparse.
+    pub fn create(directory: &Path, capacity: u64) -> Result<FileMedium, OpenFileError> {
+        let path = directory.join(SPACE);
+        let fail = |source| OpenFileError::Io { path: path.clone(), source };
+        fs::create_dir_all(directory).map_err(fail)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(|source| {
+                match source.kind() {
+                    io::ErrorKind::AlreadyExists => OpenFileError::Exists { path: path.clone() },
+                    _ => fail(source),
+                }
+            })?;
+        lock(&file, &path)?;
+        file.set_len(capacity / BLOCK_BYTES * BLOCK_BYTES).map_err(fail)?;
+        file.sync_all().map_err(fail)?;
+        // The new name must survive a power loss too.
+        File::open(directory).and_then(|d| d.sync_all()).map_err(fail)?;
+        drop(file);
+        FileMedium::open(directory)
+    }
+
+    /// Opens the space in this directory and locks it.
+    pub fn open(directory: &Path) -> Result<FileMedium, OpenFileError> {
+        let path = directory.join(SPACE);
+        let fail = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => OpenFileError::Missing { path: path.clone() },
+            _ => OpenFileError::Io { path: path.clone(), source },
+        };
+        let buffered = OpenOptions::new().read(true).write(true).open(&path).map_err(fail)?;
+        let in_memory =
+            rustix::fs::fstatfs(&buffered).is_ok_and(|s| u64::try_from(s.f_type) == Ok(TMPFS_MAGIC));
+        let direct = if in_memory { None } else { open_direct(&path) };
+        let (file, direct) = match direct {
+            Some(file) => (file, true),
+            None => (buffered, false),
+        };
+        lock(&file, &path)?;
+        let capacity = file.metadata().map_err(fail)?.len() / BLOCK_BYTES * BLOCK_BYTES;
+        Ok(FileMedium {
+            file,
+            path,
+            capacity,
+            direct,
+            in_memory,
+            counters: CounterCell::default(),
+            bounce: Mutex::new(AlignedBuf::zeroed(0)),
+        })
+    }
+
+    /// Whether the page cache is passed by.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), MediumError> {
+        check_range(offset, len, self.capacity)?;
+        if self.direct && (!offset.is_multiple_of(BLOCK_BYTES) || !len.is_multiple_of(BLOCK_BYTES)) {
+            return Err(MediumError::Misaligned { offset, len });
+        }
+        Ok(())
+    }
+
+    fn fallocate(&self, flags: FallocateFlags, range: &Range<u64>) -> Result<bool, MediumError> {
+        match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
+            Ok(()) => Ok(true),
+            Err(error) if error == rustix::io::Errno::OPNOTSUPP => Ok(false),
+            Err(error) => Err(MediumError::from_io(&error.into(), range.start)),
+        }
+    }
+
+    fn write_zeros(&self, range: Range<u64>) -> Result<(), MediumError> {
+        let zeros = AlignedBuf::zeroed(PIECE_BYTES.min((range.end - range.start) as usize));
+        let mut at = range.start;
+        while at < range.end {
+            let len = zeros.len().min((range.end - at) as usize);
+            self.file.write_all_at(&zeros[..len], at).map_err(|e| MediumError::from_io(&e, at))?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Opens for direct I/O and tries one read: some filesystems accept the flag and refuse its use.
+fn open_direct(path: &Path) -> Option<File> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).ok()?;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
+    let mut probe = AlignedBuf::zeroed(BLOCK_BYTES as usize);
+    file.read_at(&mut probe, 0).ok().map(|_| file)
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), OpenFileError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
+            Err(OpenFileError::Locked { path: path.to_owned() })
+        }
+        Err(error) => Err(OpenFileError::Io { path: path.to_owned(), source: error.into() }),
+    }
+}
+
+fn is_aligned(buf: &[u8]) -> bool {
+    (buf.as_ptr() as usize).is_multiple_of(ALIGNMENT) && buf.len().is_multiple_of(BLOCK_BYTES as usize)
+}
+
+impl Medium for FileMedium {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.check(offset, buf.len() as u64)?;
+        self.counters.read(buf.len());
+        let fail = |e: io::Error| MediumError::from_io(&e, offset);
+        if !self.direct || is_aligned(buf) {
+            return self.file.read_exact_at(buf, offset).map_err(fail);
+        }
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        bounce.resize(buf.len());
+        self.file.read_exact_at(&mut bounce, offset).map_err(fail)?;
+        buf.copy_from_slice(&bounce);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
+        self.write_vectored_at(offset, &[IoSlice::new(buf)])
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
+        let len = bufs.iter().map(|b| b.len()).sum::<usize>();
+        self.check(offset, len as u64)?;
+        self.counters.write(len);
+        let fail = |e: io::Error| MediumError::from_io(&e, offset);
+        if let [one] = bufs
+            && (!self.direct || is_aligned(one))
+        {
+            return self.file.write_all_at(one, offset).map_err(fail);
+        }
+        if !self.direct {
+            return match rustix::io::pwritev(&self.file, bufs, offset) {
+                Ok(written) if written == len => Ok(()),
+                // A short write: finish piece by piece.
+                Ok(mut written) => {
+                    let mut at = offset;
+                    for buf in bufs {
+                        let skip = written.min(buf.len());
+                        written -= skip;
+                        self.file.write_all_at(&buf[skip..], at + skip as u64).map_err(fail)?;
+                        at += buf.len() as u64;
+                    }
+                    Ok(())
+                }
+                Err(error) => Err(fail(error.into())),
+            };
+        }
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        bounce.resize(len.min(PIECE_BYTES));
+        let mut filled = 0;
+        let mut at = offset;
+        for buf in bufs {
+            let mut rest: &[u8] = buf;
+            while !rest.is_empty() {
+                let take = rest.len().min(bounce.len() - filled);
+                bounce[filled..filled + take].copy_from_slice(&rest[..take]);
+                rest = &rest[take..];
+                filled += take;
+                if filled == bounce.len() {
+                    self.file.write_all_at(&bounce, at).map_err(fail)?;
+                    at += filled as u64;
+                    filled = 0;
+                }
+            }
+        }
+        self.file.write_all_at(&bounce[..filled], at).map_err(fail)
+    }
+
+    fn flush(&self) -> Result<(), MediumError> {
+        self.counters.flush();
+        self.file.sync_data().map_err(|e| MediumError::from_io(&e, 0))
+    }
+
+    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
+        check_span(&range, self.capacity)?;
+        if self.in_memory || range.end.saturating_sub(range.start) < ALLOCATE_MIN_BYTES {
+            return Ok(());
+        }
+        self.fallocate(FallocateFlags::KEEP_SIZE, &range).map(|_| ())
+    }
+
+    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
+        check_span(&range, self.capacity)?;
+        if self.in_memory {
+            return self.trim(range);
+        }
+        self.write_zeros(range)
+    }
+
+    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
+        check_span(&range, self.capacity)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        if !self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, &range)? {
+            self.write_zeros(range)?;
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+
+    fn describe(&self) -> String {
+        let how = if self.direct { "direct" } else { "buffered" };
+        format!("{} ({how}, {} bytes)", self.path.display(), self.capacity)
+    }
+}

@@ -1,0 +1,64 @@
+//! Event lists: what is added, and what is selected when.
+
+use super::*;
+
+fn request(id: u64, stream: u64, class: Priority, kind: Kind, offset: u64) -> Request {
+    Request { id: RequestId(id), stream, class, kind, offset, bytes: 10, queued_at_ns: 0 }
+}
+
+fn drain(queue: &mut Queue, now_ns: u64) -> Vec<u64> {
+    std::iter::from_fn(|| {
+        let id = queue.select(now_ns, &NoEstimate)?;
+        queue.dispatch(id).map(|r| r.id.0)
+    })
+    .collect()
+}
+
+#[test]
+fn classes_first_then_arrival() {
+    let mut queue = Queue::new();
+    queue.add(request(1, 1, Priority::Background, Kind::Write, 0));
+    queue.add(request(2, 2, Priority::Normal, Kind::Write, 0));
+    queue.add(request(3, 3, Priority::Interactive, Kind::Write, 0));
+    queue.add(request(4, 2, Priority::Normal, Kind::Control, 0));
+    assert_eq!((queue.len(), queue.bytes(), queue.writes()), (4, 40, 3));
+    assert_eq!(drain(&mut queue, 0), [3, 2, 4, 1]);
+    assert_eq!((queue.is_empty(), queue.bytes(), queue.writes()), (true, 0, 0));
+}
+
+#[test]
+fn reads_of_one_stream_go_by_offset() {
+    let mut queue = Queue::new();
+    for (id, stream, offset) in [(1, 1, 30), (2, 2, 5), (3, 1, 10), (4, 1, 20), (5, 2, 1)] {
+        queue.add(request(id, stream, Priority::Normal, Kind::Read, offset));
+    }
+    // Streams take their turns by arrival; inside a turn the lowest offset of the stream goes.
+    assert_eq!(drain(&mut queue, 0), [3, 5, 4, 1, 2]);
+}
+
+#[test]
+fn a_held_request_waits_for_its_time() {
+    let mut queue = Queue::new();
+    queue.add(request(1, 1, Priority::Normal, Kind::Read, 0));
+    queue.add(request(2, 1, Priority::Normal, Kind::Read, 1));
+    assert!(queue.hold_until(RequestId(1), 100));
+    assert!(!queue.hold_until(RequestId(9), 100));
+    assert_eq!(drain(&mut queue, 99), [2]);
+    assert_eq!((queue.next_ready_ns(), queue.len()), (Some(100), 1));
+    assert_eq!(drain(&mut queue, 100), [1]);
+    assert_eq!(queue.next_ready_ns(), None);
+}
+
+#[test]
+fn withdrawn_and_cancelled_requests_are_gone() {
+    let mut queue = Queue::new();
+    for id in 1..=6 {
+        queue.add(request(id, id % 2, Priority::Normal, Kind::Read, id));
+    }
+    queue.hold_until(RequestId(3), 1000);
+    assert_eq!(queue.withdraw(RequestId(2)).map(|r| r.id), Some(RequestId(2)));
+    assert_eq!(queue.withdraw(RequestId(2)), None);
+    assert_eq!(queue.cancel_stream(1), [RequestId(1), RequestId(3), RequestId(5)]);
+    assert_eq!(queue.cancel_stream(1), []);
+    assert_eq!(drain(&mut queue, 5000), [4, 6]);
+}

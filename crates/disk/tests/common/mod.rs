@@ -1,0 +1,88 @@
+//! What the tests share: seeds, blocks, and a device on an image.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "each test file uses its part"
+)]
+
+use std::sync::Arc;
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+use steadfast_disk::{
+    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Version,
+    checksum,
+    device::{ReadError, WriteError},
+    media::Medium,
+};
+
+pub const CLUSTER: ClusterId = ClusterId(0xc1);
+pub const DEVICE: DeviceId = DeviceId(0xd1);
+pub const EPOCH: Epoch = Epoch(1);
+pub const VERSION: Version = Version(1);
+
+/// The seed of this run: printed, and taken from `STEADFAST_SEED`.
+pub fn seed() -> u64 {
+    let seed = std::env::var("STEADFAST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_120);
+    println!("STEADFAST_SEED={seed}");
+    seed
+}
+
+pub fn random(seed: u64) -> Pcg64 {
+    Pcg64::seed_from_u64(seed)
+}
+
+pub fn below(random: &mut Pcg64, n: u64) -> u64 {
+    random.next_u64() % n
+}
+
+/// The content of a block: differs for every segment and index.
+pub fn block(segment: SegmentId, index: u32, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    random(segment.0 << 32 | u64::from(index)).fill_bytes(&mut data);
+    data
+}
+
+pub fn small(medium: &dyn Medium) {
+    let options = FormatOptions {
+        checkpoint_bytes: Some(16 << 10),
+        journal_bytes: Some(12 << 10),
+        ..FormatOptions::new(CLUSTER, DEVICE)
+    };
+    Device::format(medium, options).unwrap();
+}
+
+pub fn open(medium: Arc<dyn Medium>) -> Device {
+    let device = Device::open(medium, Some(CLUSTER)).unwrap();
+    device.self_check();
+    device
+}
+
+pub fn spec(segment: SegmentId, block_bytes: u32, expected_blocks: u32) -> ExtentSpec {
+    ExtentSpec {
+        segment,
+        version: VERSION,
+        epoch: EPOCH,
+        block_bytes,
+        granule: Granule::KIB_4,
+        expected_blocks,
+    }
+}
+
+pub fn write(device: &mut Device, segment: SegmentId, index: u32) -> Result<(), WriteError> {
+    let info = device.extent(segment).expect("an extent");
+    let data = block(segment, index, info.block_bytes as usize);
+    let sums = checksum::sums(&data, info.granule, segment, info.version, index);
+    device.write_block(segment, info.epoch, index, &data, &sums)
+}
+
+/// Reads a whole block. `Ok`: the bytes are the right ones.
+pub fn read(device: &mut Device, segment: SegmentId, index: u32) -> Result<(), ReadError> {
+    let len = device.extent(segment).ok_or(ReadError::NoExtent { segment })?.block_bytes;
+    let mut buf = AlignedBuf::zeroed(0);
+    device.read_block(segment, index, 0..len, &mut buf)?;
+    assert!(buf[..] == block(segment, index, len as usize)[..], "wrong bytes in {segment} {index}");
+    Ok(())
+}

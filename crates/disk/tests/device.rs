@@ -1,0 +1,315 @@
+//! A device without crashes: checks, epochs, growth, sealing, fullness, failure.
+
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
+#![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use steadfast_disk::{
+    AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
+    checksum,
+    device::{ChangeError, CreateError, DeviceError, ReadError, WriteError},
+    media::CrashMedium,
+};
+
+const S: SegmentId = SegmentId(5);
+
+fn device(capacity: u64) -> (Device, Arc<MemoryMedium>) {
+    let medium = Arc::new(MemoryMedium::new(capacity));
+    Device::format(&*medium, FormatOptions::new(CLUSTER, DEVICE)).unwrap();
+    (open(medium.clone()), medium)
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_counted() {
+    let (mut device, medium) = device(4 << 20);
+    device.create_extent(spec(S, 10_000, 4)).unwrap();
+    for index in 0..4 {
+        write(&mut device, S, index).unwrap();
+    }
+    device.flush().unwrap();
+    // The next group says that this one was flushed.
+    device.fence(SegmentId(99), EPOCH).unwrap();
+    device.flush().unwrap();
+    let at = device.locate(S, 2).unwrap() + 5000;
+    let mut page = vec![0; 4096];
+    medium.read_at(at / 4096 * 4096, &mut page).unwrap();
+    page[(at % 4096) as usize] ^= 4;
+    medium.write_at(at / 4096 * 4096, &page).unwrap();
+    assert_eq!(read(&mut device, S, 2), Err(ReadError::Corrupt { segment: S, index: 2, granule: 1 }));
+    assert_eq!(device.corrupt_blocks(), 1);
+    for index in [0, 1, 3] {
+        assert_eq!(read(&mut device, S, index), Ok(()));
+    }
+    // The other granules of the block are still good.
+    let mut buf = AlignedBuf::zeroed(0);
+    device.read_block(S, 2, 9000..9001, &mut buf).unwrap();
+    assert_eq!(buf[..], block(S, 2, 10_000)[8192..]);
+    assert!(matches!(device.read_block(S, 2, 5..10_001, &mut buf), Err(ReadError::OutOfRange { .. })));
+    // An acknowledged block that rots stays listed: the open does not quietly forget it.
+    drop(device);
+    let mut device = open(medium);
+    assert_eq!(device.extent(S).unwrap().block_count(), 4);
+    assert!(matches!(read(&mut device, S, 2), Err(ReadError::Corrupt { .. })));
+}
+
+#[test]
+fn swapped_blocks_do_not_pass() {
+    let (mut device, medium) = device(4 << 20);
+    device.create_extent(spec(S, 4096, 2)).unwrap();
+    write(&mut device, S, 0).unwrap();
+    write(&mut device, S, 1).unwrap();
+    device.flush().unwrap();
+    let (a, b) = (device.locate(S, 0).unwrap(), device.locate(S, 1).unwrap());
+    let (mut one, mut two) = (vec![0; 4096], vec![0; 4096]);
+    medium.read_at(a, &mut one).unwrap();
+    medium.read_at(b, &mut two).unwrap();
+    medium.write_at(a, &two).unwrap();
+    medium.write_at(b, &one).unwrap();
+    assert!(matches!(read(&mut device, S, 0), Err(ReadError::Corrupt { .. })));
+    assert!(matches!(read(&mut device, S, 1), Err(ReadError::Corrupt { .. })));
+}
+
+#[test]
+fn wrong_blocks_are_refused() {
+    let (mut device, _) = device(4 << 20);
+    let data = block(S, 1, 4096);
+    let sums = checksum::sums(&data, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
+    assert_eq!(device.write_block(S, EPOCH, 1, &data, &sums), Err(WriteError::NoExtent { segment: S }));
+    device.create_extent(spec(S, 4096, 2)).unwrap();
+    assert!(matches!(device.write_block(S, EPOCH, 1, &data[1..], &sums), Err(WriteError::Length { .. })));
+    assert!(matches!(device.write_block(S, EPOCH, 2, &data, &sums), Err(WriteError::Mismatch(_))));
+    assert!(matches!(device.write_block(S, EPOCH, 1, &data, &[]), Err(WriteError::Mismatch(_))));
+    device.write_block(S, EPOCH, 1, &data, &sums).unwrap();
+    device.write_block(S, EPOCH, 1, &data, &sums).expect("the same again is the same");
+    let other = vec![7; 4096];
+    let other_sums = checksum::sums(&other, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
+    let refused = device.write_block(S, EPOCH, 1, &other, &other_sums);
+    assert_eq!(refused, Err(WriteError::Exists { segment: S, index: 1 }));
+    assert_eq!(device.flush().unwrap().blocks, [(S, 1..2)]);
+    for block_bytes in [0, (1 << 20) + 1] {
+        let spec = spec(SegmentId(6), block_bytes, 1);
+        assert_eq!(device.create_extent(spec), Err(CreateError::BlockSize { block_bytes }));
+    }
+    assert_eq!(device.create_extent(spec(S, 8192, 2)), Err(CreateError::Exists { segment: S }));
+    device.seal(S, EPOCH, &[0..10]).unwrap();
+    assert_eq!(write(&mut device, S, 3), Err(WriteError::Sealed { segment: S }));
+}
+
+#[test]
+fn older_epochs_are_refused_even_after_a_delete_and_a_restart() {
+    let (mut device, medium) = device(4 << 20);
+    device.create_extent(spec(S, 4096, 2)).unwrap();
+    device.fence(S, Epoch(5)).unwrap();
+    let data = block(S, 1, 4096);
+    let sums = checksum::sums(&data, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
+    let stale = Err(WriteError::StaleEpoch { segment: S, held: Epoch(5), given: Epoch(4) });
+    assert_eq!(device.write_block(S, Epoch(4), 1, &data, &sums), stale);
+    device.write_block(S, Epoch(6), 1, &data, &sums).unwrap();
+    assert!(matches!(device.seal(S, Epoch(5), &[]), Err(ChangeError::StaleEpoch { .. })));
+    assert_eq!(device.delete(S, Epoch(7)), Ok(true));
+    device.flush().unwrap();
+    drop(device);
+    let mut device = open(medium);
+    let stale = CreateError::StaleEpoch { segment: S, held: Epoch(7), given: EPOCH };
+    assert_eq!(device.create_extent(spec(S, 4096, 2)), Err(stale));
+    assert_eq!(device.delete(S, Epoch(7)), Ok(false));
+    assert!(matches!(device.delete(S, Epoch(1)), Err(ChangeError::StaleEpoch { .. })));
+}
+
+#[test]
+fn a_full_device_still_reads_and_deletes() {
+    let (mut device, medium) = device(2 << 20);
+    device.create_extent(spec(S, 4096, 4)).unwrap();
+    let mut written = 0;
+    let error = loop {
+        match write(&mut device, S, written) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        device.flush().unwrap();
+    };
+    assert!(matches!(error, WriteError::Full { .. }), "{error}");
+    assert!(device.usage().free < 64 << 10, "{:?}", device.usage());
+    assert!(matches!(device.create_extent(spec(SegmentId(9), 1 << 20, 1)), Err(CreateError::Full { .. })));
+    device.self_check();
+    for index in 0..written {
+        assert_eq!(read(&mut device, S, index), Ok(()));
+    }
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+    device.self_check();
+    let usage = device.usage();
+    assert_eq!((usage.free, usage.fragments), (usage.capacity, 1));
+    drop(device);
+    assert_eq!(open(medium).usage(), usage);
+}
+
+#[test]
+fn many_small_extents_fill_the_index_cleanly() {
+    let medium = Arc::new(MemoryMedium::new(4 << 20));
+    small(&*medium);
+    let mut device = open(medium.clone());
+    let mut count = 0u64;
+    while device.create_extent(spec(SegmentId(count), 100, 1)).is_ok() {
+        write(&mut device, SegmentId(count), 0).unwrap_or_else(|e| panic!("{count}: {e}"));
+        device.flush().unwrap();
+        count += 1;
+        assert!(count < 1000, "the index has 12 KiB");
+    }
+    assert!(count > 50, "{count}");
+    for segment in 0..count {
+        device.delete(SegmentId(segment), Epoch(2)).unwrap();
+        device.flush().unwrap();
+    }
+    drop(device);
+    let device = open(medium);
+    assert_eq!(device.usage().free, device.usage().capacity);
+}
+
+#[test]
+fn an_emulated_full_medium_refuses_only_new_space() {
+    let below = Arc::new(MemoryMedium::new(4 << 20));
+    let medium = Arc::new(EmulatedMedium::new(below, EmulationSpec::OFF));
+    Device::format(&*medium, FormatOptions::new(CLUSTER, DEVICE)).unwrap();
+    let mut device = open(medium.clone());
+    device.create_extent(spec(S, 4096, 2)).unwrap();
+    medium.control().redraw("full".parse().unwrap());
+    assert!(matches!(device.create_extent(spec(SegmentId(6), 4096, 2)), Err(CreateError::Full { .. })));
+    write(&mut device, S, 0).unwrap();
+    write(&mut device, S, 1).unwrap();
+    assert!(matches!(write(&mut device, S, 2), Err(WriteError::Full { .. })));
+    device.flush().unwrap();
+    assert_eq!(read(&mut device, S, 1), Ok(()));
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+    device.self_check();
+}
+
+#[test]
+fn a_failed_flush_is_final() {
+    let medium = Arc::new(CrashMedium::new(4 << 20));
+    Device::format(&*medium, FormatOptions::new(CLUSTER, DEVICE)).unwrap();
+    let mut device = open(medium.clone());
+    device.create_extent(spec(S, 4096, 4)).unwrap();
+    write(&mut device, S, 0).unwrap();
+    device.flush().unwrap();
+    write(&mut device, S, 1).unwrap();
+    medium.fail_flushes(true);
+    assert!(matches!(device.flush(), Err(DeviceError::Failed { .. })));
+    medium.fail_flushes(false);
+    let writes = medium.counters();
+    assert!(matches!(device.flush(), Err(DeviceError::Failed { .. })), "never retried");
+    assert!(matches!(write(&mut device, S, 2), Err(WriteError::Device(DeviceError::Failed { .. }))));
+    assert!(matches!(device.delete(S, EPOCH), Err(ChangeError::Device(_))));
+    assert_eq!(medium.counters(), writes);
+    assert_eq!(read(&mut device, S, 0), Ok(()), "reads still work");
+    assert!(matches!(read(&mut device, S, 1), Err(ReadError::NoBlock { .. })), "never acknowledged");
+    drop(device);
+    let mut device = open(medium);
+    assert_eq!(read(&mut device, S, 0), Ok(()));
+    write(&mut device, S, 2).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn growth_stays_next_to_the_last_range_and_a_seal_gives_the_rest_back() {
+    let (mut device, _) = device(16 << 20);
+    device.create_extent(spec(S, 65_536, 8)).unwrap();
+    for index in 0..40 {
+        write(&mut device, S, index).unwrap();
+    }
+    let places: Vec<u64> = (0..40).map(|i| device.locate(S, i).unwrap()).collect();
+    let jumps = places.windows(2).filter(|w| w[1] != w[0] + 65_536).count();
+    assert!(jumps <= 3, "{jumps} jumps: {places:?}");
+    assert!(places.windows(2).all(|w| w[1] <= w[0] + 65_536 + 4096), "only tables lie between");
+    device.flush().unwrap();
+    let before = device.usage().free;
+    let sealed = device.seal(S, EPOCH, &[0..10, 20..25]).unwrap();
+    assert_eq!(sealed.kept, 15);
+    assert_eq!(device.usage().free, before, "not before the flush");
+    device.flush().unwrap();
+    assert_eq!(device.usage().free, before + sealed.freed_bytes);
+    device.self_check();
+    assert_eq!(device.extent(S).unwrap().blocks, [0..10, 20..25]);
+    let used = device.usage().capacity - device.usage().free;
+    assert!(used <= 15 * 65_536 + 3 * 4096, "{used}");
+    assert_eq!(read(&mut device, S, 24), Ok(()));
+    assert!(matches!(read(&mut device, S, 25), Err(ReadError::NoBlock { .. })));
+}
+
+/// Random operations against a plain model, with reopens.
+#[test]
+fn agrees_with_a_plain_model() {
+    use std::collections::{BTreeMap, BTreeSet};
+    let seed = seed();
+    for round in 0..6 {
+        let mut random = random(seed + round);
+        let medium = Arc::new(MemoryMedium::new(2 << 20));
+        small(&*medium);
+        let mut device = open(medium.clone());
+        let mut model: BTreeMap<u64, (u32, bool, BTreeSet<u32>)> = BTreeMap::new();
+        let mut created = 0;
+        for _ in 0..400 {
+            let id = below(&mut random, 6);
+            // A segment's name is never used twice.
+            let (segment, key) = (SegmentId(id + 10 * created / 50 * 10), id + 10 * created / 50 * 10);
+            match below(&mut random, 10) {
+                0 | 1 => {
+                    let block_bytes = [1, 4096, 5000, 20_000][below(&mut random, 4) as usize];
+                    if !model.contains_key(&key) && device.epoch(segment).is_none() {
+                        let expected = below(&mut random, 8) as u32;
+                        if device.create_extent(spec(segment, block_bytes, expected)).is_ok() {
+                            model.insert(key, (block_bytes, false, BTreeSet::new()));
+                        }
+                    }
+                    created += 1;
+                }
+                2..=6 => {
+                    if let Some((_, false, blocks)) = model.get_mut(&key) {
+                        let index = below(&mut random, 64) as u32;
+                        if write(&mut device, segment, index).is_ok() {
+                            blocks.insert(index);
+                        }
+                    }
+                }
+                7 => {
+                    if let Some((_, sealed, blocks)) = model.get_mut(&key) {
+                        let end = below(&mut random, 64) as u32;
+                        let keep = [end / 2..end, end..end / 2, 60..64];
+                        if device.seal(segment, EPOCH, &keep).is_ok() {
+                            blocks.retain(|b| keep.iter().any(|k| k.contains(b)));
+                            *sealed = true;
+                        }
+                    }
+                }
+                8 => {
+                    device.delete(segment, EPOCH).unwrap();
+                    model.remove(&key);
+                }
+                _ => {
+                    device.flush().unwrap();
+                    if below(&mut random, 4) == 0 {
+                        drop(device);
+                        device = open(medium.clone());
+                    }
+                }
+            }
+            device.self_check();
+        }
+        device.flush().unwrap();
+        drop(device);
+        let mut device = open(medium);
+        let listed: BTreeMap<u64, BTreeSet<u32>> =
+            device.extents().map(|e| (e.segment.0, e.blocks.into_iter().flatten().collect())).collect();
+        assert_eq!(listed, model.iter().map(|(k, (_, _, b))| (*k, b.clone())).collect());
+        for (key, (_, _, blocks)) in &model {
+            for &index in blocks {
+                assert_eq!(read(&mut device, SegmentId(*key), index), Ok(()));
+            }
+        }
+    }
+}
