@@ -1,0 +1,351 @@
+//! Messages of the metadata server. Every request that changes something carries a [`RequestId`], stored with the
+//! change: asked again after a lost answer it gives the same answer (a time-out means *unknown*).
+
+use super::node::DeviceReport;
+use crate::{
+    ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
+    layout::SegmentLayout, policy::Policy,
+};
+use serde::{Deserialize, Serialize};
+
+/// The longest key in bytes.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// The longest bucket name in bytes.
+pub const BUCKET_BYTES_MAX: usize = 63;
+/// The most entries one page of a listing has.
+pub const LIST_PAGE_MAX: u32 = 1000;
+/// The most segments one [`Query::SegmentStates`] asks about.
+pub const SEGMENT_STATES_MAX: usize = 1024;
+
+/// What a stream to the metadata server asks; the body of its OPEN.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum MetaRequest {
+    /// Changes something, exactly once for each id.
+    Change {
+        /// Names the request for good.
+        id: RequestId,
+        /// What to change.
+        change: Change,
+    },
+    /// Changes nothing.
+    Ask(Query),
+    /// A storage server's sign of life; changes only what is measured.
+    Heartbeat(Heartbeat),
+}
+
+/// Requests that change metadata.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Change {
+    /// Makes a bucket. Refused with [`MetaFault::PolicyUnmet`] where the cluster cannot meet its policy.
+    CreateBucket {
+        /// Its name.
+        bucket: String,
+        /// Its policy.
+        policy: Policy,
+    },
+    /// Begins a put: names a version and segments, and keeps them until the lease ends.
+    BeginPut {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// How many segments to name now.
+        segments: u32,
+    },
+    /// Names more segments for a put that has begun.
+    MoreSegments {
+        /// The put.
+        intent: IntentId,
+        /// How many.
+        segments: u32,
+    },
+    /// Keeps a put's lease alive.
+    Renew {
+        /// The put.
+        intent: IntentId,
+    },
+    /// Makes a put's version visible, whole, in place of the one before.
+    Commit {
+        /// The put.
+        intent: IntentId,
+        /// Bytes in the object.
+        size: u64,
+        /// Its segments in order, confirmed blocks only.
+        segments: Vec<SegmentLayout>,
+    },
+    /// Gives a put up.
+    Abort {
+        /// The put.
+        intent: IntentId,
+    },
+    /// Removes an object.
+    Remove {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+    },
+    /// Registers a storage server and its devices; done at every start.
+    RegisterNode(NodeRecord),
+}
+
+/// Requests that change nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Query {
+    /// An object and where its segments lie.
+    Lookup {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+    },
+    /// A page of keys in byte order.
+    List {
+        /// The bucket.
+        bucket: String,
+        /// Only keys that begin so.
+        prefix: String,
+        /// Only keys after this one.
+        after: Option<String>,
+        /// At most this many, at most [`LIST_PAGE_MAX`].
+        limit: u32,
+    },
+    /// A bucket.
+    Bucket {
+        /// Its name.
+        bucket: String,
+    },
+    /// All buckets.
+    Buckets,
+    /// Storage servers and devices, as last heard of.
+    Registry,
+    /// What became of segments; at most [`SEGMENT_STATES_MAX`]. Storage servers sweep with this.
+    SegmentStates {
+        /// The segments.
+        segments: Vec<SegmentId>,
+        /// The device that asks.
+        device: DeviceId,
+    },
+}
+
+/// END from the metadata server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum MetaAnswer {
+    /// The change is durable and had nothing to say.
+    Done,
+    /// A put has begun.
+    Begun(PutBegun),
+    /// More segments were named.
+    Segments(Vec<SegmentId>),
+    /// A version was committed.
+    Committed {
+        /// It.
+        version: Version,
+        /// Layouts of the version it replaced, for the client to delete; the sweep makes good what it does not.
+        replaced: Vec<SegmentLayout>,
+    },
+    /// An object was removed.
+    Removed {
+        /// Its layouts, for the client to delete.
+        segments: Vec<SegmentLayout>,
+    },
+    /// An object.
+    Object {
+        /// Its record.
+        object: ObjectRecord,
+        /// Its segments in order.
+        segments: Vec<SegmentLayout>,
+    },
+    /// A page of a listing.
+    Page {
+        /// Objects in byte order of their keys.
+        objects: Vec<ObjectRecord>,
+        /// Whether more follow the last.
+        more: bool,
+    },
+    /// A bucket.
+    Bucket(BucketRecord),
+    /// All buckets.
+    Buckets(Vec<BucketRecord>),
+    /// Storage servers and devices.
+    Registry(Registry),
+    /// What became of segments, in the order asked.
+    SegmentStates(Vec<SegmentState>),
+    /// A heartbeat was taken, or the node must register (again).
+    Heard {
+        /// Whether the node is known.
+        registered: bool,
+    },
+}
+
+/// A put that has begun.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PutBegun {
+    /// The put.
+    pub intent: IntentId,
+    /// The version it will make.
+    pub version: Version,
+    /// The epoch its layouts carry.
+    pub epoch: Epoch,
+    /// Names for its segments.
+    pub segments: Vec<SegmentId>,
+    /// The bucket's policy.
+    pub policy: Policy,
+    /// The put is given up unless renewed or committed within this many milliseconds.
+    pub lease_ms: u32,
+}
+
+/// An object as listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRecord {
+    /// Its key.
+    pub key: String,
+    /// Bytes in it.
+    pub size: u64,
+    /// Its version.
+    pub version: Version,
+    /// When it was committed, by the metadata server's clock (Unix epoch).
+    pub committed: Time,
+    /// Its segments in order.
+    pub segments: Vec<SegmentId>,
+}
+
+/// A bucket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BucketRecord {
+    /// Its name.
+    pub name: String,
+    /// Its policy.
+    pub policy: Policy,
+    /// When it was made, by the metadata server's clock (Unix epoch).
+    pub created: Time,
+}
+
+/// A storage server as it registers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The node.
+    pub node: NodeId,
+    /// The cluster its devices were formatted for; absent when all are new.
+    pub cluster: Option<ClusterId>,
+    /// Where it listens (`host:port`).
+    pub address: String,
+    /// Its site, for buckets that spread over sites.
+    pub site: String,
+    /// Its devices and their capacities in bytes.
+    pub devices: Vec<(DeviceId, u64)>,
+}
+
+/// A storage server's sign of life.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// The node.
+    pub node: NodeId,
+    /// Its devices, measured.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// What the metadata server knows of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Registry {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Every registered storage server.
+    pub nodes: Vec<NodeState>,
+}
+
+/// A registered storage server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// As it registered.
+    pub record: NodeRecord,
+    /// Whether it was heard of lately.
+    pub alive: bool,
+    /// Milliseconds since it was last heard of; absent if not since the metadata server started.
+    pub silent_ms: Option<u64>,
+    /// Its devices as last measured.
+    pub devices: Vec<DeviceReport>,
+}
+
+/// What became of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SegmentState {
+    /// Its put may still commit.
+    Pending,
+    /// It is part of an object; the asking device is to keep these blocks.
+    Committed {
+        /// Blocks the layout lists on that device.
+        keep: IndexRanges,
+        /// The layout's epoch.
+        epoch: Epoch,
+    },
+    /// No object has it and none ever will.
+    Gone,
+}
+
+/// Why the metadata server could not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum MetaFault {
+    /// A name that is not allowed.
+    #[error("{name:?} is not a valid {what}: {reason}")]
+    BadName {
+        /// `bucket name` or `key`.
+        what: String,
+        /// As given, shortened.
+        name: String,
+        /// The rule it breaks.
+        reason: String,
+    },
+    /// No such bucket.
+    #[error("no bucket named {0:?}; `steadfast bucket create` makes one")]
+    NoBucket(String),
+    /// The bucket exists already.
+    #[error("bucket {0:?} exists already")]
+    BucketExists(String),
+    /// No such object.
+    #[error("no object {key:?} in bucket {bucket:?}")]
+    NoObject {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+    },
+    /// The cluster has too few failure domains or devices for the policy.
+    #[error("policy needs {needed} {domain} but the cluster has {available}: {} missing", needed.saturating_sub(*available))]
+    PolicyUnmet {
+        /// `nodes`, `devices` or `sites`.
+        domain: String,
+        /// How many the policy needs.
+        needed: u32,
+        /// How many there are.
+        available: u32,
+    },
+    /// The put was given up: its lease ended, or it was aborted or committed before.
+    #[error("put {0} is over: its lease ended or it was given up; begin again")]
+    IntentOver(IntentId),
+    /// A layout that cannot be committed.
+    #[error("layout refused: {0}")]
+    BadLayout(String),
+    /// A node of another cluster.
+    #[error("this is cluster {ours}, the device belongs to cluster {theirs}")]
+    ForeignCluster {
+        /// This cluster.
+        ours: ClusterId,
+        /// The device's.
+        theirs: ClusterId,
+    },
+    /// A device is registered by another live node.
+    #[error("device {device} is already served by node {node}")]
+    DeviceTaken {
+        /// The device.
+        device: DeviceId,
+        /// The node that serves it.
+        node: NodeId,
+    },
+    /// A request outside its limits.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// The server's own store failed.
+    #[error("the metadata store failed: {0}")]
+    Store(String),
+}

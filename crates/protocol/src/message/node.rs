@@ -1,0 +1,255 @@
+//! Messages of the storage servers.
+
+use crate::{BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version};
+use serde::{Deserialize, Serialize};
+
+/// What a stream to a storage server asks; the body of its OPEN. Requests that change data carry the epoch in the
+/// header.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeRequest {
+    /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
+    /// [`NodeAnswer::Read`].
+    Read {
+        /// The device to read from.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+        /// Its version, part of every checksum.
+        version: Version,
+        /// Which blocks.
+        want: Want,
+    },
+    /// Take blocks of a new segment. The opener pushes [`NodePush`]es within the credit granted; answered by
+    /// [`NodeEvent::Confirmed`]s and, after [`NodePush::Finish`], by [`NodeAnswer::Written`].
+    Write(WriteOpen),
+    /// Keep just these blocks of a segment, free the rest, and mark it sealed: its version has committed.
+    Seal {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+        /// Blocks the layout lists on this device.
+        keep: IndexRanges,
+    },
+    /// Free a segment whole. Deleting what is not there succeeds.
+    Delete {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// What the device holds of a segment.
+    Describe {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The node's devices and what they did so far.
+    Status,
+    /// Redraw the emulation of a device's medium; `off` ends it. Refused by devices not started with emulation.
+    Emulate {
+        /// The device.
+        device: DeviceId,
+        /// The emulation in its text form (`rate=100MB,latency=5ms,stall`).
+        spec: String,
+    },
+    /// Drop every cached page of the device's data, so that the next read comes from the medium.
+    DropCaches {
+        /// The device.
+        device: DeviceId,
+    },
+}
+
+/// Which blocks a read wants from one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Want {
+    /// All it has of the segment, in the order they lie.
+    All,
+    /// These, in the order they lie.
+    Blocks(IndexRanges),
+}
+
+/// Opens a write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteOpen {
+    /// The device to write to.
+    pub device: DeviceId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// Its version, part of every checksum.
+    pub version: Version,
+    /// The put it belongs to.
+    pub intent: IntentId,
+    /// Bytes in each block.
+    pub block_bytes: u32,
+    /// Bytes under one checksum.
+    pub granule_bytes: u32,
+    /// Blocks the writer expects to place here, from measured speed; more may come.
+    pub expected_blocks: u32,
+}
+
+/// DATA from a storage server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeEvent {
+    /// A slice of a block; its bytes are the frame's payload.
+    Slice(Slice),
+    /// These blocks are durable.
+    Confirmed {
+        /// Newly durable blocks.
+        blocks: IndexRanges,
+    },
+}
+
+/// DATA to a storage server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodePush {
+    /// A slice of a block; its bytes are the frame's payload. Slices of a block come in order.
+    Slice(Slice),
+    /// No more blocks will come on this stream.
+    Finish,
+}
+
+/// Names the payload of a DATA frame: consecutive bytes of one block, on granule boundaries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// The block.
+    pub index: BlockIndex,
+    /// Where in the block the payload begins, in bytes.
+    pub offset: u32,
+    /// Seeded CRC-32C of each granule of the payload.
+    pub sums: Vec<u32>,
+}
+
+/// END from a storage server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeAnswer {
+    /// A read is over.
+    Read(ReadDone),
+    /// A write is over; every block that was pushed whole is durable.
+    Written {
+        /// All durable blocks of this stream.
+        blocks: IndexRanges,
+    },
+    /// Sealed, deleted, redrawn.
+    Done,
+    /// What the device holds.
+    Described {
+        /// Blocks it holds.
+        blocks: IndexRanges,
+        /// Whether it was sealed.
+        sealed: bool,
+    },
+    /// The node's devices.
+    Status(NodeStatus),
+}
+
+/// What a read stream moved; the reader adds what it received and used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadDone {
+    /// Payload bytes read from the medium for this stream.
+    pub medium_bytes: u64,
+    /// Payload bytes sent on this stream.
+    pub sent_bytes: u64,
+    /// Blocks skipped because their checksum failed.
+    pub corrupt_blocks: u32,
+}
+
+/// A storage server's own account of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its devices.
+    pub devices: Vec<DeviceReport>,
+    /// Streams open now.
+    pub streams: u32,
+    /// Resident memory of the process in bytes.
+    pub resident_bytes: u64,
+}
+
+/// What a node reports of one device, in heartbeats and on request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// The device.
+    pub device: DeviceId,
+    /// How it is.
+    pub health: DeviceHealth,
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+    /// Bytes free.
+    pub free_bytes: u64,
+    /// Measured reading speed while busy, in bytes per second; 0 before the first measurement.
+    pub read_bytes_per_s: u64,
+    /// Measured writing speed while busy, in bytes per second; 0 before the first measurement.
+    pub write_bytes_per_s: u64,
+    /// Requests waiting in its queue.
+    pub queue_length: u32,
+    /// Extents it holds.
+    pub extents: u64,
+    /// Ranges beyond one an extent: fragmentation.
+    pub fragments: u64,
+    /// Blocks whose checksum failed since the node started.
+    pub corrupt_blocks: u64,
+    /// Bytes read from the medium since the node started.
+    pub medium_read_bytes: u64,
+    /// Bytes written to the medium since the node started.
+    pub medium_written_bytes: u64,
+    /// Emulated operations that took longer than their model, in parts per million; 0 without emulation.
+    pub overruns_ppm: u32,
+}
+
+/// How a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceHealth {
+    /// It serves.
+    Ok,
+    /// No room: reads and deletes only.
+    Full,
+    /// A request has been on the medium for far longer than its peers took.
+    Stalled,
+    /// A write or flush failed: it takes no more until the node restarts.
+    Failed,
+}
+
+/// Why a storage server could not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NodeFault {
+    /// The node has no such device.
+    #[error("no device {0} on this node")]
+    UnknownDevice(DeviceId),
+    /// The device has nothing of the segment.
+    #[error("device {device} holds nothing of segment {segment}")]
+    UnknownSegment {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// No room for more.
+    #[error("device {0} is full")]
+    Full(DeviceId),
+    /// The request's epoch is older than the segment's.
+    #[error("epoch {given} is older than {current}: the layout changed, ask for it again")]
+    StaleEpoch {
+        /// The request's epoch.
+        given: u64,
+        /// The highest seen.
+        current: u64,
+    },
+    /// A block arrived damaged.
+    #[error("block {index} arrived with a wrong checksum")]
+    Damaged {
+        /// The block.
+        index: BlockIndex,
+    },
+    /// The medium failed.
+    #[error("device {device} failed: {detail}")]
+    Medium {
+        /// The device.
+        device: DeviceId,
+        /// The operating system's words.
+        detail: String,
+    },
+    /// A request that makes no sense for this device or segment.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+}

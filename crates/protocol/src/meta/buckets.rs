@@ -1,0 +1,104 @@
+//! Buckets, and whether the cluster can meet a policy at all.
+//!
+//! Left out: the finer choice of devices (`plan`), which knows speeds and free space; here a policy is only refused
+//! where no choice could meet it.
+
+use super::{
+    counters::Counters,
+    keys, names,
+    registry::{self, Liveness},
+    view::{Txn, View},
+};
+use crate::{
+    Time,
+    message::{BucketRecord, MetaAnswer, MetaFault},
+    policy::{Domain, Policy},
+};
+use std::collections::BTreeSet;
+
+/// The most buckets of a cluster: their list fits into one answer.
+pub const BUCKETS_MAX: u32 = 10_000;
+
+/// Makes a bucket.
+pub(super) fn create(
+    txn: &mut Txn<'_>,
+    now: Time,
+    liveness: &Liveness,
+    bucket: &str,
+    policy: Policy,
+) -> Result<MetaAnswer, MetaFault> {
+    names::check_bucket(bucket)?;
+    check_policy(&policy)?;
+    if txn.get(&keys::bucket(bucket))?.is_some() {
+        return Err(MetaFault::BucketExists(bucket.to_owned()));
+    }
+    let mut counters = Counters::read(txn)?;
+    if counters.buckets >= BUCKETS_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "the cluster has {BUCKETS_MAX} buckets, the most it can have"
+        )));
+    }
+    check_feasible(txn, now, liveness, &policy)?;
+    counters.buckets += 1;
+    counters.write(txn);
+    keys::write(txn, keys::bucket(bucket), &BucketRecord { name: bucket.to_owned(), policy, created: now });
+    Ok(MetaAnswer::Done)
+}
+
+/// The record of a bucket.
+pub(super) fn read(view: &dyn View, bucket: &str) -> Result<BucketRecord, MetaFault> {
+    names::check_bucket(bucket)?;
+    let record = keys::read(view, "bucket", &keys::bucket(bucket))?;
+    record.ok_or_else(|| MetaFault::NoBucket(bucket.to_owned()))
+}
+
+/// All buckets by name.
+pub(super) fn all(view: &dyn View) -> Result<MetaAnswer, MetaFault> {
+    let (from, to) = keys::buckets();
+    let entries = view.scan(&from, &to, BUCKETS_MAX as usize)?;
+    let records =
+        entries.iter().map(|(key, value)| keys::parse("bucket", key, value)).collect::<Result<_, _>>()?;
+    Ok(MetaAnswer::Buckets(records))
+}
+
+/// A policy off the wire is within the bounds of its text form: only then does its text parse back to it.
+fn check_policy(policy: &Policy) -> Result<(), MetaFault> {
+    match policy.to_string().parse::<Policy>() {
+        Ok(parsed) if parsed == *policy => Ok(()),
+        Ok(_) => {
+            Err(MetaFault::Invalid(format!("policy `{policy}` has values that its text cannot express")))
+        }
+        Err(error) => Err(MetaFault::Invalid(error.to_string())),
+    }
+}
+
+/// f + 1 failure domains for the copies or blocks that must survive f losses, and the devices asked for.
+fn check_feasible(view: &dyn View, now: Time, liveness: &Liveness, policy: &Policy) -> Result<(), MetaFault> {
+    let (mut devices, mut nodes, mut sites) = (0u32, 0u32, BTreeSet::new());
+    for record in registry::nodes(view)?.into_iter().filter(|record| liveness.is_alive(record.node, now)) {
+        let usable =
+            record.devices.iter().filter(|(device, _)| !liveness.has_failed(record.node, *device)).count();
+        if usable > 0 {
+            devices += u32::try_from(usable).expect("registration bounds devices");
+            nodes += 1;
+            sites.insert(record.site);
+        }
+    }
+    let (domain, available) = match policy.domain() {
+        Domain::Device => ("devices", devices),
+        Domain::Node => ("nodes", nodes),
+        Domain::Site => ("sites", u32::try_from(sites.len()).expect("registration bounds nodes")),
+    };
+    let wanted = match policy {
+        Policy::Rateless(rateless) => rateless.devices,
+        Policy::Stripe(stripe) => stripe.devices,
+    };
+    for (domain, needed, available) in
+        [(domain, policy.tolerate() + 1, available), ("devices", wanted.unwrap_or(1), devices)]
+    {
+        if available < needed {
+            return Err(MetaFault::PolicyUnmet { domain: domain.to_owned(), needed, available });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Numbers that are given out once and never again, and the cluster's own record.
+
+use super::{
+    keys,
+    view::{Txn, View, ViewError},
+};
+use crate::{ClusterId, Epoch, IntentId, SegmentId, Version};
+use serde::{Deserialize, Serialize};
+
+/// The cluster's own record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Cluster {
+    cluster: ClusterId,
+}
+
+/// The last number given out of each kind; the first is 1, so 0 names nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counters {
+    version: u64,
+    segment: u64,
+    intent: u64,
+    epoch: u64,
+    /// Buckets made so far.
+    pub(super) buckets: u32,
+}
+
+/// What a new put is given.
+pub(super) struct Fresh {
+    pub(super) intent: IntentId,
+    pub(super) version: Version,
+    pub(super) epoch: Epoch,
+}
+
+impl Counters {
+    pub(super) fn read(view: &dyn View) -> Result<Self, ViewError> {
+        Ok(keys::read(view, "counters", &keys::counters())?.unwrap_or_default())
+    }
+
+    pub(super) fn write(&self, txn: &mut Txn<'_>) {
+        keys::write(txn, keys::counters(), self);
+    }
+
+    /// Names for one put.
+    pub(super) fn put(&mut self) -> Fresh {
+        self.intent += 1;
+        self.version += 1;
+        self.epoch += 1;
+        Fresh { intent: IntentId(self.intent), version: Version(self.version), epoch: Epoch(self.epoch) }
+    }
+
+    /// The first of `count` new segments with consecutive names.
+    pub(super) fn segments(&mut self, count: u32) -> SegmentId {
+        let first = self.segment + 1;
+        self.segment += u64::from(count);
+        SegmentId(first)
+    }
+
+    /// Whether `segment` was ever given out.
+    pub(super) fn gave(&self, segment: SegmentId) -> bool {
+        segment.0 >= 1 && segment.0 <= self.segment
+    }
+}
+
+/// The cluster that this store belongs to; absent in an empty store.
+///
+/// # Errors
+/// When the store cannot be read or its record does not parse.
+pub fn cluster(view: &dyn View) -> Result<Option<ClusterId>, ViewError> {
+    Ok(keys::read::<Cluster>(view, "cluster", &keys::cluster())?.map(|record| record.cluster))
+}
+
+/// Makes an empty store that of `fresh` and gives the cluster it belongs to from now on: a store that has one keeps it.
+///
+/// # Errors
+/// When the store cannot be read or its record does not parse.
+pub fn establish(txn: &mut Txn<'_>, fresh: ClusterId) -> Result<ClusterId, ViewError> {
+    if let Some(known) = cluster(txn)? {
+        return Ok(known);
+    }
+    keys::write(txn, keys::cluster(), &Cluster { cluster: fresh });
+    Ok(fresh)
+}

@@ -1,0 +1,225 @@
+//! Puts. A writer that dies leaves nothing: whatever it stored lies under an intent, and an intent that never commits
+//! is given up when its lease ends.
+//!
+//! ```text
+//!   BeginPut ──▶ live ──Renew, MoreSegments──▶ live ──Commit──▶ committed (the object's version, whole)
+//!                  │ ├──Abort────────────────────────────────▶ over
+//!                  │ └──lease ends──▶ ended ──expire()───────▶ over
+//! ```
+//!
+//! An ended put cannot be committed or renewed even before `expire` gives it up. Two writers of one key do not see each
+//! other: each commit makes its version whole, the last commit wins, whatever order they began in.
+//!
+//! Invariants: intent, lease entry and grants come and go together; a segment of a put that is over is never named
+//! again; each put has its own epoch and version.
+
+use super::{
+    Terms, buckets,
+    counters::Counters,
+    keys, names,
+    objects::{self, StoredObject},
+    segments::{self, Committed, Grant},
+    validate,
+    view::{Txn, View, ViewError},
+};
+use crate::{
+    Epoch, IntentId, SegmentId, Time, Version,
+    layout::SegmentLayout,
+    message::{MetaAnswer, MetaFault, PutBegun},
+};
+use serde::{Deserialize, Serialize};
+
+/// The most segments named by one request.
+pub const SEGMENTS_PER_REQUEST_MAX: u32 = 4096;
+/// The most segments of one put: 16 TiB in segments of 1 GiB.
+pub const SEGMENTS_PER_PUT_MAX: u32 = 16_384;
+/// The most puts given up in one step.
+const EXPIRE_MAX: usize = 256;
+
+/// A put that has begun, as stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Intent {
+    pub(super) bucket: String,
+    pub(super) key: String,
+    pub(super) version: Version,
+    pub(super) epoch: Epoch,
+    expires: Time,
+    /// Its segments as first and count of consecutive ones.
+    grants: Vec<(SegmentId, u32)>,
+}
+
+impl Intent {
+    /// Whether `segment` was named for this put.
+    pub(super) fn has(&self, segment: SegmentId) -> bool {
+        let after = self.grants.partition_point(|&(first, _)| first <= segment);
+        after > 0 && segment.0 - self.grants[after - 1].0.0 < u64::from(self.grants[after - 1].1)
+    }
+
+    fn segments(&self) -> u32 {
+        self.grants.iter().map(|&(_, count)| count).sum()
+    }
+
+    /// Names `count` more segments.
+    fn grant(
+        &mut self,
+        txn: &mut Txn<'_>,
+        id: IntentId,
+        counters: &mut Counters,
+        count: u32,
+    ) -> Vec<SegmentId> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let first = counters.segments(count);
+        keys::write(txn, keys::grant(last_of(first, count)), &Grant { first, intent: id });
+        self.grants.push((first, count));
+        (first.0..first.0 + u64::from(count)).map(SegmentId).collect()
+    }
+}
+
+/// Begins a put.
+pub(super) fn begin(
+    txn: &mut Txn<'_>,
+    now: Time,
+    terms: &Terms,
+    bucket: &str,
+    key: &str,
+    segments: u32,
+) -> Result<MetaAnswer, MetaFault> {
+    names::check_key(key)?;
+    let policy = buckets::read(txn, bucket)?.policy;
+    check_count(0, segments)?;
+    let mut counters = Counters::read(txn)?;
+    let fresh = counters.put();
+    let mut intent = Intent {
+        bucket: bucket.to_owned(),
+        key: key.to_owned(),
+        version: fresh.version,
+        epoch: fresh.epoch,
+        expires: now + terms.lease,
+        grants: Vec::new(),
+    };
+    let segments = intent.grant(txn, fresh.intent, &mut counters, segments);
+    counters.write(txn);
+    txn.put(keys::intent_expiry(intent.expires, fresh.intent), Vec::new());
+    keys::write(txn, keys::intent(fresh.intent), &intent);
+    Ok(MetaAnswer::Begun(PutBegun {
+        intent: fresh.intent,
+        version: fresh.version,
+        epoch: fresh.epoch,
+        segments,
+        policy,
+        lease_ms: u32::try_from(terms.lease.as_millis()).unwrap_or(u32::MAX),
+    }))
+}
+
+/// Names more segments for a put.
+pub(super) fn more(
+    txn: &mut Txn<'_>,
+    now: Time,
+    id: IntentId,
+    segments: u32,
+) -> Result<MetaAnswer, MetaFault> {
+    let mut intent = live(txn, now, id)?;
+    check_count(intent.segments(), segments)?;
+    let mut counters = Counters::read(txn)?;
+    let named = intent.grant(txn, id, &mut counters, segments);
+    counters.write(txn);
+    keys::write(txn, keys::intent(id), &intent);
+    Ok(MetaAnswer::Segments(named))
+}
+
+/// Keeps a put alive for another lease.
+pub(super) fn renew(
+    txn: &mut Txn<'_>,
+    now: Time,
+    terms: &Terms,
+    id: IntentId,
+) -> Result<MetaAnswer, MetaFault> {
+    let mut intent = live(txn, now, id)?;
+    txn.delete(keys::intent_expiry(intent.expires, id));
+    intent.expires = intent.expires.max(now + terms.lease);
+    txn.put(keys::intent_expiry(intent.expires, id), Vec::new());
+    keys::write(txn, keys::intent(id), &intent);
+    Ok(MetaAnswer::Done)
+}
+
+/// Makes a put's version visible in place of the one before, whose segments are gone.
+pub(super) fn commit(
+    txn: &mut Txn<'_>,
+    now: Time,
+    id: IntentId,
+    size: u64,
+    layouts: &[SegmentLayout],
+) -> Result<MetaAnswer, MetaFault> {
+    let intent = live(txn, now, id)?;
+    let policy = buckets::read(txn, &intent.bucket)?.policy;
+    validate::layouts(txn, &intent, &policy, size, layouts)?;
+    let replaced = match objects::read(txn, &intent.bucket, &intent.key)? {
+        Some(previous) => segments::take(txn, &previous.segments)?,
+        None => Vec::new(),
+    };
+    for layout in layouts {
+        let (bucket, key) = (intent.bucket.clone(), intent.key.clone());
+        keys::write(txn, keys::segment(layout.segment), &Committed { bucket, key, layout: layout.clone() });
+    }
+    let segments = layouts.iter().map(|layout| layout.segment).collect();
+    let object = StoredObject { size, version: intent.version, committed: now, segments };
+    keys::write(txn, keys::object(&intent.bucket, &intent.key), &object);
+    end(txn, id, &intent);
+    Ok(MetaAnswer::Committed { version: intent.version, replaced })
+}
+
+/// Gives a put up. Refused where it is over: it may have committed.
+pub(super) fn abort(txn: &mut Txn<'_>, id: IntentId) -> Result<MetaAnswer, MetaFault> {
+    // An ended lease is no reason to refuse: the put is over either way.
+    let intent = read(txn, id)?.ok_or(MetaFault::IntentOver(id))?;
+    end(txn, id, &intent);
+    Ok(MetaAnswer::Done)
+}
+
+/// Gives up puts whose lease has ended: how many, and whether more are due.
+pub(super) fn expire(txn: &mut Txn<'_>, now: Time) -> Result<(usize, bool), ViewError> {
+    let (from, to) = keys::expired_intents(now);
+    let due = txn.scan(&from, &to, EXPIRE_MAX)?;
+    for (expiry_key, _) in &due {
+        let id = keys::expired_intent(expiry_key)?;
+        if let Some(intent) = read(txn, id)? {
+            end(txn, id, &intent);
+        }
+        txn.delete(expiry_key.clone());
+    }
+    Ok((due.len(), due.len() == EXPIRE_MAX))
+}
+
+/// Takes a put's own records away; segments that were not committed are gone with them.
+fn end(txn: &mut Txn<'_>, id: IntentId, intent: &Intent) {
+    txn.delete(keys::intent(id));
+    txn.delete(keys::intent_expiry(intent.expires, id));
+    for &(first, count) in &intent.grants {
+        txn.delete(keys::grant(last_of(first, count)));
+    }
+}
+
+fn live(view: &dyn View, now: Time, id: IntentId) -> Result<Intent, MetaFault> {
+    read(view, id)?.filter(|intent| now < intent.expires).ok_or(MetaFault::IntentOver(id))
+}
+
+fn read(view: &dyn View, id: IntentId) -> Result<Option<Intent>, ViewError> {
+    keys::read(view, "intent", &keys::intent(id))
+}
+
+fn check_count(named: u32, more: u32) -> Result<(), MetaFault> {
+    if more > SEGMENTS_PER_REQUEST_MAX || named.saturating_add(more) > SEGMENTS_PER_PUT_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "{more} more segments for a put that has {named}: at most {SEGMENTS_PER_REQUEST_MAX} at a time and \
+             {SEGMENTS_PER_PUT_MAX} in all are allowed"
+        )));
+    }
+    Ok(())
+}
+
+fn last_of(first: SegmentId, count: u32) -> SegmentId {
+    debug_assert!(count > 0, "a grant of no segments");
+    SegmentId(first.0 + u64::from(count) - 1)
+}

@@ -1,0 +1,222 @@
+//! How records are named and written in the store. Byte order of keys is the order of what they name.
+//!
+//! ```text
+//!  tag   rest of the key                               value
+//!  0x00  -                                             Cluster { format, cluster }
+//!  0x01  -                                             Counters { version, segment, intent, epoch, buckets }
+//!  0x10  bucket                                        bucket record
+//!  0x20  bucket, 0x00, key                             object record
+//!  0x30  segment u64                                   layout of a committed segment
+//!  0x40  intent u64                                    intent
+//!  0x41  expiry ns u64, intent u64                     - (leases in order of their end)
+//!  0x42  last segment u64 of a grant                   Grant { first, intent }
+//!  0x50  client u128, count u64                        answered request
+//!  0x51  answered ns u64, client u128, count u64       - (answers in order of age)
+//!  0x60  node u128                                     node record
+//!  0x61  device u128                                   node that serves it
+//! ```
+//!
+//! Integers in keys are big-endian. A value is [`FORMAT`], the CRC-32C of key and body (4 bytes,
+//! little-endian), and the body as `postcard`: a store that does not check what it reads back cannot give a damaged
+//! record for a good one, nor one record for another. A grant is filed under its
+//! *last* segment, so that a forward scan from any of its segments finds it first.
+//!
+//! Invariants: bucket names and keys hold no NUL, so an object's key begins with no other bucket's prefix; UTF-8
+//! holds no 0xFF, so a prefix's last byte plus one bounds it.
+
+use super::view::{Key, Txn, Value, View, ViewError};
+use crate::{DeviceId, IntentId, NodeId, RequestId, SegmentId, Time};
+use crc_fast::{CrcAlgorithm, Digest};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Version of the records' format; first byte of every value.
+pub const FORMAT: u8 = 1;
+
+/// The cluster's own record.
+pub(super) fn cluster() -> Key {
+    vec![0x00]
+}
+
+/// The counters.
+pub(super) fn counters() -> Key {
+    vec![0x01]
+}
+
+const BUCKET: u8 = 0x10;
+const OBJECT: u8 = 0x20;
+const SEGMENT: u8 = 0x30;
+const INTENT: u8 = 0x40;
+const INTENT_EXPIRY: u8 = 0x41;
+const GRANT: u8 = 0x42;
+const REQUEST: u8 = 0x50;
+const REQUEST_AGE: u8 = 0x51;
+const NODE: u8 = 0x60;
+const DEVICE: u8 = 0x61;
+
+fn key(tag: u8, parts: &[&[u8]]) -> Key {
+    let mut key = Key::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
+    key.push(tag);
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+/// A bucket's record.
+pub(super) fn bucket(name: &str) -> Key {
+    key(BUCKET, &[name.as_bytes()])
+}
+
+/// From and to of all buckets.
+pub(super) fn buckets() -> (Key, Key) {
+    (vec![BUCKET], vec![BUCKET + 1])
+}
+
+/// An object's record.
+pub(super) fn object(bucket: &str, object: &str) -> Key {
+    key(OBJECT, &[bucket.as_bytes(), &[0], object.as_bytes()])
+}
+
+/// From and to of a bucket's objects whose keys begin with `prefix` and come after `after`.
+pub(super) fn objects(bucket: &str, prefix: &str, after: Option<&str>) -> (Key, Key) {
+    let first = key(OBJECT, &[bucket.as_bytes(), &[0], prefix.as_bytes()]);
+    let mut end = first.clone();
+    let last = end.last_mut().expect("a key has a tag");
+    // The NUL after the bucket or a byte of UTF-8: never 0xff.
+    *last += 1;
+    // The smallest key above `after` is `after` and a zero byte.
+    let next = after.map(|after| key(OBJECT, &[bucket.as_bytes(), &[0], after.as_bytes(), &[0]]));
+    (next.map_or(first.clone(), |next| next.max(first)), end)
+}
+
+/// The key of an object, from its record's key in `bucket`.
+pub(super) fn object_key<'k>(bucket: &str, stored: &'k [u8]) -> Result<&'k str, ViewError> {
+    let damaged = || ViewError::Damaged { what: "object key", length: stored.len() };
+    core::str::from_utf8(stored.get(bucket.len() + 2..).ok_or_else(damaged)?).map_err(|_| damaged())
+}
+
+/// The layout of a committed segment.
+pub(super) fn segment(segment: SegmentId) -> Key {
+    key(SEGMENT, &[&segment.0.to_be_bytes()])
+}
+
+/// An intent.
+pub(super) fn intent(intent: IntentId) -> Key {
+    key(INTENT, &[&intent.0.to_be_bytes()])
+}
+
+/// The end of an intent's lease.
+pub(super) fn intent_expiry(expires: Time, intent: IntentId) -> Key {
+    key(INTENT_EXPIRY, &[&expires.0.to_be_bytes(), &intent.0.to_be_bytes()])
+}
+
+/// From and to of leases that ended at `now` or before.
+pub(super) fn expired_intents(now: Time) -> (Key, Key) {
+    (vec![INTENT_EXPIRY], key(INTENT_EXPIRY, &[&now.0.saturating_add(1).to_be_bytes()]))
+}
+
+/// The intent of a key of [`expired_intents`].
+pub(super) fn expired_intent(stored: &[u8]) -> Result<IntentId, ViewError> {
+    let bytes = stored.get(9..17).and_then(|bytes| bytes.try_into().ok());
+    let damaged = ViewError::Damaged { what: "lease key", length: stored.len() };
+    bytes.map(|bytes| IntentId(u64::from_be_bytes(bytes))).ok_or(damaged)
+}
+
+/// A grant of segments, by the last of them.
+pub(super) fn grant(last: SegmentId) -> Key {
+    key(GRANT, &[&last.0.to_be_bytes()])
+}
+
+/// From and to in which the first entry is the grant that may hold `segment`.
+pub(super) fn grants_from(segment: SegmentId) -> (Key, Key) {
+    (grant(segment), vec![GRANT + 1])
+}
+
+/// A request that was answered.
+pub(super) fn request(id: RequestId) -> Key {
+    key(REQUEST, &[&id.client.to_be_bytes(), &id.count.to_be_bytes()])
+}
+
+/// When a request was answered.
+pub(super) fn request_age(answered: Time, id: RequestId) -> Key {
+    key(REQUEST_AGE, &[&answered.0.to_be_bytes(), &id.client.to_be_bytes(), &id.count.to_be_bytes()])
+}
+
+/// From and to of requests answered at `until` or before.
+pub(super) fn old_requests(until: Time) -> (Key, Key) {
+    (vec![REQUEST_AGE], key(REQUEST_AGE, &[&until.0.saturating_add(1).to_be_bytes()]))
+}
+
+/// The request of a key of [`old_requests`].
+pub(super) fn old_request(stored: &[u8]) -> Result<RequestId, ViewError> {
+    let client = stored.get(9..25).and_then(|bytes| bytes.try_into().ok()).map(u128::from_be_bytes);
+    let count = stored.get(25..33).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
+    match (client, count) {
+        (Some(client), Some(count)) => Ok(RequestId { client, count }),
+        _ => Err(ViewError::Damaged { what: "request age key", length: stored.len() }),
+    }
+}
+
+/// A node's record.
+pub(super) fn node(node: NodeId) -> Key {
+    key(NODE, &[&node.0.to_be_bytes()])
+}
+
+/// From and to of all nodes.
+pub(super) fn nodes() -> (Key, Key) {
+    (vec![NODE], vec![NODE + 1])
+}
+
+/// Which node serves a device.
+pub(super) fn device(device: DeviceId) -> Key {
+    key(DEVICE, &[&device.0.to_be_bytes()])
+}
+
+/// The head of a value: format and checksum.
+const HEAD_BYTES: usize = 5;
+
+/// A value as stored at `key`.
+fn value<T: Serialize>(key: &[u8], record: &T) -> Value {
+    let body = crate::message::encode(record);
+    let mut value = Value::with_capacity(HEAD_BYTES + body.len());
+    value.push(FORMAT);
+    value.extend(sum(key, &body).to_le_bytes());
+    value.extend(body);
+    value
+}
+
+/// Reads the value stored at `key`.
+pub(super) fn parse<T: DeserializeOwned>(
+    what: &'static str,
+    key: &[u8],
+    value: &[u8],
+) -> Result<T, ViewError> {
+    let damaged = ViewError::Damaged { what, length: value.len() };
+    match value.split_at_checked(HEAD_BYTES) {
+        Some(([FORMAT, stored @ ..], body)) if stored == sum(key, body).to_le_bytes() => {
+            crate::message::decode(body).map_err(|_| damaged)
+        }
+        _ => Err(damaged),
+    }
+}
+
+/// CRC-32C of key and body.
+fn sum(key: &[u8], body: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(key);
+    digest.update(body);
+    u32::try_from(digest.finalize()).expect("a CRC-32 has 32 bits")
+}
+
+/// Reads the record at `key`, if there is one.
+pub(super) fn read<T: DeserializeOwned>(
+    view: &dyn View,
+    what: &'static str,
+    key: &[u8],
+) -> Result<Option<T>, ViewError> {
+    view.get(key)?.map(|value| parse(what, key, &value)).transpose()
+}
+
+/// Writes a record.
+pub(super) fn write<T: Serialize>(txn: &mut Txn<'_>, key: Key, record: &T) {
+    let value = value(&key, record);
+    txn.put(key, value);
+}

@@ -1,0 +1,151 @@
+//! Cores that govern: namespace, versions, intents, leases and the registry of devices, over a key-value view.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | [`view`], `keys` | what a store offers; how records are named in it |
+//! | [`names`] | which bucket names and keys are allowed |
+//! | `buckets`, `objects` | buckets and their feasibility; lookup, listing, removal |
+//! | `intents`, `validate` | puts: begin, lease, commit, abort; what a layout must be to be committed |
+//! | `segments` | what became of a segment, for the sweep of the storage servers |
+//! | `requests` | each mutating request takes effect once and answers the same when asked again |
+//! | `registry` | storage servers and devices; who is alive |
+//!
+//! The driver calls [`change`] in a [`Txn`] and applies its writes atomically, and [`ask`] on any consistent [`View`];
+//! at each tick it calls [`expire`] until nothing more is due. None of them performs I/O, reads a clock or draws a
+//! number. A transaction reads and writes at most about three records for each segment of one put
+//! ([`SEGMENTS_PER_PUT_MAX`]).
+//!
+//! Invariants: a version is visible whole or not at all; a segment is pending, committed by exactly one object, or
+//! gone for good; a number once given out is never given out again.
+
+mod buckets;
+mod counters;
+mod intents;
+mod keys;
+pub mod names;
+mod objects;
+mod registry;
+mod requests;
+mod segments;
+mod validate;
+pub mod view;
+
+pub use buckets::BUCKETS_MAX;
+pub use counters::{cluster, establish};
+pub use intents::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX};
+pub use keys::FORMAT;
+pub use registry::{ADDRESS_BYTES_MAX, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness, heartbeat};
+pub use validate::{BLOCKS_PER_ORIGINAL_MAX, LAYOUTS_BYTES_MAX};
+pub use view::{MemoryStore, Txn, View, ViewError, Writes, transact};
+
+use crate::{
+    RequestId, Time,
+    message::{Change, MetaAnswer, MetaFault, Query},
+};
+use core::time::Duration;
+
+/// How long things are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// A put is given up this long after it was begun or last renewed.
+    pub lease: Duration,
+    /// A request's answer is kept this long: a client asks again within it or takes the outcome as unknown.
+    pub answers_kept: Duration,
+}
+
+impl Default for Terms {
+    /// A lease of 30 s, so that a client that renews every 10 s survives two lost renewals or a restart of the
+    /// server; answers for 10 minutes, longer than any client goes on asking. Both picked by eye.
+    fn default() -> Self {
+        Self { lease: Duration::from_secs(30), answers_kept: Duration::from_secs(600) }
+    }
+}
+
+/// Carries out one change, once: under an `id` that was answered before, gives that answer and changes nothing.
+///
+/// A refusal changes nothing but is remembered like any answer, so that a late second copy of a request cannot
+/// succeed after its sender was told that it failed.
+///
+/// # Errors
+/// What stands against the change. After [`MetaFault::Store`] the transaction is to be dropped.
+pub fn change(
+    txn: &mut Txn<'_>,
+    now: Time,
+    terms: &Terms,
+    liveness: &Liveness,
+    id: RequestId,
+    change: &Change,
+) -> Result<MetaAnswer, MetaFault> {
+    let digest = requests::Digest::of(change);
+    if let Some(answer) = requests::answered(txn, id, digest)? {
+        return answer;
+    }
+    let answer = dispatch(txn, now, terms, liveness, change);
+    match &answer {
+        Err(MetaFault::Store(_)) => {
+            txn.clear();
+            return answer;
+        }
+        Err(_) => txn.clear(),
+        Ok(_) => {}
+    }
+    requests::remember(txn, now, id, digest, &answer);
+    answer
+}
+
+fn dispatch(
+    txn: &mut Txn<'_>,
+    now: Time,
+    terms: &Terms,
+    liveness: &Liveness,
+    change: &Change,
+) -> Result<MetaAnswer, MetaFault> {
+    match change {
+        Change::CreateBucket { bucket, policy } => buckets::create(txn, now, liveness, bucket, *policy),
+        Change::BeginPut { bucket, key, segments } => intents::begin(txn, now, terms, bucket, key, *segments),
+        Change::MoreSegments { intent, segments } => intents::more(txn, now, *intent, *segments),
+        Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
+        Change::Commit { intent, size, segments } => intents::commit(txn, now, *intent, *size, segments),
+        Change::Abort { intent } => intents::abort(txn, *intent),
+        Change::Remove { bucket, key } => objects::remove(txn, bucket, key),
+        Change::RegisterNode(record) => registry::register(txn, now, liveness, record),
+    }
+}
+
+/// Answers a query from a consistent view.
+///
+/// # Errors
+/// What stands against the answer.
+pub fn ask(view: &dyn View, now: Time, liveness: &Liveness, query: &Query) -> Result<MetaAnswer, MetaFault> {
+    match query {
+        Query::Lookup { bucket, key } => objects::lookup(view, bucket, key),
+        Query::List { bucket, prefix, after, limit } => {
+            objects::list(view, bucket, prefix, after.as_deref(), *limit)
+        }
+        Query::Bucket { bucket } => Ok(MetaAnswer::Bucket(buckets::read(view, bucket)?)),
+        Query::Buckets => buckets::all(view),
+        Query::Registry => registry::report(view, now, liveness),
+        Query::SegmentStates { segments, device } => segments::states(view, segments, *device),
+    }
+}
+
+/// What one step of [`expire`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Puts whose lease had ended, given up.
+    pub intents: usize,
+    /// Answers older than they are kept, forgotten.
+    pub answers: usize,
+    /// Whether more was due: call again.
+    pub more: bool,
+}
+
+/// Gives up puts whose lease has ended and forgets old answers; a bounded step.
+///
+/// # Errors
+/// When the store cannot be read or holds a damaged record; the transaction is then to be dropped.
+pub fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<Expired, ViewError> {
+    let (intents, more_intents) = intents::expire(txn, now)?;
+    let (answers, more_answers) = requests::expire(txn, now, terms)?;
+    Ok(Expired { intents, answers, more: more_intents || more_answers })
+}

@@ -1,0 +1,190 @@
+//! Storage servers and their devices. What they are is stored; that they live, and how their devices do, is only
+//! remembered ([`Liveness`]), for it changes every second and is learned again after a restart.
+//!
+//! Invariants: a device is served by at most one node; devices of another cluster never enter.
+
+use super::{
+    counters, keys,
+    view::{Txn, View, ViewError},
+};
+use crate::{
+    ClusterId, DeviceId, NodeId, Time,
+    message::{
+        DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState, Registry,
+    },
+};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most devices of one node.
+pub const DEVICES_PER_NODE_MAX: usize = 256;
+/// The most devices, and so the most nodes, of a cluster: a report of them all fits into one answer.
+pub const DEVICES_MAX: usize = 8192;
+/// The longest address or site name in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 255;
+
+/// Who was heard of when, and what they reported last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Liveness {
+    started: Time,
+    dead_after: Duration,
+    heard: BTreeMap<NodeId, Heard>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Heard {
+    at: Time,
+    devices: Vec<DeviceReport>,
+}
+
+impl Liveness {
+    /// Nobody was heard of yet. A node is dead once silent for `dead_after`; one that was not heard of since `started`
+    /// is given that long too, for it may just not have noticed that the server is back.
+    pub fn new(started: Time, dead_after: Duration) -> Self {
+        Self { started, dead_after, heard: BTreeMap::new() }
+    }
+
+    /// A node has registered: it lives, and what it reported before is void.
+    pub fn registered(&mut self, now: Time, node: NodeId) {
+        self.heard.insert(node, Heard { at: now, devices: Vec::new() });
+    }
+
+    /// Whether a registered node counts as alive.
+    pub fn is_alive(&self, node: NodeId, now: Time) -> bool {
+        now.since(self.heard.get(&node).map_or(self.started, |heard| heard.at)) < self.dead_after
+    }
+
+    /// Whether a node reported that a device of it has failed.
+    pub fn has_failed(&self, node: NodeId, device: DeviceId) -> bool {
+        let reports = self.heard.get(&node).map_or(&[][..], |heard| &heard.devices);
+        reports.iter().any(|report| report.device == device && report.health == DeviceHealth::Failed)
+    }
+}
+
+/// Takes a sign of life. A node that is not registered is told so and not remembered.
+///
+/// # Errors
+/// When the store cannot be read, or the heartbeat reports more devices than a node can have.
+pub fn heartbeat(
+    view: &dyn View,
+    now: Time,
+    liveness: &mut Liveness,
+    heartbeat: Heartbeat,
+) -> Result<MetaAnswer, MetaFault> {
+    let Heartbeat { node, mut devices } = heartbeat;
+    let Some(record) = read(view, node)? else { return Ok(MetaAnswer::Heard { registered: false }) };
+    let mut reported = BTreeSet::new();
+    // Only what it serves: a device that another node took over since is that node's to report.
+    devices.retain(|report| {
+        record.devices.iter().any(|&(device, _)| device == report.device) && reported.insert(report.device)
+    });
+    liveness.heard.insert(node, Heard { at: now, devices });
+    Ok(MetaAnswer::Heard { registered: true })
+}
+
+/// Registers a node and its devices, over what it registered before.
+pub(super) fn register(
+    txn: &mut Txn<'_>,
+    now: Time,
+    liveness: &Liveness,
+    record: &NodeRecord,
+) -> Result<MetaAnswer, MetaFault> {
+    let ours = cluster(txn)?;
+    if let Some(theirs) = record.cluster.filter(|&theirs| theirs != ours) {
+        return Err(MetaFault::ForeignCluster { ours, theirs });
+    }
+    check_record(txn, record)?;
+    for &(device, _) in &record.devices {
+        match keys::read::<NodeId>(txn, "device", &keys::device(device))? {
+            Some(node) if node != record.node && liveness.is_alive(node, now) => {
+                return Err(MetaFault::DeviceTaken { device, node });
+            }
+            Some(node) if node != record.node => release(txn, node, device)?,
+            _ => {}
+        }
+    }
+    if let Some(before) = read(txn, record.node)? {
+        before.devices.iter().for_each(|&(device, _)| txn.delete(keys::device(device)));
+    }
+    for &(device, _) in &record.devices {
+        keys::write(txn, keys::device(device), &record.node);
+    }
+    keys::write(txn, keys::node(record.node), &NodeRecord { cluster: Some(ours), ..record.clone() });
+    Ok(MetaAnswer::Done)
+}
+
+/// Every registered node with what was heard of it.
+pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<MetaAnswer, MetaFault> {
+    let state = |record: NodeRecord| {
+        let heard = liveness.heard.get(&record.node);
+        let silent = heard.map(|heard| u64::try_from(now.since(heard.at).as_millis()).unwrap_or(u64::MAX));
+        let devices = heard.map_or_else(Vec::new, |heard| heard.devices.clone());
+        NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record }
+    };
+    let nodes = nodes(view)?.into_iter().map(state).collect();
+    Ok(MetaAnswer::Registry(Registry { cluster: cluster(view)?, nodes }))
+}
+
+/// Every registered node.
+pub(super) fn nodes(view: &dyn View) -> Result<Vec<NodeRecord>, ViewError> {
+    let (from, to) = keys::nodes();
+    let entries = view.scan(&from, &to, DEVICES_MAX)?;
+    entries.iter().map(|(key, value)| keys::parse("node", key, value)).collect()
+}
+
+/// Whether a device is registered.
+pub(super) fn has_device(view: &dyn View, device: DeviceId) -> Result<bool, ViewError> {
+    Ok(view.get(&keys::device(device))?.is_some())
+}
+
+fn read(view: &dyn View, node: NodeId) -> Result<Option<NodeRecord>, ViewError> {
+    keys::read(view, "node", &keys::node(node))
+}
+
+fn cluster(view: &dyn View) -> Result<ClusterId, ViewError> {
+    counters::cluster(view)?.ok_or(ViewError::Damaged { what: "missing cluster", length: 0 })
+}
+
+/// Takes a device from a node that is silent.
+fn release(txn: &mut Txn<'_>, node: NodeId, device: DeviceId) -> Result<(), ViewError> {
+    if let Some(mut record) = read(txn, node)? {
+        record.devices.retain(|&(held, _)| held != device);
+        keys::write(txn, keys::node(node), &record);
+    }
+    Ok(())
+}
+
+fn check_record(view: &dyn View, record: &NodeRecord) -> Result<(), MetaFault> {
+    let distinct: BTreeSet<DeviceId> = record.devices.iter().map(|&(device, _)| device).collect();
+    if distinct.len() != record.devices.len() {
+        return Err(MetaFault::Invalid(
+            "a device is listed twice: two directories hold copies of it".to_owned(),
+        ));
+    }
+    if record.devices.len() > DEVICES_PER_NODE_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "{} devices on one node, at most {DEVICES_PER_NODE_MAX} are allowed",
+            record.devices.len()
+        )));
+    }
+    for (what, text) in [("address", &record.address), ("site", &record.site)] {
+        if text.len() > ADDRESS_BYTES_MAX {
+            return Err(MetaFault::Invalid(format!(
+                "the node's {what} has {} bytes, at most {ADDRESS_BYTES_MAX} are allowed",
+                text.len()
+            )));
+        }
+    }
+    if record.address.is_empty() {
+        return Err(MetaFault::Invalid("the node has no address".to_owned()));
+    }
+    // A node counts as one device at least, so that nodes without devices are bounded too.
+    let others = nodes(view)?.into_iter().filter(|other| other.node != record.node);
+    let registered: usize = others.map(|other| other.devices.len().max(1)).sum();
+    if registered + record.devices.len().max(1) > DEVICES_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "the cluster has {registered} devices, at most {DEVICES_MAX} fit"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! The choice of devices.
+
+use super::{
+    BLOCKS_PER_DEVICE_MIN, Candidate, DEVICES_DEFAULT_MAX, Plan, PlanError, Planned, Wanted, segments,
+};
+use crate::{
+    message::{DeviceHealth, Registry},
+    policy::{Domain, Policy},
+};
+use rand_core::Rng;
+use rand_pcg::Pcg64Mcg;
+use std::collections::BTreeMap;
+
+/// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
+/// registered: empty, its speed unknown.
+pub fn candidates(registry: &Registry) -> Vec<Candidate> {
+    let of_node = |node: &crate::message::NodeState| {
+        let reports: BTreeMap<_, _> = node.devices.iter().map(|report| (report.device, report)).collect();
+        let candidate = |&(device, capacity): &(crate::DeviceId, u64)| {
+            let report = reports.get(&device);
+            Candidate {
+                device,
+                node: node.record.node,
+                site: node.record.site.clone(),
+                free_bytes: report.map_or(capacity, |report| report.free_bytes),
+                queue_length: report.map_or(0, |report| report.queue_length),
+                read_bytes_per_s: report.map_or(0, |report| report.read_bytes_per_s),
+                write_bytes_per_s: report.map_or(0, |report| report.write_bytes_per_s),
+                alive: node.alive,
+                health: report.map_or(DeviceHealth::Ok, |report| report.health),
+            }
+        };
+        node.record.devices.iter().map(candidate).collect::<Vec<_>>()
+    };
+    registry.nodes.iter().flat_map(of_node).collect()
+}
+
+/// Whether the cluster as registered can meet `policy`: asked when a bucket is made. Nodes that are down and devices
+/// that are full count; they may come back.
+///
+/// # Errors
+/// [`PlanError::Unmet`] with what is missing.
+pub fn feasible(policy: &Policy, registry: &Registry) -> Result<(), PlanError> {
+    let all = candidates(registry);
+    enough_domains(policy, &all.iter().collect::<Vec<_>>())?;
+    let needed = devices_asked(policy).unwrap_or(1);
+    let available = count(all.len());
+    if available < needed {
+        return Err(PlanError::Unmet { domain: "devices", needed, available });
+    }
+    Ok(())
+}
+
+/// Chooses devices for `wanted` among `candidates`.
+///
+/// # Errors
+/// [`PlanError::Unmet`] when too few domains or devices can take data; [`PlanError::Space`] when what is to be stored
+/// does not fit on those that can.
+pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanError> {
+    let policy = &wanted.policy;
+    let segment = segments(wanted.length, policy)[0];
+    let block_bytes = u64::from(segment.geometry.block_bytes);
+    let originals = wanted.length.div_ceil(block_bytes).max(1);
+    // Not dead, failed, stalled, full; room for a block at least.
+    let healthy = |candidate: &&Candidate| candidate.alive && candidate.health == DeviceHealth::Ok;
+    let mut usable: Vec<&Candidate> =
+        candidates.iter().filter(healthy).filter(|candidate| candidate.free_bytes >= block_bytes).collect();
+    let free_bytes = candidates.iter().filter(healthy).map(|candidate| candidate.free_bytes).sum();
+    let least_bytes = (wanted.length as f64 * (1.0 + redundancy(policy, segment.scheme))) as u64;
+    let full = candidates.iter().any(|candidate| candidate.alive && candidate.health == DeviceHealth::Full);
+    if let Err(unmet) = enough_domains(policy, &usable) {
+        // Where room is what is missing, say so: more devices of the same fullness would not help.
+        let serving = |c: &&Candidate| c.alive && matches!(c.health, DeviceHealth::Ok | DeviceHealth::Full);
+        let roomy = enough_domains(policy, &candidates.iter().filter(serving).collect::<Vec<_>>()).is_ok();
+        let short = full || candidates.iter().any(|c| healthy(&c) && c.free_bytes < block_bytes);
+        return Err(if roomy && short {
+            PlanError::Space { needed_bytes: least_bytes, free_bytes }
+        } else {
+            unmet
+        });
+    }
+
+    let speeds = Speeds::of(&usable);
+    let mut count_wanted = how_many(policy, wanted, &usable, &speeds, originals, segment.scheme);
+    rank(&mut usable, policy.domain(), &speeds, wanted.seed);
+
+    // A share goes by speed; a device without room for its share makes way for the next, which makes shares larger.
+    loop {
+        let stored = stored_blocks(policy, segment.scheme, originals, &usable, count_wanted);
+        let chosen = &usable[..count_wanted];
+        let total_speed: f64 = chosen.iter().map(|candidate| speeds.write(candidate)).sum();
+        let even = segment.scheme != super::Scheme::Rateless;
+        let share = |candidate: &Candidate| {
+            if even { 1.0 / chosen.len() as f64 } else { speeds.write(candidate) / total_speed }
+        };
+        let needed =
+            |candidate: &Candidate| (stored as f64 * share(candidate) * block_bytes as f64).ceil() as u64;
+        let tight = chosen.iter().position(|candidate| candidate.free_bytes < needed(candidate));
+        if let Some(position) = tight {
+            // N floats: one that fills up is left by the writer. Only a stripe needs every share to fit, but no plan
+            // is made that cannot fit as a whole.
+            let room: u64 = usable.iter().map(|candidate| candidate.free_bytes).sum();
+            if room < stored * block_bytes {
+                return Err(PlanError::Space { needed_bytes: stored * block_bytes, free_bytes });
+            }
+            if usable.len() > 1 && (segment.scheme == super::Scheme::Striped || usable.len() > count_wanted) {
+                let mut rest = usable.clone();
+                rest.remove(position);
+                if enough_domains(policy, &rest).is_ok() {
+                    count_wanted = count_wanted.min(rest.len());
+                    usable = rest;
+                    continue;
+                }
+            }
+            if segment.scheme == super::Scheme::Striped {
+                return Err(PlanError::Space { needed_bytes: stored * block_bytes, free_bytes });
+            }
+        }
+        let shares: Vec<f64> = chosen.iter().map(|candidate| share(candidate)).collect();
+        return Ok(number_domains(policy.domain(), &usable, &shares, &speeds));
+    }
+}
+
+/// D as the planner counts it.
+fn redundancy(policy: &Policy, scheme: super::Scheme) -> f64 {
+    match (policy, scheme) {
+        (Policy::Rateless(rateless), super::Scheme::Rateless) => rateless.redundancy,
+        (_, super::Scheme::Replicated) => f64::from(policy.tolerate()),
+        _ => 0.0,
+    }
+}
+
+/// Blocks that will be stored on the first `devices` of `usable`: what D asks for, or f where its domains are few.
+fn stored_blocks(
+    policy: &Policy,
+    scheme: super::Scheme,
+    originals: u64,
+    usable: &[&Candidate],
+    devices: usize,
+) -> u64 {
+    let by_redundancy = 1.0 + redundancy(policy, scheme);
+    let f = f64::from(policy.tolerate());
+    let domains = count_domains(policy.domain(), &usable[..devices]) as f64;
+    let by_loss = match scheme {
+        super::Scheme::Rateless if domains > f => domains / (domains - f),
+        _ => 1.0,
+    };
+    (originals as f64 * by_redundancy.max(by_loss)).ceil() as u64
+}
+
+fn how_many(
+    policy: &Policy,
+    wanted: &Wanted,
+    usable: &[&Candidate],
+    speeds: &Speeds,
+    originals: u64,
+    scheme: super::Scheme,
+) -> usize {
+    let domains = policy.tolerate() as usize + 1;
+    if scheme == super::Scheme::Replicated {
+        return domains;
+    }
+    if let Some(asked) = devices_asked(policy) {
+        return (asked as usize).clamp(domains.min(usable.len()), usable.len());
+    }
+    // Enough domains that f costs no more room than D allows: d / (d - f) <= 1 + D.
+    let (d, f) = (redundancy(policy, scheme), f64::from(policy.tolerate()));
+    let roomy = if d > 0.0 { (f * (1.0 + d) / d - 1e-9).ceil() as usize } else { domains };
+    let least = domains.max(roomy.min(usable.len()));
+    let by_bandwidth = match wanted.bandwidth_bytes_per_s {
+        Some(bandwidth) if speeds.mean > 0.0 => (bandwidth as f64 / speeds.mean).ceil() as usize,
+        _ => DEVICES_DEFAULT_MAX as usize,
+    };
+    let blocks = (originals as f64 * (1.0 + d)) as usize;
+    let by_blocks = blocks / BLOCKS_PER_DEVICE_MIN as usize;
+    by_bandwidth.min(by_blocks).max(least).clamp(1, usable.len())
+}
+
+fn devices_asked(policy: &Policy) -> Option<u32> {
+    match policy {
+        Policy::Rateless(rateless) => rateless.devices,
+        Policy::Stripe(stripe) => stripe.devices,
+    }
+}
+
+/// Measured speeds; the median stands in where none was measured.
+struct Speeds {
+    median: f64,
+    mean: f64,
+}
+
+impl Speeds {
+    fn of(usable: &[&Candidate]) -> Self {
+        let mut known: Vec<u64> =
+            usable.iter().map(|candidate| candidate.write_bytes_per_s).filter(|&speed| speed > 0).collect();
+        known.sort_unstable();
+        let median = known.get(known.len() / 2).map_or(0.0, |&speed| speed as f64);
+        let unknown = (usable.len() - known.len()) as f64;
+        let mean = (known.iter().sum::<u64>() as f64 + unknown * median) / usable.len().max(1) as f64;
+        Self { median, mean }
+    }
+
+    /// In bytes per second; 1 for all when none was measured, so that shares come out equal.
+    fn write(&self, candidate: &Candidate) -> f64 {
+        match candidate.write_bytes_per_s {
+            0 => self.median.max(1.0),
+            speed => speed as f64,
+        }
+    }
+}
+
+/// Sorts best first, taking failure domains, nodes and sites in turn.
+fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, seed: u64) {
+    let roomiest = usable.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(1).max(1) as f64;
+    let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5eed);
+    let mut scored: Vec<(f64, &Candidate)> = usable
+        .iter()
+        .map(|&candidate| {
+            // Speed as left by the queue, favouring room; the tenth of chance mixes equals (§5.3.1: mixed selection).
+            let load = 1.0 + f64::from(candidate.queue_length) / 4.0;
+            let room = 0.5 + 0.5 * candidate.free_bytes as f64 / roomiest;
+            let chance = 0.95 + 0.1 * (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            (speeds.write(candidate) / load * room * chance, candidate)
+        })
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
+    // The n-th best of a node comes after the (n - 1)-th best of every other node.
+    let mut by_node: BTreeMap<_, u32> = BTreeMap::new();
+    let mut turns: Vec<(u32, &Candidate)> = scored
+        .iter()
+        .map(|&(_, candidate)| {
+            let turn = by_node.entry(candidate.node).or_default();
+            *turn += 1;
+            (*turn, candidate)
+        })
+        .collect();
+    turns.sort_by_key(|&(turn, _)| turn);
+    let mut by_site: BTreeMap<(u32, &str), u32> = BTreeMap::new();
+    let mut keyed: Vec<((u32, u32), &Candidate)> = turns
+        .into_iter()
+        .map(|(turn, candidate)| {
+            // Sites as domains take turns over all their devices; otherwise within each round of nodes.
+            let round = if domain == Domain::Site { 0 } else { turn };
+            let site = by_site.entry((round, candidate.site.as_str())).or_default();
+            *site += 1;
+            ((round, *site), candidate)
+        })
+        .collect();
+    keyed.sort_by_key(|&(key, _)| key);
+    *usable = keyed.into_iter().map(|(_, candidate)| candidate).collect();
+}
+
+fn enough_domains(policy: &Policy, usable: &[&Candidate]) -> Result<(), PlanError> {
+    let needed = policy.tolerate() + 1;
+    let available = count(count_domains(policy.domain(), usable));
+    let domain = match policy.domain() {
+        Domain::Device => "devices",
+        Domain::Node => "nodes",
+        Domain::Site => "sites",
+    };
+    if available < needed { Err(PlanError::Unmet { domain, needed, available }) } else { Ok(()) }
+}
+
+fn domain_name(domain: Domain, candidate: &Candidate) -> (u128, &str) {
+    match domain {
+        Domain::Device => (candidate.device.0, ""),
+        Domain::Node => (candidate.node.0, ""),
+        Domain::Site => (0, &candidate.site),
+    }
+}
+
+fn count_domains(domain: Domain, usable: &[&Candidate]) -> usize {
+    let mut names: Vec<_> = usable.iter().map(|candidate| domain_name(domain, candidate)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.len()
+}
+
+/// Numbers the domains in the order they appear; the first `shares.len()` devices are used, the others are spares.
+fn number_domains(domain: Domain, usable: &[&Candidate], shares: &[f64], speeds: &Speeds) -> Plan {
+    let mut numbers: BTreeMap<(u128, &str), u32> = BTreeMap::new();
+    let mut planned: Vec<Planned> = usable
+        .iter()
+        .enumerate()
+        .map(|(position, candidate)| {
+            let next = count(numbers.len());
+            Planned {
+                device: candidate.device,
+                node: candidate.node,
+                domain: *numbers.entry(domain_name(domain, candidate)).or_insert(next),
+                share: shares.get(position).copied().unwrap_or(0.0),
+                write_bytes_per_s: match candidate.write_bytes_per_s {
+                    0 => speeds.median as u64,
+                    speed => speed,
+                },
+            }
+        })
+        .collect();
+    let spares = planned.split_off(shares.len());
+    Plan { devices: planned, spares, domains: count(numbers.len()) }
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}

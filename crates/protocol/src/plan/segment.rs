@@ -1,0 +1,82 @@
+//! How an object is cut into segments, and the code of each.
+
+use super::Scheme;
+use crate::{
+    layout::{CodeKind, CodeSpec, Geometry, REPLICATED_BELOW_BYTES, SEGMENT_BYTES_MAX},
+    policy::{Policy, RatelessCode},
+};
+use steadfast_codes::rateless::{Code, CodeError, Kind};
+
+/// One segment of an object that is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SegmentPlan {
+    /// Where in the object it begins, in bytes.
+    pub offset: u64,
+    /// Bytes of the object that it holds; 0 only for an empty object.
+    pub length: u64,
+    /// Its pieces.
+    pub geometry: Geometry,
+    /// Which code.
+    pub code: CodeKind,
+    /// How it is written and read.
+    pub scheme: Scheme,
+}
+
+/// Cuts an object of `length` bytes: small ones under `rateless` are one block, replicated; larger ones are coded
+/// segments of at most [`SEGMENT_BYTES_MAX`], the last two of equal size so that none is tiny. A stripe is cut alike
+/// and never replicated. There is always at least one segment: an empty object has one, of one padded block.
+pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
+    let (code, scheme) = match policy {
+        Policy::Rateless(_) if length < REPLICATED_BELOW_BYTES => {
+            let geometry = Geometry::replicated(length);
+            let (code, scheme) = (CodeKind::Replicated, Scheme::Replicated);
+            return vec![SegmentPlan { offset: 0, length, geometry, code, scheme }];
+        }
+        Policy::Rateless(rateless) => (
+            match rateless.code {
+                RatelessCode::Mix => CodeKind::Mix,
+                RatelessCode::Lt { c, delta } => CodeKind::Lt { c, delta },
+            },
+            Scheme::Rateless,
+        ),
+        Policy::Stripe(_) => (CodeKind::Replicated, Scheme::Striped),
+    };
+    let segment = |offset: u64, length: u64| {
+        let geometry = Geometry::coded(length.max(1));
+        SegmentPlan { offset, length, geometry, code, scheme }
+    };
+    let mut cut = Vec::new();
+    let mut offset = 0;
+    while length - offset > SEGMENT_BYTES_MAX {
+        let left = length - offset;
+        // With two left, halves: the first rounded up to the largest block so that only the last one is padded.
+        let half = left.div_ceil(2).next_multiple_of(crate::layout::BLOCK_BYTES_MAX.into());
+        let take = if left < 2 * SEGMENT_BYTES_MAX { half } else { SEGMENT_BYTES_MAX };
+        cut.push(segment(offset, take));
+        offset += take;
+    }
+    if cut.is_empty() || offset < length {
+        cut.push(segment(offset, length - offset));
+    }
+    cut
+}
+
+impl SegmentPlan {
+    /// The segment's code from `seed`, with its written form. For LT the first seed derived from it whose first
+    /// (1 + D) K blocks decode is taken (dissertation §5.2.3).
+    ///
+    /// # Errors
+    /// When no seed gives a code that decodes: D too small for the LT parameters.
+    pub fn code(&self, seed: u64, redundancy: f64) -> Result<(CodeSpec, Code), CodeError> {
+        let originals = self.geometry.originals;
+        let code = match self.code {
+            CodeKind::Replicated => Code::new(Kind::Replicated, originals, seed)?,
+            CodeKind::Mix => Code::new(Kind::Mix, originals, seed)?,
+            CodeKind::Lt { c, delta } => {
+                let stored = (f64::from(originals) * (1.0 + redundancy.max(0.0))).ceil() as u32;
+                Code::checked(Kind::Lt { c, delta }, originals, seed, stored)?
+            }
+        };
+        Ok((CodeSpec { kind: self.code, originals, seed: code.seed() }, code))
+    }
+}

@@ -1,0 +1,280 @@
+//! How a bucket's data is protected and reached. A policy is text for people (`rateless:redundancy=0.5,tolerate=2`)
+//! and a value for the cores; the words are the papers' (dissertation §5.3.2 for the redundancy D = N/K - 1).
+
+use core::{fmt, str::FromStr};
+use serde::{Deserialize, Serialize};
+
+/// The policy of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Policy {
+    /// Coded blocks on many devices, the first that arrive are enough (RobuSTore).
+    Rateless(Rateless),
+    /// RAID-0: every block once, no failure survived. The baseline of dissertation ch. 6.
+    Stripe(Stripe),
+}
+
+/// Parameters of [`Policy::Rateless`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rateless {
+    /// Which rateless code makes the blocks.
+    pub code: RatelessCode,
+    /// D: blocks stored beyond K, as a share of K; at least this, more where `tolerate` asks for it.
+    pub redundancy: f64,
+    /// f: failure domains whose loss every acknowledged object survives.
+    pub tolerate: u32,
+    /// What counts as one failure domain.
+    pub domain: Domain,
+    /// Devices an object is spread over; the planner's choice when absent.
+    pub devices: Option<u32>,
+}
+
+/// Parameters of [`Policy::Stripe`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stripe {
+    /// Devices an object is spread over; the planner's choice when absent.
+    pub devices: Option<u32>,
+}
+
+/// The rateless codes a bucket can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RatelessCode {
+    /// Systematic, inactivation decoding, near-ideal reception overhead. The default.
+    Mix,
+    /// The dissertation's improved LT code (§5.2.3) with its two parameters.
+    Lt {
+        /// Scales the robust soliton's spike.
+        c: f64,
+        /// Bound on the probability that decoding stalls.
+        delta: f64,
+    },
+}
+
+/// The unit of failure that `tolerate` counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Domain {
+    /// One disk.
+    Device,
+    /// One storage server and all its disks.
+    #[default]
+    Node,
+    /// All servers registered under one site name.
+    Site,
+}
+
+/// A policy text that cannot be taken; says which part and what would be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No such policy.
+    #[error("unknown policy `{0}`: choose `rateless` or `stripe`")]
+    UnknownPolicy(String),
+    /// No such parameter.
+    #[error("unknown parameter `{name}` of policy `{policy}`: it takes {allowed}")]
+    UnknownParameter {
+        /// The policy it was given to.
+        policy: &'static str,
+        /// What was written.
+        name: String,
+        /// The names it takes.
+        allowed: &'static str,
+    },
+    /// A value that is not of the parameter's form or outside its range.
+    #[error("`{name}={value}` is out of range: it takes {allowed}")]
+    BadValue {
+        /// The parameter.
+        name: String,
+        /// What was written.
+        value: String,
+        /// What it takes.
+        allowed: &'static str,
+    },
+}
+
+/// The most devices one object is spread over.
+pub const DEVICES_MAX: u32 = 1024;
+const REDUNDANCY_MAX: f64 = 15.0;
+const TOLERATE_MAX: u32 = 16;
+
+impl Default for Rateless {
+    /// D = 0.5 and f = 2 nodes: what a 4+2 erasure code stores and survives.
+    fn default() -> Self {
+        Self { code: RatelessCode::Mix, redundancy: 0.5, tolerate: 2, domain: Domain::Node, devices: None }
+    }
+}
+
+impl Policy {
+    /// f: failure domains whose loss an acknowledged object survives.
+    pub fn tolerate(&self) -> u32 {
+        match self {
+            Policy::Rateless(rateless) => rateless.tolerate,
+            Policy::Stripe(_) => 0,
+        }
+    }
+
+    /// What counts as one failure domain.
+    pub fn domain(&self) -> Domain {
+        match self {
+            Policy::Rateless(rateless) => rateless.domain,
+            Policy::Stripe(_) => Domain::Device,
+        }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let parameters = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            (name.trim(), value.trim())
+        });
+        match name.trim() {
+            "rateless" => rateless(parameters).map(Policy::Rateless),
+            "stripe" => stripe(parameters).map(Policy::Stripe),
+            other => Err(PolicyError::UnknownPolicy(other.to_owned())),
+        }
+    }
+}
+
+fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Rateless, PolicyError> {
+    let mut policy = Rateless::default();
+    let (mut lt, mut c, mut delta) = (false, None, None);
+    for (name, value) in parameters {
+        match name {
+            "redundancy" => policy.redundancy = number(name, value, 0.0..=REDUNDANCY_MAX, "0 to 15")?,
+            "tolerate" => policy.tolerate = whole(name, value, 0..=TOLERATE_MAX, "0 to 16")?,
+            "devices" => policy.devices = Some(whole(name, value, 1..=DEVICES_MAX, "1 to 1024")?),
+            "domain" => {
+                policy.domain = match value {
+                    "device" => Domain::Device,
+                    "node" => Domain::Node,
+                    "site" => Domain::Site,
+                    _ => return Err(bad(name, value, "device, node or site")),
+                }
+            }
+            "code" => {
+                lt = match value {
+                    "mix" => false,
+                    "lt" => true,
+                    _ => return Err(bad(name, value, "mix or lt")),
+                }
+            }
+            "lt" if value.is_empty() => lt = true,
+            "c" => c = Some(number(name, value, 0.001..=10.0, "0.001 to 10 (with code=lt)")?),
+            "delta" => delta = Some(number(name, value, 1e-6..=1.0, "0.000001 to 1 (with code=lt)")?),
+            _ => {
+                return Err(PolicyError::UnknownParameter {
+                    policy: "rateless",
+                    name: name.to_owned(),
+                    allowed: "redundancy, tolerate, domain, devices, code, c, delta",
+                });
+            }
+        }
+    }
+    if lt {
+        // C = 1, delta = 0.5 are the parameters of the dissertation's evaluation (§6.2.6).
+        policy.code = RatelessCode::Lt { c: c.unwrap_or(1.0), delta: delta.unwrap_or(0.5) };
+    } else if c.is_some() || delta.is_some() {
+        return Err(bad("code", "mix", "lt where c or delta is given"));
+    }
+    Ok(policy)
+}
+
+fn stripe<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Stripe, PolicyError> {
+    let mut policy = Stripe::default();
+    for (name, value) in parameters {
+        match name {
+            "devices" => policy.devices = Some(whole(name, value, 1..=DEVICES_MAX, "1 to 1024")?),
+            _ => {
+                return Err(PolicyError::UnknownParameter {
+                    policy: "stripe",
+                    name: name.to_owned(),
+                    allowed: "devices",
+                });
+            }
+        }
+    }
+    Ok(policy)
+}
+
+fn number(
+    name: &str,
+    value: &str,
+    range: core::ops::RangeInclusive<f64>,
+    allowed: &'static str,
+) -> Result<f64, PolicyError> {
+    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| bad(name, value, allowed))
+}
+
+fn whole(
+    name: &str,
+    value: &str,
+    range: core::ops::RangeInclusive<u32>,
+    allowed: &'static str,
+) -> Result<u32, PolicyError> {
+    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| bad(name, value, allowed))
+}
+
+fn bad(name: &str, value: &str, allowed: &'static str) -> PolicyError {
+    PolicyError::BadValue { name: name.to_owned(), value: value.to_owned(), allowed }
+}
+
+impl fmt::Display for Policy {
+    /// Writes the text that parses back to this policy.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::Rateless(policy) => {
+                write!(f, "rateless:")?;
+                if let RatelessCode::Lt { c, delta } = policy.code {
+                    write!(f, "code=lt,c={c},delta={delta},")?;
+                }
+                write!(f, "redundancy={},tolerate={}", policy.redundancy, policy.tolerate)?;
+                match policy.domain {
+                    Domain::Device => write!(f, ",domain=device")?,
+                    Domain::Node => {}
+                    Domain::Site => write!(f, ",domain=site")?,
+                }
+                policy.devices.map_or(Ok(()), |devices| write!(f, ",devices={devices}"))
+            }
+            Policy::Stripe(Stripe { devices: Some(devices) }) => write!(f, "stripe:devices={devices}"),
+            Policy::Stripe(Stripe { devices: None }) => write!(f, "stripe"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_value_agree() {
+        for text in [
+            "rateless:redundancy=0.5,tolerate=2",
+            "rateless:code=lt,c=1,delta=0.5,redundancy=3,tolerate=1",
+            "rateless:redundancy=3,tolerate=1,domain=device,devices=64",
+            "stripe",
+            "stripe:devices=6",
+        ] {
+            let policy: Policy = text.parse().unwrap();
+            assert_eq!(policy.to_string(), text);
+        }
+        assert_eq!("rateless".parse::<Policy>().unwrap(), Policy::Rateless(Rateless::default()));
+        assert_eq!("rateless:lt".parse::<Policy>(), "rateless:code=lt".parse::<Policy>());
+    }
+
+    #[test]
+    fn bad_texts_name_the_part_and_what_is_allowed() {
+        for (text, part) in [
+            ("raid6", "raid6"),
+            ("rateless:redundancy=-1", "redundancy=-1"),
+            ("rateless:redundancy=nan", "redundancy=nan"),
+            ("rateless:tolerate=99", "0 to 16"),
+            ("rateless:speed=3", "speed"),
+            ("rateless:c=1", "lt where c"),
+            ("stripe:redundancy=1", "devices"),
+        ] {
+            let error = text.parse::<Policy>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

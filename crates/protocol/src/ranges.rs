@@ -1,0 +1,184 @@
+//! Sets of block indices, kept as few ranges: writers hand indices out in runs, so a layout stays short.
+
+use crate::BlockIndex;
+use core::{fmt, ops::Range};
+use serde::{Deserialize, Serialize};
+
+/// A set of block indices as sorted, disjoint, non-adjacent half-open ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(BlockIndex, BlockIndex)>", into = "Vec<(BlockIndex, BlockIndex)>")]
+pub struct IndexRanges(Vec<Range<BlockIndex>>);
+
+/// The ranges received are not sorted, disjoint and non-empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("block ranges out of order at {at}: a layout lists sorted, disjoint, non-empty ranges")]
+pub struct RangesOutOfOrder {
+    /// Start of the first offending range.
+    pub at: BlockIndex,
+}
+
+impl IndexRanges {
+    /// The empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many indices are in the set.
+    pub fn count(&self) -> u32 {
+        self.0.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Whether the set holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `index` is in the set.
+    pub fn contains(&self, index: BlockIndex) -> bool {
+        let after = self.0.partition_point(|range| range.start <= index);
+        after > 0 && index < self.0[after - 1].end
+    }
+
+    /// Adds one index; `false` if it was there.
+    pub fn insert(&mut self, index: BlockIndex) -> bool {
+        let after = self.0.partition_point(|range| range.start <= index);
+        if after > 0 && index < self.0[after - 1].end {
+            return false;
+        }
+        let joins_before = after > 0 && self.0[after - 1].end == index;
+        let joins_after = after < self.0.len() && self.0[after].start == index + 1;
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.0[after - 1].end = self.0[after].end;
+                self.0.remove(after);
+            }
+            (true, false) => self.0[after - 1].end = index + 1,
+            (false, true) => self.0[after].start = index,
+            (false, false) => self.0.insert(after, index..index + 1),
+        }
+        true
+    }
+
+    /// Adds every index of `range`.
+    pub fn insert_range(&mut self, range: Range<BlockIndex>) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.0.partition_point(|held| held.end < range.start);
+        let last = self.0.partition_point(|held| held.start <= range.end);
+        let mut merged = range;
+        if first < last {
+            merged.start = merged.start.min(self.0[first].start);
+            merged.end = merged.end.max(self.0[last - 1].end);
+        }
+        self.0.splice(first..last, [merged]);
+    }
+
+    /// Takes one index out; `false` if it was not there.
+    pub fn remove(&mut self, index: BlockIndex) -> bool {
+        let after = self.0.partition_point(|range| range.start <= index);
+        if after == 0 || index >= self.0[after - 1].end {
+            return false;
+        }
+        let held = self.0[after - 1].clone();
+        let rest = [held.start..index, index + 1..held.end];
+        self.0.splice(after - 1..after, rest.into_iter().filter(|part| !part.is_empty()));
+        true
+    }
+
+    /// The ranges in ascending order.
+    pub fn ranges(&self) -> &[Range<BlockIndex>] {
+        &self.0
+    }
+
+    /// Every index in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = BlockIndex> + '_ {
+        self.0.iter().flat_map(Clone::clone)
+    }
+}
+
+impl FromIterator<BlockIndex> for IndexRanges {
+    fn from_iter<I: IntoIterator<Item = BlockIndex>>(indices: I) -> Self {
+        let mut set = Self::new();
+        for index in indices {
+            set.insert(index);
+        }
+        set
+    }
+}
+
+impl From<Range<BlockIndex>> for IndexRanges {
+    fn from(range: Range<BlockIndex>) -> Self {
+        let mut set = Self::new();
+        set.insert_range(range);
+        set
+    }
+}
+
+impl From<IndexRanges> for Vec<(BlockIndex, BlockIndex)> {
+    fn from(set: IndexRanges) -> Self {
+        set.0.into_iter().map(|range| (range.start, range.end)).collect()
+    }
+}
+
+impl TryFrom<Vec<(BlockIndex, BlockIndex)>> for IndexRanges {
+    type Error = RangesOutOfOrder;
+    fn try_from(pairs: Vec<(BlockIndex, BlockIndex)>) -> Result<Self, RangesOutOfOrder> {
+        let mut free_from = 0;
+        for (position, &(start, end)) in pairs.iter().enumerate() {
+            if start >= end || (position > 0 && start <= free_from) {
+                return Err(RangesOutOfOrder { at: start });
+            }
+            free_from = end;
+        }
+        Ok(Self(pairs.into_iter().map(|(start, end)| start..end).collect()))
+    }
+}
+
+impl fmt::Display for IndexRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, range) in self.0.iter().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            write!(f, "{comma}{}-{}", range.start, range.end - 1)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IndexRanges;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_plain_set(steps in prop::collection::vec((0u8..3, 0u32..60, 0u32..8), 0..80)) {
+            let mut ranges = IndexRanges::new();
+            let mut plain = BTreeSet::new();
+            for (what, at, length) in steps {
+                match what {
+                    0 => prop_assert_eq!(ranges.insert(at), plain.insert(at)),
+                    1 => prop_assert_eq!(ranges.remove(at), plain.remove(&at)),
+                    _ => {
+                        ranges.insert_range(at..at + length);
+                        plain.extend(at..at + length);
+                    }
+                }
+                prop_assert_eq!(ranges.iter().collect::<Vec<_>>(), plain.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(ranges.count() as usize, plain.len());
+                let pairs: Vec<(u32, u32)> = ranges.clone().into();
+                prop_assert_eq!(&IndexRanges::try_from(pairs).unwrap(), &ranges);
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_ranges_that_no_writer_makes() {
+        for pairs in
+            [vec![(3, 3)], vec![(5, 4)], vec![(0, 4), (2, 6)], vec![(0, 4), (4, 6)], vec![(8, 9), (1, 2)]]
+        {
+            assert!(IndexRanges::try_from(pairs).is_err());
+        }
+    }
+}

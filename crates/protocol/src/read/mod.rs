@@ -1,0 +1,285 @@
+//! Cores that fetch the blocks of one segment (dissertation §4.1.2, §4.3.3): which devices are asked for what, how
+//! much may be on the way, what happens when a device is slow, fails or lies, and when the read is over.
+//!
+//! | core | for | asks |
+//! |---|---|---|
+//! | [`Speculative`] | rateless and replicated segments | everything, or K plus a few, until the decoder has enough |
+//! | [`Striped`] | RAID-0, and ranges of originals | every wanted block from its one holder |
+//!
+//! Both take [`Input`] and give [`Action`]; a driver runs either through [`ReadCore`]. One stream is open at each
+//! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
+//! `Failed`; only then may the core open that device again. After `Cancel` nothing is expected of the device, and
+//! what still comes is only counted. Every `Block` and `Corrupt` of a stream is reported before its `Ended`: what was
+//! asked and neither came nor was reported by then counts as gone from that device.
+//!
+//! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching, and the rule that
+//! adapts how much is asked, which fits [`RequestRule`].
+
+mod source;
+mod speculative;
+mod striped;
+#[cfg(test)]
+mod tests;
+
+pub use speculative::Speculative;
+pub use striped::Striped;
+
+use crate::{
+    BlockIndex, DeviceId, IndexRanges, Time,
+    layout::SegmentLayout,
+    message::{Fault, PAYLOAD_BYTES_MAX, Want},
+};
+use core::time::Duration;
+
+/// How long a read waits while nothing at all arrives, unless the caller says otherwise: long enough for a disk
+/// that spins up or a server that restarts; a progressing read is never ended by it.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How much is asked beyond the K blocks that are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestRule {
+    /// All blocks from all devices, as in the paper (§4.1.2).
+    All,
+    /// K, what the code is expected to need beyond, and this many; more when devices fail or lag.
+    KPlus(u32),
+}
+
+/// What a read is made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadPlan {
+    /// Who holds which blocks, and how fast it is expected to read.
+    pub sources: Vec<Source>,
+    /// K: blocks that are enough, but for the code's reception overhead.
+    pub originals: u32,
+    /// Blocks the code is expected to need beyond K.
+    pub extra_blocks: u32,
+    /// Bytes in each block.
+    pub block_bytes: u32,
+    /// How much to ask for.
+    pub rule: RequestRule,
+    /// How long to wait while nothing arrives; [`PATIENCE`] unless the caller knows better.
+    pub patience: Duration,
+}
+
+/// One device that holds blocks of the segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The device.
+    pub device: DeviceId,
+    /// The blocks it holds.
+    pub blocks: IndexRanges,
+    /// Expected reading speed in bytes per second; 0 where unknown.
+    pub read_bytes_per_s: u64,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The stream's OPEN went out.
+    Opened {
+        /// To this device.
+        device: DeviceId,
+    },
+    /// Payload arrived; its credit is used.
+    Slice {
+        /// From this device.
+        device: DeviceId,
+        /// Part of this block.
+        index: BlockIndex,
+        /// Payload bytes.
+        bytes: u32,
+    },
+    /// A whole block was verified and given to the decoder.
+    Block {
+        /// From this device.
+        device: DeviceId,
+        /// The block.
+        index: BlockIndex,
+        /// Blocks that the decoder lacks now, as a lower bound; 0 when it can decode.
+        missing: u32,
+    },
+    /// The device has sent all it was asked for and still has (END).
+    Ended {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A block arrived damaged and was dropped.
+    Corrupt {
+        /// From this device.
+        device: DeviceId,
+        /// The block.
+        index: BlockIndex,
+    },
+    /// The stream is gone: refused, failed, or its connection was lost or could not be made.
+    Failed {
+        /// The device.
+        device: DeviceId,
+        /// Why.
+        cause: Cause,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Open a read stream.
+    Open {
+        /// At this device.
+        device: DeviceId,
+        /// For these blocks.
+        want: Want,
+        /// The first credit, in payload bytes.
+        credit_bytes: u32,
+    },
+    /// Grant more credit.
+    Grant {
+        /// To this device's stream.
+        device: DeviceId,
+        /// In payload bytes.
+        bytes: u32,
+    },
+    /// Cancel the device's stream.
+    Cancel {
+        /// The device.
+        device: DeviceId,
+    },
+    /// Enough has arrived. The last action.
+    Done(ReadDone),
+    /// The read cannot succeed. The last action, after every stream was cancelled.
+    Failed(ReadError),
+}
+
+/// What a read took, in blocks and payload bytes. [`ReadCore::counts`] goes on counting what arrives after the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadDone {
+    /// Blocks asked for.
+    pub requested_blocks: u32,
+    /// Whole verified blocks received.
+    pub received_blocks: u32,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Blocks that brought the decoder nearer its end.
+    pub useful_blocks: u32,
+    /// Blocks that arrived damaged.
+    pub corrupt_blocks: u32,
+    /// Devices that sent at least one block.
+    pub devices: u32,
+    /// Devices that failed.
+    pub devices_failed: u32,
+}
+
+/// Why a stream is gone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The node cannot be reached, or its connection was lost.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The node answered with a fault.
+    #[error(transparent)]
+    Fault(Fault),
+}
+
+/// Why a read cannot succeed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Too many blocks are lost or out of reach.
+    #[error(
+        "{missing} of {originals} blocks cannot be had: {reachable} more are in reach; {} of {devices} devices failed{}",
+        failed.len(), first_of(failed)
+    )]
+    NotEnough {
+        /// Blocks that the decoder still lacks.
+        missing: u32,
+        /// K.
+        originals: u32,
+        /// Blocks that could still arrive.
+        reachable: u32,
+        /// Devices that hold blocks of the segment.
+        devices: u32,
+        /// Those that failed, and why.
+        failed: Vec<(DeviceId, Cause)>,
+    },
+    /// Nothing arrived from any device for as long as the caller wanted to wait.
+    #[error(
+        "nothing arrived for {} ms: {missing} blocks are missing and {} devices are silent",
+        waited.as_millis(), silent.len()
+    )]
+    Stalled {
+        /// Blocks that are still lacking.
+        missing: u32,
+        /// For how long nothing arrived.
+        waited: Duration,
+        /// Devices that were asked and did not answer.
+        silent: Vec<DeviceId>,
+    },
+    /// Blocks whose only holder failed or lost them (RAID-0 survives no failure).
+    #[error("{blocks} blocks on device {device} are out of reach{}", because(cause))]
+    OutOfReach {
+        /// The device.
+        device: DeviceId,
+        /// How many wanted blocks were still to come from it.
+        blocks: u32,
+        /// Why, if the stream failed; absent when the blocks are damaged or gone.
+        cause: Option<Cause>,
+    },
+    /// Blocks that no device of the layout holds.
+    #[error("the layout lists no holder for {blocks} of the wanted blocks, first {first}")]
+    NoHolder {
+        /// How many.
+        blocks: u32,
+        /// The first of them.
+        first: BlockIndex,
+    },
+}
+
+/// The contract of both cores; see the crate's head for the three steps.
+pub trait ReadCore {
+    /// Something happened at `now`, which never goes backwards.
+    fn handle(&mut self, now: Time, input: Input);
+    /// The next action to carry out.
+    fn poll(&mut self) -> Option<Action>;
+    /// When to call [`ReadCore::handle`] with [`Input::Tick`], should nothing happen before; `None` once it is over.
+    fn wake_at(&self) -> Option<Time>;
+    /// What was asked and received so far, also after the end.
+    fn counts(&self) -> ReadDone;
+}
+
+impl ReadPlan {
+    /// The plan of a segment's read; `speed` gives each device's expected reading speed in bytes per second, 0
+    /// where unknown, `extra_blocks` the code's expected reception overhead in blocks.
+    pub fn new(
+        layout: &SegmentLayout,
+        rule: RequestRule,
+        extra_blocks: u32,
+        speed: impl Fn(DeviceId) -> u64,
+    ) -> Self {
+        let sources = layout.holders.iter().map(|holder| Source {
+            device: holder.device,
+            blocks: holder.blocks.clone(),
+            read_bytes_per_s: speed(holder.device),
+        });
+        Self {
+            sources: sources.collect(),
+            originals: layout.code.originals,
+            extra_blocks,
+            block_bytes: layout.block_bytes,
+            rule,
+            patience: PATIENCE,
+        }
+    }
+
+    /// Payload bytes in a slice of a block: a whole block, or as much as a frame takes.
+    pub fn slice_bytes(&self) -> u32 {
+        self.block_bytes.min(PAYLOAD_BYTES_MAX)
+    }
+}
+
+fn first_of(failed: &[(DeviceId, Cause)]) -> String {
+    failed.first().map_or_else(String::new, |(device, cause)| format!(" (first {device}: {cause})"))
+}
+
+fn because(cause: &Option<Cause>) -> String {
+    cause.as_ref().map_or_else(|| ": damaged or gone".to_owned(), |cause| format!(": {cause}"))
+}

@@ -1,0 +1,4 @@
+//! Golden scripts of each core, and seeded whole reads against a small model of devices under credit.
+
+mod model;
+mod scripts;

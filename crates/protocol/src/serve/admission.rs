@@ -1,0 +1,135 @@
+//! Whether a node takes one more stream: each node decides for itself (design.md, decision 13; dissertation §4.2).
+//!
+//! Invariants: control requests are never refused, so that status and deletes work on a busy node; background work
+//! is shed at half the limits, before anything a person waits for.
+
+use crate::message::{Fault, Priority, RefusalReason};
+use core::time::Duration;
+
+/// What one node takes at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Streams open at once.
+    pub streams_max: u32,
+    /// Bytes waiting in the queue of the device that is asked for.
+    pub queued_bytes_max: u64,
+    /// Bytes that all read streams together may hold, read and not yet sent.
+    pub reading_bytes_max: u64,
+}
+
+/// How busy the device that a request names is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes waiting in its queue.
+    pub queued_bytes: u64,
+    /// Its measured speed in bytes per second; 0 where unknown.
+    pub bytes_per_s: u64,
+}
+
+/// The admission of one node.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    limits: Limits,
+    streams: u32,
+    reading_bytes: u64,
+}
+
+/// What a read stream was admitted with; given back by [`Admission::read_closed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an admitted stream is given back when it is over"]
+pub struct ReadTicket {
+    /// Slices it may hold at once.
+    pub slices_max: usize,
+    bytes: u64,
+}
+
+/// Slices a read stream holds at most: one on the medium, one behind it, one ready and one being sent keep both ends busy.
+const SLICES_MAX: u64 = 4;
+/// Bounds on when a refused client is told to come back: not so soon that asking is work of its own, not so late
+/// that it gives up on a node that was busy for a moment. Picked by eye.
+const RETRY_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
+
+impl Default for Limits {
+    /// 1024 streams: 64 clients of 16 devices; queues of 64 MiB, most of a second of a rotating disk; 32 MiB of
+    /// slices, a quarter of what a node may have resident.
+    fn default() -> Self {
+        Self { streams_max: 1024, queued_bytes_max: 64 << 20, reading_bytes_max: 32 << 20 }
+    }
+}
+
+impl Admission {
+    /// An idle node's admission.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, streams: 0, reading_bytes: 0 }
+    }
+
+    /// Streams open now.
+    pub fn streams(&self) -> u32 {
+        self.streams
+    }
+
+    /// Takes a stream of `priority` for a device under `load`; every taken stream is given back by
+    /// [`Admission::closed`].
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] with the time in which the device works off what is too much.
+    pub fn admit(&mut self, priority: Priority, load: Load) -> Result<(), Fault> {
+        let shed = if priority == Priority::Background { 2 } else { 1 };
+        let streams_full = self.streams >= self.limits.streams_max / shed;
+        let queue_full = load.queued_bytes >= self.limits.queued_bytes_max / u64::from(shed);
+        if priority != Priority::Control && (streams_full || queue_full) {
+            let excess = load.queued_bytes.saturating_sub(self.limits.queued_bytes_max / u64::from(shed) / 2);
+            return Err(refused(excess, load.bytes_per_s));
+        }
+        self.streams += 1;
+        Ok(())
+    }
+
+    /// Takes a read stream of slices of `slice_bytes`: one that holds four slices while there is much room,
+    /// fewer where many streams share it.
+    ///
+    /// # Errors
+    /// As [`Admission::admit`], and while not one slice more may be held.
+    pub fn admit_read(
+        &mut self,
+        priority: Priority,
+        load: Load,
+        slice_bytes: u32,
+    ) -> Result<ReadTicket, Fault> {
+        let slice = u64::from(slice_bytes.max(1));
+        let free = self.limits.reading_bytes_max.saturating_sub(self.reading_bytes);
+        if free < slice {
+            return Err(refused(self.reading_bytes / 2, load.bytes_per_s));
+        }
+        self.admit(priority, load)?;
+        // A quarter of what is free, so that room is left for those who come next.
+        let slices = (free / 4 / slice).clamp(1, SLICES_MAX);
+        self.reading_bytes += slices * slice;
+        Ok(ReadTicket { slices_max: slices as usize, bytes: slices * slice })
+    }
+
+    /// A read stream that was admitted is over.
+    pub fn read_closed(&mut self, ticket: ReadTicket) {
+        self.reading_bytes -= ticket.bytes;
+        self.closed();
+    }
+
+    /// A stream that was admitted is over.
+    pub fn closed(&mut self) {
+        assert!(self.streams > 0, "a stream closed that was not admitted");
+        self.streams -= 1;
+    }
+}
+
+/// Refuses until `excess_bytes` are worked off at `bytes_per_s` (0 where unknown).
+pub(super) fn refused(excess_bytes: u64, bytes_per_s: u64) -> Fault {
+    let wait = match bytes_per_s {
+        0 => RETRY_AFTER.1,
+        rate => Duration::from_secs_f64(excess_bytes as f64 / rate as f64),
+    };
+    let wait = wait.clamp(RETRY_AFTER.0, RETRY_AFTER.1);
+    Fault::Refused {
+        reason: RefusalReason::Overloaded,
+        retry_after_ms: u32::try_from(wait.as_millis()).expect("clamped to seconds"),
+    }
+}

@@ -1,0 +1,28 @@
+//! Cores of a storage server: one stream of blocks under credit and cancel, admission, and the sweep.
+//!
+//! | core | what it does |
+//! |---|---|
+//! | [`ReadStream`] | sends the blocks of a segment in the order they lie, within credit, until done or cancelled |
+//! | [`WriteStream`] | takes blocks, grants credit from one shared [`Budget`], confirms what is durable |
+//! | [`Admission`] | decides whether a new stream is taken (design.md, decision 13) |
+//! | [`health()`] | how a device is, from what its lane says |
+//! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
+//!
+//! They hold no payload: slices and blocks have names, the driver keeps their bytes. They choose no device and know
+//! no policy.
+
+mod admission;
+mod budget;
+mod health;
+mod read_stream;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod write_stream;
+
+pub use admission::{Admission, Limits, Load, ReadTicket};
+pub use budget::Budget;
+pub use health::{HealthFacts, health};
+pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
+pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};
+pub use write_stream::{WriteAction, WriteInput, WriteStream};

@@ -1,0 +1,334 @@
+//! One read stream at a storage server: "send me all you have of this segment until I cancel" (dissertation §5.3.3).
+//!
+//! ```text
+//!            Read ─▶ Reading ──Read(Ok)──▶ Ready ──Send──▶ Sending ──Sent──▶ (gone)
+//!  slice ──▶                 ──Read(Corrupt)─▶ skipped, and with it the rest of its block
+//! ```
+//!
+//! Invariants: slices are sent in order, each once, and never beyond the credit granted; at most `slices_max` are
+//! being read, ready or being sent, which bounds memory; after [`ReadInput::Cancel`] no `Read` and no `Send` follow,
+//! and the stream ends when the reads that were under way have come back. Credit is set aside when a slice is read.
+
+use crate::{
+    BlockIndex, Time,
+    message::{Fault, NodeFault, ReadDone},
+};
+use std::collections::VecDeque;
+
+/// Names one slice of the stream; counts up.
+pub type SliceId = u64;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadInput {
+    /// The reader grants more payload bytes.
+    Credit(u32),
+    /// A read has come back.
+    ReadDone {
+        /// The slice.
+        slice: SliceId,
+        /// How it went.
+        result: ReadResult,
+    },
+    /// The connection took a slice; its bytes are no longer held here.
+    Sent {
+        /// The slice.
+        slice: SliceId,
+    },
+    /// The reader wants no more.
+    Cancel,
+}
+
+/// How a read went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadResult {
+    /// Its bytes are there and match their checksums.
+    Good,
+    /// Its bytes are there and do not match.
+    Corrupt,
+    /// The block is gone: deleted or trimmed while the stream was open.
+    Gone,
+    /// The request was withdrawn before it reached the medium.
+    Withdrawn,
+    /// The medium failed.
+    Failed(NodeFault),
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadAction {
+    /// Read part of a block.
+    Read {
+        /// Its name from here on.
+        slice: SliceId,
+        /// The block.
+        index: BlockIndex,
+        /// Where in the block, in bytes.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+    },
+    /// Send a slice that was read.
+    Send {
+        /// The slice.
+        slice: SliceId,
+        /// The block.
+        index: BlockIndex,
+        /// Where in the block, in bytes.
+        offset: u32,
+    },
+    /// Drop a slice that was read and will not be sent.
+    Discard {
+        /// The slice.
+        slice: SliceId,
+    },
+    /// Withdraw what waits in the device's queue for this stream.
+    Withdraw,
+    /// Answer that all was sent, or that the cancelled stream has stopped. The last action.
+    End(ReadDone),
+    /// Answer with a fault. The last action.
+    Fail(Fault),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Reading,
+    Ready,
+    Skipped,
+    Sending,
+}
+
+#[derive(Clone, Debug)]
+struct SliceState {
+    id: SliceId,
+    index: BlockIndex,
+    offset: u32,
+    length: u32,
+    state: State,
+}
+
+/// The core of one read stream.
+#[derive(Clone, Debug)]
+pub struct ReadStream {
+    blocks: VecDeque<BlockIndex>,
+    block_bytes: u32,
+    slice_bytes: u32,
+    slices_max: usize,
+    offset: u32,
+    next: SliceId,
+    credit_bytes: u64,
+    slices: VecDeque<SliceState>,
+    skipping: Option<BlockIndex>,
+    done: ReadDone,
+    stopping: Option<Option<Fault>>,
+    over: bool,
+    actions: VecDeque<ReadAction>,
+}
+
+impl ReadStream {
+    /// A stream that sends `blocks`, in this order, in slices of `slice_bytes` (a multiple of the granule), with at
+    /// most `slices_max` of them held; `credit_bytes` is what the OPEN granted.
+    ///
+    /// # Panics
+    /// When a size is zero.
+    pub fn new(
+        blocks: Vec<BlockIndex>,
+        block_bytes: u32,
+        slice_bytes: u32,
+        slices_max: usize,
+        credit_bytes: u32,
+    ) -> Self {
+        assert!(block_bytes > 0 && slice_bytes > 0 && slices_max > 0, "sizes of a stream are not zero");
+        let mut stream = Self {
+            blocks: blocks.into(),
+            block_bytes,
+            slice_bytes,
+            slices_max,
+            offset: 0,
+            next: 0,
+            credit_bytes: credit_bytes.into(),
+            slices: VecDeque::new(),
+            skipping: None,
+            done: ReadDone::default(),
+            stopping: None,
+            over: false,
+            actions: VecDeque::new(),
+        };
+        stream.advance();
+        stream
+    }
+
+    /// Something happened; see the crate's head for the contract.
+    ///
+    /// # Panics
+    /// When a result names a slice that is not being read or sent: the driver's mistake.
+    pub fn handle(&mut self, _now: Time, input: ReadInput) {
+        match input {
+            ReadInput::Credit(bytes) => self.credit_bytes += u64::from(bytes),
+            ReadInput::ReadDone { slice, result } => self.read_done(slice, result),
+            ReadInput::Sent { slice } => {
+                let front =
+                    self.slices.iter().position(|held| held.id == slice && held.state == State::Sending);
+                if let Some(position) = front {
+                    self.slices.remove(position);
+                }
+            }
+            ReadInput::Cancel => self.stop(None),
+        }
+        self.advance();
+    }
+
+    /// The next action to carry out.
+    pub fn poll(&mut self) -> Option<ReadAction> {
+        self.actions.pop_front()
+    }
+
+    /// Never: the stream waits for its device and its reader only.
+    pub fn wake_at(&self) -> Option<Time> {
+        None
+    }
+
+    /// What was moved so far.
+    pub fn moved(&self) -> ReadDone {
+        self.done
+    }
+
+    fn read_done(&mut self, slice: SliceId, result: ReadResult) {
+        let found = self.slices.iter_mut().find(|held| held.id == slice && held.state == State::Reading);
+        let held = found.expect("a result names a slice that is being read");
+        let (index, length) = (held.index, held.length);
+        let good = match result {
+            ReadResult::Good => true,
+            ReadResult::Corrupt | ReadResult::Gone | ReadResult::Withdrawn | ReadResult::Failed(_) => false,
+        };
+        held.state = if good { State::Ready } else { State::Skipped };
+        if matches!(result, ReadResult::Good | ReadResult::Corrupt) {
+            self.done.medium_bytes += u64::from(length);
+        }
+        if let ReadResult::Failed(fault) = result {
+            self.stop(Some(Fault::Node(fault)));
+        } else if !good && self.stopping.is_none() {
+            self.skip(index, result == ReadResult::Corrupt);
+        }
+        if good && self.stopping.is_some() {
+            self.drop_slice(slice);
+        }
+    }
+
+    /// The rest of a block is not sent: its slices that wait are dropped, those still to be read are not read.
+    fn skip(&mut self, index: BlockIndex, corrupt: bool) {
+        if self.skipping == Some(index) {
+            return;
+        }
+        self.skipping = Some(index);
+        self.done.corrupt_blocks += u32::from(corrupt);
+        if self.blocks.front() == Some(&index) {
+            self.blocks.pop_front();
+            self.offset = 0;
+        }
+    }
+
+    fn stop(&mut self, fault: Option<Fault>) {
+        if self.stopping.is_some() || self.over {
+            return;
+        }
+        self.stopping = Some(fault);
+        self.blocks.clear();
+        // Actions not yet carried out are taken back: a read that was never started, a slice not handed over.
+        let undone: Vec<ReadAction> = self.actions.drain(..).collect();
+        for action in undone {
+            match action {
+                ReadAction::Read { slice, .. } => self.slices.retain(|held| held.id != slice),
+                ReadAction::Send { slice, .. } => {
+                    let held = self.slices.iter_mut().find(|held| held.id == slice);
+                    let held = held.expect("a slice to be sent is held");
+                    held.state = State::Ready;
+                    self.done.sent_bytes -= u64::from(held.length);
+                }
+                other => self.actions.push_back(other),
+            }
+        }
+        let ready: Vec<SliceId> =
+            self.slices.iter().filter(|held| held.state == State::Ready).map(|held| held.id).collect();
+        for slice in ready {
+            self.drop_slice(slice);
+        }
+        if self.slices.iter().any(|held| held.state == State::Reading) {
+            self.actions.push_back(ReadAction::Withdraw);
+        }
+    }
+
+    fn drop_slice(&mut self, slice: SliceId) {
+        self.slices.retain(|held| held.id != slice);
+        self.actions.push_back(ReadAction::Discard { slice });
+    }
+
+    fn advance(&mut self) {
+        if self.over {
+            return;
+        }
+        if let Some(fault) = &self.stopping {
+            if self.slices.iter().all(|held| matches!(held.state, State::Sending | State::Skipped)) {
+                self.over = true;
+                self.actions.push_back(match fault {
+                    Some(fault) => ReadAction::Fail(fault.clone()),
+                    None => ReadAction::End(self.done),
+                });
+            }
+            return;
+        }
+        self.send_in_order();
+        self.read_ahead();
+        if self.blocks.is_empty() && self.slices.iter().all(|held| held.state == State::Sending) {
+            self.over = true;
+            self.actions.push_back(ReadAction::End(self.done));
+        }
+    }
+
+    fn send_in_order(&mut self) {
+        let mut position = 0;
+        while position < self.slices.len() {
+            let held = &mut self.slices[position];
+            match held.state {
+                State::Reading => break,
+                State::Sending => position += 1,
+                State::Ready if self.skipping != Some(held.index) => {
+                    held.state = State::Sending;
+                    self.done.sent_bytes += u64::from(held.length);
+                    let (slice, index, offset) = (held.id, held.index, held.offset);
+                    self.actions.push_back(ReadAction::Send { slice, index, offset });
+                    position += 1;
+                }
+                State::Ready | State::Skipped => {
+                    self.credit_bytes += u64::from(held.length);
+                    let ready = held.state == State::Ready;
+                    let slice = held.id;
+                    self.slices.remove(position);
+                    if ready {
+                        self.actions.push_back(ReadAction::Discard { slice });
+                    }
+                }
+            }
+        }
+    }
+
+    fn read_ahead(&mut self) {
+        while self.slices.len() < self.slices_max {
+            let Some(&index) = self.blocks.front() else { return };
+            let length = self.slice_bytes.min(self.block_bytes - self.offset);
+            if u64::from(length) > self.credit_bytes {
+                return;
+            }
+            self.credit_bytes -= u64::from(length);
+            let (slice, offset) = (self.next, self.offset);
+            self.next += 1;
+            self.slices.push_back(SliceState { id: slice, index, offset, length, state: State::Reading });
+            self.actions.push_back(ReadAction::Read { slice, index, offset, length });
+            self.offset += length;
+            if self.offset == self.block_bytes {
+                self.offset = 0;
+                self.blocks.pop_front();
+            }
+        }
+    }
+}

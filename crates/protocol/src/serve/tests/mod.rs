@@ -1,0 +1,19 @@
+//! Golden scripts and seeded schedules of the serving cores.
+
+mod admission;
+mod health;
+mod read_stream;
+mod sweep;
+mod write_stream;
+
+use rand_pcg::Pcg64Mcg;
+
+#[allow(clippy::disallowed_methods, reason = "a test takes its seed from outside")]
+fn rng(case: u64) -> Pcg64Mcg {
+    let seed =
+        std::env::var("STEADFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_120u64);
+    if case == 0 {
+        println!("STEADFAST_SEED={seed}");
+    }
+    Pcg64Mcg::new(u128::from(seed.wrapping_add(case)) * 2 + 1)
+}

@@ -1,0 +1,201 @@
+use super::super::*;
+use super::rng;
+use crate::{
+    DeviceId, Time,
+    message::{Fault, NodeFault, ReadDone},
+};
+use rand_core::Rng;
+use std::collections::BTreeMap;
+
+const KIB: u32 = 1024;
+
+fn drain(stream: &mut ReadStream) -> Vec<ReadAction> {
+    core::iter::from_fn(|| stream.poll()).collect()
+}
+
+fn read(slice: SliceId, index: u32, offset: u32, length: u32) -> ReadAction {
+    ReadAction::Read { slice, index, offset, length }
+}
+
+fn done(slice: SliceId, result: ReadResult) -> ReadInput {
+    ReadInput::ReadDone { slice, result }
+}
+
+#[test]
+fn blocks_go_out_in_the_order_they_lie_within_credit() {
+    let mut stream = ReadStream::new(vec![7, 3], 100 * KIB, 64 * KIB, 2, 128 * KIB);
+    assert_eq!(drain(&mut stream), [read(0, 7, 0, 64 * KIB), read(1, 7, 64 * KIB, 36 * KIB)]);
+    // Out of order from the medium, in order on the wire.
+    stream.handle(Time(0), done(1, ReadResult::Good));
+    assert_eq!(drain(&mut stream), []);
+    stream.handle(Time(0), done(0, ReadResult::Good));
+    let send = |slice, index, offset| ReadAction::Send { slice, index, offset };
+    assert_eq!(drain(&mut stream), [send(0, 7, 0), send(1, 7, 64 * KIB)]);
+    // Room, but 28 KiB of credit are not enough for a slice.
+    stream.handle(Time(0), ReadInput::Sent { slice: 0 });
+    stream.handle(Time(0), ReadInput::Sent { slice: 1 });
+    assert_eq!(drain(&mut stream), []);
+    stream.handle(Time(0), ReadInput::Credit(72 * KIB));
+    assert_eq!(drain(&mut stream), [read(2, 3, 0, 64 * KIB), read(3, 3, 64 * KIB, 36 * KIB)]);
+    stream.handle(Time(0), done(2, ReadResult::Good));
+    stream.handle(Time(0), done(3, ReadResult::Good));
+    let all = u64::from(200 * KIB);
+    let end = ReadDone { medium_bytes: all, sent_bytes: all, corrupt_blocks: 0 };
+    assert_eq!(drain(&mut stream), [send(2, 3, 0), send(3, 3, 64 * KIB), ReadAction::End(end)]);
+}
+
+#[test]
+fn a_corrupt_block_is_skipped_and_its_credit_serves_the_next() {
+    let mut stream = ReadStream::new(vec![0, 1], 128 * KIB, 64 * KIB, 2, 128 * KIB);
+    assert_eq!(drain(&mut stream).len(), 2);
+    stream.handle(Time(0), done(1, ReadResult::Corrupt));
+    assert_eq!(drain(&mut stream), []);
+    stream.handle(Time(0), done(0, ReadResult::Good));
+    let next = [ReadAction::Discard { slice: 0 }, read(2, 1, 0, 64 * KIB), read(3, 1, 64 * KIB, 64 * KIB)];
+    assert_eq!(drain(&mut stream), next);
+    stream.handle(Time(0), done(2, ReadResult::Good));
+    stream.handle(Time(0), done(3, ReadResult::Good));
+    let end = ReadDone { medium_bytes: 256 << 10, sent_bytes: 128 << 10, corrupt_blocks: 1 };
+    assert_eq!(drain(&mut stream).last(), Some(&ReadAction::End(end)));
+}
+
+#[test]
+fn corruption_in_the_first_slice_leaves_the_rest_unread() {
+    let mut stream = ReadStream::new(vec![0, 1], 256 * KIB, 64 * KIB, 1, 1 << 20);
+    drain(&mut stream);
+    stream.handle(Time(0), done(0, ReadResult::Corrupt));
+    assert_eq!(drain(&mut stream), [read(1, 1, 0, 64 * KIB)]);
+}
+
+#[test]
+fn a_failing_medium_ends_the_stream_with_its_words() {
+    let fault = NodeFault::Medium { device: DeviceId(1), detail: "EIO".to_owned() };
+    let mut stream = ReadStream::new(vec![0, 1], 64 * KIB, 64 * KIB, 2, 1 << 20);
+    drain(&mut stream);
+    stream.handle(Time(0), done(0, ReadResult::Failed(fault.clone())));
+    assert_eq!(drain(&mut stream), [ReadAction::Withdraw]);
+    stream.handle(Time(0), done(1, ReadResult::Withdrawn));
+    assert_eq!(drain(&mut stream), [ReadAction::Fail(Fault::Node(fault))]);
+}
+
+#[test]
+fn nothing_wanted_ends_at_once() {
+    let mut stream = ReadStream::new(vec![], 64 * KIB, 64 * KIB, 2, 0);
+    assert_eq!(drain(&mut stream), [ReadAction::End(ReadDone::default())]);
+}
+
+/// Seeded schedules: completions in any order, corrupt blocks, slow connections, cancel at any point.
+#[test]
+fn promises_hold_under_any_schedule() {
+    let (mut cancelled, mut ended, mut skipped) = (0, 0, 0);
+    for case in 0..2000 {
+        let mut rng = rng(case);
+        let block = 1 + rng.next_u32() % (300 * KIB);
+        let slice = 64 * KIB * (1 + rng.next_u32() % 4);
+        let slices_max = 1 + rng.next_u32() as usize % 4;
+        let blocks: Vec<u32> = (0..rng.next_u32() % 12).map(|n| n * 3).collect();
+        let corrupt: Vec<u32> = blocks.iter().copied().filter(|_| rng.next_u32().is_multiple_of(5)).collect();
+        let mut credit = u64::from(rng.next_u32() % (600 * KIB));
+        let cancel_at = rng.next_u32() % 80;
+        let mut stream = ReadStream::new(blocks.clone(), block, slice, slices_max, credit as u32);
+        let mut reading: Vec<(SliceId, u32, u32, u32)> = Vec::new();
+        let mut held: BTreeMap<SliceId, (u32, u32, u32)> = BTreeMap::new();
+        let mut sending: Vec<SliceId> = Vec::new();
+        let mut wire: Vec<(u32, u32, u32)> = Vec::new();
+        let (mut is_cancelled, mut over, mut medium) = (false, None, 0u64);
+        for step in 0..10_000 {
+            while let Some(action) = stream.poll() {
+                assert!(over.is_none(), "case {case}: {action:?} after the end");
+                match action {
+                    ReadAction::Read { slice, index, offset, length } => {
+                        assert!(!is_cancelled, "case {case}: a read after cancel");
+                        reading.push((slice, index, offset, length));
+                    }
+                    ReadAction::Send { slice, index, offset } => {
+                        assert!(!is_cancelled, "case {case}: sent after cancel");
+                        let (read_index, read_offset, length) =
+                            held.remove(&slice).expect("sent once, when read");
+                        assert_eq!((index, offset), (read_index, read_offset));
+                        credit = credit.checked_sub(length.into()).expect("beyond the credit");
+                        wire.push((index, offset, length));
+                        sending.push(slice);
+                    }
+                    ReadAction::Discard { slice } => assert!(held.remove(&slice).is_some()),
+                    ReadAction::Withdraw => assert!(is_cancelled),
+                    ReadAction::End(done) => over = Some(done),
+                    ReadAction::Fail(fault) => panic!("case {case}: {fault}"),
+                }
+                assert!(
+                    reading.len() + held.len() + sending.len() <= slices_max,
+                    "case {case}: holds too many"
+                );
+            }
+            if over.is_some() {
+                break;
+            }
+            if step == cancel_at {
+                is_cancelled = true;
+                stream.handle(Time(step.into()), ReadInput::Cancel);
+                continue;
+            }
+            match rng.next_u32() % 4 {
+                0 if !reading.is_empty() => {
+                    let (slice, index, offset, length) =
+                        reading.remove(rng.next_u32() as usize % reading.len());
+                    // Damage is in the last byte of the block.
+                    let bad = corrupt.contains(&index) && offset + length == block;
+                    medium += u64::from(length);
+                    if !bad {
+                        held.insert(slice, (index, offset, length));
+                    }
+                    let result = if bad { ReadResult::Corrupt } else { ReadResult::Good };
+                    stream.handle(Time(step.into()), done(slice, result));
+                }
+                1 if !sending.is_empty() => {
+                    let slice = sending.remove(0);
+                    stream.handle(Time(step.into()), ReadInput::Sent { slice });
+                }
+                2 => {
+                    let more = rng.next_u32() % (200 * KIB);
+                    credit += u64::from(more);
+                    stream.handle(Time(step.into()), ReadInput::Credit(more));
+                }
+                _ => {}
+            }
+        }
+        let done = over.expect("every stream ends");
+        assert!(held.is_empty() && reading.is_empty(), "case {case}: bytes left behind");
+        assert_eq!(done.medium_bytes, medium);
+        assert_eq!(done.sent_bytes, wire.iter().map(|slice| u64::from(slice.2)).sum::<u64>());
+        // On the wire: a prefix of every block in order; whole unless damaged or cancelled.
+        let mut expected = Vec::new();
+        for &index in &blocks {
+            let mut offset = 0;
+            while offset < block {
+                let length = slice.min(block - offset);
+                expected.push((index, offset, length));
+                offset += length;
+            }
+        }
+        let mut from = 0;
+        for sent in &wire {
+            let position = expected[from..].iter().position(|slice| slice == sent);
+            let position = position.unwrap_or_else(|| panic!("case {case}: {sent:?} twice or out of order"));
+            let passed_over = &expected[from..from + position];
+            assert!(
+                passed_over.iter().all(|slice| corrupt.contains(&slice.0)),
+                "case {case}: {passed_over:?} lost"
+            );
+            from += position + 1;
+        }
+        if is_cancelled {
+            cancelled += 1;
+        } else {
+            ended += 1;
+            assert!(expected[from..].iter().all(|slice| corrupt.contains(&slice.0)));
+            assert_eq!(done.corrupt_blocks as usize, corrupt.len());
+            skipped += corrupt.len();
+        }
+    }
+    assert!(cancelled > 200 && ended > 200 && skipped > 200, "{cancelled} {ended} {skipped}");
+}

@@ -1,0 +1,264 @@
+//! One device of a write: its stream's state, credit, blocks in flight and measured pace.
+
+use super::Target;
+use crate::{BlockIndex, IndexRanges, Time};
+use core::{ops::Range, time::Duration};
+use std::collections::VecDeque;
+
+/// How many confirmed blocks the pace remembers (the weight of older ones falls by e over so many). Picked by eye:
+/// four runs, long enough to smooth group flushes, short enough to follow a device that slows down.
+const MEMORY_BLOCKS: f64 = 64.0;
+
+/// Confirmed blocks from which a pace is a measurement; picked by eye: two of the smallest windows.
+const MEASURED_BLOCKS: u32 = 4;
+
+/// State of a device's stream.
+///
+/// ```text
+///   Spare ──▶ Opening ──▶ Open ──▶ Gone
+///               ▲  └──────┬─┘       ▲
+///               └─ Waiting◀┘ ───────┘     (refused, opened again later)
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not used yet.
+    Spare,
+    /// Open was asked for.
+    Opening,
+    /// Takes blocks.
+    Open,
+    /// Refused; to be opened again.
+    Waiting(Time),
+    /// Failed.
+    Gone,
+}
+
+/// A doubled window must bring at least so much more pace, or it is taken back.
+const PROBE_GAIN: f64 = 1.2;
+
+/// Finds the window that fills a device's pipe. A round trip that is not yet filled shows as a pace that doubles with
+/// the window; a device that confirms in groups shows long confirmations too, but no more pace.
+#[derive(Debug, Default)]
+struct Probe {
+    window: u32,
+    /// Blocks per second before the last doubling; zero before the first.
+    before: f64,
+    settled: bool,
+    round_blocks: u32,
+    round_began: Time,
+}
+
+impl Probe {
+    /// The pipe was empty and no longer is: a round begins.
+    fn begin(&mut self, now: Time) {
+        self.round_blocks = 0;
+        self.round_began = now;
+    }
+
+    /// `pipe_blocks`: twice what pace and shortest confirmation say is in the pipe.
+    fn confirmed(&mut self, now: Time, blocks: u32, pipe_blocks: f64) {
+        self.round_blocks += blocks;
+        if self.settled || self.round_blocks < self.window {
+            return;
+        }
+        let pace = f64::from(self.round_blocks) / now.since(self.round_began).as_secs_f64().max(1e-9);
+        if self.before > 0.0 && pace < PROBE_GAIN * self.before {
+            self.window /= 2;
+            self.settled = true;
+        } else if pipe_blocks > f64::from(self.window) {
+            self.before = pace;
+            self.window = self.window.saturating_mul(2);
+        }
+        self.begin(now);
+    }
+}
+
+/// One device.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) target: Target,
+    pub(super) state: State,
+    pub(super) confirmed: IndexRanges,
+    /// Whether `confirmed` still counts: not after the medium or the connection was lost.
+    pub(super) counts: bool,
+    /// Whether it ran out of room.
+    pub(super) full: bool,
+    /// Whether a spare was already opened in its place.
+    pub(super) replaced: bool,
+    pub(super) in_flight: u32,
+    credit_bytes: u64,
+    /// Runs pushed and not wholly confirmed, with when they were pushed.
+    runs: VecDeque<(IndexRanges, Time)>,
+    /// Since when it owes a sign: the last confirmation, or the push or open that began the wait.
+    quiet_since: Time,
+    /// Confirmed blocks and the seconds they took, older ones weighing less.
+    weighed_blocks: f64,
+    weighed_seconds: f64,
+    last_batch: u32,
+    probe: Probe,
+    /// The shortest time from push to confirmation.
+    latency_min: Option<Duration>,
+    /// The latest time from push to confirmation.
+    latency: Option<Duration>,
+}
+
+impl Lane {
+    pub(super) fn new(target: Target, now: Time) -> Self {
+        Self {
+            target,
+            state: State::Spare,
+            confirmed: IndexRanges::new(),
+            counts: true,
+            full: false,
+            replaced: false,
+            in_flight: 0,
+            credit_bytes: 0,
+            runs: VecDeque::new(),
+            quiet_since: now,
+            weighed_blocks: 0.0,
+            weighed_seconds: 0.0,
+            last_batch: 0,
+            probe: Probe::default(),
+            latency_min: None,
+            latency: None,
+        }
+    }
+
+    /// Whether it takes blocks, or may soon.
+    pub(super) fn live(&self) -> bool {
+        matches!(self.state, State::Opening | State::Open | State::Waiting(_))
+    }
+
+    pub(super) fn open(&mut self, now: Time) {
+        self.state = State::Opening;
+        self.quiet_since = now;
+    }
+
+    pub(super) fn grant(&mut self, bytes: u64) {
+        if matches!(self.state, State::Opening | State::Open) {
+            self.state = State::Open;
+            self.credit_bytes = self.credit_bytes.saturating_add(bytes);
+        }
+    }
+
+    /// Whole blocks that its credit pays for.
+    pub(super) fn affords(&self, block_bytes: u32) -> u32 {
+        if self.state != State::Open {
+            return 0;
+        }
+        u32::try_from(self.credit_bytes / u64::from(block_bytes)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn push(&mut self, now: Time, indices: Range<BlockIndex>, block_bytes: u32) {
+        let blocks = indices.end - indices.start;
+        assert!(blocks > 0 && blocks <= self.affords(block_bytes), "a push beyond the credit");
+        self.credit_bytes -= u64::from(blocks) * u64::from(block_bytes);
+        if self.in_flight == 0 {
+            self.quiet_since = now;
+            self.probe.begin(now);
+        }
+        self.in_flight += blocks;
+        self.runs.push_back((indices.into(), now));
+    }
+
+    /// Takes confirmations; gives the indices that were in flight here (others are ignored: the peer's mistake).
+    pub(super) fn confirm(&mut self, now: Time, blocks: &IndexRanges) -> Vec<BlockIndex> {
+        let mut fresh = Vec::new();
+        let mut pushed_last = Time(0);
+        // What a peer claims is looked up in what was pushed, never walked: its ranges may be any.
+        for (run, pushed_at) in &mut self.runs {
+            let hit: Vec<BlockIndex> = run.iter().filter(|&index| blocks.contains(index)).collect();
+            for &index in &hit {
+                run.remove(index);
+                pushed_last = pushed_last.max(*pushed_at);
+            }
+            fresh.extend(hit);
+        }
+        if fresh.is_empty() {
+            return fresh;
+        }
+        self.runs.retain(|(run, _)| !run.is_empty());
+        let count = u32::try_from(fresh.len()).expect("at most what is in flight");
+        for &index in &fresh {
+            self.confirmed.insert(index);
+        }
+        self.in_flight -= count;
+        let keep = (-f64::from(count) / MEMORY_BLOCKS).exp();
+        self.weighed_blocks = self.weighed_blocks * keep + f64::from(count);
+        self.weighed_seconds = self.weighed_seconds * keep + now.since(self.quiet_since).as_secs_f64();
+        let latency = now.since(pushed_last);
+        self.latency_min = Some(self.latency_min.map_or(latency, |least| least.min(latency)));
+        self.latency = Some(latency);
+        self.last_batch = count;
+        let pipe = 2.0 * self.weighed_blocks / self.weighed_seconds.max(1e-9)
+            * self.latency_min.unwrap_or_default().as_secs_f64();
+        self.probe.confirmed(now, count, pipe);
+        self.quiet_since = now;
+        fresh
+    }
+
+    /// Forgets what is in flight: the stream is over.
+    pub(super) fn drop_flight(&mut self) {
+        self.runs.clear();
+        self.in_flight = 0;
+        self.credit_bytes = 0;
+    }
+
+    /// Measured pace in blocks per second, or the planner's figure before the first confirmation; it falls while the
+    /// device says nothing for longer than its pace explains.
+    pub(super) fn pace(&self, now: Time, block_bytes: u32) -> Option<f64> {
+        if !matches!(self.state, State::Opening | State::Open) {
+            return None;
+        }
+        let measured = self.weighed_blocks > 0.0;
+        let rate = if measured {
+            // A nanosecond at least: a model may confirm in no time at all.
+            self.weighed_blocks / self.weighed_seconds.max(1e-9)
+        } else if self.target.write_bytes_per_s > 0 {
+            self.target.write_bytes_per_s as f64 / f64::from(block_bytes)
+        } else {
+            return None;
+        };
+        if self.in_flight == 0 && self.state == State::Open {
+            return Some(rate);
+        }
+        // Before the first confirmation a round trip is unknown: what is in flight stands for it, twice.
+        let batch = if measured { self.last_batch } else { 2 * self.in_flight.max(1) };
+        let explained =
+            2.0 * (f64::from(batch) / rate).max(self.latency.map_or(0.0, |span| span.as_secs_f64()));
+        let quiet = self.quiet(now).as_secs_f64();
+        Some(if quiet > explained { rate * explained / quiet } else { rate })
+    }
+
+    /// Blocks per second as measured in this write, once that is more than chance.
+    pub(super) fn measured(&self) -> Option<f64> {
+        (self.confirmed.count() >= MEASURED_BLOCKS)
+            .then(|| self.weighed_blocks / self.weighed_seconds.max(1e-9))
+    }
+
+    /// Blocks that may be in flight: `least`, doubled while that makes the device faster.
+    pub(super) fn window(&mut self, least: u32) -> u32 {
+        self.probe.window = self.probe.window.max(least);
+        self.probe.window
+    }
+
+    /// How long it has owed a sign; zero where it owes none.
+    pub(super) fn quiet(&self, now: Time) -> Duration {
+        if self.owes() { now.since(self.quiet_since) } else { Duration::ZERO }
+    }
+
+    /// Whether a sign is due from it: an open, a credit, a confirmation.
+    pub(super) fn owes(&self) -> bool {
+        self.state == State::Opening || (self.state == State::Open && self.in_flight > 0)
+    }
+
+    /// Since when it owes a sign.
+    pub(super) fn quiet_since(&self) -> Time {
+        self.quiet_since
+    }
+
+    /// The latest time from push to confirmation.
+    pub(super) fn latency(&self) -> Option<Duration> {
+        self.latency
+    }
+}

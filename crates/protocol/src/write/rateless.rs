@@ -1,0 +1,512 @@
+//! The speculative write: coded blocks go to every device as fast as each takes them, until the durability rule holds
+//! (dissertation §4.1.2, §4.3.2; N floats).
+//!
+//! Invariants:
+//! - indices are handed out in runs, originals first, each index once: blocks of a device that fails are replaced by
+//!   others, because they may have become durable unseen;
+//! - nobody waits for a straggler: each device is bounded by its own credit and window only;
+//! - the window of a device is doubled only while that makes it faster, never above a third of its share, and near the
+//!   end no more than it can confirm before the rule is forecast to hold: what is in flight at the end is small;
+//! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for.
+//!
+//! Left out: what is in a block, and the order of slices on the wire.
+
+use super::{
+    Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
+    lane::{Lane, State},
+};
+use crate::{
+    BlockIndex, DeviceId, Time,
+    durability::{Judge, Need, Shortfall, Verdict},
+    layout::Holder,
+};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+/// The longest run of indices handed out at once; layouts stay ranges and disks sequential (traps §13).
+const RUN_BLOCKS_MAX: u32 = 16;
+/// A device that owes a sign for so many times the usual time to a confirmation gets a spare beside it. Picked by
+/// eye: far beyond what load explains, and an opened spare costs little.
+const SILENCE_FACTOR: u32 = 8;
+
+/// The rateless write core of one segment.
+///
+/// ```text
+///   writing ──(rule holds)──▶ Done
+///      └──(stalled, full, too few domains)──▶ Failed
+/// ```
+pub struct RatelessWriter {
+    spec: WriteSpec,
+    judge: Judge,
+    /// What counting must reach before the judge is asked; raised when a rank test fails.
+    need: Need,
+    lanes: Vec<Lane>,
+    next_index: BlockIndex,
+    pushed_blocks: u32,
+    progress: Time,
+    now: Time,
+    actions: VecDeque<Action>,
+    over: bool,
+}
+
+impl RatelessWriter {
+    /// A core that begins at `now`.
+    pub fn new(spec: WriteSpec, now: Time) -> Self {
+        let judge = Judge::new(spec.code.clone(), spec.rule, spec.domains, spec.seed);
+        let need = judge.need();
+        let lanes = spec.devices.iter().chain(&spec.spares).map(|&target| Lane::new(target, now)).collect();
+        let mut core = Self {
+            need,
+            judge,
+            lanes,
+            next_index: 0,
+            pushed_blocks: 0,
+            progress: now,
+            now,
+            actions: VecDeque::new(),
+            over: false,
+            spec,
+        };
+        // All are live before the first share is taken of them.
+        let first = core.spec.devices.len();
+        core.lanes[..first].iter_mut().for_each(|lane| lane.open(now));
+        for position in 0..first {
+            core.open(position);
+        }
+        core
+    }
+
+    /// Takes what happened at `now`.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        if self.over {
+            return;
+        }
+        self.now = self.now.max(now);
+        let now = self.now;
+        match input {
+            Input::Opened { device } => self.grant(device, 0),
+            Input::Credit { device, bytes } => self.grant(device, bytes),
+            Input::Confirmed { device, blocks } => {
+                let Some(position) = self.position(device) else { return };
+                let lane = &mut self.lanes[position];
+                let fresh = lane.confirm(now, &blocks);
+                if !fresh.is_empty() {
+                    self.progress = now;
+                }
+                let domain = lane.target.domain;
+                for index in fresh {
+                    self.judge.confirm(domain, index);
+                }
+            }
+            Input::Failed { device, cause } => self.fail(device, cause),
+            Input::Tick => {}
+        }
+        self.step();
+    }
+
+    /// The next action to carry out.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to tick, should nothing happen before.
+    pub fn wake_at(&self) -> Option<Time> {
+        if self.over {
+            return None;
+        }
+        let limit = self.silence_limit();
+        let spares = self.lanes.iter().any(|lane| lane.state == State::Spare);
+        let lanes = self.lanes.iter().filter_map(|lane| match lane.state {
+            State::Waiting(until) => Some(until),
+            _ => (spares && !lane.replaced && lane.owes()).then(|| lane.quiet_since() + limit),
+        });
+        lanes.chain([self.progress + self.spec.patience]).min()
+    }
+
+    /// N so far: confirmed blocks that count.
+    pub fn confirmed(&self) -> u32 {
+        self.judge.confirmed()
+    }
+
+    fn position(&self, device: DeviceId) -> Option<usize> {
+        let known =
+            |lane: &Lane| lane.target.device == device && !matches!(lane.state, State::Spare | State::Gone);
+        self.lanes.iter().position(known)
+    }
+
+    fn grant(&mut self, device: DeviceId, bytes: u64) {
+        if let Some(position) = self.position(device) {
+            self.lanes[position].grant(bytes);
+        }
+    }
+
+    fn open(&mut self, position: usize) {
+        self.lanes[position].open(self.now);
+        let expected_blocks = self.shares().of(&self.lanes[position]);
+        let device = self.lanes[position].target.device;
+        self.actions.push_back(Action::Open { device, expected_blocks });
+    }
+
+    /// What a lane is expected to take: its part of N by planned speed, equal parts where none is known.
+    fn shares(&self) -> Shares {
+        let lanes = || self.lanes.iter().filter(|lane| lane.live());
+        let known = || lanes().map(|lane| lane.target.write_bytes_per_s).filter(|&speed| speed > 0);
+        let usual =
+            if known().count() == 0 { 1.0 } else { known().sum::<u64>() as f64 / known().count() as f64 };
+        let block_bytes = self.spec.block_bytes;
+        let all: f64 = lanes().map(|lane| Shares::speed(lane, usual, block_bytes)).sum();
+        let domains = f64::from(self.spec.domains).min(lanes().count() as f64);
+        let f = f64::from(self.need.tolerate);
+        let by_loss =
+            if domains > f { f64::from(self.need.survivors) * domains / (domains - f) } else { 0.0 };
+        Shares { usual, blocks_per_speed: by_loss.max(self.need.total.into()) / all.max(1e-9), block_bytes }
+    }
+
+    fn fail(&mut self, device: DeviceId, cause: FailureKind) {
+        let Some(position) = self.position(device) else { return };
+        let now = self.now;
+        let lane = &mut self.lanes[position];
+        lane.drop_flight();
+        match cause {
+            FailureKind::Refused { retry_after } => {
+                lane.state = State::Waiting(now + retry_after.max(Duration::from_millis(1)));
+            }
+            FailureKind::Full | FailureKind::Protocol => {
+                lane.state = State::Gone;
+                lane.full = cause == FailureKind::Full;
+            }
+            FailureKind::Unreachable | FailureKind::Medium => {
+                lane.state = State::Gone;
+                // What may be lost already is not counted on: the rule is about losses to come. Blocks behind a lost
+                // connection are listed all the same; a medium that failed lost its blocks.
+                lane.counts = false;
+                if cause == FailureKind::Medium {
+                    lane.confirmed = crate::IndexRanges::new();
+                }
+                self.judge_anew();
+            }
+        }
+        self.replace(position);
+    }
+
+    fn judge_anew(&mut self) {
+        let spec = &self.spec;
+        self.judge = Judge::new(spec.code.clone(), spec.rule, spec.domains, spec.seed);
+        self.need = self.judge.need();
+        for lane in self.lanes.iter().filter(|lane| lane.counts) {
+            for index in lane.confirmed.iter() {
+                self.judge.confirm(lane.target.domain, index);
+            }
+        }
+    }
+
+    /// Opens a spare in the place of a lane, of a domain without live devices where there is one.
+    fn replace(&mut self, position: usize) {
+        if std::mem::replace(&mut self.lanes[position].replaced, true) {
+            return;
+        }
+        let taken = |domain: u32| self.lanes.iter().any(|lane| lane.live() && lane.target.domain == domain);
+        let spares = || (0..self.lanes.len()).filter(|&spare| self.lanes[spare].state == State::Spare);
+        let elsewhere = spares().find(|&spare| !taken(self.lanes[spare].target.domain));
+        if let Some(spare) = elsewhere.or_else(|| spares().next()) {
+            self.open(spare);
+        }
+    }
+
+    /// How long a lane may owe a sign before a spare is opened: from the usual time to a confirmation.
+    fn silence_limit(&self) -> Duration {
+        let mut usual: Vec<Duration> = self.lanes.iter().filter_map(Lane::latency).collect();
+        usual.sort_unstable();
+        usual.get(usual.len() / 2).map_or(self.spec.patience / 4, |&latency| {
+            (latency * SILENCE_FACTOR).clamp(Duration::from_millis(1), self.spec.patience)
+        })
+    }
+
+    fn step(&mut self) {
+        if self.finish_if_durable() {
+            return;
+        }
+        for position in 0..self.lanes.len() {
+            if let State::Waiting(until) = self.lanes[position].state
+                && until <= self.now
+            {
+                self.open(position);
+            }
+        }
+        let limit = self.silence_limit();
+        for position in 0..self.lanes.len() {
+            let lane = &self.lanes[position];
+            if !lane.replaced && lane.owes() && lane.quiet(self.now) >= limit {
+                self.replace(position);
+            }
+        }
+        if let Some(error) = self.hopeless() {
+            self.end(Action::Failed(error));
+            return;
+        }
+        if self.now.since(self.progress) >= self.spec.patience {
+            let silent =
+                self.lanes.iter().filter(|lane| lane.owes() || matches!(lane.state, State::Waiting(_)));
+            let error = WriteError::Stalled {
+                confirmed: self.judge.confirmed(),
+                needed: self.needed(),
+                patience: self.spec.patience,
+                silent: silent.map(|lane| lane.target.device).collect(),
+            };
+            self.end(Action::Failed(error));
+            return;
+        }
+        self.hand_out();
+    }
+
+    /// N at the least.
+    fn needed(&self) -> u32 {
+        self.judge.need().total.max(self.judge.need().survivors)
+    }
+
+    fn loads(&self) -> Vec<f64> {
+        self.judge.loads().iter().map(|&load| f64::from(load)).collect()
+    }
+
+    fn finish_if_durable(&mut self) -> bool {
+        let loads = self.loads();
+        if !self.need.met(&loads) {
+            return false;
+        }
+        match self.judge.verdict() {
+            Verdict::Short { blocks, why } => {
+                // Counting was met and yet a pattern does not decode: mint a few more and ask again then.
+                let survivors = self.judge.confirmed() - largest(self.judge.loads(), self.need.tolerate);
+                debug_assert!(matches!(why, Shortfall::Rank { .. }), "{why:?}");
+                self.need.survivors = survivors + blocks;
+                false
+            }
+            verdict => {
+                let holders: Vec<Holder> = self
+                    .lanes
+                    .iter()
+                    .filter(|lane| !lane.confirmed.is_empty())
+                    .map(|lane| Holder { device: lane.target.device, blocks: lane.confirmed.clone() })
+                    .collect();
+                let opened = self.lanes.iter().filter(|lane| lane.state != State::Spare);
+                let abandoned = opened.filter(|lane| lane.confirmed.is_empty());
+                let stored_blocks = holders.iter().map(|holder| holder.blocks.count()).sum();
+                let done = WriteDone {
+                    abandoned: abandoned.map(|lane| lane.target.device).collect(),
+                    stored_blocks,
+                    pushed_blocks: self.pushed_blocks,
+                    wasted_blocks: self.pushed_blocks - stored_blocks,
+                    holders,
+                    verdict,
+                };
+                self.end(Action::Done(done));
+                true
+            }
+        }
+    }
+
+    /// Ends every stream, then says how it went.
+    fn end(&mut self, last: Action) {
+        self.over = true;
+        // Pushes not yet polled are void.
+        self.actions.retain(|action| !matches!(action, Action::Push { .. }));
+        for lane in &self.lanes {
+            let device = lane.target.device;
+            match lane.state {
+                State::Open if lane.in_flight == 0 => self.actions.push_back(Action::Finish { device }),
+                State::Opening | State::Open => self.actions.push_back(Action::Cancel { device }),
+                State::Spare | State::Waiting(_) | State::Gone => {}
+            }
+        }
+        self.actions.push_back(last);
+    }
+
+    /// The error when no further block can make the rule hold; opens spares as long as that may help.
+    fn hopeless(&mut self) -> Option<WriteError> {
+        loop {
+            let mut most = self.loads();
+            for lane in self.lanes.iter().filter(|lane| lane.live()) {
+                most[lane.target.domain as usize] += f64::from(self.need.total + self.need.survivors);
+            }
+            if self.need.met(&most) {
+                return None;
+            }
+            let Some(spare) = self.lanes.iter().position(|lane| lane.state == State::Spare) else { break };
+            self.open(spare);
+        }
+        let devices = count(self.lanes.len());
+        let full = count(self.lanes.iter().filter(|lane| lane.full).count());
+        let mut domains: Vec<u32> =
+            self.lanes.iter().filter(|lane| lane.live()).map(|lane| lane.target.domain).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        let failed = count(self.lanes.iter().filter(|lane| !lane.live()).count());
+        Some(if 2 * full > failed {
+            let (confirmed, needed) = (self.judge.confirmed(), self.needed());
+            WriteError::Full { full, devices, confirmed, needed, block_bytes: self.spec.block_bytes }
+        } else {
+            let (available, needed) = (count(domains.len()), self.need.tolerate + 1);
+            WriteError::NotEnoughDomains { available, needed, failed, devices }
+        })
+    }
+
+    /// Hands runs of indices to the devices that can take them, the one that would be done first before others.
+    fn hand_out(&mut self) {
+        let shares = self.shares();
+        let plans: Vec<Window> = self.lanes.iter_mut().map(|lane| window(lane, &shares)).collect();
+        let paces: Vec<f64> =
+            self.lanes.iter().map(|lane| lane.pace(self.now, self.spec.block_bytes).unwrap_or(0.0)).collect();
+        let horizon = self.forecast(&paces, plans.iter().map(|window| window.blocks).sum());
+        loop {
+            let mut loads = self.loads();
+            for lane in &self.lanes {
+                loads[lane.target.domain as usize] += f64::from(lane.in_flight);
+            }
+            let level = self.level(&loads);
+            let best = (0..self.lanes.len())
+                .filter_map(|position| {
+                    let blocks = self.room(position, &plans[position], paces[position], horizon)?;
+                    if level.rides(loads[self.lanes[position].target.domain as usize], &plans[position]) {
+                        return None;
+                    }
+                    let flight = f64::from(self.lanes[position].in_flight);
+                    // Without any pace known, evenly.
+                    let done_in = if paces[position] > 0.0 { flight / paces[position] } else { flight * 1e3 };
+                    Some((done_in, position, blocks))
+                })
+                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            let Some((_, position, blocks)) = best else { break };
+            let indices = self.next_index..self.next_index + blocks;
+            self.next_index = indices.end;
+            self.pushed_blocks += blocks;
+            let lane = &mut self.lanes[position];
+            lane.push(self.now, indices.clone(), self.spec.block_bytes);
+            self.actions.push_back(Action::Push { device: lane.target.device, indices });
+        }
+    }
+
+    /// How many blocks the lane gets now, if any.
+    fn room(&self, position: usize, window: &Window, pace: f64, horizon: f64) -> Option<u32> {
+        let lane = &self.lanes[position];
+        let affords = lane.affords(self.spec.block_bytes);
+        if affords == 0 || self.next_index > BlockIndex::MAX / 2 {
+            return None;
+        }
+        // What it can confirm before the rule is forecast to hold, and one.
+        let useful = (pace * horizon).ceil().min(1e9) as u32;
+        let ending = useful < window.blocks;
+        let target = if ending { useful + 1 } else { window.blocks };
+        let free = target.saturating_sub(lane.in_flight);
+        let blocks = free.min(window.run).min(affords);
+        // Whole runs, unless the pipe runs dry or the end is near: ranges stay few.
+        let worth = blocks == window.run || ending || lane.in_flight < window.run;
+        (blocks > 0 && worth).then_some(blocks)
+    }
+
+    /// A domain among the f largest adds nothing when it is well ahead of the next, and the f largest hold what D asks
+    /// for beyond the survivors.
+    fn level(&self, loads: &[f64]) -> Level {
+        let f = self.need.tolerate as usize;
+        if f == 0 || loads.len() <= f {
+            return Level(None);
+        }
+        let mut sorted = loads.to_vec();
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        let beyond = f64::from(self.need.total.saturating_sub(self.need.survivors));
+        Level((sorted[..f].iter().sum::<f64>() >= beyond).then_some(sorted[f]))
+    }
+
+    /// Seconds until the rule is forecast to hold by counting, if every device keeps its pace; infinite while that is
+    /// further away than all windows together, or unknown.
+    fn forecast(&self, paces: &[f64], windows: u32) -> f64 {
+        let confirmed = self.loads();
+        let (total, survivors) = self.need.missing(&confirmed);
+        if total.max(survivors) > 3.0 * f64::from(windows) {
+            return f64::INFINITY;
+        }
+        let at = |seconds: f64| {
+            let mut loads = confirmed.clone();
+            for (lane, pace) in self.lanes.iter().zip(paces) {
+                loads[lane.target.domain as usize] += pace * seconds;
+            }
+            self.need.met(&loads)
+        };
+        let mut late = 1e-4;
+        while !at(late) {
+            late *= 2.0;
+            if late > 1e5 {
+                return f64::INFINITY;
+            }
+        }
+        let mut early = 0.0;
+        for _ in 0..12 {
+            let middle = 0.5 * (early + late);
+            if at(middle) { late = middle } else { early = middle }
+        }
+        late
+    }
+}
+
+/// How N is expected to be shared out.
+struct Shares {
+    /// Bytes per second of a device whose speed is unknown.
+    usual: f64,
+    blocks_per_speed: f64,
+    block_bytes: u32,
+}
+
+impl Shares {
+    /// The planner's figure is of the past: a device that stalled a moment ago and is well again shows its speed here,
+    /// so the better of the two counts.
+    fn speed(lane: &Lane, usual: f64, block_bytes: u32) -> f64 {
+        let planned = match lane.target.write_bytes_per_s {
+            0 => usual,
+            planned => planned as f64,
+        };
+        lane.measured().map_or(planned, |blocks_per_s| planned.max(blocks_per_s * f64::from(block_bytes)))
+    }
+
+    /// At least one block.
+    fn of(&self, lane: &Lane) -> u32 {
+        ((self.blocks_per_speed * Self::speed(lane, self.usual, self.block_bytes)).ceil() as u32).max(1)
+    }
+}
+
+/// The largest load outside the f largest domains, once D is provided for: domains far above it ride along.
+struct Level(Option<f64>);
+
+impl Level {
+    /// A quarter and two windows of slack: it is there again when another domain is lost.
+    fn rides(&self, load: f64, window: &Window) -> bool {
+        self.0.is_some_and(|level| load > level * 1.25 + f64::from(2 * window.blocks))
+    }
+}
+
+/// The run and the window of a lane, in blocks.
+struct Window {
+    run: u32,
+    blocks: u32,
+}
+
+/// The run and the window of a lane, before the end is in sight.
+fn window(lane: &mut Lane, shares: &Shares) -> Window {
+    if lane.state != State::Open {
+        return Window { run: 0, blocks: 0 };
+    }
+    let share = shares.of(lane);
+    let run = (share / 8).clamp(1, RUN_BLOCKS_MAX);
+    // A small share goes at once; a larger one keeps two runs coming.
+    let least = (2 * run).max(share.min(8));
+    let blocks = lane.window(least).min(least.max(share / 3));
+    Window { run, blocks }
+}
+
+fn largest(loads: &[u32], domains: u32) -> u32 {
+    let mut sorted = loads.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    sorted.iter().take(domains as usize).sum()
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}

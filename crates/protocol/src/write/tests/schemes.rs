@@ -1,0 +1,126 @@
+//! Stripes and replicas by event lists.
+
+use super::{
+    model::{Common, Disk, MS, disk, run, spec, survives_everything},
+    *,
+};
+use steadfast_codes::rateless::Kind;
+
+const STRIPE: Rule = Rule { redundancy: 0.0, tolerate: 0 };
+
+fn actions(core: &mut Writer) -> Vec<Action> {
+    std::iter::from_fn(|| core.poll()).collect()
+}
+
+fn confirmed(device: u128, index: u32) -> Input {
+    Input::Confirmed { device: DeviceId(device), blocks: (index..index + 1).into() }
+}
+
+fn push(device: u128, index: u32) -> Action {
+    Action::Push { device: DeviceId(device), indices: index..index + 1 }
+}
+
+#[test]
+fn a_stripe_goes_round_and_waits_for_all() {
+    let disks: Vec<Disk> = (0..2).map(|domain| disk(domain, 1.0)).collect();
+    let mut core = Writer::new(spec((Kind::Replicated, 5), 4096, STRIPE, &disks, 2), Time(0));
+    let open = |device, expected_blocks| Action::Open { device: DeviceId(device), expected_blocks };
+    assert_eq!(actions(&mut core), [open(0, 3), open(1, 2)]);
+    core.handle(Time(1), Input::Credit { device: DeviceId(0), bytes: 2 * 4096 + 100 });
+    assert_eq!(actions(&mut core), [push(0, 0), push(0, 2)]);
+    core.handle(Time(2), Input::Credit { device: DeviceId(0), bytes: 4096 });
+    assert_eq!(actions(&mut core), [push(0, 4)]);
+    core.handle(Time(3), Input::Credit { device: DeviceId(1), bytes: 1 << 20 });
+    assert_eq!(actions(&mut core), [push(1, 1), push(1, 3)]);
+    for (device, index) in [(0, 0), (0, 2), (1, 3), (0, 4)] {
+        core.handle(Time(4), confirmed(device, index));
+        assert_eq!(actions(&mut core), []);
+    }
+    core.handle(Time(5), confirmed(1, 1));
+    let [Action::Finish { .. }, Action::Finish { .. }, Action::Done(done)] = &actions(&mut core)[..] else {
+        panic!("not done")
+    };
+    assert_eq!((done.stored_blocks, done.wasted_blocks), (5, 0));
+    assert_eq!(done.holders[1].blocks, [1, 3].into_iter().collect());
+    assert_eq!(core.wake_at(), None);
+}
+
+#[test]
+fn a_stripe_is_as_fast_as_its_slowest_and_survives_nothing() {
+    let mut disks: Vec<Disk> =
+        (0..6).map(|domain| disk(domain, if domain == 3 { 10.0 } else { 100.0 })).collect();
+    let outcome = run(spec((Kind::Replicated, 96), 65536, STRIPE, &disks, 6), &disks, Common::default());
+    assert!(outcome.result.is_ok());
+    let slowest = 16.0 * 65536.0 / 10e6;
+    assert!(outcome.at > slowest && outcome.at < slowest * 1.1, "{}", outcome.at);
+    disks[2].dies_at = Some(5 * MS);
+    let outcome = run(spec((Kind::Replicated, 96), 65536, STRIPE, &disks, 6), &disks, Common::default());
+    let broken =
+        WriteError::StripeBroken { device: DeviceId(2), cause: FailureKind::Unreachable, devices: 6 };
+    assert_eq!(outcome.result, Err(broken));
+    disks[2] = disk(2, 0.0);
+    let outcome = run(spec((Kind::Replicated, 96), 65536, STRIPE, &disks, 6), &disks, Common::default());
+    assert!(matches!(outcome.result, Err(WriteError::Stalled { confirmed: 80, needed: 96, .. })));
+}
+
+const COPIES: Rule = Rule { redundancy: 3.0, tolerate: 2 };
+
+#[test]
+fn replicas_go_to_distinct_domains() {
+    // Two devices in each domain: the second of a domain is passed over.
+    let disks: Vec<Disk> = (0..8).map(|device| disk(device / 2, 100.0)).collect();
+    let spec = spec((Kind::Replicated, 1), 4096, COPIES, &disks, 8);
+    let code = spec.code.clone();
+    let outcome = run(spec, &disks, Common::default());
+    let done = outcome.result.unwrap();
+    let devices: Vec<u128> = done.holders.iter().map(|holder| holder.device.0).collect();
+    assert_eq!(devices, [0, 2, 4]);
+    assert_eq!((done.stored_blocks, done.pushed_blocks), (3, 3));
+    survives_everything(&code, COPIES, &done, &disks);
+}
+
+#[test]
+fn a_late_or_lost_copy_is_made_elsewhere_under_a_new_index() {
+    for lost in [false, true] {
+        let mut disks: Vec<Disk> = (0..5).map(|domain| disk(domain, 100.0)).collect();
+        disks[1].rate = 0;
+        if lost {
+            disks[1].dies_at = Some(MS);
+        }
+        let outcome = run(spec((Kind::Replicated, 1), 4096, COPIES, &disks, 3), &disks, Common::default());
+        let done = outcome.result.unwrap();
+        let held: Vec<(u128, u32)> = done
+            .holders
+            .iter()
+            .map(|holder| (holder.device.0, holder.blocks.iter().next().unwrap()))
+            .collect();
+        println!("lost {lost}: {:.2} ms, {held:?}", outcome.at * 1e3);
+        assert_eq!(held.iter().map(|&(device, _)| device).collect::<Vec<_>>(), [0, 2, 3]);
+        assert_eq!(done.abandoned, [DeviceId(1)]);
+        // The others took two round trips; it is late four times that after.
+        assert!(outcome.at < 0.015, "{} s", outcome.at);
+    }
+}
+
+#[test]
+fn replicas_without_enough_domains_fail_at_once() {
+    let mut disks: Vec<Disk> = (0..3).map(|domain| disk(domain, 100.0)).collect();
+    disks[1].room = Some(0);
+    let outcome = run(spec((Kind::Replicated, 1), 4096, COPIES, &disks, 3), &disks, Common::default());
+    assert!(
+        matches!(outcome.result, Err(WriteError::Full { full: 1, needed: 3, .. })),
+        "{:?}",
+        outcome.result
+    );
+    disks[1].room = None;
+    disks[1].dies_at = Some(0);
+    let outcome = run(spec((Kind::Replicated, 1), 4096, COPIES, &disks, 3), &disks, Common::default());
+    assert_eq!(
+        outcome.result,
+        Err(WriteError::NotEnoughDomains { available: 2, needed: 3, failed: 1, devices: 3 })
+    );
+    let silent: Vec<Disk> = (0..5).map(|domain| disk(domain, 0.0)).collect();
+    let outcome = run(spec((Kind::Replicated, 1), 4096, COPIES, &silent, 3), &silent, Common::default());
+    assert!(matches!(outcome.result, Err(WriteError::Stalled { confirmed: 0, .. })));
+    assert_eq!(outcome.at, PATIENCE.as_secs_f64());
+}

@@ -1,0 +1,10 @@
+//! The metadata cores over a store in memory: rules by event lists, and random interleavings against a plain model.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+mod model;
+mod names;
+mod puts;
+mod registry;
+mod requests;
+mod support;

@@ -1,0 +1,154 @@
+//! Storage servers: whose devices, who lives.
+
+use crate::support::{CLUSTER, DEAD_AFTER, World, node_record};
+use core::time::Duration;
+use steadfast_protocol::{
+    ClusterId, DeviceId, NodeId,
+    message::{DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState, Query},
+    meta::{self, DEVICES_PER_NODE_MAX, Liveness},
+};
+
+fn nodes(world: &World) -> Vec<NodeState> {
+    match world.ask(&Query::Registry) {
+        Ok(MetaAnswer::Registry(registry)) => {
+            assert_eq!(registry.cluster, CLUSTER);
+            registry.nodes
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn report(device: u128, health: DeviceHealth) -> DeviceReport {
+    DeviceReport {
+        device: DeviceId(device),
+        health,
+        capacity_bytes: 1 << 40,
+        free_bytes: 1 << 39,
+        read_bytes_per_s: 100_000_000,
+        write_bytes_per_s: 90_000_000,
+        queue_length: 0,
+        extents: 0,
+        fragments: 0,
+        corrupt_blocks: 0,
+        medium_read_bytes: 0,
+        medium_written_bytes: 0,
+        overruns_ppm: 0,
+    }
+}
+
+fn beat(world: &mut World, node: u128, devices: Vec<DeviceReport>) -> Result<MetaAnswer, MetaFault> {
+    let heartbeat = Heartbeat { node: NodeId(node), devices };
+    meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
+}
+
+#[test]
+fn a_silent_node_is_dead_and_a_heartbeat_brings_it_back() {
+    let mut world = World::six();
+    world.pass(Duration::from_secs(4));
+    assert_eq!(
+        beat(&mut world, 2, vec![report(2, DeviceHealth::Ok)]),
+        Ok(MetaAnswer::Heard { registered: true })
+    );
+    world.pass(Duration::from_secs(4));
+    let states = nodes(&world);
+    assert_eq!(
+        states.iter().map(|state| state.alive).collect::<Vec<_>>(),
+        [false, true, false, false, false, false]
+    );
+    assert_eq!((states[0].silent_ms, states[1].silent_ms), (Some(8000), Some(4000)));
+    assert_eq!(states[1].devices, [report(2, DeviceHealth::Ok)]);
+    beat(&mut world, 1, vec![]).unwrap();
+    assert!(nodes(&world)[0].alive);
+}
+
+#[test]
+fn only_registered_nodes_are_remembered_and_only_for_their_devices() {
+    let mut world = World::six();
+    let before = world.liveness.clone();
+    assert_eq!(beat(&mut world, 99, vec![]), Ok(MetaAnswer::Heard { registered: false }));
+    assert_eq!(world.liveness, before);
+    let reports =
+        vec![report(3, DeviceHealth::Ok), report(1, DeviceHealth::Failed), report(3, DeviceHealth::Failed)];
+    beat(&mut world, 3, reports).unwrap();
+    assert_eq!(nodes(&world)[2].devices, [report(3, DeviceHealth::Ok)]);
+}
+
+#[test]
+fn after_a_restart_nodes_have_as_long_to_be_heard_as_they_may_be_silent() {
+    let mut world = World::six();
+    world.liveness = Liveness::new(world.now, DEAD_AFTER);
+    assert!(nodes(&world).iter().all(|state| state.alive && state.silent_ms.is_none()));
+    world.pass(DEAD_AFTER);
+    assert!(nodes(&world).iter().all(|state| !state.alive));
+}
+
+#[test]
+fn devices_of_another_cluster_are_refused() {
+    let mut world = World::six();
+    let theirs = ClusterId(0xbad);
+    let foreign = NodeRecord { cluster: Some(theirs), ..node_record(7, &[7]) };
+    assert_eq!(world.register(&foreign), Err(MetaFault::ForeignCluster { ours: CLUSTER, theirs }));
+    let own = NodeRecord { cluster: Some(CLUSTER), ..node_record(7, &[7]) };
+    assert_eq!(world.register(&own), Ok(MetaAnswer::Done));
+    assert_eq!(nodes(&world)[6].record, own);
+}
+
+#[test]
+fn a_device_moves_only_from_a_node_that_is_silent() {
+    let mut world = World::six();
+    let taken = MetaFault::DeviceTaken { device: DeviceId(1), node: NodeId(1) };
+    assert_eq!(world.register(&node_record(7, &[7, 1])), Err(taken.clone()));
+    assert_eq!(nodes(&world).len(), 6);
+    // Right after a restart the server cannot tell: refused still.
+    world.liveness = Liveness::new(world.now, DEAD_AFTER);
+    assert_eq!(world.register(&node_record(7, &[7, 1])), Err(taken));
+    world.pass(DEAD_AFTER);
+    assert_eq!(world.register(&node_record(7, &[7, 1])), Ok(MetaAnswer::Done));
+    let states = nodes(&world);
+    assert!(states[0].record.devices.is_empty());
+    assert_eq!(states[6].record.devices.len(), 2);
+    // The old node comes back and finds its device taken.
+    assert_eq!(
+        world.register(&node_record(1, &[1])),
+        Err(MetaFault::DeviceTaken { device: DeviceId(1), node: NodeId(7) })
+    );
+}
+
+#[test]
+fn registering_again_replaces_and_devices_left_out_are_free() {
+    let mut world = World::six();
+    assert_eq!(world.register(&node_record(1, &[1, 11, 12])), Ok(MetaAnswer::Done));
+    assert_eq!(world.register(&node_record(1, &[12])), Ok(MetaAnswer::Done));
+    assert_eq!(world.register(&node_record(2, &[2, 1, 11])), Ok(MetaAnswer::Done));
+    let states = nodes(&world);
+    assert_eq!(states[0].record.devices, [(DeviceId(12), 1 << 40)]);
+    assert_eq!(world.records(0x61), 8);
+}
+
+#[test]
+fn a_failed_device_does_not_count_for_a_policy() {
+    let mut world = World::six();
+    beat(&mut world, 1, vec![report(1, DeviceHealth::Failed)]).unwrap();
+    assert_eq!(
+        world.create("six", "stripe:devices=6"),
+        Err(MetaFault::PolicyUnmet { domain: "devices".into(), needed: 6, available: 5 })
+    );
+    beat(&mut world, 1, vec![report(1, DeviceHealth::Ok)]).unwrap();
+    assert_eq!(world.create("six", "stripe:devices=6"), Ok(MetaAnswer::Done));
+}
+
+#[test]
+fn records_beyond_their_bounds_are_refused() {
+    let mut world = World::six();
+    let many: Vec<u128> = (100..=100 + DEVICES_PER_NODE_MAX as u128).collect();
+    for bad in [
+        node_record(7, &many),
+        node_record(7, &[7, 7]),
+        NodeRecord { address: "a".repeat(256), ..node_record(7, &[7]) },
+        NodeRecord { address: String::new(), ..node_record(7, &[7]) },
+        NodeRecord { site: "s".repeat(256), ..node_record(7, &[7]) },
+    ] {
+        assert!(matches!(world.register(&bad), Err(MetaFault::Invalid(_))));
+    }
+    assert_eq!(nodes(&world).len(), 6);
+}

@@ -1,0 +1,171 @@
+//! One metadata server without a driver: a store in memory, a clock that tests move, request ids by counting.
+
+use core::time::Duration;
+use steadfast_protocol::{
+    ClusterId, DeviceId, IndexRanges, NodeId, RequestId, SegmentId, Time,
+    layout::{CodeKind, CodeSpec, Geometry, Holder, REPLICATED_BELOW_BYTES, SegmentLayout},
+    message::{Change, MetaAnswer, MetaFault, NodeRecord, PutBegun, Query, SegmentState},
+    meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, transact},
+};
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
+pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(5);
+
+pub(crate) struct World {
+    pub(crate) store: MemoryStore,
+    pub(crate) liveness: Liveness,
+    pub(crate) now: Time,
+    pub(crate) terms: Terms,
+    requests: u64,
+}
+
+impl World {
+    /// An empty cluster.
+    pub(crate) fn empty() -> Self {
+        let mut store = MemoryStore::new();
+        let (cluster, writes) = transact(&store, |txn| meta::establish(txn, CLUSTER));
+        assert_eq!(cluster, Ok(CLUSTER));
+        store.apply(writes);
+        let now = Time(1_000_000_000_000_000);
+        Self { store, liveness: Liveness::new(now, DEAD_AFTER), now, terms: Terms::default(), requests: 0 }
+    }
+
+    /// Six nodes of one device each, and a bucket `data` of the default policy.
+    pub(crate) fn six() -> Self {
+        let mut world = Self::empty();
+        for node in 1..=6 {
+            assert_eq!(world.register(&node_record(node, &[node])), Ok(MetaAnswer::Done));
+        }
+        assert_eq!(world.create("data", "rateless"), Ok(MetaAnswer::Done));
+        world
+    }
+
+    pub(crate) fn next_id(&mut self) -> RequestId {
+        self.requests += 1;
+        RequestId { client: 7, count: self.requests }
+    }
+
+    pub(crate) fn change(&mut self, change: Change) -> Result<MetaAnswer, MetaFault> {
+        let id = self.next_id();
+        self.change_as(id, &change)
+    }
+
+    pub(crate) fn change_as(&mut self, id: RequestId, change: &Change) -> Result<MetaAnswer, MetaFault> {
+        let body = |txn: &mut Txn<'_>| meta::change(txn, self.now, &self.terms, &self.liveness, id, change);
+        let (answer, writes) = transact(&self.store, body);
+        // Re-runnable: the same transaction over the same view gives the same answer and the same writes.
+        assert_eq!((&answer, &writes), (&transact(&self.store, body).0, &transact(&self.store, body).1));
+        self.store.apply(writes);
+        answer
+    }
+
+    pub(crate) fn register(&mut self, record: &NodeRecord) -> Result<MetaAnswer, MetaFault> {
+        let answer = self.change(Change::RegisterNode(record.clone()));
+        if answer.is_ok() {
+            self.liveness.registered(self.now, record.node);
+        }
+        answer
+    }
+
+    pub(crate) fn create(&mut self, bucket: &str, policy: &str) -> Result<MetaAnswer, MetaFault> {
+        self.change(Change::CreateBucket { bucket: bucket.into(), policy: policy.parse().unwrap() })
+    }
+
+    pub(crate) fn begin(&mut self, key: &str, segments: u32) -> PutBegun {
+        match self.change(Change::BeginPut { bucket: "data".into(), key: key.into(), segments }) {
+            Ok(MetaAnswer::Begun(begun)) => begun,
+            other => panic!("put of {key} did not begin: {other:?}"),
+        }
+    }
+
+    pub(crate) fn commit(&mut self, begun: &PutBegun, lengths: &[u64]) -> Result<MetaAnswer, MetaFault> {
+        self.change(commit_of(begun, lengths))
+    }
+
+    /// Puts an object of one segment.
+    pub(crate) fn put(&mut self, key: &str, length: u64) -> PutBegun {
+        let begun = self.begin(key, 1);
+        self.commit(&begun, &[length]).unwrap();
+        begun
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Result<MetaAnswer, MetaFault> {
+        self.change(Change::Remove { bucket: "data".into(), key: key.into() })
+    }
+
+    pub(crate) fn ask(&self, query: &Query) -> Result<MetaAnswer, MetaFault> {
+        meta::ask(&self.store, self.now, &self.liveness, query)
+    }
+
+    pub(crate) fn lookup(&self, key: &str) -> Result<MetaAnswer, MetaFault> {
+        self.ask(&Query::Lookup { bucket: "data".into(), key: key.into() })
+    }
+
+    pub(crate) fn states(&self, segments: &[SegmentId], device: u128) -> Vec<SegmentState> {
+        match self.ask(&Query::SegmentStates { segments: segments.to_vec(), device: DeviceId(device) }) {
+            Ok(MetaAnswer::SegmentStates(states)) => states,
+            other => panic!("no states: {other:?}"),
+        }
+    }
+
+    pub(crate) fn pass(&mut self, span: Duration) {
+        self.now = self.now + span;
+    }
+
+    /// One step of expiry.
+    pub(crate) fn expire(&mut self) -> Expired {
+        let (step, writes) = transact(&self.store, |txn| meta::expire(txn, self.now, &self.terms));
+        self.store.apply(writes);
+        step.unwrap()
+    }
+
+    /// Steps of expiry until nothing is due.
+    pub(crate) fn expire_all(&mut self) {
+        while self.expire().more {}
+    }
+
+    /// Records whose keys begin with `tag`.
+    pub(crate) fn records(&self, tag: u8) -> usize {
+        self.store.entries().filter(|(key, _)| key.first() == Some(&tag)).count()
+    }
+}
+
+pub(crate) fn node_record(node: u128, devices: &[u128]) -> NodeRecord {
+    NodeRecord {
+        node: NodeId(node),
+        cluster: None,
+        address: format!("127.0.0.1:{}", 7000 + node),
+        site: format!("site{}", node % 2),
+        devices: devices.iter().map(|&device| (DeviceId(device), 1 << 40)).collect(),
+    }
+}
+
+/// A layout as a writer makes it: K blocks and half as many again, in turn over the devices 1 to 6.
+pub(crate) fn layout(begun: &PutBegun, segment: SegmentId, length: u64) -> SegmentLayout {
+    let small = length < REPLICATED_BELOW_BYTES;
+    let geometry = if small { Geometry::replicated(length) } else { Geometry::coded(length) };
+    let stored = if small { 3 } else { geometry.originals + geometry.originals / 2 };
+    let share = |device: u32| (0..stored).filter(|index| index % 6 == device).collect::<IndexRanges>();
+    let holders =
+        (0..6).map(|device| Holder { device: DeviceId(u128::from(device) + 1), blocks: share(device) });
+    SegmentLayout {
+        segment,
+        version: begun.version,
+        epoch: begun.epoch,
+        length,
+        code: CodeSpec {
+            kind: if small { CodeKind::Replicated } else { CodeKind::Mix },
+            originals: geometry.originals,
+            seed: segment.0,
+        },
+        block_bytes: geometry.block_bytes,
+        granule_bytes: geometry.granule_bytes,
+        holders: holders.filter(|holder| !holder.blocks.is_empty()).collect(),
+    }
+}
+
+pub(crate) fn commit_of(begun: &PutBegun, lengths: &[u64]) -> Change {
+    let segments =
+        begun.segments.iter().zip(lengths).map(|(&segment, &length)| layout(begun, segment, length));
+    Change::Commit { intent: begun.intent, size: lengths.iter().sum(), segments: segments.collect() }
+}
