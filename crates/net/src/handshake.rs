@@ -1,0 +1,106 @@
+//! How two ends become a connection: TCP, then a HELLO each way at once, each within its time.
+
+use crate::{
+    ConnectError, Connection, Incoming, Lost, Options, lanes::OutFrame, reader::Reader, shared::Owner,
+    shared::Shared, writer::Writer,
+};
+use bytes::Bytes;
+use std::sync::Arc;
+use steadfast_protocol::message::{self, FrameKind, Header, Hello, VERSION};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+
+/// The lowest protocol version this code still speaks.
+const VERSION_MIN: u8 = 1;
+
+/// A connection whose ends know each other.
+#[derive(Debug)]
+pub struct Connected {
+    /// For opening streams.
+    pub connection: Connection,
+    /// Who is at the other end.
+    pub peer: Hello,
+    /// Streams that the peer opens.
+    pub incoming: Incoming,
+}
+
+/// Connects to `address` (`host:port`) and exchanges HELLO.
+///
+/// # Errors
+/// Every [`ConnectError`].
+pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Connected, ConnectError> {
+    let waited = options.connect_timeout;
+    let socket = match timeout(waited, TcpStream::connect(address)).await {
+        Ok(Ok(socket)) => socket,
+        Ok(Err(error)) => {
+            return Err(ConnectError::Unreachable { address: address.into(), detail: error.to_string() });
+        }
+        Err(_) => return Err(ConnectError::TimedOut { address: address.into(), waited }),
+    };
+    greet(socket, true, ours, options).await
+}
+
+/// Exchanges HELLO on a connection that was accepted.
+///
+/// # Errors
+/// Every [`ConnectError`] but those of reaching the peer.
+pub async fn accept(socket: TcpStream, ours: Hello, options: &Options) -> Result<Connected, ConnectError> {
+    greet(socket, false, ours, options).await
+}
+
+async fn greet(
+    socket: TcpStream,
+    connector: bool,
+    ours: Hello,
+    options: &Options,
+) -> Result<Connected, ConnectError> {
+    let io = |error: std::io::Error| ConnectError::Lost(Lost::Io { kind: error.kind() });
+    socket.set_nodelay(true).map_err(io)?;
+    if let Some(bytes) = options.send_buffer_bytes {
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes)
+            .map_err(|error| io(error.into()))?;
+    }
+    let (read_half, write_half) = socket.into_split();
+    let shared = Arc::new(Shared::new(connector, options.clone()));
+    let owner = Arc::new(Owner(shared.clone()));
+    let hello = OutFrame::new(Header::new(FrameKind::Hello, 0), message::encode(&ours), Bytes::new());
+    shared.lock().lanes.push_control(hello);
+    let writer = tokio::spawn(Writer::new(shared.clone(), write_half).run());
+    shared.lock().tasks.push(writer.abort_handle());
+
+    // Any way out of here but the last drops the owner: the HELLO still goes, so that a peer that is refused
+    // learns from it why. A peer that is no peer at all is cut off at once.
+    let mut reader = Reader::new(shared.clone(), read_half);
+    let waited = options.hello_timeout;
+    let until = Instant::now() + waited;
+    let body = match tokio::time::timeout_at(until, reader.hello()).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(lost)) => {
+            shared.fail(lost.clone());
+            return Err(lost.into());
+        }
+        Err(_) => {
+            shared.fail(Lost::Silent { silence: waited });
+            return Err(ConnectError::NoHello { waited });
+        }
+    };
+    let Ok(peer) = message::decode::<Hello>(&body) else {
+        shared.fail(Lost::ClosedHere);
+        return Err(ConnectError::Greeting { body_bytes: body.len() });
+    };
+    let version = peer.version.min(ours.version).min(VERSION);
+    if version < VERSION_MIN {
+        return Err(ConnectError::Version { theirs: peer.version, needed: VERSION_MIN });
+    }
+    if let (Some(ours), Some(theirs)) = (ours.cluster, peer.cluster)
+        && ours != theirs
+    {
+        return Err(ConnectError::Cluster { ours, theirs });
+    }
+    let task = tokio::spawn(reader.run());
+    shared.lock().tasks.push(task.abort_handle());
+    let connection = Connection::new(owner.clone(), version, ours.features & peer.features);
+    Ok(Connected { connection, peer, incoming: Incoming::new(owner) })
+}

@@ -1,0 +1,94 @@
+//! One shared connection for each address, made when first needed and again when lost.
+//!
+//! Callers that come while an attempt runs share it. After a failed attempt the address is left alone for a while
+//! (200 ms, doubling to 2 s) and callers get that failure at once: a dead node neither costs each request a
+//! time-out nor sees a storm of connects when it comes back.
+
+use crate::{ConnectError, Connection, Options, connect};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use steadfast_protocol::message::Hello;
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
+
+/// The first pause after a failure. 200 ms: shorter than a person notices, longer than a burst of requests.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// The longest pause. 2 s: a node that is back is found about as fast as a person can look.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Connections by address; clones share them. The peers cannot open streams on them.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ours: Hello,
+    options: Options,
+    slots: Mutex<BTreeMap<String, Arc<AsyncMutex<Slot>>>>,
+}
+
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Fresh,
+    Open(Connection),
+    Failed {
+        error: ConnectError,
+        pause: Duration,
+        until: Instant,
+    },
+}
+
+impl Pool {
+    /// An empty pool; every connection says `ours` and has `options`.
+    pub fn new(ours: Hello, options: Options) -> Self {
+        Self { inner: Arc::new(Inner { ours, options, slots: Mutex::default() }) }
+    }
+
+    /// The connection to `address` (`host:port`), made if there is none that lives.
+    ///
+    /// # Errors
+    /// When it cannot be made, or could not a moment ago.
+    pub async fn connection(&self, address: &str) -> Result<Connection, ConnectError> {
+        let slot = self.slot(address);
+        // Whoever holds the lock makes the attempt; the others then find its outcome.
+        let mut slot = slot.lock().await;
+        let pause = match &*slot {
+            Slot::Open(connection) if connection.lost().is_none() => return Ok(connection.clone()),
+            Slot::Failed { error, until, .. } if Instant::now() < *until => return Err(error.clone()),
+            Slot::Failed { pause, .. } => (*pause * 2).min(PAUSE_MAX),
+            Slot::Fresh | Slot::Open(_) => PAUSE_MIN,
+        };
+        match connect(address, self.inner.ours.clone(), &self.inner.options).await {
+            Ok(connected) => {
+                *slot = Slot::Open(connected.connection.clone());
+                Ok(connected.connection)
+            }
+            Err(error) => {
+                *slot = Slot::Failed { error: error.clone(), pause, until: Instant::now() + pause };
+                Err(error)
+            }
+        }
+    }
+
+    /// Forgets the connection to `address`; streams on it go on.
+    pub fn forget(&self, address: &str) {
+        self.slots().remove(address);
+    }
+
+    fn slot(&self, address: &str) -> Arc<AsyncMutex<Slot>> {
+        let mut slots = self.slots();
+        match slots.get(address) {
+            Some(slot) => slot.clone(),
+            None => slots.entry(address.to_owned()).or_default().clone(),
+        }
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<AsyncMutex<Slot>>>> {
+        self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,194 @@
+//! The task that reads a connection: bytes to frames, frames to streams, and whether the peer still lives.
+//!
+//! ```text
+//!            ping_after without a byte, a stream open        lost_after in all
+//!   Hearing ───────────────────────────────────────▶ Asked ───────────────────▶ Lost(Silent)
+//!      ▲ └─ no stream open: look again later           │
+//!      └────────────────── any byte ───────────────────┘
+//! ```
+
+use crate::{
+    Lost,
+    buffer::payload_buffer,
+    counters::add,
+    parser::HeadParser,
+    shared::{Shared, Verdict},
+};
+use bytes::{BufMut, BytesMut};
+use std::{io, pin::Pin, sync::Arc};
+use steadfast_protocol::message::{HEADER_BYTES, Header};
+use tokio::{
+    net::tcp::OwnedReadHalf,
+    time::{Instant, Sleep, sleep},
+};
+
+/// Heads are read through a buffer of this size; a payload's bytes beyond it come straight from the socket into
+/// their own. 8 KiB: holds a slice's head many times over, and copying that much of a payload costs nothing.
+const BUFFER_BYTES: usize = 8 << 10;
+
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    half: OwnedReadHalf,
+    parser: HeadParser,
+    buffer: Box<[u8]>,
+    /// Bytes of `buffer` not yet parsed.
+    unread: std::ops::Range<usize>,
+    heard_at: Instant,
+    asked_at: Option<Instant>,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, half: OwnedReadHalf) -> Self {
+        let timer = Box::pin(sleep(shared.options.ping_after));
+        Self {
+            shared,
+            half,
+            parser: HeadParser::default(),
+            buffer: vec![0; BUFFER_BYTES].into(),
+            unread: 0..0,
+            heard_at: Instant::now(),
+            asked_at: None,
+            timer,
+        }
+    }
+
+    /// The body of the peer's HELLO.
+    pub(crate) async fn hello(&mut self) -> Result<Vec<u8>, Lost> {
+        let (_, body) = self.head().await?;
+        Ok(body)
+    }
+
+    /// Reads until the connection is over.
+    pub(crate) async fn run(mut self) {
+        let lost = loop {
+            if let Err(lost) = self.frame().await {
+                break lost;
+            }
+        };
+        self.shared.fail(lost);
+    }
+
+    async fn frame(&mut self) -> Result<(), Lost> {
+        let (header, mut body) = self.head().await?;
+        let payload_bytes = header.payload_bytes as usize;
+        match self.shared.arrived(header, &mut body)? {
+            Verdict::Done => {}
+            Verdict::Take => {
+                let payload = self.payload(payload_bytes).await?;
+                self.shared.deliver(header.stream, body, payload)?;
+            }
+            Verdict::Discard => {
+                self.discard(payload_bytes).await?;
+                add(&self.shared.counting.payload_bytes_discarded, payload_bytes);
+            }
+        }
+        let counting = &self.shared.counting;
+        add(&counting.frames_received, 1);
+        add(&counting.bytes_received, HEADER_BYTES + header.body_bytes as usize + payload_bytes);
+        Ok(())
+    }
+
+    async fn head(&mut self) -> Result<(Header, Vec<u8>), Lost> {
+        loop {
+            let mut input = &self.buffer[self.unread.clone()];
+            let parsed = self.parser.feed(&mut input)?;
+            self.unread.start = self.unread.end - input.len();
+            if let Some(head) = parsed {
+                return Ok(head);
+            }
+            self.refill().await?;
+        }
+    }
+
+    async fn payload(&mut self, len: usize) -> Result<BytesMut, Lost> {
+        let mut payload = payload_buffer(len);
+        let buffered = self.unread.len().min(len);
+        payload.extend_from_slice(&self.buffer[self.unread.start..][..buffered]);
+        self.unread.start += buffered;
+        while payload.len() < len {
+            let missing = len - payload.len();
+            match self.half.try_read_buf(&mut (&mut payload).limit(missing)) {
+                Ok(count) => self.heard(count).await?,
+                Err(error) => self.wait_after(error).await?,
+            }
+        }
+        Ok(payload)
+    }
+
+    async fn discard(&mut self, mut len: usize) -> Result<(), Lost> {
+        loop {
+            let dropped = self.unread.len().min(len);
+            self.unread.start += dropped;
+            len -= dropped;
+            if len == 0 {
+                return Ok(());
+            }
+            self.refill().await?;
+        }
+    }
+
+    /// Reads into the buffer, all of which has been used.
+    async fn refill(&mut self) -> Result<(), Lost> {
+        loop {
+            match self.half.try_read(&mut self.buffer) {
+                Ok(count) => {
+                    self.unread = 0..count;
+                    return self.heard(count).await;
+                }
+                Err(error) => self.wait_after(error).await?,
+            }
+        }
+    }
+
+    async fn heard(&mut self, count: usize) -> Result<(), Lost> {
+        if count == 0 {
+            return Err(Lost::Closed);
+        }
+        self.heard_at = Instant::now();
+        self.asked_at = None;
+        // A socket that always has more must not keep the runtime from everybody else.
+        tokio::task::coop::consume_budget().await;
+        Ok(())
+    }
+
+    async fn wait_after(&mut self, error: io::Error) -> Result<(), Lost> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => {}
+            io::ErrorKind::Interrupted => return Ok(()),
+            kind => return Err(Lost::Io { kind }),
+        }
+        loop {
+            tokio::select! {
+                biased;
+                readable = self.half.readable() => {
+                    return readable.map_err(|error| Lost::Io { kind: error.kind() });
+                }
+                () = self.timer.as_mut() => self.look_for_life()?,
+            }
+        }
+    }
+
+    fn look_for_life(&mut self) -> Result<(), Lost> {
+        let options = &self.shared.options;
+        let now = Instant::now();
+        let patience = options.lost_after.saturating_sub(options.ping_after);
+        let next = match self.asked_at {
+            Some(asked_at) if now >= asked_at + patience => {
+                return Err(Lost::Silent { silence: now - self.heard_at });
+            }
+            Some(asked_at) => asked_at + patience,
+            None if now < self.heard_at + options.ping_after => self.heard_at + options.ping_after,
+            None => {
+                if self.shared.ping() {
+                    self.asked_at = Some(now);
+                    now + patience
+                } else {
+                    now + options.ping_after
+                }
+            }
+        };
+        self.timer.as_mut().reset(next);
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! The delaying link on real sockets (loose bounds: the pacing itself is tested without I/O), and the pool.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+use bytes::Bytes;
+use common::*;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+use steadfast_net::{ConnectError, Event, Link, Open, Options, Pool, Server};
+use steadfast_protocol::message::{Fault, PAYLOAD_BYTES_MAX};
+use tokio::net::TcpListener;
+
+fn over(link: Link) -> Options {
+    Options { link, ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_delay_each_way_is_a_round_trip() {
+    let delay = Duration::from_millis(40);
+    let link = Link { delay, rate_bytes_per_s: None };
+    let began = Instant::now();
+    let (near, far) = pair(over(link), over(link)).await;
+    assert!(began.elapsed() >= delay, "the HELLO too is delayed");
+    tokio::spawn(echo(far));
+    let began = Instant::now();
+    // A hundred at once share the delay.
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let connection = near.connection.clone();
+        calls.spawn(async move { connection.call(Open { body: vec![1; 100], ..Open::default() }).await });
+    }
+    while let Some(called) = soon(calls.join_next()).await {
+        called.unwrap().unwrap();
+    }
+    let took = began.elapsed();
+    assert!(took >= 2 * delay && took < 20 * delay, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_rate_is_kept() {
+    let link = Link { delay: Duration::from_millis(5), rate_bytes_per_s: Some(20_000_000) };
+    let (near, mut far) = pair(Options::default(), over(link)).await;
+    let slices = 16;
+    let credit = slices * PAYLOAD_BYTES_MAX;
+    let began = Instant::now();
+    let mut opener = near.connection.open(Open { credit, ..Open::default() }).unwrap();
+    let (_, acceptor) = soon(far.incoming.next()).await.unwrap();
+    for _ in 0..slices {
+        acceptor.send_now(Vec::new(), Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize])).unwrap();
+    }
+    for _ in 0..slices {
+        expect_data(&mut opener).await;
+    }
+    let (took_s, ideal_s) = (began.elapsed().as_secs_f64(), f64::from(credit) / 20e6);
+    assert!(took_s >= ideal_s && took_s < 3.0 * ideal_s, "{took_s:.3} s; the rate allows {ideal_s:.3} s");
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_what_waits_for_the_link_and_not_what_is_on_it() {
+    let link = Link { delay: Duration::from_millis(20), rate_bytes_per_s: Some(10_000_000) };
+    let (near, mut far) = pair(Options::default(), over(link)).await;
+    let slices = 100;
+    let mut opener =
+        near.connection.open(Open { credit: slices * PAYLOAD_BYTES_MAX, ..Open::default() }).unwrap();
+    let (_, mut acceptor) = soon(far.incoming.next()).await.unwrap();
+    for _ in 0..slices {
+        acceptor.send_now(Vec::new(), Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize])).unwrap();
+    }
+    expect_data(&mut opener).await;
+    opener.cancel();
+    assert!(matches!(soon(acceptor.recv()).await, Some(Event::Cancelled)));
+    acceptor.fail(&Fault::Cancelled);
+    let mut more = 0;
+    loop {
+        match soon(opener.recv()).await {
+            Some(Event::Data { .. }) => more += 1,
+            Some(Event::Failed(Fault::Cancelled)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(more < slices / 2, "{more} slices came after the cancel");
+    let counters = far.connection.counters();
+    let all = u64::from(slices) * u64::from(PAYLOAD_BYTES_MAX);
+    assert_eq!(counters.payload_bytes_sent + counters.payload_bytes_purged, all);
+}
+
+/// A server whose connections echo until told to close, which counts them.
+async fn counted_server() -> (String, Arc<AtomicUsize>) {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counting = count.clone();
+    tokio::spawn(server.serve(hello(), Options::default(), move |mut connected| {
+        counting.fetch_add(1, SeqCst);
+        async move {
+            while let Some((opened, stream)) = connected.incoming.next().await {
+                if opened.body == b"close" {
+                    return connected.connection.close();
+                }
+                let _ = stream.end(opened.body);
+            }
+        }
+    }));
+    (address, count)
+}
+
+#[tokio::test]
+async fn a_pool_shares_one_connection_and_makes_it_anew_when_lost() {
+    let (address, count) = counted_server().await;
+    let pool = Pool::new(hello(), Options::default());
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let (pool, address) = (pool.clone(), address.clone());
+        callers.spawn(async move {
+            let connection = pool.connection(&address).await.unwrap();
+            connection.call(Open { body: b"hi".to_vec(), ..Open::default() }).await.unwrap();
+        });
+    }
+    while let Some(called) = soon(callers.join_next()).await {
+        called.unwrap();
+    }
+    assert_eq!(count.load(SeqCst), 1);
+
+    let connection = pool.connection(&address).await.unwrap();
+    soon(connection.call(Open { body: b"close".to_vec(), ..Open::default() })).await.unwrap_err();
+    assert!(connection.lost().is_some());
+    let again = soon(pool.connection(&address)).await.unwrap();
+    soon(again.call(Open { body: b"hi".to_vec(), ..Open::default() })).await.unwrap();
+    assert_eq!(count.load(SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_dead_node_fails_at_once_and_is_tried_again_later() {
+    // Accepts and closes: every attempt is counted and fails.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counting = attempts.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            counting.fetch_add(1, SeqCst);
+            drop(socket);
+        }
+    });
+    let pool = Pool::new(hello(), Options::default());
+    let began = Instant::now();
+    let mut asked = 0;
+    while attempts.load(SeqCst) < 3 {
+        let error = soon(pool.connection(&address)).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Lost(_)), "{error}");
+        asked += 1;
+        tokio::task::yield_now().await;
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+    // 200 ms after the first and 400 ms after the second.
+    assert!(began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
+    assert!(asked > 10, "the others were answered from memory");
+}
