@@ -1,0 +1,361 @@
+//! The database file: one redb table of bytes to bytes, as the cores' keys lay it out.
+//!
+//! ```text
+//!   dir/lock        held while a server runs
+//!   dir/meta.redb   the database; made under another name and renamed once it has its cluster, so never half-made
+//! ```
+//!
+//! Every commit is saved with redb's quick repair (allocator state in the commit, two-phase): opening after a crash
+//! walks nothing, whatever the size. A commit costs two flushes for it; the writer's group commit shares them.
+//!
+//! redb takes no further request after an I/O error. The database is then closed and opened again: reads go on from
+//! the last durable commit while the disk takes no writes.
+
+use crate::MetaError;
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+    TableError, TableHandle,
+};
+use std::{
+    cell::Cell,
+    fs::{self, File, TryLockError},
+    io::{self, Read},
+    panic::{self, AssertUnwindSafe},
+    path::{Path, PathBuf},
+    sync::{PoisonError, RwLock},
+};
+use steadfast_protocol::{
+    ClusterId,
+    meta::{self, Txn, View, ViewError, Writes, transact},
+};
+
+const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("steadfast-meta-1");
+const FILE: &str = "meta.redb";
+const FILE_IN_THE_MAKING: &str = "meta.redb.new";
+const LOCK: &str = "lock";
+
+/// An open database.
+pub struct Store {
+    path: PathBuf,
+    cache_bytes: usize,
+    cluster: ClusterId,
+    /// Readers hold the lock while they read.
+    database: RwLock<State>,
+    /// Released when the process ends, however it ends.
+    lock: File,
+}
+
+/// Whether the database can be asked.
+///
+/// ```text
+///   Open ──I/O error──▶ Failed ──next write──▶ Open
+///     └──close──▶ Closed ◀──close──┘
+/// ```
+enum State {
+    Open(Database),
+    /// It could not be opened again so far.
+    Failed,
+    Closed,
+}
+
+impl State {
+    fn database(&self) -> Result<&Database, ViewError> {
+        match self {
+            State::Open(database) => Ok(database),
+            State::Failed => {
+                Err(ViewError::Failed("it could not be opened again after a failure".to_owned()))
+            }
+            State::Closed => Err(ViewError::Failed("it is closed: the server is stopping".to_owned())),
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store in `dir`; makes both where they are absent.
+    ///
+    /// # Errors
+    /// When another server runs on it, when the file is not ours or damaged, or when the system refuses.
+    pub fn open(dir: &Path, cache_bytes: usize) -> Result<Self, MetaError> {
+        fs::create_dir_all(dir).map_err(io_error("make directory", dir))?;
+        let lock = lock(dir)?;
+        let path = dir.join(FILE);
+        if !path.try_exists().map_err(io_error("look for", &path))? {
+            make(dir, cache_bytes)?;
+        }
+        let (database, cluster) = open_existing(&path, cache_bytes)?;
+        Ok(Self { path, cache_bytes, cluster, database: RwLock::new(State::Open(database)), lock })
+    }
+
+    /// The cluster that the store belongs to.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Runs `body` on a snapshot of the last durable state.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn read<R>(&self, body: impl FnOnce(&dyn View) -> R) -> Result<R, ViewError> {
+        let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = guard.database()?;
+        contain(|| {
+            let snapshot = database.begin_read().map_err(failed)?;
+            let table = snapshot.open_table(RECORDS).map_err(failed)?;
+            Ok(body(&TableView::new(table)))
+        })
+    }
+
+    /// Runs `body` on a batch and makes everything it applied durable, all or nothing. Gives the body's result once
+    /// that is so.
+    ///
+    /// # Errors
+    /// When the database failed: whether the batch is durable is then unknown until it is open again, which this
+    /// tries before it returns.
+    pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
+        let outcome = self.try_write(body);
+        if outcome.is_err() {
+            self.reopen();
+        }
+        outcome
+    }
+
+    fn try_write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
+        let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = guard.database()?;
+        contain(|| {
+            let mut commit = database.begin_write().map_err(failed)?;
+            commit.set_quick_repair(true);
+            let (result, written) = {
+                let table = commit.open_table(RECORDS).map_err(failed)?;
+                let mut batch = Batch { table: TableView::new(table), written: false };
+                let result = body(&mut batch);
+                if let Some(error) = batch.table.error.take() {
+                    return Err(error);
+                }
+                (result, batch.written)
+            };
+            if written {
+                commit.commit().map_err(failed)?;
+            } else {
+                commit.abort().map_err(failed)?;
+            }
+            Ok(result)
+        })
+    }
+
+    /// Closes the database once nobody reads and lets another server have the directory.
+    pub fn close(&self) {
+        let mut guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*guard, State::Closed) {
+            *guard = State::Closed;
+            if let Err(error) = self.lock.unlock() {
+                tracing::warn!(%error, "the directory is released only when the process ends");
+            }
+        }
+    }
+
+    /// Closes the database after a failure and opens it again at its last durable commit.
+    fn reopen(&self) {
+        let mut guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*guard, State::Closed) {
+            return;
+        }
+        // Closed first: redb locks the file. Closing writes, and so may meet what the failure was about.
+        let failed = std::mem::replace(&mut *guard, State::Failed);
+        let close = || {
+            drop(failed);
+            Ok(())
+        };
+        if contain(close).is_err() {
+            tracing::error!(path = %self.path.display(), "the failed store did not close cleanly");
+        }
+        match open_existing(&self.path, self.cache_bytes) {
+            Ok((database, cluster)) if cluster == self.cluster => *guard = State::Open(database),
+            Ok((_, found)) => {
+                tracing::error!(path = %self.path.display(), %found, ours = %self.cluster, "the store was swapped");
+            }
+            Err(error) => tracing::error!(%error, "the metadata store could not be opened again"),
+        }
+    }
+}
+
+/// Changes that become durable together.
+pub struct Batch<'t> {
+    table: TableView<redb::Table<'t, &'static [u8], &'static [u8]>>,
+    written: bool,
+}
+
+impl Batch<'_> {
+    /// Runs `body` in a transaction of its own and applies what it wrote; later transactions of the batch see it.
+    pub fn transact<R>(&mut self, body: impl Fn(&mut Txn<'_>) -> R) -> R {
+        let (result, writes) = transact(&self.table, body);
+        self.apply(writes);
+        result
+    }
+
+    fn apply(&mut self, writes: Writes) {
+        for (key, value) in writes {
+            let applied = match value {
+                Some(value) => self.table.table.insert(key.as_slice(), value.as_slice()).map(drop),
+                None => self.table.table.remove(key.as_slice()).map(drop),
+            };
+            self.written = true;
+            if let Err(error) = applied {
+                // The whole batch is given up: `write` looks at this before it commits.
+                self.table.note(failed(error));
+                return;
+            }
+        }
+    }
+}
+
+/// A redb table as the cores see it. Remembers the first failure, for a core's answer does not carry it.
+struct TableView<T> {
+    table: T,
+    error: Cell<Option<ViewError>>,
+}
+
+impl<T> TableView<T> {
+    fn new(table: T) -> Self {
+        Self { table, error: Cell::new(None) }
+    }
+
+    fn note(&self, error: ViewError) -> ViewError {
+        let first = self.error.take().unwrap_or_else(|| error.clone());
+        self.error.set(Some(first));
+        error
+    }
+}
+
+impl<T: ReadableTable<&'static [u8], &'static [u8]>> View for TableView<T> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ViewError> {
+        let value = self.table.get(key).map_err(|error| self.note(failed(error)))?;
+        Ok(value.map(|value| value.value().to_vec()))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ViewError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let entries = self.table.range(from..to).map_err(|error| self.note(failed(error)))?;
+        entries
+            .take(limit)
+            .map(|entry| match entry {
+                Ok((key, value)) => Ok((key.value().to_vec(), value.value().to_vec())),
+                Err(error) => Err(self.note(failed(error))),
+            })
+            .collect()
+    }
+}
+
+/// Runs `body`; redb panics on pages that no redb wrote, which is the disk's fault and must end no server.
+fn contain<R>(body: impl FnOnce() -> Result<R, ViewError>) -> Result<R, ViewError> {
+    // What a panic leaves behind is the transaction, which is given up: its database is opened again or only read.
+    panic::catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|_| Err(ViewError::Failed("the database met a page that it cannot read".to_owned())))
+}
+
+fn failed(error: impl Into<redb::Error>) -> ViewError {
+    ViewError::Failed(error.into().to_string())
+}
+
+fn lock(dir: &Path) -> Result<File, MetaError> {
+    let path = dir.join(LOCK);
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(io_error("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(MetaError::InUse { path: dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(MetaError::Io { what: "lock", path, source }),
+    }
+}
+
+/// Makes an empty store with a cluster of its own.
+fn make(dir: &Path, cache_bytes: usize) -> Result<(), MetaError> {
+    let (making, path) = (dir.join(FILE_IN_THE_MAKING), dir.join(FILE));
+    match fs::remove_file(&making) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            return Err(MetaError::Io { what: "remove", path: making, source });
+        }
+        _ => {}
+    }
+    let cluster = draw_cluster()?;
+    let fill = || -> Result<(), redb::Error> {
+        let database = Builder::new().set_cache_size(cache_bytes).create(&making)?;
+        let mut commit = database.begin_write()?;
+        commit.set_quick_repair(true);
+        {
+            let mut table = commit.open_table(RECORDS)?;
+            let empty = meta::MemoryStore::new();
+            let (established, writes) = transact(&empty, |txn| meta::establish(txn, cluster));
+            debug_assert_eq!(established, Ok(cluster));
+            for (key, value) in writes {
+                table.insert(key.as_slice(), value.unwrap_or_default().as_slice())?;
+            }
+        }
+        commit.commit()?;
+        Ok(())
+    };
+    fill().map_err(|error| MetaError::Io {
+        what: "make",
+        path: making.clone(),
+        source: io::Error::other(error),
+    })?;
+    fs::rename(&making, &path).map_err(io_error("rename", &making))?;
+    // The new name is durable before anything is answered from it.
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("flush directory", dir))
+}
+
+fn open_existing(path: &Path, cache_bytes: usize) -> Result<(Database, ClusterId), MetaError> {
+    let foreign = |detail: String| MetaError::Foreign { path: path.to_owned(), detail };
+    let damaged = |detail: String| MetaError::Damaged { path: path.to_owned(), detail };
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).map_err(|source| {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof => foreign("it is empty".to_owned()),
+            _ => MetaError::Io { what: "read", path: path.to_owned(), source },
+        }
+    })?;
+    if magic != *b"redb" {
+        return Err(foreign(format!("it begins with {magic:02x?}")));
+    }
+    let unreadable = |_| damaged("a page that no database wrote".to_owned());
+    let opened = panic::catch_unwind(|| Builder::new().set_cache_size(cache_bytes).open(path));
+    let database = opened.map_err(unreadable)?.map_err(|error| match error {
+        DatabaseError::DatabaseAlreadyOpen => MetaError::InUse { path: path.to_owned() },
+        DatabaseError::Storage(StorageError::Io(source)) if source.kind() != io::ErrorKind::InvalidData => {
+            MetaError::Io { what: "open", path: path.to_owned(), source }
+        }
+        DatabaseError::UpgradeRequired(version) => foreign(format!("database file format {version}")),
+        other => damaged(other.to_string()),
+    })?;
+    let read = || -> Result<Result<Option<ClusterId>, ViewError>, TableError> {
+        let snapshot = database.begin_read().map_err(|error| match error {
+            redb::TransactionError::Storage(storage) => TableError::Storage(storage),
+            other => TableError::Storage(StorageError::Corrupted(other.to_string())),
+        })?;
+        Ok(meta::cluster(&TableView::new(snapshot.open_table(RECORDS)?)))
+    };
+    let cluster = match panic::catch_unwind(AssertUnwindSafe(read)).map_err(unreadable)? {
+        Ok(Ok(Some(cluster))) => cluster,
+        Ok(Ok(None)) => return Err(foreign("it names no cluster".to_owned())),
+        Ok(Err(error)) => return Err(damaged(error.to_string())),
+        Err(TableError::TableDoesNotExist(_)) => {
+            return Err(foreign(format!("it has no table `{}`", RECORDS.name())));
+        }
+        Err(error) => return Err(damaged(error.to_string())),
+    };
+    Ok((database, cluster))
+}
+
+fn draw_cluster() -> Result<ClusterId, MetaError> {
+    let source = Path::new("/dev/urandom");
+    let mut bytes = [0; 16];
+    File::open(source).and_then(|mut file| file.read_exact(&mut bytes)).map_err(io_error("read", source))?;
+    Ok(ClusterId(u128::from_ne_bytes(bytes)))
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetaError {
+    let path = path.to_owned();
+    move |source| MetaError::Io { what, path, source }
+}

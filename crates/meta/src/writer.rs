@@ -1,0 +1,185 @@
+//! The one writer: a thread that takes every waiting change into one durable commit and then answers them all.
+//!
+//! While a commit flushes, further changes queue up; they are the next batch. So one client waits for one commit and
+//! sixty-four wait for one or two. Each change runs in a transaction of its own: a refused one leaves nothing in the
+//! batch but its answer.
+
+use crate::{MetaError, Store, clock::Clock, store::Batch};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+    thread,
+};
+use steadfast_protocol::{
+    RequestId, Time,
+    message::{Change, MetaAnswer, MetaFault},
+    meta::{self, Liveness, Terms},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// The most changes in one commit.
+const BATCH_MAX: usize = 512;
+/// Changes that may wait before senders do.
+const QUEUE_MAX: usize = 1024;
+
+/// What came of a change.
+pub type Outcome = Result<MetaAnswer, MetaFault>;
+
+/// Work for the writer.
+#[derive(Debug)]
+enum Job {
+    Change { id: RequestId, change: Change, answer: oneshot::Sender<Outcome> },
+    Expire,
+    Stop,
+}
+
+/// The sending end of the writer's queue. The writer ends when it is told to or the last sending end is dropped, once
+/// it has carried out what was queued before.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Writer {
+    /// Starts the writer's thread.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub fn start(
+        store: Arc<Store>,
+        terms: Terms,
+        clock: Clock,
+        liveness: Arc<RwLock<Liveness>>,
+    ) -> Result<(Self, thread::JoinHandle<()>), MetaError> {
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let work = Work { store, terms, clock, liveness, behind: false };
+        let started = thread::Builder::new().name("meta-writer".to_owned()).spawn(move || work.run(queue));
+        let thread = started.map_err(|source: io::Error| MetaError::Io {
+            what: "start the writer thread of",
+            path: PathBuf::from("the metadata server"),
+            source,
+        })?;
+        Ok((Self { jobs }, thread))
+    }
+
+    /// Carries out a change; returns once it is durable.
+    ///
+    /// # Errors
+    /// What stands against it. After [`MetaFault::Store`] its outcome is unknown: ask again under the same id.
+    pub async fn change(&self, id: RequestId, change: Change) -> Outcome {
+        let stopping = || MetaFault::Store("the server is stopping".to_owned());
+        let (answer, outcome) = oneshot::channel();
+        self.jobs.send(Job::Change { id, change, answer }).await.map_err(|_| stopping())?;
+        outcome.await.map_err(|_| stopping())?
+    }
+
+    /// Gives up what is due. Left out where the queue is full: the next call makes it good.
+    pub fn expire(&self) {
+        let _full_or_stopping = self.jobs.try_send(Job::Expire);
+    }
+
+    /// Tells the writer to end after what is queued; later changes are refused.
+    pub async fn stop(&self) {
+        let _stopped_before = self.jobs.send(Job::Stop).await;
+    }
+}
+
+struct Work {
+    store: Arc<Store>,
+    terms: Terms,
+    clock: Clock,
+    liveness: Arc<RwLock<Liveness>>,
+    /// Whether the last step of expiry left something: each batch then carries another step, so that expiry keeps up
+    /// with any load and holds no batch up for long.
+    behind: bool,
+}
+
+impl Work {
+    fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        while let Some(first) = queue.blocking_recv() {
+            let mut jobs = vec![first];
+            while jobs.len() < BATCH_MAX
+                && !matches!(jobs.last(), Some(Job::Stop))
+                && let Ok(job) = queue.try_recv()
+            {
+                jobs.push(job);
+            }
+            let stop = matches!(jobs.last(), Some(Job::Stop));
+            self.commit(jobs);
+            if stop {
+                return;
+            }
+        }
+    }
+
+    /// One batch: durable, then answered.
+    fn commit(&mut self, jobs: Vec<Job>) {
+        let now = self.clock.now();
+        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire));
+        let mut behind = false;
+        let outcomes = self.store.write(|batch| {
+            if expire {
+                behind = self.expire(batch, now);
+            }
+            jobs.iter().map(|job| self.carry_out(batch, now, job)).collect::<Vec<Option<Outcome>>>()
+        });
+        self.behind = behind;
+        match outcomes {
+            Ok(outcomes) => {
+                for (job, outcome) in jobs.into_iter().zip(outcomes) {
+                    if let (Job::Change { answer, .. }, Some(outcome)) = (job, outcome) {
+                        // A client that went away asks again under the same id, or does not care.
+                        let _gone = answer.send(outcome);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, changes = jobs.len(), "a batch of changes failed");
+                for job in jobs {
+                    if let Job::Change { answer, .. } = job {
+                        let _gone = answer.send(Err(MetaFault::Store(error.to_string())));
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<Outcome> {
+        match job {
+            Job::Expire | Job::Stop => None,
+            Job::Change { id, change, .. } => {
+                let outcome = {
+                    let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
+                    batch.transact(|txn| meta::change(txn, now, &self.terms, &liveness, *id, change))
+                };
+                if let (Change::RegisterNode(record), Ok(_)) = (change, &outcome) {
+                    // At once, not after the commit: another node of this batch may claim its devices.
+                    self.liveness
+                        .write()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .registered(now, record.node);
+                }
+                Some(outcome)
+            }
+        }
+    }
+
+    /// One step of expiry; whether more is due.
+    fn expire(&self, batch: &mut Batch<'_>, now: Time) -> bool {
+        let step = batch.transact(|txn| {
+            let step = meta::expire(txn, now, &self.terms);
+            if step.is_err() {
+                txn.clear();
+            }
+            step
+        });
+        match step {
+            Ok(step) => step.more,
+            Err(error) => {
+                tracing::error!(%error, "leases could not be looked through");
+                false
+            }
+        }
+    }
+}

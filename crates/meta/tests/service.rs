@@ -1,0 +1,300 @@
+//! The server without its network: group commit, listings, leases, and stores that are not what they should be.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+mod support;
+
+use std::{fs, sync::Arc, time::Duration};
+use steadfast_meta::{MetaError, MetaOptions, Service};
+use steadfast_protocol::{
+    ClusterId, DeviceId, NodeId, RequestId,
+    message::{Change, Heartbeat, LIST_PAGE_MAX, MetaAnswer, MetaFault, MetaRequest, Query, SegmentState},
+};
+use support::{ask, begin, begun, block_on, commit, list, lookup, node, options, query, set_up};
+
+#[test]
+fn a_listing_of_twenty_thousand_keys_in_pages_equals_the_model() {
+    const WRITERS: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let service = Arc::new(Service::open(&options(dir.path())).unwrap());
+    block_on(async {
+        set_up(&service).await;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let service = Arc::clone(&service);
+                tokio::spawn(async move {
+                    let client = u128::from(writer) + 1;
+                    for object in 0..100u64 {
+                        let id = |step| RequestId { client, count: object * 2 + step };
+                        let put = begun(ask(&service, id(0), begin(&key(writer, object))).await);
+                        ask(&service, id(1), commit(&put, object as u32)).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let mut expected: Vec<(String, u64)> = (0..WRITERS)
+            .flat_map(|writer| (0..100).map(move |object| (key(writer, object), object)))
+            .collect();
+        expected.sort_unstable();
+        let shown = |objects: Vec<steadfast_protocol::message::ObjectRecord>| -> Vec<(String, u64)> {
+            objects.into_iter().map(|object| (object.key, object.size)).collect()
+        };
+        assert_eq!(shown(list(&service, "", LIST_PAGE_MAX).await), expected);
+        assert_eq!(shown(list(&service, "", 333).await), expected);
+        expected.retain(|(key, _)| key.starts_with("dir-3/"));
+        assert!(expected.len() > 2000);
+        assert_eq!(shown(list(&service, "dir-3/", 100).await), expected);
+    });
+}
+
+fn key(writer: u64, object: u64) -> String {
+    format!("dir-{}/{}-{}", object % 7, writer * 7919 % 1000, object)
+}
+
+#[test]
+fn a_store_is_kept_over_a_clean_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let service = Service::open(&options(dir.path())).unwrap();
+        set_up(&service).await;
+        let put = begun(ask(&service, id(1), begin("a")).await);
+        let committed = ask(&service, id(2), commit(&put, 5)).await;
+        let cluster = service.cluster();
+        service.stop().await;
+        assert!(matches!(lookup(&service, "a").await, Err(MetaFault::Store(_))));
+        assert!(matches!(ask(&service, id(3), begin("b")).await, Err(MetaFault::Store(_))));
+        // The first still exists, but has let the directory go.
+        let again = Service::open(&options(dir.path())).unwrap();
+        assert_eq!(again.cluster(), cluster);
+        assert_eq!(ask(&again, id(2), commit(&put, 5)).await, committed);
+        assert!(lookup(&again, "a").await.is_ok());
+        service.stop().await;
+    });
+}
+
+fn id(count: u64) -> RequestId {
+    RequestId { client: 1, count }
+}
+
+#[test]
+fn two_servers_cannot_have_one_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Service::open(&options(dir.path())).unwrap();
+    match Service::open(&options(dir.path())) {
+        Err(error @ MetaError::InUse { .. }) => {
+            assert!(error.to_string().contains("another metadata server"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn files_that_are_not_ours_are_named_and_left_alone() {
+    let text = b"this is some other program's file".repeat(1000);
+    for content in [&b""[..], b"red", &text] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("meta.redb");
+        fs::write(&path, content).unwrap();
+        match Service::open(&options(dir.path())) {
+            Err(error @ MetaError::Foreign { .. }) => {
+                assert!(error.to_string().contains("move the file away"))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+    // A redb file of another program.
+    let dir = tempfile::tempdir().unwrap();
+    drop(redb::Database::create(dir.path().join("meta.redb")).unwrap());
+    assert!(matches!(Service::open(&options(dir.path())), Err(MetaError::Foreign { .. })));
+}
+
+#[test]
+fn damaged_stores_give_typed_errors() {
+    let whole = tempfile::tempdir().unwrap();
+    block_on(async {
+        let service = Service::open(&options(whole.path())).unwrap();
+        set_up(&service).await;
+        service.stop().await;
+    });
+    let content = fs::read(whole.path().join("meta.redb")).unwrap();
+    let open = |content: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("meta.redb"), content).unwrap();
+        Service::open(&options(dir.path())).map(drop)
+    };
+    assert!(open(&content).is_ok());
+    let mut zeroed = content.clone();
+    zeroed[512..].fill(0);
+    let mut flipped = content.clone();
+    flipped[9..320].iter_mut().for_each(|byte| *byte ^= 0xa5);
+    for (case, damaged) in
+        [("short", &content[..content.len() / 3]), ("zeroed", &zeroed), ("header", &flipped)]
+    {
+        match open(damaged) {
+            Err(error @ (MetaError::Damaged { .. } | MetaError::Foreign { .. } | MetaError::Io { .. })) => {
+                println!("{case}: {error}");
+            }
+            other => panic!("{case}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_record_is_refused_and_the_server_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    block_on(async {
+        let service = Service::open(&options(dir.path())).unwrap();
+        set_up(&service).await;
+        for (count, key) in [(1, "damaged-key"), (3, "whole-key")] {
+            let put = begun(ask(&service, id(count), begin(key)).await);
+            ask(&service, id(count + 1), commit(&put, 5)).await.unwrap();
+        }
+        service.stop().await;
+    });
+    let path = dir.path().join("meta.redb");
+    let mut content = fs::read(&path).unwrap();
+    // In the owner's key inside the segment's record and wherever else the name stands in a value.
+    let places: Vec<usize> =
+        (0..content.len() - 11).filter(|&at| &content[at..at + 11] == b"damaged-key").collect();
+    assert!(!places.is_empty());
+    for at in places {
+        // Keys of records keep their order; their checksums no longer hold.
+        content[at + 10] = b'z';
+    }
+    fs::write(&path, content).unwrap();
+    let service = Service::open(&options(dir.path())).unwrap();
+    block_on(async {
+        assert!(matches!(lookup(&service, "damaged-kez").await, Err(MetaFault::Store(_))));
+        assert!(matches!(lookup(&service, "whole-key").await, Ok(MetaAnswer::Object { .. })));
+        assert!(ask(&service, id(9), begin("more")).await.is_ok());
+    });
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    match Service::open(&options(&file)) {
+        Err(error @ MetaError::Io { .. }) => assert!(error.to_string().contains("file"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ended_leases_and_old_answers_go_at_the_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    let terms = MetaOptions { lease: Duration::ZERO, answers_kept: Duration::ZERO, ..options(dir.path()) };
+    let service = Service::open(&terms).unwrap();
+    block_on(async {
+        set_up(&service).await;
+        let put = begun(ask(&service, id(1), begin("a")).await);
+        let states = Query::SegmentStates { segments: put.segments.clone(), device: DeviceId(1) };
+        assert_eq!(
+            query(&service, states.clone()).await,
+            Ok(MetaAnswer::SegmentStates(vec![SegmentState::Pending]))
+        );
+        assert_eq!(ask(&service, id(2), commit(&put, 5)).await, Err(MetaFault::IntentOver(put.intent)));
+        service.tick();
+        // Queued behind the tick: once answered, the tick is done.
+        let renewed = ask(&service, id(3), Change::Renew { intent: put.intent }).await;
+        assert_eq!(renewed, Err(MetaFault::IntentOver(put.intent)));
+        assert_eq!(query(&service, states).await, Ok(MetaAnswer::SegmentStates(vec![SegmentState::Gone])));
+        // Forgotten, so taken for new.
+        assert_ne!(begun(ask(&service, id(1), begin("a")).await).intent, put.intent);
+    });
+}
+
+#[test]
+fn expiry_that_is_behind_goes_on_with_each_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let terms = MetaOptions { answers_kept: Duration::ZERO, ..options(dir.path()) };
+    let service = Arc::new(Service::open(&terms).unwrap());
+    block_on(async {
+        set_up(&service).await;
+        let all: Vec<_> = (0..3000u64)
+            .map(|number| {
+                let service = Arc::clone(&service);
+                tokio::spawn(async move { begun(ask(&service, id(number), begin("k")).await).intent })
+            })
+            .collect();
+        let mut intents = Vec::new();
+        for one in all {
+            intents.push(one.await.unwrap());
+        }
+        // One tick starts it; each of these is a batch of its own, and a step of at least a thousand.
+        service.tick();
+        for number in 3000..3004 {
+            begun(ask(&service, id(number), begin("k")).await);
+        }
+        for number in [0u64, 1500, 2999] {
+            let again = begun(ask(&service, id(number), begin("k")).await);
+            assert!(!intents.contains(&again.intent), "the answer to request {number} is still kept");
+        }
+    });
+}
+
+#[test]
+fn a_refused_change_leaves_nothing_among_others_of_its_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = Arc::new(Service::open(&options(dir.path())).unwrap());
+    block_on(async {
+        set_up(&service).await;
+        let changes: Vec<_> = (0..200u64)
+            .map(|number| {
+                let service = Arc::clone(&service);
+                // Every other one is refused after it has looked around.
+                let change = if number % 2 == 0 {
+                    begin(&format!("k{number}"))
+                } else {
+                    Change::Commit {
+                        intent: steadfast_protocol::IntentId(10_000 + number),
+                        size: 1,
+                        segments: vec![],
+                    }
+                };
+                tokio::spawn(async move { ask(&service, id(number), change).await })
+            })
+            .collect();
+        let mut intents = Vec::new();
+        for (number, change) in changes.into_iter().enumerate() {
+            match change.await.unwrap() {
+                Ok(MetaAnswer::Begun(begun)) => intents.push(begun.intent),
+                Err(MetaFault::IntentOver(_)) => assert_eq!(number % 2, 1),
+                other => panic!("{other:?}"),
+            }
+        }
+        intents.sort_unstable();
+        intents.dedup();
+        assert_eq!(intents.len(), 100);
+        assert!(list(&service, "", 10).await.is_empty());
+    });
+}
+
+#[test]
+fn heartbeats_and_registration_go_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = Service::open(&options(dir.path())).unwrap();
+    block_on(async {
+        let beat = || MetaRequest::Heartbeat(Heartbeat { node: NodeId(1), devices: vec![] });
+        assert_eq!(service.handle(beat()).await, Ok(MetaAnswer::Heard { registered: false }));
+        assert_eq!(ask(&service, id(1), Change::RegisterNode(node(1))).await, Ok(MetaAnswer::Done));
+        assert_eq!(service.handle(beat()).await, Ok(MetaAnswer::Heard { registered: true }));
+        let Ok(MetaAnswer::Registry(registry)) = query(&service, Query::Registry).await else { panic!() };
+        assert_eq!((registry.cluster, registry.nodes.len()), (service.cluster(), 1));
+        assert!(registry.nodes[0].alive && registry.nodes[0].silent_ms.is_some());
+        let mut foreign = node(2);
+        foreign.cluster = Some(ClusterId(1));
+        let refused = ask(&service, id(2), Change::RegisterNode(foreign)).await;
+        assert_eq!(refused, Err(MetaFault::ForeignCluster { ours: service.cluster(), theirs: ClusterId(1) }));
+        // At once, in the same batch or not: a device that a live node has is taken.
+        let mut thief = node(3);
+        thief.devices = node(1).devices;
+        let refused = ask(&service, id(3), Change::RegisterNode(thief)).await;
+        assert_eq!(refused, Err(MetaFault::DeviceTaken { device: DeviceId(1), node: NodeId(1) }));
+    });
+}
