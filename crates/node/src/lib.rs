@@ -1,1 +1,31 @@
-//! The storage server: devices, their I/O lanes and the serving cores.
+//! The storage server: a driver of the serving cores (`steadfast_protocol::serve`) over lanes and connections.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | [`options`], [`error`] | what a node is started with, and why it does not start or stops |
+//! | `identity`, `devices` | one directory is one device: finding, formatting, opening, its lane |
+//! | `node` | starting, running and stopping the whole |
+//! | `membership` | registering with the metadata server and heartbeats |
+//! | `service` | a request in, its answer out; `streams/` reads and writes |
+//! | `sweep`, `report`, `fault` | the background sweep; measured state; the device's errors as the protocol's faults |
+//!
+//! Invariants: a node decides nothing that a core could; nothing on the runtime's thread waits for a medium, so a
+//! stalled device delays only its own streams; payloads go from socket to lane and back without a copy, but for
+//! blocks that came in several slices, which are joined once.
+
+pub mod error;
+pub mod options;
+
+mod devices;
+mod fault;
+mod identity;
+mod membership;
+mod node;
+mod report;
+mod service;
+mod streams;
+mod sweep;
+
+pub use error::NodeError;
+pub use node::{Node, run};
+pub use options::NodeOptions;

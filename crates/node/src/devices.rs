@@ -1,0 +1,234 @@
+//! One directory is one device: finding what is there, formatting what is new, opening, and its lane.
+//!
+//! ```text
+//!   directory ──▶ space there?  ──yes──▶ opens? ──yes──▶ Found           its lane starts
+//!                  │ no                    │ blank
+//!                  ▼                       ▼
+//!                 identity there? ──yes──▶ refused as wiped
+//!                  │ no
+//!                  ▼
+//!                 New: formatted once the metadata server has named the cluster
+//! ```
+
+use crate::{
+    NodeError, NodeOptions,
+    identity::{self, Identity},
+};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use steadfast_disk::{
+    Device, EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, FormatOptions, Lane, LaneHandle,
+    Medium, device::OpenError, media::OpenFileError,
+};
+use steadfast_protocol::{ClusterId, DeviceId, NodeId};
+
+/// One device that is served.
+pub(crate) struct ServedDevice {
+    pub(crate) id: DeviceId,
+    pub(crate) dir: PathBuf,
+    pub(crate) lane: LaneHandle,
+    /// Redraws its emulation, if it was started with one.
+    pub(crate) emulation: Option<EmulationControl>,
+    refused_as_full: Mutex<Option<Instant>>,
+}
+
+/// A directory before its lane starts.
+pub(crate) struct Prepared {
+    dir: PathBuf,
+    state: State,
+    identity: Option<Identity>,
+}
+
+enum State {
+    Found { device: Box<Device>, emulation: Option<EmulationControl> },
+    New,
+}
+
+impl ServedDevice {
+    /// Notes that a block was refused for want of space, or taken.
+    pub(crate) fn note_full(&self, full: bool) {
+        *self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner) = full.then(Instant::now);
+    }
+
+    /// Since it last refused a block for want of space.
+    pub(crate) fn refused_as_full(&self) -> Option<Duration> {
+        let refused = self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.map(|at| at.elapsed())
+    }
+}
+
+/// Drops cached pages of the data in `dir`, so that the next read comes from the medium. Blocks.
+pub(crate) fn drop_caches(dir: &Path) -> std::io::Result<()> {
+    // A lock belongs to its open file, so opening the space once more takes nothing from the lane.
+    let space = File::open(dir.join("space"))?;
+    rustix::fs::fdatasync(&space)?;
+    rustix::fs::fadvise(&space, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+/// Looks into every directory; opens what is there. Devices must agree on their cluster.
+pub(crate) fn prepare(options: &NodeOptions) -> Result<Vec<Prepared>, NodeError> {
+    if options.dirs.is_empty() {
+        return Err(NodeError::NoDirectory);
+    }
+    let mut seen = BTreeSet::new();
+    for dir in &options.dirs {
+        fs::create_dir_all(dir).map_err(io("make", dir))?;
+        if !seen.insert(fs::canonicalize(dir).map_err(io("resolve", dir))?) {
+            return Err(NodeError::DirectoryTwice { dir: dir.clone() });
+        }
+    }
+    let mut prepared: Vec<Prepared> = Vec::new();
+    for dir in &options.dirs {
+        let found = look(dir, options.emulate.is_some())?;
+        if let (Some(ours), Some(theirs)) = (cluster(&prepared), found.cluster())
+            && ours != theirs
+        {
+            return Err(NodeError::MixedClusters { dir: dir.clone(), ours, theirs });
+        }
+        prepared.push(found);
+    }
+    Ok(prepared)
+}
+
+/// The cluster of the devices that are there already.
+pub(crate) fn cluster(prepared: &[Prepared]) -> Option<ClusterId> {
+    prepared.iter().find_map(Prepared::cluster)
+}
+
+/// Whether a device must be formatted first.
+pub(crate) fn any_new(prepared: &[Prepared]) -> bool {
+    prepared.iter().any(|device| matches!(device.state, State::New))
+}
+
+/// Formats what is new, starts the lanes, and says which node this is.
+pub(crate) fn start(
+    prepared: Vec<Prepared>,
+    cluster: ClusterId,
+    options: &NodeOptions,
+) -> Result<(NodeId, Vec<ServedDevice>), NodeError> {
+    let capacities = capacities(&prepared, options)?;
+    // The first directory that remembers says which node this is.
+    let mut node = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
+    let mut served = Vec::new();
+    for (Prepared { dir, state, identity }, capacity) in prepared.into_iter().zip(capacities) {
+        let (device, emulation) = match state {
+            State::Found { device, emulation } => (*device, emulation),
+            State::New => format(&dir, cluster, capacity, options)?,
+        };
+        let id = device.id();
+        // A node is named after its first device, and keeps that name.
+        let node = *node.get_or_insert(NodeId(id.0));
+        let now = Identity { node, device: id, cluster };
+        if identity != Some(now) {
+            identity::store(&dir, &now)?;
+        }
+        let lane = Lane::spawn(device, options.lane).map_err(io("start a thread for", &dir))?;
+        if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
+            control.redraw(spec);
+        }
+        served.push(ServedDevice { id, dir, lane, emulation, refused_as_full: Mutex::new(None) });
+    }
+    let node = node.expect("there is at least one directory");
+    Ok((node, served))
+}
+
+impl Prepared {
+    fn cluster(&self) -> Option<ClusterId> {
+        match &self.state {
+            State::Found { device, .. } => Some(device.cluster()),
+            State::New => None,
+        }
+    }
+}
+
+fn look(dir: &Path, emulated: bool) -> Result<Prepared, NodeError> {
+    let identity = identity::load(dir)?;
+    let fresh = |found: &'static str| match identity {
+        None => Ok(Prepared { dir: dir.to_owned(), state: State::New, identity }),
+        Some(Identity { device, .. }) => Err(NodeError::Wiped { dir: dir.to_owned(), device, found }),
+    };
+    let space = match FileMedium::open(dir) {
+        Ok(space) => space,
+        Err(OpenFileError::Missing { .. }) => return fresh("there is no space file"),
+        Err(error) => return Err(error.into()),
+    };
+    match open(space, emulated) {
+        Ok((device, emulation)) => {
+            let state = State::Found { device: Box::new(device), emulation };
+            Ok(Prepared { dir: dir.to_owned(), state, identity })
+        }
+        Err(OpenError::Blank) => fresh("its space is blank"),
+        Err(source) => Err(NodeError::Device { dir: dir.to_owned(), source }),
+    }
+}
+
+/// Opens the device on `space`; the emulation begins as off, so that a stall does not hold the start.
+fn open(space: FileMedium, emulated: bool) -> Result<(Device, Option<EmulationControl>), OpenError> {
+    let space = Arc::new(space);
+    if emulated {
+        let medium = EmulatedMedium::new(space, EmulationSpec::OFF);
+        let control = medium.control();
+        Ok((Device::open(Arc::new(medium), None)?, Some(control)))
+    } else {
+        Ok((Device::open(space as Arc<dyn Medium>, None)?, None))
+    }
+}
+
+fn format(
+    dir: &Path,
+    cluster: ClusterId,
+    capacity: u64,
+    options: &NodeOptions,
+) -> Result<(Device, Option<EmulationControl>), NodeError> {
+    let space = match FileMedium::create(dir, capacity) {
+        // A start that was cut short left it, blank: look() made sure.
+        Err(OpenFileError::Exists { .. }) => FileMedium::open(dir)?,
+        other => other?,
+    };
+    let id = DeviceId(identity::random_u128()?);
+    let failed = |source| NodeError::Format { dir: dir.to_owned(), source };
+    Device::format(&space, FormatOptions::new(cluster, id)).map_err(failed)?;
+    tracing::info!(device = %id, %cluster, dir = %dir.display(), bytes = capacity, "made a new device");
+    open(space, options.emulate.is_some()).map_err(|source| NodeError::Device { dir: dir.to_owned(), source })
+}
+
+/// Bytes of each new device; 0 for those that are there.
+fn capacities(prepared: &[Prepared], options: &NodeOptions) -> Result<Vec<u64>, NodeError> {
+    let mut filesystems = Vec::new();
+    for device in prepared {
+        let new = matches!(device.state, State::New);
+        let metadata = fs::metadata(&device.dir).map_err(io("look at", &device.dir))?;
+        filesystems.push(new.then(|| metadata.dev()));
+    }
+    let sharing = |filesystem| filesystems.iter().filter(|&&other| other == filesystem).count() as u64;
+    let mut capacities = Vec::new();
+    for (device, &filesystem) in prepared.iter().zip(&filesystems) {
+        capacities.push(match (filesystem, options.capacity_bytes) {
+            (None, _) => 0,
+            (Some(_), Some(bytes)) => bytes,
+            (Some(_), None) => {
+                let stat = rustix::fs::statvfs(&device.dir)
+                    .map_err(|error| io("look at", &device.dir)(error.into()))?;
+                let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+                let share = free_bytes / 10 * 9 / sharing(filesystem);
+                if share < 16 << 20 {
+                    return Err(NodeError::NoRoom { dir: device.dir.clone(), free_bytes });
+                }
+                share
+            }
+        });
+    }
+    Ok(capacities)
+}
+
+fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
+    let path = path.to_owned();
+    move |source| NodeError::Io { what, path, source }
+}

@@ -1,0 +1,139 @@
+//! Why a node does not start, or stops.
+
+use std::{io, path::PathBuf};
+use steadfast_disk::{
+    ClusterId, DeviceId,
+    device::{FormatError, OpenError},
+    media::{MediumError, OpenFileError},
+};
+use steadfast_net::ConnectError;
+use steadfast_protocol::message::Fault;
+
+/// Why a node does not start, or stops.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// No directory was given.
+    #[error("a node needs at least one directory for a device")]
+    NoDirectory,
+    /// A directory was given twice.
+    #[error("{} is given twice: one directory is one device", dir.display())]
+    DirectoryTwice {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The space of a device could not be opened or made; another node may have it.
+    #[error(transparent)]
+    Space(#[from] OpenFileError),
+    /// A device is there and cannot be used.
+    #[error("the device in {} cannot be used: {source}", dir.display())]
+    Device {
+        /// Its directory.
+        dir: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// A device that was here is gone.
+    #[error(
+        "device {device} was in {} and its data is gone ({found}): put the disk back; or, to begin again with an \
+         empty device, remove {} (what it held is then rebuilt from others)",
+        dir.display(), dir.join(crate::identity::FILE).display()
+    )]
+    Wiped {
+        /// Its directory.
+        dir: PathBuf,
+        /// The device that was there.
+        device: DeviceId,
+        /// What is there now.
+        found: &'static str,
+    },
+    /// Devices of two clusters.
+    #[error(
+        "the device in {} belongs to cluster {theirs}, others here to {ours}: give each cluster a node of its own",
+        dir.display()
+    )]
+    MixedClusters {
+        /// The directory.
+        dir: PathBuf,
+        /// The cluster of the devices before it.
+        ours: ClusterId,
+        /// This device's.
+        theirs: ClusterId,
+    },
+    /// The devices belong to another cluster than the metadata server.
+    #[error(
+        "the devices here belong to cluster {ours}, the metadata server {meta} to {theirs}: name the right metadata \
+         server, or other directories"
+    )]
+    ForeignCluster {
+        /// The devices' cluster.
+        ours: ClusterId,
+        /// The metadata server's.
+        theirs: ClusterId,
+        /// Its address.
+        meta: String,
+    },
+    /// The metadata server does not take this node.
+    #[error("the metadata server {meta} refused this node: {fault}")]
+    Refused {
+        /// Its address.
+        meta: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// What answers at the metadata server's address is none.
+    #[error("{meta} is no metadata server of this kind: {source}")]
+    NotMeta {
+        /// The address.
+        meta: String,
+        /// What it did.
+        source: ConnectError,
+    },
+    /// A new device could not be made.
+    #[error("no device could be made in {}: {source}", dir.display())]
+    Format {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: FormatError,
+    },
+    /// A filesystem without room for a device.
+    #[error("{} has {free_bytes} bytes free: too few for a device", dir.display())]
+    NoRoom {
+        /// The directory.
+        dir: PathBuf,
+        /// Bytes free on its filesystem.
+        free_bytes: u64,
+    },
+    /// A medium failed while a device was made.
+    #[error("the medium in {} failed: {source}", dir.display())]
+    Medium {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: MediumError,
+    },
+    /// The operating system refused something.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address to listen on cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A part of the node ended that should not.
+    #[error("an internal task ended: {detail}")]
+    Task {
+        /// How.
+        detail: String,
+    },
+}

@@ -1,0 +1,220 @@
+//! The node's side of membership: learning the cluster, registering, heartbeats.
+//!
+//! ```text
+//!   Registering ──Done──▶ Registered ──Heard{registered: false}──▶ Registering
+//!        │ refused for good          no answer: keeps trying, and says so once
+//!        ▼
+//!      Refused: the node stops with the reason
+//! ```
+
+use crate::{NodeError, report, service::Service};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use steadfast_net::{CallError, ConnectError, Open, Options, Pool};
+use steadfast_protocol::{
+    ClusterId, NodeId, RequestId,
+    message::{
+        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeRecord, Priority,
+        Query, Role, VERSION,
+    },
+};
+use tokio::{sync::watch, time::sleep};
+
+/// How long a question to the metadata server may take: a commit on a busy disk takes tens of milliseconds, a
+/// server that starts with a million objects a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pauses between attempts to reach it: first, and at most; doubled in between.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("it answered something else than was asked")]
+    Unexpected,
+}
+
+/// The connection to the metadata server.
+pub(crate) struct Meta {
+    address: String,
+    pool: Pool,
+    /// This process, as request ids name it.
+    client: u128,
+    count: AtomicU64,
+}
+
+/// What this end says first.
+pub(crate) fn hello(role: Role, cluster: Option<ClusterId>) -> Hello {
+    Hello { version: VERSION, features: 0, role, cluster }
+}
+
+/// Asks the metadata server which cluster it is, until it answers; `ours` where the devices know.
+pub(crate) async fn learn_cluster(
+    meta: &str,
+    ours: Option<ClusterId>,
+    net: &Options,
+) -> Result<ClusterId, NodeError> {
+    let mut trouble = Trouble::new(meta);
+    loop {
+        // Before its devices are made, a node has no name to give.
+        let error = match steadfast_net::connect(meta, hello(Role::Client, ours), net).await {
+            Ok(connected) => match (connected.peer.role, connected.peer.cluster) {
+                (Role::Meta, Some(cluster)) => {
+                    trouble.over();
+                    return Ok(cluster);
+                }
+                (Role::Meta, None) => "it does not know its cluster yet".to_owned(),
+                (role, _) => format!("a {role:?} answers there, not a metadata server"),
+            },
+            Err(ConnectError::Cluster { ours, theirs }) => {
+                return Err(NodeError::ForeignCluster { ours, theirs, meta: meta.to_owned() });
+            }
+            Err(source @ (ConnectError::Version { .. } | ConnectError::Greeting { .. })) => {
+                return Err(NodeError::NotMeta { meta: meta.to_owned(), source });
+            }
+            Err(error) => error.to_string(),
+        };
+        trouble.again(&error).await;
+    }
+}
+
+impl Meta {
+    pub(crate) fn new(address: &str, node: NodeId, cluster: ClusterId, net: &Options, client: u128) -> Self {
+        let pool = Pool::new(hello(Role::Node(node), Some(cluster)), net.clone());
+        Self { address: address.to_owned(), pool, client, count: AtomicU64::new(1) }
+    }
+
+    /// One question, one answer.
+    pub(crate) async fn ask(
+        &self,
+        request: &MetaRequest,
+        priority: Priority,
+        deadline: Duration,
+    ) -> Result<MetaAnswer, AskError> {
+        let connection = self.pool.connection(&self.address).await?;
+        let body = message::encode(request);
+        let open = Open { body, priority, deadline: Some(deadline), ..Open::default() };
+        let (answer, _) = connection.call(open).await?;
+        message::decode(&answer).map_err(|_| AskError::Unexpected)
+    }
+
+    /// Asks what became of segments; absent where there was no answer.
+    pub(crate) async fn query(&self, query: Query) -> Option<MetaAnswer> {
+        match self.ask(&MetaRequest::Ask(query), Priority::Background, PATIENCE).await {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                tracing::debug!(meta = %self.address, %error, "no answer");
+                None
+            }
+        }
+    }
+
+    /// Registers and then sends heartbeats, for ever; `registered` says whether the metadata server knows this node.
+    /// Returns only the reason why it never will.
+    pub(crate) async fn live(
+        &self,
+        record: NodeRecord,
+        service: &Service,
+        every: Duration,
+        registered: &watch::Sender<bool>,
+    ) -> NodeError {
+        loop {
+            if let Err(error) = self.register(&record).await {
+                return error;
+            }
+            registered.send_replace(true);
+            tracing::info!(node = %record.node, meta = %self.address, "registered");
+            self.beat(record.node, service, every).await;
+            registered.send_replace(false);
+        }
+    }
+
+    async fn register(&self, record: &NodeRecord) -> Result<(), NodeError> {
+        let mut trouble = Trouble::new(&self.address);
+        // One id for all attempts: an answer that was lost is the same answer again.
+        let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };
+        let request = MetaRequest::Change { id, change: Change::RegisterNode(record.clone()) };
+        loop {
+            let error = match self.ask(&request, Priority::Control, PATIENCE).await {
+                Ok(MetaAnswer::Done) => {
+                    trouble.over();
+                    return Ok(());
+                }
+                Ok(_) => AskError::Unexpected,
+                Err(AskError::Call(CallError::Fault(Fault::Meta(MetaFault::Store(detail))))) => {
+                    AskError::Call(CallError::Fault(Fault::Meta(MetaFault::Store(detail))))
+                }
+                Err(AskError::Call(CallError::Fault(fault @ Fault::Meta(_)))) => {
+                    return Err(NodeError::Refused { meta: self.address.clone(), fault });
+                }
+                Err(AskError::Connect(ConnectError::Cluster { ours, theirs })) => {
+                    return Err(NodeError::ForeignCluster { ours, theirs, meta: self.address.clone() });
+                }
+                Err(error) => error,
+            };
+            trouble.again(&error.to_string()).await;
+        }
+    }
+
+    /// Heartbeats until the metadata server says that it does not know this node.
+    async fn beat(&self, node: NodeId, service: &Service, every: Duration) {
+        let mut trouble = Trouble::new(&self.address);
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let devices = service.devices.values().map(report::device).collect();
+            let beat = MetaRequest::Heartbeat(Heartbeat { node, devices });
+            match self.ask(&beat, Priority::Control, PATIENCE).await {
+                Ok(MetaAnswer::Heard { registered: true }) => trouble.over(),
+                Ok(MetaAnswer::Heard { registered: false }) => return,
+                Ok(_) => trouble.note(&AskError::Unexpected.to_string()),
+                Err(error) => trouble.note(&error.to_string()),
+            }
+        }
+    }
+}
+
+/// Says once that the metadata server cannot be reached, and once that it can again.
+struct Trouble<'a> {
+    meta: &'a str,
+    pause: Duration,
+    told: bool,
+}
+
+impl<'a> Trouble<'a> {
+    fn new(meta: &'a str) -> Self {
+        Self { meta, pause: PAUSE.0, told: false }
+    }
+
+    fn note(&mut self, error: &str) {
+        if self.told {
+            tracing::debug!(meta = self.meta, error, "still no metadata server");
+        } else {
+            self.told = true;
+            tracing::warn!(
+                meta = self.meta,
+                error,
+                "the metadata server cannot be reached; this node keeps trying"
+            );
+        }
+    }
+
+    async fn again(&mut self, error: &str) {
+        self.note(error);
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+    }
+
+    fn over(&mut self) {
+        if std::mem::take(&mut self.told) {
+            tracing::info!(meta = self.meta, "the metadata server answers again");
+        }
+        self.pause = PAUSE.0;
+    }
+}

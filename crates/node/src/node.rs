@@ -1,0 +1,247 @@
+//! Starting, running and stopping a node.
+
+use crate::{
+    NodeError, NodeOptions, devices, identity,
+    membership::{Meta, hello, learn_cluster},
+    service::Service,
+    sweep,
+};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+};
+use steadfast_net::{Connected, Server};
+use steadfast_protocol::{
+    ClusterId, DeviceId, NodeId,
+    message::{NodeRecord, Role},
+};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+/// A storage server that runs. Dropped, it stops serving at once, and its devices close soon after; [`Node::stop`]
+/// returns when they are flushed and closed, so that another may open them.
+pub struct Node {
+    node: NodeId,
+    cluster: ClusterId,
+    address: SocketAddr,
+    service: Arc<Service>,
+    registered: watch::Receiver<bool>,
+    serving: JoinHandle<()>,
+    living: JoinHandle<NodeError>,
+    sweeping: JoinSet<()>,
+}
+
+/// Runs a node until `shutdown` is there, then stops it cleanly.
+///
+/// # Errors
+/// Every [`NodeError`]: it could not start, or the metadata server refuses it for good.
+pub async fn run(options: NodeOptions, shutdown: impl Future<Output = ()>) -> Result<(), NodeError> {
+    tokio::pin!(shutdown);
+    let mut node = tokio::select! {
+        started = Node::start(options) => started?,
+        () = &mut shutdown => return Ok(()),
+    };
+    let outcome = tokio::select! {
+        error = node.failed() => Err(error),
+        () = &mut shutdown => Ok(()),
+    };
+    node.stop().await;
+    outcome
+}
+
+impl Node {
+    /// Opens or makes the devices and begins to serve. Waits for the metadata server only when a device must be made,
+    /// for its cluster's name; registration goes on behind (see [`Node::registered`]).
+    ///
+    /// # Errors
+    /// Every [`NodeError`] but a refusal, which [`Node::failed`] tells.
+    pub async fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        let looking = options.clone();
+        let prepared = blocking(move || devices::prepare(&looking)).await??;
+        let known = devices::cluster(&prepared);
+        let cluster = match known {
+            Some(cluster) if !devices::any_new(&prepared) => cluster,
+            _ => learn_cluster(&options.meta, known, &options.net).await?,
+        };
+        let making = options.clone();
+        let (node, devices) = blocking(move || devices::start(prepared, cluster, &making)).await??;
+        let record_devices =
+            devices.iter().map(|device| (device.id, device.lane.status().usage.capacity)).collect();
+        let service = Arc::new(Service::new(devices, options.limits, options.write_budget_bytes));
+
+        let address = options.listen.to_string();
+        let listen = |source| NodeError::Listen { address: address.clone(), source };
+        let server = Server::bind(&address).await.map_err(listen)?;
+        let address = server
+            .local_addr()
+            .map_err(|source| NodeError::Listen { address: options.listen.to_string(), source })?;
+        let greeting = hello(Role::Node(node), Some(cluster));
+        let serving = {
+            let service = service.clone();
+            tokio::spawn(server.serve(greeting, options.net.clone(), move |connected| {
+                connection(service.clone(), connected)
+            }))
+        };
+        let client = identity::random_u128()?;
+        let meta = Arc::new(Meta::new(&options.meta, node, cluster, &options.net, client));
+        let record = NodeRecord {
+            node,
+            cluster: Some(cluster),
+            address: advertised(&options, address),
+            site: options.site.clone(),
+            devices: record_devices,
+        };
+        let (registering, registered) = watch::channel(false);
+        let living = {
+            let (service, meta, every) = (service.clone(), meta.clone(), options.heartbeat);
+            tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
+        };
+        let mut sweeping = JoinSet::new();
+        for &device in service.devices.keys() {
+            let (service, meta, options) = (service.clone(), meta.clone(), options.sweep);
+            sweeping.spawn(async move {
+                sweep::run(&service, &service.devices[&device], &meta, options).await;
+            });
+        }
+        tracing::info!(%node, %cluster, %address, devices = service.devices.len(), "serving");
+        Ok(Self { node, cluster, address, service, registered, serving, living, sweeping })
+    }
+
+    /// Its name.
+    pub fn id(&self) -> NodeId {
+        self.node
+    }
+
+    /// Its cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> Vec<DeviceId> {
+        self.service.devices.keys().copied().collect()
+    }
+
+    /// Returns when the metadata server knows this node.
+    pub async fn registered(&self) {
+        let mut registered = self.registered.clone();
+        if registered.wait_for(|known| *known).await.is_err() {
+            // The metadata server refused it for good, which `failed` tells: it will never be registered.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Returns when the node cannot go on, with the reason: the metadata server refused it for good.
+    pub async fn failed(&mut self) -> NodeError {
+        tokio::select! {
+            ended = &mut self.living => match ended {
+                Ok(error) => error,
+                Err(error) => NodeError::Task { detail: error.to_string() },
+            },
+            ended = &mut self.serving => NodeError::Task {
+                detail: ended.err().map_or_else(|| "the server ended".to_owned(), |error| error.to_string()),
+            },
+        }
+    }
+
+    /// Stops serving, flushes and closes the devices. A device that does not answer is left behind after
+    /// [`steadfast_disk::LaneConfig::shutdown_wait_max`]: what was confirmed is durable already.
+    pub async fn stop(mut self) {
+        self.serving.abort();
+        self.living.abort();
+        self.sweeping.shutdown().await;
+        let mut closing = JoinSet::new();
+        for device in self.service.devices.values() {
+            // An emulated stall ends with the node, so that its thread and its lock do.
+            if let Some(control) = &device.emulation {
+                control.redraw(steadfast_disk::EmulationSpec::OFF);
+            }
+            let lane = device.lane.clone();
+            closing.spawn_blocking(move || lane.shutdown());
+        }
+        while closing.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.serving.abort();
+        self.living.abort();
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node")
+            .field("node", &self.node)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Serves the streams of one connection, each in its own task; all end before the connection's task does.
+async fn connection(service: Arc<Service>, connected: Connected) {
+    let Connected { connection, mut incoming, .. } = connected;
+    // Only the peer opens streams here.
+    drop(connection);
+    let mut streams = JoinSet::new();
+    loop {
+        tokio::select! {
+            next = incoming.next() => match next {
+                Some((opened, stream)) => {
+                    let service = service.clone();
+                    streams.spawn(async move { service.serve(opened, stream).await });
+                }
+                None => break,
+            },
+            Some(ended) = streams.join_next() => report_panic(ended),
+        }
+    }
+    while let Some(ended) = streams.join_next().await {
+        report_panic(ended);
+    }
+}
+
+fn report_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a stream's task panicked");
+    }
+}
+
+/// Where others reach this node.
+fn advertised(options: &NodeOptions, address: SocketAddr) -> String {
+    if let Some(advertise) = &options.advertise {
+        return advertise.clone();
+    }
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    // Listening everywhere: the address from which the metadata server would be reached. Nothing is sent.
+    let any: SocketAddr =
+        (if address.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }, 0).into();
+    let local = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(&options.meta)?;
+        socket.local_addr()
+    });
+    match local {
+        Ok(local) => SocketAddr::new(local.ip(), address.port()).to_string(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell by which address others reach this node; name it with --advertise");
+            address.to_string()
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, NodeError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| NodeError::Task { detail: error.to_string() })
+}

@@ -1,0 +1,62 @@
+//! What a node is started with.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use steadfast_disk::{EmulationSpec, LaneConfig};
+use steadfast_protocol::serve::{Limits, SweepOptions};
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// One directory for each device; the first that remembers says which node this is.
+    pub dirs: Vec<PathBuf>,
+    /// The metadata server, `host:port`.
+    pub meta: String,
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Where others reach it, `host:port`; by default where it listens, or, where that is every address, the
+    /// address from which the metadata server is reached.
+    pub advertise: Option<String>,
+    /// The site's name, for buckets that spread over sites.
+    pub site: String,
+    /// Puts every device under an emulation that can be redrawn while it runs; `None`: the disks as they are.
+    pub emulate: Option<EmulationSpec>,
+    /// Bytes of each new device; by default nine tenths of what is free on its filesystem, shared by the new
+    /// devices on it.
+    pub capacity_bytes: Option<u64>,
+    /// From one heartbeat to the next.
+    pub heartbeat: Duration,
+    /// When and what to sweep.
+    pub sweep: SweepOptions,
+    /// What it admits.
+    pub limits: Limits,
+    /// Bytes that all write streams together may have granted or resident.
+    pub write_budget_bytes: u64,
+    /// How the lanes group their work.
+    pub lane: LaneConfig,
+    /// Its connections.
+    pub net: steadfast_net::Options,
+}
+
+impl NodeOptions {
+    /// A node on these directories; everything else as usual.
+    pub fn new(dirs: Vec<PathBuf>, meta: impl Into<String>, listen: SocketAddr) -> Self {
+        Self {
+            dirs,
+            meta: meta.into(),
+            listen,
+            advertise: None,
+            site: String::new(),
+            emulate: None,
+            capacity_bytes: None,
+            // A reader's planner sees a changed speed or a dead node within about a second.
+            heartbeat: Duration::from_millis(500),
+            // Garbage is rare and costs only space: once every ten minutes, and nothing younger than that.
+            sweep: SweepOptions { interval: Duration::from_secs(600), age_min: Duration::from_secs(600) },
+            limits: Limits::default(),
+            // With as much for reads a node stays under 128 MiB, sockets and index included.
+            write_budget_bytes: 32 << 20,
+            lane: LaneConfig::default(),
+            net: steadfast_net::Options::default(),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a node says of itself and its devices, as measured.
+
+use crate::devices::ServedDevice;
+use steadfast_protocol::{
+    message::DeviceReport,
+    serve::{HealthFacts, health},
+};
+
+/// One device's report; never waits for its medium.
+pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
+    let status = device.lane.status();
+    let facts = HealthFacts {
+        failed: status.failed.is_some(),
+        in_flight: status.in_flight_age,
+        service_time: status.service_time,
+        longest_free_bytes: status.usage.longest,
+        refused_as_full: device.refused_as_full(),
+    };
+    let overruns_ppm = device.emulation.as_ref().map_or(0, |control| {
+        let report = control.report();
+        u32::try_from(report.overruns.saturating_mul(1_000_000) / report.operations.max(1))
+            .unwrap_or(u32::MAX)
+    });
+    DeviceReport {
+        device: device.id,
+        health: health(&facts),
+        capacity_bytes: status.usage.capacity,
+        free_bytes: status.usage.free,
+        read_bytes_per_s: status.read_bytes_per_s.unwrap_or(0.0) as u64,
+        write_bytes_per_s: status.write_bytes_per_s.unwrap_or(0.0) as u64,
+        queue_length: u32::try_from(status.queued).unwrap_or(u32::MAX),
+        extents: status.usage.extents,
+        // Runs of free space beyond one: what an extent to come would be cut into.
+        fragments: status.usage.fragments.saturating_sub(1),
+        corrupt_blocks: status.corrupt_blocks,
+        medium_read_bytes: status.counters.bytes_read,
+        medium_written_bytes: status.counters.bytes_written,
+        overruns_ppm,
+    }
+}
+
+/// Resident memory of this process in bytes; 0 where the system does not say.
+pub(crate) fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}

@@ -1,0 +1,257 @@
+//! A request in, its answer out. Each stream is served by one task; nothing here waits for a medium without also
+//! listening to the asker.
+
+use crate::{
+    devices::{ServedDevice, drop_caches},
+    fault::fault,
+    report,
+    streams::{read, write},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use steadfast_disk::{EmulationSpec, Op, OpError, OpOutput, Priority as LanePriority};
+use steadfast_net::{Event, Opened, Stream};
+use steadfast_protocol::{
+    DeviceId, IndexRanges, Time,
+    message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority},
+    serve::{Admission, Budget, Limits, Load},
+};
+use tokio::sync::{Notify, oneshot};
+
+/// What all streams of a node share.
+pub(crate) struct Service {
+    pub(crate) devices: BTreeMap<DeviceId, ServedDevice>,
+    /// Waiting writers are told when budget comes back.
+    pub(crate) budget_freed: Notify,
+    admission: Mutex<Admission>,
+    budget: Mutex<Budget>,
+    streams: AtomicU64,
+    started: Instant,
+}
+
+/// A stream that was admitted; gives its place back when dropped.
+pub(crate) struct Admitted<'a> {
+    pub(crate) service: &'a Service,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.service.admission().closed();
+    }
+}
+
+impl Service {
+    pub(crate) fn new(devices: Vec<ServedDevice>, limits: Limits, write_budget_bytes: u64) -> Self {
+        Self {
+            devices: devices.into_iter().map(|device| (device.id, device)).collect(),
+            budget_freed: Notify::new(),
+            admission: Mutex::new(Admission::new(limits)),
+            budget: Mutex::new(Budget::new(write_budget_bytes)),
+            streams: AtomicU64::new(1),
+            started: Instant::now(),
+        }
+    }
+
+    /// The cores' time.
+    pub(crate) fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
+
+    /// A name for a stream at a lane that no other stream has.
+    pub(crate) fn lane_stream(&self) -> u64 {
+        self.streams.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn admission(&self) -> MutexGuard<'_, Admission> {
+        self.admission.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn budget(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn device(&self, device: DeviceId) -> Result<&ServedDevice, Fault> {
+        self.devices.get(&device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
+    }
+
+    fn admit(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
+        self.admission().admit(priority, load)?;
+        Ok(Admitted { service: self })
+    }
+
+    /// Serves one stream to its end.
+    pub(crate) async fn serve(&self, opened: Opened, mut stream: Stream) {
+        let request = match message::decode::<NodeRequest>(&opened.body) {
+            Ok(request) => request,
+            Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
+        };
+        let outcome = match request {
+            NodeRequest::Read { device, segment, version, want } => {
+                read::serve(self, &opened, &mut stream, device, segment, version, want).await
+            }
+            NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open).await,
+            short => match self.short(&opened, &mut stream, short).await {
+                // Lost: the asker knows by itself.
+                Ok(answer) => stream.end(message::encode(&answer)).or(Ok(())),
+                Err(fault) => Err(fault),
+            },
+        };
+        if let Err(fault) = outcome {
+            stream.fail(&fault);
+        }
+    }
+
+    async fn short(
+        &self,
+        opened: &Opened,
+        stream: &mut Stream,
+        request: NodeRequest,
+    ) -> Result<NodeAnswer, Fault> {
+        let _admitted = self.admit(Priority::Control, Load::default())?;
+        let class = lane_priority(opened.priority);
+        match request {
+            NodeRequest::Seal { device, segment, keep } => {
+                let keep = keep.ranges().to_vec();
+                let op = Op::Seal { segment, epoch: opened.epoch, keep };
+                self.change(device, opened, stream, class, op).await.map(|_| NodeAnswer::Done)
+            }
+            NodeRequest::Delete { device, segment } => {
+                let op = Op::Delete { segment, epoch: opened.epoch };
+                self.change(device, opened, stream, class, op).await.map(|_| NodeAnswer::Done)
+            }
+            NodeRequest::Describe { device, segment } => {
+                let op = Op::Describe { segment };
+                match self.change(device, opened, stream, LanePriority::Interactive, op).await? {
+                    OpOutput::Described(Some(extent)) => {
+                        Ok(NodeAnswer::Described { blocks: indices(&extent.blocks), sealed: extent.sealed })
+                    }
+                    OpOutput::Described(None) => {
+                        Err(Fault::Node(NodeFault::UnknownSegment { device, segment }))
+                    }
+                    other => unreachable!("a description answers a description, not {other:?}"),
+                }
+            }
+            NodeRequest::Status => Ok(NodeAnswer::Status(NodeStatus {
+                devices: self.devices.values().map(report::device).collect(),
+                streams: self.admission().streams(),
+                resident_bytes: report::resident_bytes(),
+            })),
+            NodeRequest::Emulate { device, spec } => self.emulate(device, &spec),
+            NodeRequest::DropCaches { device } => self.drop_caches(device).await,
+            NodeRequest::Read { .. } | NodeRequest::Write(_) => unreachable!("served as streams"),
+        }
+    }
+
+    fn emulate(&self, device: DeviceId, spec: &str) -> Result<NodeAnswer, Fault> {
+        let invalid = |what: String| Fault::Node(NodeFault::Invalid(what));
+        let served = self.device(device)?;
+        let control = served.emulation.as_ref().ok_or_else(|| {
+            invalid(format!("device {device} was not started with emulation: start its node with --emulate"))
+        })?;
+        let spec: EmulationSpec = spec.parse().map_err(|error| invalid(format!("{error}")))?;
+        control.redraw(spec);
+        served.note_full(false);
+        Ok(NodeAnswer::Done)
+    }
+
+    async fn drop_caches(&self, device: DeviceId) -> Result<NodeAnswer, Fault> {
+        let failed = |detail: String| Fault::Node(NodeFault::Medium { device, detail });
+        let dir = self.device(device)?.dir.clone();
+        let dropped = tokio::task::spawn_blocking(move || drop_caches(&dir)).await;
+        match dropped {
+            Ok(Ok(())) => Ok(NodeAnswer::Done),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    /// One operation of a lane, unless the asker goes away or its deadline passes first.
+    async fn change(
+        &self,
+        device: DeviceId,
+        opened: &Opened,
+        stream: &mut Stream,
+        class: LanePriority,
+        op: Op,
+    ) -> Result<OpOutput, Fault> {
+        let served = self.device(device)?;
+        let answer = operation(self, served, class, op);
+        let deadline = opened.deadline.unwrap_or(Duration::MAX);
+        // A short request has nothing more to say; whatever comes is not for it.
+        let mut early = Vec::new();
+        tokio::select! {
+            answer = answer => answer.map_err(|error| Fault::Node(fault(device, error))),
+            fault = gone(stream, &mut early) => Err(fault),
+            () = tokio::time::sleep(deadline) => Err(Fault::DeadlinePassed),
+        }
+    }
+}
+
+/// One operation of a lane; dropped, it is withdrawn if it has not begun.
+pub(crate) async fn operation(
+    service: &Service,
+    device: &ServedDevice,
+    class: LanePriority,
+    op: Op,
+) -> Result<OpOutput, OpError> {
+    struct Withdraw<'a>(&'a ServedDevice, u64);
+    impl Drop for Withdraw<'_> {
+        fn drop(&mut self) {
+            self.0.lane.cancel(self.1);
+        }
+    }
+    let lane_stream = service.lane_stream();
+    let (answer, answered) = oneshot::channel();
+    // Nobody listens any more: the answer is not needed.
+    let reply = Box::new(move |result| drop(answer.send(result)));
+    device.lane.submit(lane_stream, class, op, reply);
+    let withdraw = Withdraw(device, lane_stream);
+    let result = answered.await.unwrap_or(Err(OpError::Closed));
+    std::mem::forget(withdraw);
+    result
+}
+
+/// Messages that an asker may send before its stream has begun: one end of a write, and a few grants.
+const EARLY_MAX: usize = 16;
+
+/// Returns when the asker cancelled or is gone, with the fault to answer with; what else it said by then is in `early`.
+pub(crate) async fn gone(stream: &mut Stream, early: &mut Vec<Event>) -> Fault {
+    loop {
+        match stream.recv().await {
+            Some(Event::Cancelled | Event::Lost(_)) | None => return Fault::Cancelled,
+            Some(_) if early.len() == EARLY_MAX => {
+                return Fault::Protocol(format!("more than {EARLY_MAX} messages before the stream began"));
+            }
+            Some(event) => early.push(event),
+        }
+    }
+}
+
+/// The queue's class for a request's.
+pub(crate) fn lane_priority(priority: Priority) -> LanePriority {
+    match priority {
+        Priority::Control => LanePriority::Interactive,
+        Priority::Foreground => LanePriority::Normal,
+        Priority::Background => LanePriority::Background,
+    }
+}
+
+/// How busy a device is.
+pub(crate) fn load(device: &ServedDevice, writing: bool) -> Load {
+    let status = device.lane.status();
+    let rate = if writing { status.write_bytes_per_s } else { status.read_bytes_per_s };
+    Load { queued_bytes: status.queued_bytes, bytes_per_s: rate.unwrap_or(0.0) as u64 }
+}
+
+/// Ranges as they lie on the medium, as a set.
+pub(crate) fn indices(ranges: &[std::ops::Range<u32>]) -> IndexRanges {
+    let mut set = IndexRanges::new();
+    ranges.iter().for_each(|range| set.insert_range(range.clone()));
+    set
+}

@@ -1,0 +1,203 @@
+//! Drives one [`ReadStream`]: slices from the lane to the connection, their checksums with them.
+
+use crate::{
+    devices::ServedDevice,
+    fault::fault,
+    service::{Service, gone, lane_priority, load, operation},
+};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use steadfast_disk::{ExtentInfo, Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
+use steadfast_net::{Event, Opened, Stream};
+use steadfast_protocol::{
+    BlockIndex, DeviceId, SegmentId, Version,
+    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, PAYLOAD_BYTES_MAX, Slice, Want},
+    serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
+};
+use tokio::sync::mpsc;
+
+type Answer = (SliceId, Result<OpOutput, OpError>);
+
+struct Admitted<'a>(&'a Service, ReadTicket);
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.admission().read_closed(self.1);
+    }
+}
+
+/// Serves a read to its end; a fault is the caller's to answer with.
+pub(crate) async fn serve(
+    service: &Service,
+    opened: &Opened,
+    stream: &mut Stream,
+    device: DeviceId,
+    segment: SegmentId,
+    version: Version,
+    want: Want,
+) -> Result<(), Fault> {
+    let served = service.device(device)?;
+    let mut early = Vec::new();
+    let extent = tokio::select! {
+        extent = describe(service, served, segment) => extent?,
+        fault = gone(stream, &mut early) => return Err(fault),
+    };
+    if extent.version != version {
+        return Err(Fault::Node(NodeFault::UnknownSegment { device, segment }));
+    }
+    // Whole granules, which divide the largest payload.
+    let slice_bytes = extent.block_bytes.min(PAYLOAD_BYTES_MAX);
+    let ticket = service.admission().admit_read(opened.priority, load(served, false), slice_bytes)?;
+    let admitted = Admitted(service, ticket);
+    let in_order = extent.blocks.iter().flat_map(Clone::clone);
+    let blocks: Vec<BlockIndex> = match &want {
+        Want::All => in_order.collect(),
+        Want::Blocks(wanted) => in_order.filter(|&index| wanted.contains(index)).collect(),
+    };
+    let core = ReadStream::new(blocks, extent.block_bytes, slice_bytes, ticket.slices_max, opened.credit);
+    let (answer, answers) = mpsc::unbounded_channel();
+    let driver = Driver {
+        service,
+        served,
+        segment,
+        class: lane_priority(opened.priority),
+        lane_stream: service.lane_stream(),
+        core,
+        held: BTreeMap::new(),
+        sending: Vec::new(),
+        answer,
+        answers,
+    };
+    let outcome = driver.run(stream, early).await;
+    drop(admitted);
+    outcome
+}
+
+async fn describe(service: &Service, served: &ServedDevice, segment: SegmentId) -> Result<ExtentInfo, Fault> {
+    match operation(service, served, LanePriority::Interactive, Op::Describe { segment }).await {
+        Ok(OpOutput::Described(Some(extent))) => Ok(extent),
+        Ok(OpOutput::Described(None)) => {
+            Err(Fault::Node(NodeFault::UnknownSegment { device: served.id, segment }))
+        }
+        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
+        Err(error) => Err(Fault::Node(fault(served.id, error))),
+    }
+}
+
+struct Driver<'a> {
+    service: &'a Service,
+    served: &'a ServedDevice,
+    segment: SegmentId,
+    class: LanePriority,
+    lane_stream: u64,
+    core: ReadStream,
+    /// Slices that were read and wait for their turn.
+    held: BTreeMap<SliceId, (Bytes, Vec<u32>)>,
+    /// Slices that the connection has and may not have sent.
+    sending: Vec<SliceId>,
+    answer: mpsc::UnboundedSender<Answer>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+}
+
+impl Drop for Driver<'_> {
+    /// A driver that is dropped before its end starts no further I/O either.
+    fn drop(&mut self) {
+        self.served.lane.cancel(self.lane_stream);
+    }
+}
+
+impl Driver<'_> {
+    async fn run(mut self, stream: &mut Stream, early: Vec<Event>) -> Result<(), Fault> {
+        let sender = stream.sender();
+        let mut listening = true;
+        for event in early {
+            self.heard(Some(event), &mut listening)?;
+        }
+        loop {
+            while let Some(action) = self.core.poll() {
+                match action {
+                    ReadAction::Read { slice, index, offset, length } => {
+                        self.read(slice, index, offset, length)
+                    }
+                    ReadAction::Send { slice, index, offset } => self.send(stream, slice, index, offset),
+                    ReadAction::Discard { slice } => drop(self.held.remove(&slice)),
+                    ReadAction::Withdraw => drop(self.served.lane.cancel(self.lane_stream)),
+                    ReadAction::End(done) => {
+                        // Lost: nobody is left to tell.
+                        let _ = stream.end(message::encode(&NodeAnswer::Read(done)));
+                        return Ok(());
+                    }
+                    ReadAction::Fail(fault) => return Err(fault),
+                }
+            }
+            let now = self.service.now();
+            tokio::select! {
+                biased;
+                event = stream.recv(), if listening => self.heard(event, &mut listening)?,
+                Some(answer) = self.answers.recv() => {
+                    self.answered(answer);
+                    while let Ok(answer) = self.answers.try_recv() {
+                        self.answered(answer);
+                    }
+                },
+                ready = sender.ready(), if !self.sending.is_empty() => {
+                    let input = |slice| ReadInput::Sent { slice };
+                    for slice in self.sending.drain(..) {
+                        self.core.handle(now, input(slice));
+                    }
+                    if ready.is_err() {
+                        listening = false;
+                        self.core.handle(now, ReadInput::Cancel);
+                    }
+                },
+            }
+        }
+    }
+
+    fn heard(&mut self, event: Option<Event>, listening: &mut bool) -> Result<(), Fault> {
+        let now = self.service.now();
+        match event {
+            Some(Event::Credit(bytes)) => self.core.handle(now, ReadInput::Credit(bytes)),
+            Some(Event::Cancelled | Event::Lost(_)) | None => {
+                *listening = false;
+                self.core.handle(now, ReadInput::Cancel);
+            }
+            Some(Event::Data { .. }) => return Err(Fault::Protocol("a read takes no data".to_owned())),
+            Some(Event::End(_) | Event::Failed(_)) => {
+                return Err(Fault::Protocol("only this end answers".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, slice: SliceId, index: BlockIndex, offset: u32, length: u32) {
+        let op = Op::ReadSlice { segment: self.segment, index, offset, len: length };
+        let answer = self.answer.clone();
+        // The stream is over: its bytes are not needed.
+        let reply = Box::new(move |result| drop(answer.send((slice, result))));
+        self.served.lane.submit(self.lane_stream, self.class, op, reply);
+    }
+
+    fn send(&mut self, stream: &Stream, slice: SliceId, index: BlockIndex, offset: u32) {
+        let (payload, sums) = self.held.remove(&slice).expect("a slice that was read is held");
+        let body = message::encode(&NodeEvent::Slice(Slice { index, offset, sums }));
+        // Lost: the next event says so, and cancels.
+        let _ = stream.send_now(body, payload);
+        self.sending.push(slice);
+    }
+
+    fn answered(&mut self, (slice, answer): Answer) {
+        let result = match answer {
+            Ok(OpOutput::Slice { data, sums, .. }) => {
+                self.held.insert(slice, (data, sums));
+                ReadResult::Good
+            }
+            Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),
+            Err(OpError::Read(ReadError::Corrupt { .. })) => ReadResult::Corrupt,
+            Err(OpError::Read(ReadError::NoExtent { .. } | ReadError::NoBlock { .. })) => ReadResult::Gone,
+            Err(OpError::Cancelled) => ReadResult::Withdrawn,
+            Err(error) => ReadResult::Failed(fault(self.served.id, error)),
+        };
+        self.core.handle(self.service.now(), ReadInput::ReadDone { slice, result });
+    }
+}

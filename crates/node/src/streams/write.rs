@@ -1,0 +1,220 @@
+//! Drives one [`WriteStream`]: slices from the connection, joined to blocks, to the lane; confirmations back.
+//!
+//! The checksums of arriving slices are verified by the device when it takes the whole block, before a byte reaches
+//! the medium: one pass over the data, on the lane's thread.
+
+use crate::{
+    devices::ServedDevice,
+    fault::{fault, write_fault},
+    service::{Service, gone, indices, lane_priority, load, operation},
+};
+use bytes::{Bytes, BytesMut};
+use steadfast_disk::{ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority};
+use steadfast_net::{Event, Opened, Stream};
+use steadfast_protocol::{
+    BlockIndex, Epoch, IndexRanges,
+    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, WriteOpen},
+    serve::{WriteAction, WriteInput, WriteStream},
+};
+use tokio::sync::mpsc;
+
+type Answer = (BlockIndex, Result<OpOutput, OpError>);
+
+/// Serves a write to its end; a fault is the caller's to answer with.
+pub(crate) async fn serve(
+    service: &Service,
+    opened: &Opened,
+    stream: &mut Stream,
+    open: WriteOpen,
+) -> Result<(), Fault> {
+    let served = service.device(open.device)?;
+    let load = load(served, true);
+    service.admission().admit(opened.priority, load)?;
+    let _admitted = crate::service::Admitted { service };
+    let mut early = Vec::new();
+    let held = tokio::select! {
+        held = create(service, served, opened.epoch, &open) => held?,
+        fault = gone(stream, &mut early) => return Err(fault),
+    };
+    let core = WriteStream::new(service.now(), &open, held, load.bytes_per_s, &mut service.budget())?;
+    let (answer, answers) = mpsc::unbounded_channel();
+    let driver = Driver {
+        service,
+        served,
+        epoch: opened.epoch,
+        class: lane_priority(opened.priority),
+        lane_stream: service.lane_stream(),
+        block_bytes: open.block_bytes as usize,
+        open,
+        core,
+        pieces: Vec::new(),
+        sums: Vec::new(),
+        answer,
+        answers,
+    };
+    driver.run(stream, early).await
+}
+
+/// Makes the extent, or finds it; gives the blocks it holds.
+async fn create(
+    service: &Service,
+    served: &ServedDevice,
+    epoch: Epoch,
+    open: &WriteOpen,
+) -> Result<IndexRanges, Fault> {
+    let granule = Granule::new(open.granule_bytes).map_err(|error| Fault::Protocol(error.to_string()))?;
+    let spec = ExtentSpec {
+        segment: open.segment,
+        version: open.version,
+        epoch,
+        block_bytes: open.block_bytes,
+        granule,
+        expected_blocks: open.expected_blocks,
+    };
+    match operation(service, served, LanePriority::Interactive, Op::CreateExtent(spec)).await {
+        Ok(OpOutput::Created(extent)) => Ok(indices(&extent.blocks)),
+        Ok(other) => unreachable!("a creation answers with the extent, not {other:?}"),
+        Err(error) => {
+            let fault = fault(served.id, error);
+            if matches!(fault, NodeFault::Full(_)) {
+                served.note_full(true);
+            }
+            Err(Fault::Node(fault))
+        }
+    }
+}
+
+struct Driver<'a> {
+    service: &'a Service,
+    served: &'a ServedDevice,
+    epoch: Epoch,
+    class: LanePriority,
+    lane_stream: u64,
+    block_bytes: usize,
+    open: WriteOpen,
+    core: WriteStream,
+    /// Slices of the block that is arriving, and their checksums.
+    pieces: Vec<Bytes>,
+    sums: Vec<u32>,
+    answer: mpsc::UnboundedSender<Answer>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+}
+
+impl Driver<'_> {
+    async fn run(mut self, stream: &mut Stream, early: Vec<Event>) -> Result<(), Fault> {
+        let mut listening = true;
+        for event in early {
+            self.heard(Some(event), &mut listening);
+        }
+        loop {
+            while let Some(action) = self.core.poll() {
+                match action {
+                    WriteAction::Grant(bytes) => drop(stream.grant(bytes)),
+                    WriteAction::Write { index } => self.write(index),
+                    WriteAction::Confirm { blocks } => {
+                        let body = message::encode(&NodeEvent::Confirmed { blocks });
+                        // Lost: the next event says so, and cancels.
+                        let _ = stream.send_now(body, Bytes::new());
+                    }
+                    WriteAction::Withdraw => drop(self.served.lane.cancel(self.lane_stream)),
+                    WriteAction::End { blocks } => {
+                        // Lost: nobody is left to tell; the sweep finds what was written.
+                        let _ = stream.end(message::encode(&NodeAnswer::Written { blocks }));
+                        return Ok(());
+                    }
+                    WriteAction::Fail(fault) => return Err(fault),
+                }
+            }
+            // Before the question, so that what is freed in between is not missed.
+            let service = self.service;
+            let freed = service.budget_freed.notified();
+            let starved = self.core.is_starved();
+            tokio::select! {
+                biased;
+                Some(answer) = self.answers.recv() => {
+                    self.answered(answer);
+                    while let Ok(answer) = self.answers.try_recv() {
+                        self.answered(answer);
+                    }
+                },
+                event = stream.recv(), if listening => self.heard(event, &mut listening),
+                () = freed, if starved => self.tell(WriteInput::Tick),
+            }
+        }
+    }
+
+    fn heard(&mut self, event: Option<Event>, listening: &mut bool) {
+        match event {
+            Some(Event::Data { body, payload }) => self.pushed(&body, payload),
+            Some(Event::Credit(_)) => {}
+            Some(Event::Cancelled | Event::Lost(_) | Event::End(_) | Event::Failed(_)) | None => {
+                *listening = false;
+                self.tell(WriteInput::Cancel);
+            }
+        }
+    }
+
+    fn pushed(&mut self, body: &[u8], payload: BytesMut) {
+        match message::decode::<NodePush>(body) {
+            Ok(NodePush::Slice(slice)) => {
+                let bytes = u32::try_from(payload.len()).expect("a payload fits a frame");
+                let sums = u32::try_from(slice.sums.len()).unwrap_or(u32::MAX);
+                self.pieces.push(payload.freeze());
+                self.sums.extend(slice.sums);
+                self.tell(WriteInput::Slice { index: slice.index, offset: slice.offset, bytes, sums });
+            }
+            Ok(NodePush::Finish) => self.tell(WriteInput::Finish),
+            Err(error) => self.tell(WriteInput::Violation { what: error.to_string() }),
+        }
+    }
+
+    fn write(&mut self, index: BlockIndex) {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        let data = match pieces.len() {
+            1 => pieces.remove(0),
+            _ => {
+                let mut block = BytesMut::with_capacity(self.block_bytes);
+                pieces.iter().for_each(|piece| block.extend_from_slice(piece));
+                block.freeze()
+            }
+        };
+        let sums = std::mem::take(&mut self.sums);
+        let op = Op::WriteBlock { segment: self.open.segment, epoch: self.epoch, index, data, sums };
+        let answer = self.answer.clone();
+        // The stream is over: nobody waits for the confirmation.
+        let reply = Box::new(move |result| drop(answer.send((index, result))));
+        self.served.lane.submit(self.lane_stream, self.class, op, reply);
+    }
+
+    fn answered(&mut self, (index, answer): Answer) {
+        let result = match answer {
+            Ok(_) => Ok(()),
+            Err(error) => Err(write_fault(self.served.id, index, error)),
+        };
+        match &result {
+            Ok(()) => self.served.note_full(false),
+            Err(NodeFault::Full(_)) => self.served.note_full(true),
+            Err(_) => {}
+        }
+        self.tell(WriteInput::Written { index, result });
+    }
+
+    fn tell(&mut self, input: WriteInput) {
+        let now = self.service.now();
+        let mut budget = self.service.budget();
+        let before = budget.used_bytes();
+        self.core.handle(now, input, &mut budget);
+        if budget.used_bytes() < before {
+            self.service.budget_freed.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Driver<'_> {
+    /// A driver that is dropped before its end starts no further I/O and gives its budget back.
+    fn drop(&mut self) {
+        self.served.lane.cancel(self.lane_stream);
+        self.core.abandon(&mut self.service.budget());
+        self.service.budget_freed.notify_waiters();
+    }
+}

@@ -1,0 +1,220 @@
+//! Starting, names, the metadata server's coming and going, and the sweep.
+
+mod common;
+
+use common::{Client, Cluster, FakeMeta, blocks, open, told_when};
+use std::{fs, os::unix::fs::FileExt, time::Duration};
+use steadfast_disk::{Granule, media::OpenFileError};
+use steadfast_node::{Node, NodeError};
+use steadfast_protocol::{
+    ClusterId, Epoch, IndexRanges, NodeId, SegmentId,
+    message::{Fault, MetaFault, NodeAnswer, SegmentState, Want},
+    serve::SweepOptions,
+};
+
+#[tokio::test]
+async fn it_registers_measures_and_registers_again_when_told() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(2);
+    options.site = "here".to_owned();
+    let node = Node::start(options).await.unwrap();
+    node.registered().await;
+    {
+        let told = cluster.meta.told.lock().unwrap();
+        let record = &told.records[0];
+        assert_eq!((record.node, record.cluster), (node.id(), Some(ClusterId(77))));
+        assert_eq!((record.address.clone(), record.site.as_str()), (node.address().to_string(), "here"));
+        let mut devices: Vec<_> = record.devices.iter().map(|device| device.0).collect();
+        devices.sort();
+        assert_eq!(devices, node.devices());
+        assert!(record.devices.iter().all(|device| device.1 > 32 << 20));
+    }
+    let device = node.devices()[0];
+    let written = blocks(1, 0..32, 64 << 10);
+    let client = Client::to(&node).await;
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    told_when(&cluster.meta, "measured speeds", |told| {
+        let measured = told.last.as_ref().and_then(|beat| beat.devices.iter().find(|d| d.device == device));
+        measured.is_some_and(|report| {
+            report.read_bytes_per_s > 0 && report.write_bytes_per_s > 0 && report.extents == 1
+        })
+    })
+    .await;
+    cluster.meta.told.lock().unwrap().known = false;
+    told_when(&cluster.meta, "a second registration", |told| told.records.len() == 2 && told.known).await;
+}
+
+#[tokio::test]
+async fn it_serves_while_the_metadata_server_is_away_and_finds_it_again() {
+    let mut cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let written = blocks(1, 0..3, 64 << 10);
+    Client::to(&node).await.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    node.stop().await;
+    let address = cluster.meta.address.clone();
+    // A closed port: nobody answers there.
+    cluster.meta = FakeMeta::start(77).await;
+    let mut options = cluster.options(1);
+    options.meta = address.clone();
+    let node = Node::start(options).await.unwrap();
+    let (read, _) = Client::to(&node).await.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
+    cluster.meta = FakeMeta::start_at(&address, 77).await;
+    tokio::time::timeout(Duration::from_secs(20), node.registered()).await.expect("it registers");
+}
+
+#[tokio::test]
+async fn two_nodes_on_one_directory() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let second = Node::start(cluster.options(1)).await.unwrap_err();
+    assert!(matches!(second, NodeError::Space(OpenFileError::Locked { .. })), "{second}");
+    node.stop().await;
+    Node::start(cluster.options(1)).await.unwrap().stop().await;
+    let mut twice = cluster.options(1);
+    twice.dirs.push(twice.dirs[0].join("."));
+    assert!(matches!(Node::start(twice).await.unwrap_err(), NodeError::DirectoryTwice { .. }));
+    let mut none = cluster.options(1);
+    none.dirs.clear();
+    assert!(matches!(Node::start(none).await.unwrap_err(), NodeError::NoDirectory));
+}
+
+#[tokio::test]
+async fn a_wiped_device_is_not_taken_for_a_new_one() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    let (name, devices) = (node.id(), node.devices());
+    node.stop().await;
+    let dir = &cluster.dirs(2)[0];
+    let space = dir.join("space");
+    let image = fs::OpenOptions::new().write(true).open(&space).unwrap();
+    let bytes = image.metadata().unwrap().len();
+    image.set_len(0).unwrap();
+    image.set_len(bytes).unwrap();
+    for found in ["blank", "no space file"] {
+        let error = Node::start(cluster.options(2)).await.unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, NodeError::Wiped { device, .. } if devices.contains(&device)), "{text}");
+        assert!(text.contains(found) && text.contains("identity"), "{text}");
+        let _ = fs::remove_file(&space);
+    }
+    // The advice given works: the first directory begins anew, the other keeps its device.
+    fs::remove_file(dir.join("identity")).unwrap();
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    let kept = node.devices().into_iter().filter(|device| devices.contains(device)).count();
+    assert_eq!((kept, node.devices().len()), (1, 2));
+    assert_eq!(node.id(), name, "the second directory remembers the node's name");
+}
+
+#[tokio::test]
+async fn a_device_of_another_cluster() {
+    let cluster = Cluster::start().await;
+    Node::start(cluster.options(1)).await.unwrap().stop().await;
+    let other = FakeMeta::start(88).await;
+    let mut options = cluster.options(1);
+    options.meta = other.address.clone();
+    let mut node = Node::start(options.clone()).await.unwrap();
+    let error = node.failed().await;
+    node.stop().await;
+    assert!(
+        matches!(error, NodeError::ForeignCluster { ours: ClusterId(77), theirs: ClusterId(88), .. }),
+        "{error}"
+    );
+    // The same when one more device is to be made, which needs the cluster's name first.
+    options.dirs.push(cluster.dir.path().join("new"));
+    let error = Node::start(options.clone()).await.unwrap_err();
+    assert!(matches!(error, NodeError::ForeignCluster { .. }), "{error}");
+    let mut second = cluster.options(1);
+    (second.meta, second.dirs) = (other.address.clone(), vec![cluster.dir.path().join("second")]);
+    Node::start(second.clone()).await.unwrap().stop().await;
+    second.dirs.insert(0, cluster.dirs(1)[0].clone());
+    let error = Node::start(second).await.unwrap_err();
+    assert!(matches!(error, NodeError::MixedClusters { .. }), "{error}");
+    assert!(other.told.lock().unwrap().records.iter().all(|record| record.cluster == Some(ClusterId(88))));
+}
+
+#[tokio::test]
+async fn a_refusal_for_good_ends_the_node_with_its_reason() {
+    let cluster = Cluster::start().await;
+    let taken = MetaFault::DeviceTaken { device: steadfast_protocol::DeviceId(1), node: NodeId(2) };
+    cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(taken));
+    let outcome = steadfast_node::run(cluster.options(1), std::future::pending()).await;
+    let Err(error @ NodeError::Refused { .. }) = outcome else { panic!("{outcome:?}") };
+    assert!(error.to_string().contains("already served"), "{error}");
+    cluster.meta.told.lock().unwrap().refuses = None;
+    // The directory was given back.
+    steadfast_node::run(cluster.options(1), async {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_skipped_counted_and_the_rest_is_read() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let written = blocks(1, 0..8, 64 << 10);
+    let client = Client::to(&node).await;
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    // Another group after it: what a device wrote last of all it may take back when it opens.
+    client.write(open(device, 2, 64 << 10, Granule::KIB_64), &blocks(2, 0..1, 64 << 10)).await.unwrap();
+    node.stop().await;
+    let space = cluster.dirs(1)[0].join("space");
+    let image = fs::read(&space).unwrap();
+    let at = image.windows(4096).position(|window| window == &written[&5][8192..12288]).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&space).unwrap();
+    file.write_all_at(&[image[at + 17] ^ 4], at as u64 + 17).unwrap();
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let client = Client::to(&node).await;
+    let (mut read, done) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert_eq!(done.corrupt_blocks, 1);
+    assert_eq!(client.status().await.devices[0].corrupt_blocks, 1);
+    read.insert(5, written[&5].clone());
+    assert!(read == written);
+}
+
+#[tokio::test]
+async fn the_sweep_seals_trims_and_frees_what_it_is_told_and_nothing_else() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.sweep = SweepOptions { interval: Duration::from_millis(20), age_min: Duration::from_millis(40) };
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let committed = |keep: std::ops::Range<u32>, epoch| SegmentState::Committed {
+        keep: IndexRanges::from(keep),
+        epoch: Epoch(epoch),
+    };
+    for segment in 1..=5 {
+        client
+            .write(open(device, segment, 64 << 10, Granule::KIB_64), &blocks(segment, 0..6, 64 << 10))
+            .await
+            .unwrap();
+    }
+    // Nobody knows segments yet: questions fail, and nothing is freed.
+    told_when(&cluster.meta, "asked in vain", |told| told.asked > 3).await;
+    for segment in 1..=5 {
+        assert_eq!(client.describe(device, segment).await.unwrap(), (IndexRanges::from(0..6), false));
+    }
+    cluster.meta.set(1, SegmentState::Pending);
+    cluster.meta.set(2, committed(0..4, 3));
+    cluster.meta.set(3, committed(0..0, 3));
+    cluster.meta.set(4, committed(0..6, 0));
+    cluster.meta.set(5, SegmentState::Gone);
+    client.status_when("swept", |status| status.devices[0].extents == 3).await;
+    let sealed =
+        async { while client.describe(device, 2).await.unwrap() != (IndexRanges::from(0..4), true) {} };
+    tokio::time::timeout(Duration::from_secs(20), sealed).await.expect("sealed");
+    assert_eq!(client.describe(device, 1).await.unwrap(), (IndexRanges::from(0..6), false));
+    // An answer of an older epoch than the device has seen changes nothing.
+    assert_eq!(client.describe(device, 4).await.unwrap(), (IndexRanges::from(0..6), false));
+    // Removed later: a sealed extent goes at the next sweep.
+    cluster.meta.set(2, SegmentState::Gone);
+    client.status_when("freed", |status| status.devices[0].extents == 2).await;
+    let seal = steadfast_protocol::message::NodeRequest::Seal {
+        device,
+        segment: SegmentId(1),
+        keep: IndexRanges::from(0..6),
+    };
+    assert_eq!(client.call(&seal, 1).await, Ok(NodeAnswer::Done));
+}

@@ -1,0 +1,330 @@
+//! Reads, writes and changes over TCP, on files.
+
+mod common;
+
+use common::{Client, Cluster, blocks, open};
+use steadfast_disk::Granule;
+use steadfast_net::Event;
+use steadfast_node::Node;
+use steadfast_protocol::{
+    DeviceId, IndexRanges, SegmentId, Version,
+    message::{
+        self, DeviceHealth, Fault, NodeAnswer, NodeFault, NodePush, NodeRequest, RefusalReason, Slice, Want,
+    },
+};
+
+#[tokio::test]
+async fn what_was_written_is_read_sealed_and_deleted() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    let client = Client::to(&node).await;
+    let sizes = [
+        (64 << 10, Granule::KIB_64),
+        (1 << 20, Granule::KIB_64),
+        (100_000, Granule::KIB_4),
+        (1, Granule::KIB_4),
+    ];
+    for (position, (bytes, granule)) in sizes.into_iter().enumerate() {
+        let (device, segment) = (node.devices()[position % 2], position as u64 + 1);
+        let written = blocks(segment, [3, 4, 9, 1], bytes);
+        let durable = client.write(open(device, segment, bytes as u32, granule), &written).await.unwrap();
+        assert_eq!(durable, written.keys().copied().collect());
+        let (read, done) = client.read(device, segment, Want::All, granule).await.unwrap();
+        assert!(read == written, "segment {segment} differs");
+        assert_eq!((done.sent_bytes, done.corrupt_blocks), (4 * bytes as u64, 0));
+        // Some of them, in the order they lie; those it does not hold are left out.
+        let want = Want::Blocks([4, 1, 77].into_iter().collect());
+        let (read, _) = client.read(device, segment, want, granule).await.unwrap();
+        assert_eq!(read.keys().copied().collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(read[&4], written[&4]);
+
+        let seal = NodeRequest::Seal { device, segment: SegmentId(segment), keep: IndexRanges::from(3..5) };
+        assert_eq!(client.call(&seal, 1).await, Ok(NodeAnswer::Done));
+        assert_eq!(client.describe(device, segment).await, Ok((IndexRanges::from(3..5), true)));
+        let stale = client.call(&NodeRequest::Delete { device, segment: SegmentId(segment) }, 0).await;
+        assert_eq!(stale, Err(Fault::Node(NodeFault::StaleEpoch { given: 0, current: 1 })));
+        for _ in 0..2 {
+            let delete = NodeRequest::Delete { device, segment: SegmentId(segment) };
+            assert_eq!(client.call(&delete, 1).await, Ok(NodeAnswer::Done));
+        }
+        let unknown = Fault::Node(NodeFault::UnknownSegment { device, segment: SegmentId(segment) });
+        assert_eq!(client.describe(device, segment).await, Err(unknown.clone()));
+        assert_eq!(client.read(device, segment, Want::All, granule).await.unwrap_err(), unknown);
+    }
+    assert_eq!(client.status().await.streams, 1, "only the question itself is open");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn blocks_outlive_the_node_and_a_writer_that_comes_back_goes_on() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let (name, device) = (node.id(), node.devices()[0]);
+    let written = blocks(5, 0..10, 64 << 10);
+    let open = open(device, 5, 64 << 10, Granule::KIB_64);
+    Client::to(&node).await.write(open.clone(), &written).await.unwrap();
+    node.stop().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    assert_eq!((node.id(), node.devices()), (name, vec![device]));
+    let client = Client::to(&node).await;
+    let (read, _) = client.read(device, 5, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
+    // An index is never taken twice, over streams too.
+    let mut writer = client.writer(open.clone()).await;
+    writer.push(3, &written[&3]).await.unwrap();
+    let fault = writer.answer().await.unwrap_err();
+    assert!(matches!(&fault, Fault::Protocol(text) if text.contains("never reused")), "{fault}");
+    let more = blocks(5, 20..22, 64 << 10);
+    assert_eq!(client.write(open, &more).await.unwrap(), IndexRanges::from(20..22));
+}
+
+/// What an asker says before its stream has begun is not lost.
+#[tokio::test]
+async fn grants_and_ends_that_come_early_count() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let mut nothing = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    assert_eq!(nothing.finish().await.unwrap(), IndexRanges::new());
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &blocks(1, 0..2, 64 << 10)).await.unwrap();
+    let mut read = client.open_read(device, 1, Want::All, 0);
+    read.grant(64 << 10);
+    read.grant(64 << 10);
+    for _ in 0..2 {
+        let event = tokio::time::timeout(std::time::Duration::from_secs(10), read.recv()).await;
+        assert!(matches!(event.unwrap(), Some(Event::Data { .. })));
+    }
+}
+
+#[tokio::test]
+async fn cancel_of_a_read_stops_the_medium() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..64, 64 << 10);
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    // 64 KiB every 16 ms: nearly all of it is still to be read when the cancel comes.
+    client.emulate(device, "rate=4MB").await.unwrap();
+    let before = client.status().await.devices[0].medium_read_bytes;
+    let mut stream = client.open_read(device, 1, Want::All, 4 << 20);
+    let Some(Event::Data { .. }) = stream.recv().await else { panic!() };
+    stream.cancel();
+    let done = loop {
+        match stream.recv().await.unwrap() {
+            Event::End(body) => match message::decode(&body).unwrap() {
+                NodeAnswer::Read(done) => break done,
+                other => panic!("{other:?}"),
+            },
+            Event::Data { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    // One slice was sent; at most four were being held, one of them on the medium.
+    assert!(done.medium_bytes <= 6 * (64 << 10) && done.sent_bytes <= done.medium_bytes, "{done:?}");
+    let moved = client.status().await.devices[0].medium_read_bytes - before;
+    // Tables of checksums are read too; no further data is, however often one asks.
+    assert!(moved <= done.medium_bytes + (256 << 10), "{moved} bytes for {done:?}");
+    client.read(device, 1, Want::Blocks(IndexRanges::from(0..1)), Granule::KIB_64).await.unwrap();
+    let later = client.status().await.devices[0].medium_read_bytes - before;
+    assert!(later <= moved + (128 << 10), "{later} after {moved}");
+}
+
+#[tokio::test]
+async fn cancel_of_a_write_answers_with_what_is_durable() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    let written = blocks(1, 0..40, 64 << 10);
+    writer.push(0, &written[&0]).await.unwrap();
+    while writer.confirmed.is_empty() {
+        assert!(writer.event().await.is_none());
+    }
+    client.emulate(device, "rate=1MB").await.unwrap();
+    writer.push(1, &written[&1]).await.unwrap();
+    writer.push(2, &written[&2]).await.unwrap();
+    writer.stream.cancel();
+    let durable = writer.answer().await.unwrap();
+    assert!(durable.contains(0) && durable.count() <= 3, "{durable}");
+    // What was confirmed is there; what was withdrawn is not, once the device is quiet.
+    let (held, sealed) = client.describe(device, 1).await.unwrap();
+    assert_eq!((held, sealed), (durable, false));
+    client.status_when("all streams gone", |status| status.streams == 1).await;
+}
+
+#[tokio::test]
+async fn damage_and_nonsense_get_typed_answers_and_hurt_nobody() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let nobody = DeviceId(12345);
+    let unknown = Err(Fault::Node(NodeFault::UnknownDevice(nobody)));
+    assert_eq!(client.call(&NodeRequest::DropCaches { device: nobody }, 0).await, unknown);
+    assert_eq!(client.call(&NodeRequest::DropCaches { device }, 0).await, Ok(NodeAnswer::Done));
+    assert_eq!(client.describe(nobody, 1).await.map(|_| ()), unknown.map(|_| ()));
+    let refused = client.emulate(device, "rate=1MB").await.unwrap_err();
+    assert!(refused.to_string().contains("--emulate"), "{refused}");
+
+    let garbage = steadfast_net::Open { body: vec![0xff; 40], ..Default::default() };
+    let answered = client.connection.call(garbage).await.unwrap_err();
+    assert!(matches!(answered, steadfast_net::CallError::Fault(Fault::Protocol(_))), "{answered}");
+
+    let good = blocks(1, 0..1, 64 << 10);
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    writer.slice(0, 0, &good[&0], vec![0xbad]).await.unwrap();
+    assert_eq!(writer.answer().await, Err(Fault::Node(NodeFault::Damaged { index: 0 })));
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    writer.slice(0, 4096, &good[&0][4096..], vec![1]).await.unwrap();
+    assert!(matches!(writer.answer().await, Err(Fault::Protocol(_))));
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    writer.stream.send(vec![9, 9, 9], bytes::Bytes::new()).await.unwrap();
+    assert!(matches!(writer.answer().await, Err(Fault::Protocol(_))));
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    writer.push(0, &good[&0]).await.unwrap();
+    assert_eq!(writer.finish().await.unwrap(), IndexRanges::from(0..1));
+
+    // Another version of the segment is another segment.
+    let (segment, version) = (SegmentId(1), Version(8));
+    let read = NodeRequest::Read { device, segment, version, want: Want::All };
+    assert_eq!(client.call(&read, 0).await, Err(Fault::Node(NodeFault::UnknownSegment { device, segment })));
+    let wrong = message::WriteOpen { granule_bytes: 5000, ..open(device, 2, 64 << 10, Granule::KIB_64) };
+    assert!(matches!(client.writer(wrong).await.answer().await, Err(Fault::Protocol(_))));
+    let empty = message::WriteOpen { block_bytes: 0, ..open(device, 2, 64 << 10, Granule::KIB_64) };
+    assert!(client.writer(empty).await.answer().await.is_err());
+
+    // Payload without credit costs the peer its connection, and nobody else theirs.
+    let other = Client::to(&node).await;
+    let writer = other.writer(open(device, 3, 64 << 10, Granule::KIB_64)).await;
+    let body = message::encode(&NodePush::Slice(Slice { index: 0, offset: 0, sums: vec![0; 4] }));
+    for _ in 0..64 {
+        let _ = writer.stream.send_now(body.clone(), bytes::Bytes::from(vec![0; 256 << 10]));
+    }
+    client.status_when("all streams gone", |status| status.streams == 1).await;
+    let (read, _) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == good);
+}
+
+#[tokio::test]
+async fn a_stalled_device_holds_up_nobody_else_and_not_the_stop() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(2);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let devices = node.devices();
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..8, 64 << 10);
+    for &device in &devices {
+        client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    }
+    client.emulate(devices[0], "stall").await.unwrap();
+    let mut stalled = client.open_read(devices[0], 1, Want::All, 1 << 20);
+    let (read, _) = client.read(devices[1], 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
+    let health = |status: &message::NodeStatus, device| {
+        status.devices.iter().find(|report| report.device == device).unwrap().health
+    };
+    let status =
+        client.status_when("stalled", |status| health(status, devices[0]) == DeviceHealth::Stalled).await;
+    assert_eq!(health(&status, devices[1]), DeviceHealth::Ok);
+    // It gives all it was asked once it answers again.
+    client.emulate(devices[0], "off").await.unwrap();
+    let mut slices = 0;
+    while let Some(Event::Data { .. }) = stalled.recv().await {
+        slices += 1;
+    }
+    assert_eq!(slices, 8);
+    client.emulate(devices[0], "stall").await.unwrap();
+    let _stalled = client.open_read(devices[0], 1, Want::All, 1 << 20);
+    client.status_when("stalled", |status| health(status, devices[0]) == DeviceHealth::Stalled).await;
+    let stopping = node.stop();
+    tokio::time::timeout(std::time::Duration::from_secs(5), stopping).await.expect("it stops");
+}
+
+#[tokio::test]
+async fn a_full_device_refuses_blocks_and_still_reads_and_deletes() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..8, 64 << 10);
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    // Until nothing fits any more.
+    let mut stored = 0u64;
+    let fault = 'full: loop {
+        let mut writer = client.writer(open(device, 2, 1 << 20, Granule::KIB_64)).await;
+        for index in stored as u32.. {
+            let block = blocks(2, [index], 1 << 20);
+            if let Err(fault) = writer.push(index, &block[&index]).await {
+                break 'full fault;
+            }
+            stored = u64::from(index) + 1;
+            assert!(stored < 100, "it never was full");
+        }
+    };
+    assert_eq!(fault, Fault::Node(NodeFault::Full(device)));
+    let status = client.status_when("full", |status| status.devices[0].health == DeviceHealth::Full).await;
+    assert!(status.devices[0].free_bytes < 8 << 20, "{status:?}");
+    let (read, _) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
+    client.call(&NodeRequest::Delete { device, segment: SegmentId(2) }, 1).await.unwrap();
+    assert_eq!(
+        client
+            .write(open(device, 3, 1 << 20, Granule::KIB_64), &blocks(3, 0..4, 1 << 20))
+            .await
+            .unwrap()
+            .count(),
+        4
+    );
+    client.status_when("room again", |status| status.devices[0].health == DeviceHealth::Ok).await;
+}
+
+#[tokio::test]
+async fn many_writers_share_the_memory_and_the_last_are_told_when_to_return() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.write_budget_bytes = 8 << 20;
+    options.capacity_bytes = Some(1 << 30);
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let (mut writers, mut granted, mut refused) = (Vec::new(), 0, 0);
+    for segment in 0..12 {
+        let mut writer = client.writer(open(device, segment, 1 << 20, Granule::KIB_64)).await;
+        match writer.event().await {
+            None => {
+                assert!(writer.credit > 0);
+                granted += writer.credit;
+                writers.push((segment, writer));
+            }
+            Some(Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms })) => {
+                assert!(retry_after_ms > 0);
+                refused += 1;
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        granted <= 8 << 20 && writers.len() >= 3 && refused >= 3,
+        "{granted} {} {refused}",
+        writers.len()
+    );
+    // Whoever was taken gets through, whatever the others do.
+    for (segment, mut writer) in writers {
+        for (index, block) in blocks(segment, 0..4, 1 << 20) {
+            writer.push(index, &block).await.unwrap();
+        }
+        assert_eq!(writer.finish().await.unwrap(), IndexRanges::from(0..4));
+    }
+    let again = client.write(open(device, 50, 1 << 20, Granule::KIB_64), &blocks(50, 0..2, 1 << 20)).await;
+    assert_eq!(again.unwrap().count(), 2);
+}
