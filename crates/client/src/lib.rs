@@ -1,1 +1,274 @@
 //! The native client library: put, get, list, remove over any cluster.
+//!
+//! A [`Client`] drives the asking cores of `steadfast-protocol` over TCP: it opens the streams they ask for, feeds
+//! them what arrives, runs the codec, and decides nothing itself.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | `metadata` | one request under one id until an answer comes |
+//! | `stream` | one stream to one device, as a task |
+//! | `get` | a segment read: opens what the core asks for, hands the bytes over |
+//! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
+//! | `put` | a segment write: source, encoder, cores, commit, seal |
+
+mod decode;
+mod error;
+mod get;
+mod metadata;
+mod put;
+mod source;
+mod stream;
+
+pub use error::{ClientError, GetError, PutError};
+pub use get::GetReport;
+pub use put::PutReport;
+pub use steadfast_protocol::read::RequestRule;
+
+use metadata::Metadata;
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use steadfast_net::{Open, Pool};
+use steadfast_protocol::{
+    DeviceId, Epoch,
+    layout::SegmentLayout,
+    message::{
+        self, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord,
+        Priority, Query, Registry, Role, VERSION,
+    },
+    policy::Policy,
+};
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Repeats the client's own choices (graph seeds, placement); drawn from the clock when absent.
+    pub seed: Option<u64>,
+    /// How much a read asks for beyond the K blocks it needs.
+    pub request: RequestRule,
+    /// How long an access waits while nothing at all moves.
+    pub patience: Duration,
+    /// Threads that decode; 0 for as many as the machine has.
+    pub threads: usize,
+    /// Bandwidth wanted of an object, in bytes per second; decides how many devices it is spread over (§5.3.1).
+    pub bandwidth_bytes_per_s: Option<u64>,
+    /// Timing and limits of connections; the link can delay and limit them.
+    pub net: steadfast_net::Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: None,
+            request: RequestRule::All,
+            patience: Duration::from_secs(10),
+            threads: 0,
+            bandwidth_bytes_per_s: None,
+            net: steadfast_net::Options::default(),
+        }
+    }
+}
+
+/// A client of one cluster.
+#[derive(Debug)]
+pub struct Client {
+    metadata: Metadata,
+    pool: Pool,
+    options: Options,
+    seed: u64,
+    /// The last registry seen; refreshed by every put and when a device is missing.
+    registry: Mutex<Registry>,
+}
+
+/// An object and where it lies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectStat {
+    /// Its record.
+    pub object: ObjectRecord,
+    /// Its segments in order.
+    pub segments: Vec<SegmentLayout>,
+}
+
+impl Client {
+    /// Finds the cluster whose metadata server listens at `cluster` (`host:port`).
+    ///
+    /// # Errors
+    /// [`ClientError::Unreachable`] when nobody answers there.
+    pub async fn connect(cluster: &str, options: Options) -> Result<Self, ClientError> {
+        let seed = options.seed.unwrap_or_else(clock_seed);
+        let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
+        let pool = Pool::new(hello, options.net.clone());
+        // The process id keeps the ids of two clients with one given seed apart.
+        let metadata =
+            Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
+        let client = Self { metadata, pool, options, seed, registry: Mutex::default() };
+        client.registry().await?;
+        Ok(client)
+    }
+
+    /// Makes a bucket.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] for a bad or taken name or a policy that the cluster cannot meet.
+    pub async fn create_bucket(&self, name: &str, policy: Policy) -> Result<(), ClientError> {
+        match self.metadata.change(Change::CreateBucket { bucket: name.to_owned(), policy }).await? {
+            MetaAnswer::Done => Ok(()),
+            other => Err(unexpected("Done", &other)),
+        }
+    }
+
+    /// All buckets.
+    ///
+    /// # Errors
+    /// When the metadata server cannot be asked.
+    pub async fn buckets(&self) -> Result<Vec<BucketRecord>, ClientError> {
+        match self.metadata.ask(Query::Buckets).await? {
+            MetaAnswer::Buckets(buckets) => Ok(buckets),
+            other => Err(unexpected("Buckets", &other)),
+        }
+    }
+
+    /// A page of objects in byte order of their keys, and whether more follow.
+    ///
+    /// # Errors
+    /// When there is no such bucket.
+    pub async fn list(
+        &self,
+        bucket: &str,
+        prefix: &str,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<(Vec<ObjectRecord>, bool), ClientError> {
+        let query = Query::List { bucket: bucket.to_owned(), prefix: prefix.to_owned(), after, limit };
+        match self.metadata.ask(query).await? {
+            MetaAnswer::Page { objects, more } => Ok((objects, more)),
+            other => Err(unexpected("Page", &other)),
+        }
+    }
+
+    /// An object and where it lies.
+    ///
+    /// # Errors
+    /// When there is no such object.
+    pub async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
+        match self.metadata.ask(Query::Lookup { bucket: bucket.to_owned(), key: key.to_owned() }).await? {
+            MetaAnswer::Object { object, segments } => Ok(ObjectStat { object, segments }),
+            other => Err(unexpected("Object", &other)),
+        }
+    }
+
+    /// Removes an object; its blocks are freed at once where the devices can be reached, by their sweep elsewhere.
+    ///
+    /// # Errors
+    /// When there is no such object.
+    pub async fn remove(&self, bucket: &str, key: &str) -> Result<(), ClientError> {
+        match self.metadata.change(Change::Remove { bucket: bucket.to_owned(), key: key.to_owned() }).await? {
+            MetaAnswer::Removed { segments } => {
+                self.delete_segments(&segments).await;
+                Ok(())
+            }
+            other => Err(unexpected("Removed", &other)),
+        }
+    }
+
+    /// Storage servers and devices as the metadata server last heard of them.
+    ///
+    /// # Errors
+    /// When the metadata server cannot be asked.
+    pub async fn registry(&self) -> Result<Registry, ClientError> {
+        match self.metadata.ask(Query::Registry).await? {
+            MetaAnswer::Registry(registry) => {
+                *self.registry.lock().expect("never poisoned: no panic while held") = registry.clone();
+                Ok(registry)
+            }
+            other => Err(unexpected("Registry", &other)),
+        }
+    }
+
+    /// A storage server's own account of itself.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn node_status(&self, address: &str) -> Result<NodeStatus, ClientError> {
+        match self.ask_node(address, &NodeRequest::Status, Epoch(0)).await? {
+            NodeAnswer::Status(status) => Ok(status),
+            other => Err(ClientError::Protocol(format!("expected Status, got {other:?}"))),
+        }
+    }
+
+    /// Redraws a device's emulated medium.
+    ///
+    /// # Errors
+    /// When the device is unknown, not emulated, or its server cannot be reached.
+    pub async fn emulate(&self, device: DeviceId, spec: &str) -> Result<(), ClientError> {
+        self.tell_device(device, NodeRequest::Emulate { device, spec: spec.to_owned() }).await
+    }
+
+    /// Makes the next read of a device come from its medium.
+    ///
+    /// # Errors
+    /// When the device is unknown or its server cannot be reached.
+    pub async fn drop_caches(&self, device: DeviceId) -> Result<(), ClientError> {
+        self.tell_device(device, NodeRequest::DropCaches { device }).await
+    }
+
+    async fn tell_device(&self, device: DeviceId, request: NodeRequest) -> Result<(), ClientError> {
+        let address = match self.address_of(device) {
+            Some(address) => address,
+            None => {
+                self.registry().await?;
+                self.address_of(device).ok_or(ClientError::UnknownDevice(device))?
+            }
+        };
+        match self.ask_node(&address, &request, Epoch(0)).await? {
+            NodeAnswer::Done => Ok(()),
+            other => Err(ClientError::Protocol(format!("expected Done, got {other:?}"))),
+        }
+    }
+
+    async fn ask_node(
+        &self,
+        address: &str,
+        request: &NodeRequest,
+        epoch: Epoch,
+    ) -> Result<NodeAnswer, ClientError> {
+        let failed = |cause: String| ClientError::Node { address: address.to_owned(), cause };
+        let connection = self.pool.connection(address).await.map_err(|error| failed(error.to_string()))?;
+        let open = Open {
+            body: message::encode(request),
+            priority: Priority::Control,
+            epoch,
+            deadline: Some(NODE_ANSWERS_WITHIN),
+            credit: 0,
+        };
+        let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
+        message::decode(&body).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Where a device's server listens, as last seen.
+    fn address_of(&self, device: DeviceId) -> Option<String> {
+        let registry = self.registry.lock().expect("never poisoned: no panic while held");
+        let node =
+            registry.nodes.iter().find(|node| node.record.devices.iter().any(|&(held, _)| held == device))?;
+        Some(node.record.address.clone())
+    }
+
+    /// Measured reading speed of every device, in bytes per second, as last seen.
+    fn read_speeds(&self) -> BTreeMap<DeviceId, u64> {
+        let registry = self.registry.lock().expect("never poisoned: no panic while held");
+        let reports = registry.nodes.iter().flat_map(|node| &node.devices);
+        reports.map(|report| (report.device, report.read_bytes_per_s)).collect()
+    }
+}
+
+/// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
+/// middle of a long request answers control requests from its server, not from its queue.
+const NODE_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+fn unexpected(wanted: &str, got: &MetaAnswer) -> ClientError {
+    let got = format!("{got:?}");
+    ClientError::Protocol(format!("expected {wanted}, got {}", got.chars().take(80).collect::<String>()))
+}
+
+fn clock_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}

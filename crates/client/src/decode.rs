@@ -1,0 +1,179 @@
+//! Checking and decoding on a thread of its own, so that neither holds up what still arrives: slices go in, verdicts
+//! on whole blocks come out in the same order, and idle time is used to take work off the end.
+
+use crate::stream::Event;
+use bytes::BytesMut;
+use std::{
+    collections::BTreeMap,
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+};
+use steadfast_codes::rateless::{Code, DecodeError, Decoder};
+use steadfast_disk::checksum;
+use steadfast_protocol::{
+    BlockIndex, DeviceId, SegmentId, Version,
+    layout::SegmentLayout,
+    message::{NodeAnswer, Slice},
+    read::Cause,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// What became of what went in.
+pub(crate) enum Verified {
+    /// A whole intact block was taken; the decoder lacks at least `missing` now.
+    Block { device: DeviceId, index: BlockIndex, missing: u32 },
+    /// A block was damaged, out of order, or of another shape than the segment's.
+    Corrupt { device: DeviceId, index: BlockIndex },
+    /// The device's stream ended, after all its blocks.
+    Ended { device: DeviceId, answer: NodeAnswer },
+    /// The device's stream failed, after all its blocks.
+    Failed { device: DeviceId, cause: Cause },
+}
+
+enum Job {
+    Slice(DeviceId, Slice, BytesMut),
+    Last(DeviceId, Event),
+    Solve(usize, oneshot::Sender<Result<Vec<BytesMut>, DecodeError>>),
+}
+
+/// The asking end.
+pub(crate) struct Decoding {
+    jobs: Sender<Job>,
+    verified: mpsc::UnboundedReceiver<Verified>,
+}
+
+impl Decoding {
+    /// A thread that checks and decodes blocks of this segment; it ends with this handle.
+    pub(crate) fn start(code: &Code, layout: &SegmentLayout) -> Self {
+        let (jobs, asked) = channel();
+        let (say, verified) = mpsc::unbounded_channel();
+        let worker = Worker {
+            decoder: Decoder::new(code, layout.block_bytes as usize),
+            partial: BTreeMap::new(),
+            segment: layout.segment,
+            version: layout.version,
+            block_bytes: layout.block_bytes as usize,
+            granule_bytes: layout.granule_bytes,
+            say,
+        };
+        tokio::task::spawn_blocking(move || worker.run(&asked));
+        Self { jobs, verified }
+    }
+
+    /// A slice has arrived.
+    pub(crate) fn slice(&self, device: DeviceId, slice: Slice, payload: BytesMut) {
+        self.ask(Job::Slice(device, slice, payload));
+    }
+
+    /// A stream's last event has arrived.
+    pub(crate) fn last(&self, device: DeviceId, event: Event) {
+        self.ask(Job::Last(device, event));
+    }
+
+    fn ask(&self, job: Job) {
+        // The worker is gone only after it solved; what comes then is of no use.
+        let _ = self.jobs.send(job);
+    }
+
+    /// The next verdict.
+    pub(crate) async fn next(&mut self) -> Verified {
+        match self.verified.recv().await {
+            Some(verified) => verified,
+            None => core::future::pending().await,
+        }
+    }
+
+    /// The original blocks in order; nothing can be decoded afterwards.
+    pub(crate) async fn solve(&self, threads: usize) -> Result<Vec<BytesMut>, DecodeError> {
+        let (say, solved) = oneshot::channel();
+        self.ask(Job::Solve(threads, say));
+        solved.await.expect("the decoder does not panic")
+    }
+}
+
+struct Worker {
+    decoder: Decoder<BytesMut>,
+    /// Blocks of which not all slices have arrived.
+    partial: BTreeMap<(DeviceId, BlockIndex), BytesMut>,
+    segment: SegmentId,
+    version: Version,
+    block_bytes: usize,
+    granule_bytes: u32,
+    say: mpsc::UnboundedSender<Verified>,
+}
+
+impl Worker {
+    fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = match jobs.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) if self.decoder.advance() => continue,
+                Err(TryRecvError::Empty) => match jobs.recv() {
+                    Ok(job) => job,
+                    Err(_) => return,
+                },
+            };
+            let verified = match job {
+                Job::Slice(device, slice, payload) => self.take(device, &slice, payload),
+                Job::Last(device, Event::Ended(answer)) => Some(Verified::Ended { device, answer }),
+                Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
+                Job::Last(..) => None,
+                Job::Solve(threads, say) => {
+                    // Nobody waits any more when the read was given up.
+                    let _ = say.send(self.decoder.solve(threads));
+                    return;
+                }
+            };
+            if let Some(verified) = verified
+                && self.say.send(verified).is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, device: DeviceId, slice: &Slice, payload: BytesMut) -> Option<Verified> {
+        let index = slice.index;
+        let offset = slice.offset as usize;
+        let before = self.partial.remove(&(device, index));
+        let in_order = before.as_ref().map_or(0, BytesMut::len) == offset;
+        if !in_order || offset + payload.len() > self.block_bytes || !self.intact(slice, &payload) {
+            return Some(Verified::Corrupt { device, index });
+        }
+        let block = match before {
+            None => payload,
+            Some(mut block) => {
+                block.extend_from_slice(&payload);
+                block
+            }
+        };
+        if block.len() < self.block_bytes {
+            let mut block = block;
+            block.reserve(self.block_bytes - block.len());
+            self.partial.insert((device, index), block);
+            return None;
+        }
+        Some(match self.decoder.push(index, block) {
+            Ok(_) => Verified::Block { device, index, missing: self.decoder.missing() },
+            // Of a length that this segment's blocks do not have.
+            Err(_) => Verified::Corrupt { device, index },
+        })
+    }
+
+    /// Whether every granule of the slice is what was stored under this segment, version, index and place.
+    fn intact(&self, slice: &Slice, payload: &[u8]) -> bool {
+        let first = slice.offset / self.granule_bytes;
+        let granule = self.granule_bytes as usize;
+        slice.offset.is_multiple_of(self.granule_bytes)
+            && slice.sums.len() == payload.len().div_ceil(granule)
+            && payload.chunks(granule).zip(&slice.sums).zip(first..).all(|((bytes, &sum), number)| {
+                let tag = checksum::Tag {
+                    segment: self.segment,
+                    version: self.version,
+                    index: slice.index,
+                    granule_number: number,
+                };
+                checksum::sum(bytes, &tag) == sum
+            })
+    }
+}

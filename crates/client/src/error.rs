@@ -1,0 +1,113 @@
+//! Errors of the client library, one enum for each operation, said from the caller's side.
+
+use std::{io, time::Duration};
+use steadfast_protocol::{
+    DeviceId,
+    layout::SegmentLayout,
+    message::{Fault, MetaFault},
+    plan::PlanError,
+    read::ReadError,
+    write::WriteError,
+};
+
+/// Why the cluster's metadata could not be asked or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The metadata server cannot be reached: nothing was changed.
+    #[error("cannot reach the cluster at {address}: {cause}. Is it running, and is the address right?")]
+    Unreachable {
+        /// Where it was sought.
+        address: String,
+        /// What went wrong last.
+        cause: String,
+    },
+    /// The metadata server stopped answering: whether the change was made is unknown. Asking again is safe.
+    #[error("the cluster at {address} did not answer for {} s; the change may or may not have been made", waited.as_secs())]
+    Unknown {
+        /// Where it was asked.
+        address: String,
+        /// For how long.
+        waited: Duration,
+    },
+    /// The metadata server refused.
+    #[error(transparent)]
+    Refused(MetaFault),
+    /// The metadata server answered with something else than was asked for.
+    #[error("the metadata server broke the protocol: {0}")]
+    Protocol(String),
+    /// No registered device has this name.
+    #[error("no device {0} in this cluster; `steadfast status` names them")]
+    UnknownDevice(DeviceId),
+    /// A storage server could not be reached or could not do what was asked.
+    #[error("storage server {address}: {cause}")]
+    Node {
+        /// Which.
+        address: String,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// Why an object could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// Where it lies could not be found out.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// Too little of it can be had now. It is not lost for that: try again when servers have returned.
+    #[error("cannot read the object now: {0}. `steadfast status` shows which servers are missing")]
+    Read(#[from] ReadError),
+    /// The layout says something impossible.
+    #[error("the layout of segment {} cannot be used: {detail}", segment.segment)]
+    Layout {
+        /// The layout.
+        segment: Box<SegmentLayout>,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The wanted range begins behind the object's end.
+    #[error("the range begins at byte {first}, but the object has {size} bytes")]
+    Range {
+        /// First byte wanted.
+        first: u64,
+        /// Bytes in the object.
+        size: u64,
+    },
+    /// The caller's sink failed.
+    #[error("cannot write what was fetched: {0}")]
+    Sink(io::Error),
+}
+
+/// Why an object could not be stored; nothing of it is visible.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// The metadata server could not be asked, or refused.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// No set of devices can hold it under the bucket's policy.
+    #[error("no devices to store it on: {0}")]
+    Plan(#[from] PlanError),
+    /// The devices could not take enough of it.
+    #[error("cannot store the object now: {0}")]
+    Write(#[from] WriteError),
+    /// The caller's source failed.
+    #[error("cannot read what is to be stored: {0}")]
+    Source(io::Error),
+    /// The source gave another number of bytes than was announced: it changed meanwhile.
+    #[error("announced {announced} bytes, but the source gave {given}; it changed while it was read")]
+    SourceLength {
+        /// As announced.
+        announced: u64,
+        /// As read.
+        given: u64,
+    },
+}
+
+impl From<Fault> for ClientError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Meta(fault) => Self::Refused(fault),
+            other => Self::Protocol(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Fetching: drives the reading cores over TCP, checks every granule, decodes, hands the bytes over in order.
+
+use crate::{
+    Client, GetError,
+    decode::{Decoding, Verified},
+    stream::{Event, Streams},
+};
+use bytes::BytesMut;
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
+use steadfast_protocol::{
+    DeviceId, IndexRanges, Time, Version,
+    layout::{CodeKind, SegmentLayout},
+    message::{self, NodeAnswer, NodeRequest},
+    read::{Action, Input, ReadCore, ReadPlan, Speculative, Striped},
+};
+
+/// How long cancelled streams may take to say what they moved before they are left out of the count. It delays
+/// nobody's bytes: they have been handed over before.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// What a get took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GetReport {
+    /// The version read.
+    pub version: Version,
+    /// Bytes handed over.
+    pub size: u64,
+    /// From the call until the last byte was ready, without the time that the caller's sink took.
+    pub latency: Duration,
+    /// Payload bytes that arrived here.
+    pub received_bytes: u64,
+    /// Payload bytes that storage servers sent, as far as they could be asked (see [`GetReport::io_overhead`]).
+    pub sent_bytes: u64,
+    /// Payload bytes that storage servers read from their media, as far as they could be asked.
+    pub medium_bytes: u64,
+    /// Bytes of the segments that were read: the object, or the parts of it that hold the range.
+    pub segment_bytes: u64,
+    /// Blocks that arrived damaged or failed their checksum at the server.
+    pub corrupt_blocks: u32,
+    /// Devices that failed.
+    pub devices_failed: u32,
+}
+
+impl GetReport {
+    /// Bytes sent over the network beyond the data, as a share of the data (dissertation §6.2.3).
+    pub fn io_overhead(&self) -> f64 {
+        let moved = self.sent_bytes.max(self.received_bytes);
+        moved as f64 / self.segment_bytes.max(1) as f64 - 1.0
+    }
+}
+
+impl Client {
+    /// Fetches an object, or bytes `range.0` to `range.1` of it (both included, counted from 0), into `sink`.
+    ///
+    /// # Errors
+    /// When it does not exist, too little of it is in reach, or the sink fails. What the sink was given before an
+    /// error is right but not whole.
+    pub async fn get(
+        &self,
+        bucket: &str,
+        key: &str,
+        range: Option<(u64, Option<u64>)>,
+        sink: impl Write + Send + 'static,
+    ) -> Result<GetReport, GetError> {
+        let start = Instant::now();
+        // One round trip for both: where the blocks lie, and where their servers listen now.
+        let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
+        let (found, _) = (found?, registry?);
+        let size = found.object.size;
+        let (first, last) = range.unwrap_or((0, None));
+        if range.is_some() && first >= size {
+            return Err(GetError::Range { first, size });
+        }
+        let end = last.map_or(size, |last| size.min(last + 1));
+        let mut report =
+            GetReport { version: found.object.version, size: end - first.min(end), ..GetReport::default() };
+        let mut sink_time = Duration::ZERO;
+        let mut sink: Box<dyn Write + Send> = Box::new(sink);
+        let mut at = 0;
+        for layout in &found.segments {
+            let (from, to) = (first.max(at), end.min(at + layout.length));
+            if from < to {
+                let mut reader = SegmentReader::new(self, layout)?;
+                let originals = reader.run().await?;
+                let ready = Instant::now();
+                let part = (from - at, to - at);
+                let block_bytes = u64::from(layout.block_bytes);
+                sink = tokio::task::spawn_blocking(move || hand_over(sink, &originals, block_bytes, part))
+                    .await
+                    .expect("writing to a sink does not panic")
+                    .map_err(GetError::Sink)?;
+                sink_time += ready.elapsed();
+                report.latency = start.elapsed().saturating_sub(sink_time);
+                report.segment_bytes += layout.length;
+                reader.settle(&mut report).await;
+            }
+            at += layout.length;
+        }
+        if report.latency == Duration::ZERO {
+            report.latency = start.elapsed();
+        }
+        tokio::task::spawn_blocking(move || sink.flush())
+            .await
+            .expect("flushing a sink does not panic")
+            .map_err(GetError::Sink)?;
+        Ok(report)
+    }
+}
+
+/// Writes bytes `part.0..part.1` of the segment that these blocks make.
+fn hand_over(
+    mut sink: Box<dyn Write + Send>,
+    originals: &[BytesMut],
+    block_bytes: u64,
+    part: (u64, u64),
+) -> std::io::Result<Box<dyn Write + Send>> {
+    for (at, block) in (0..).step_by(usize::try_from(block_bytes).expect("blocks fit memory")).zip(originals)
+    {
+        let (from, to) = (part.0.max(at), part.1.min(at + block_bytes));
+        if from < to {
+            // Both lie within the block, which fits memory.
+            sink.write_all(&block[(from - at) as usize..(to - at) as usize])?;
+        }
+    }
+    Ok(sink)
+}
+
+/// One segment being read.
+struct SegmentReader<'a> {
+    client: &'a Client,
+    layout: &'a SegmentLayout,
+    core: Box<dyn ReadCore + Send>,
+    decoding: Decoding,
+    streams: Streams,
+    start: Instant,
+    sent_bytes: u64,
+    medium_bytes: u64,
+    corrupt_blocks: u32,
+}
+
+impl<'a> SegmentReader<'a> {
+    fn new(client: &'a Client, layout: &'a SegmentLayout) -> Result<Self, GetError> {
+        let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
+        if !(1..=steadfast_protocol::layout::BLOCK_BYTES_MAX).contains(&layout.block_bytes)
+            || u64::from(layout.block_bytes) * u64::from(layout.code.originals) < layout.length
+            || layout.granule_bytes == 0
+        {
+            return Err(unusable("its pieces do not add up to its length".to_owned()));
+        }
+        let code = layout.code.code().map_err(|error| unusable(error.to_string()))?;
+        let speeds = client.read_speeds();
+        let speed = |device| speeds.get(&device).copied().unwrap_or(0);
+        let mut plan = ReadPlan::new(layout, client.options.request, code.expected_extra(), speed);
+        plan.patience = client.options.patience;
+        let striped =
+            layout.code.kind == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
+        let core: Box<dyn ReadCore + Send> = if striped {
+            let wanted = IndexRanges::from(0..plan.originals);
+            Box::new(Striped::new(Time(0), plan, &wanted))
+        } else {
+            Box::new(Speculative::new(Time(0), plan))
+        };
+        Ok(Self {
+            client,
+            layout,
+            core,
+            decoding: Decoding::start(&code, layout),
+            streams: Streams::new(),
+            start: Instant::now(),
+            sent_bytes: 0,
+            medium_bytes: 0,
+            corrupt_blocks: 0,
+        })
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Reads until the decoder has enough, and decodes: the original blocks in order.
+    async fn run(&mut self) -> Result<Vec<BytesMut>, GetError> {
+        loop {
+            while let Some(action) = self.core.poll() {
+                match action {
+                    Action::Open { device, want, credit_bytes } => self.open(device, want, credit_bytes),
+                    Action::Grant { device, bytes } => self.streams.grant(device, bytes),
+                    Action::Cancel { device } => self.streams.cancel(device),
+                    Action::Done(_) => return self.decode().await,
+                    Action::Failed(error) => return Err(error.into()),
+                }
+            }
+            let wake_at = self.core.wake_at().map(|at| self.start + Duration::from_nanos(at.0));
+            tokio::select! {
+                biased;
+                verified = self.decoding.next() => self.verified(verified),
+                event = self.streams.next(wake_at) => self.take(event),
+            }
+        }
+    }
+
+    fn open(&mut self, device: DeviceId, want: message::Want, credit_bytes: u32) {
+        let SegmentLayout { segment, version, epoch, .. } = *self.layout;
+        let request = NodeRequest::Read { device, segment, version, want };
+        let address = self.client.address_of(device);
+        self.streams.open(&self.client.pool, device, address, &request, epoch, credit_bytes, None);
+    }
+
+    /// Tells the core what happened on a stream; what a stream ends with waits its turn behind the stream's blocks.
+    fn take(&mut self, event: Option<(DeviceId, Event)>) {
+        let now = self.now();
+        match event {
+            None => self.core.handle(now, Input::Tick),
+            Some((device, Event::Opened)) => self.core.handle(now, Input::Opened { device }),
+            Some((device, Event::Slice { slice, payload })) => {
+                let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
+                self.core.handle(now, Input::Slice { device, index: slice.index, bytes });
+                self.decoding.slice(device, slice, payload);
+            }
+            Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => self.decoding.last(device, last),
+            // A storage server confirms nothing to a reader and needs no credit from it.
+            Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
+        }
+    }
+
+    /// Tells the core what the decoder found.
+    fn verified(&mut self, verified: Verified) {
+        let now = self.now();
+        let input = match verified {
+            Verified::Block { device, index, missing } => Input::Block { device, index, missing },
+            Verified::Corrupt { device, index } => Input::Corrupt { device, index },
+            Verified::Ended { device, answer } => {
+                self.count(&answer);
+                Input::Ended { device }
+            }
+            Verified::Failed { device, cause } => Input::Failed { device, cause },
+        };
+        self.core.handle(now, input);
+    }
+
+    async fn decode(&mut self) -> Result<Vec<BytesMut>, GetError> {
+        let threads = match self.client.options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let arrived = self.start.elapsed();
+        let originals = self.decoding.solve(threads).await;
+        tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
+        originals.map_err(|error| GetError::Layout {
+            segment: Box::new(self.layout.clone()),
+            detail: error.to_string(),
+        })
+    }
+
+    /// Counts what the cancelled streams had moved, as far as their servers say so soon.
+    async fn settle(&mut self, report: &mut GetReport) {
+        let until = Instant::now() + SETTLE;
+        while self.streams.any_open() {
+            let Some((device, event)) = self.streams.next(Some(until)).await else { break };
+            let now = self.now();
+            match event {
+                Event::Slice { slice, payload } => {
+                    let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
+                    self.core.handle(now, Input::Slice { device, index: slice.index, bytes });
+                }
+                Event::Ended(answer) => self.count(&answer),
+                _ => {}
+            }
+        }
+        let counts = self.core.counts();
+        report.received_bytes += counts.received_bytes;
+        report.sent_bytes += self.sent_bytes;
+        report.medium_bytes += self.medium_bytes;
+        report.corrupt_blocks += counts.corrupt_blocks + self.corrupt_blocks;
+        report.devices_failed = report.devices_failed.max(counts.devices_failed);
+    }
+
+    fn count(&mut self, answer: &NodeAnswer) {
+        if let NodeAnswer::Read(done) = answer {
+            self.sent_bytes += done.sent_bytes;
+            self.medium_bytes += done.medium_bytes;
+            self.corrupt_blocks += done.corrupt_blocks;
+        }
+    }
+}

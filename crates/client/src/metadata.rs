@@ -1,0 +1,98 @@
+//! The client's side of the metadata server: every change is asked under one id until an answer comes.
+
+use crate::ClientError;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+use steadfast_net::{CallError, Open, Pool};
+use steadfast_protocol::{
+    Epoch, RequestId,
+    message::{self, Change, Fault, MetaAnswer, MetaRequest, Priority, Query},
+};
+
+/// How long one question is asked again before the caller is told: a metadata server that restarts after a crash
+/// answers within a second or two.
+const ASK_FOR: Duration = Duration::from_secs(10);
+/// How long one attempt may take; picked by eye, well above a slow group commit.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// The pause between two attempts; the pool itself holds back longer after repeated failures.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A handle to the metadata server.
+#[derive(Debug)]
+pub(crate) struct Metadata {
+    address: String,
+    pool: Pool,
+    client: u128,
+    count: AtomicU64,
+}
+
+impl Metadata {
+    pub(crate) fn new(address: &str, pool: Pool, seed: u64) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let client = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+        Self { address: address.to_owned(), pool, client, count: AtomicU64::new(0) }
+    }
+
+    /// Makes a change, exactly once however often the answer is lost.
+    pub(crate) async fn change(&self, change: Change) -> Result<MetaAnswer, ClientError> {
+        let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };
+        self.request(&MetaRequest::Change { id, change }, true).await
+    }
+
+    /// Asks a question.
+    pub(crate) async fn ask(&self, query: Query) -> Result<MetaAnswer, ClientError> {
+        self.request(&MetaRequest::Ask(query), false).await
+    }
+
+    async fn request(&self, request: &MetaRequest, changes: bool) -> Result<MetaAnswer, ClientError> {
+        let body = message::encode(request);
+        let start = Instant::now();
+        // Whether a server may have taken the request: its answer, not its work, may be what was lost.
+        let mut sent = false;
+        loop {
+            let cause = match self.attempt(body.clone(), &mut sent).await {
+                Ok(answer) => return Ok(answer),
+                Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Again(cause)) => cause,
+            };
+            let waited = start.elapsed();
+            if waited > ASK_FOR {
+                let address = self.address.clone();
+                return Err(if changes && sent {
+                    ClientError::Unknown { address, waited }
+                } else {
+                    ClientError::Unreachable { address, cause }
+                });
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn attempt(&self, body: Vec<u8>, sent: &mut bool) -> Result<MetaAnswer, Attempt> {
+        let connection =
+            self.pool.connection(&self.address).await.map_err(|error| Attempt::Again(error.to_string()))?;
+        *sent = true;
+        let open =
+            Open { body, priority: Priority::Control, epoch: Epoch(0), deadline: Some(ATTEMPT), credit: 0 };
+        match connection.call(open).await {
+            Ok((body, _)) => message::decode(&body)
+                .map_err(|error| Attempt::Final(ClientError::Protocol(error.to_string()))),
+            Err(CallError::Fault(Fault::Refused { retry_after_ms, .. })) => {
+                tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
+                Err(Attempt::Again("refused for now".to_owned()))
+            }
+            Err(CallError::Fault(fault)) => Err(Attempt::Final(fault.into())),
+            Err(error) => Err(Attempt::Again(error.to_string())),
+        }
+    }
+}
+
+/// How an attempt failed.
+enum Attempt {
+    Final(ClientError),
+    Again(String),
+}

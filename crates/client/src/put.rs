@@ -1,0 +1,537 @@
+//! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
+
+use crate::{
+    Client, ClientError, PutError,
+    source::{Originals, Pieces, ReadEnd},
+    stream::{Event, Streams},
+    unexpected,
+};
+use bytes::{Bytes, BytesMut};
+use std::{
+    collections::BTreeSet,
+    io::Read,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use steadfast_codes::rateless::{Code, Encoder};
+use steadfast_disk::{Granule, checksum};
+use steadfast_protocol::{
+    BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
+    durability::Rule,
+    layout::{CodeKind, CodeSpec, Geometry, SEGMENT_BYTES_MAX, SegmentLayout},
+    message::{Change, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
+    plan::{self, Plan, SegmentPlan, Wanted},
+    read::Cause,
+    write::{Action, FailureKind, Input, WriteDone, WriteSpec, Writer},
+};
+use tokio::sync::{OnceCell, Semaphore};
+
+/// Parity columns are kept while a segment is written when they take at most this: a put stays within its segment,
+/// its windows and 64 MiB. Segments above 256 MiB sum the columns of each run anew.
+const PARITY_BYTES_MAX: u64 = 64 << 20;
+/// Runs encoded at once: their blocks are memory, and two keep both cores of a small machine busy.
+const ENCODERS: usize = 2;
+/// How long the seals of a committed put are waited for; the sweep makes good what is late.
+const SEAL: Duration = Duration::from_secs(2);
+
+/// What a put took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PutReport {
+    /// The version made.
+    pub version: Version,
+    /// Bytes in the object.
+    pub size: u64,
+    /// From the call until the version was committed.
+    pub latency: Duration,
+    /// Payload bytes of the blocks that the layout lists.
+    pub stored_bytes: u64,
+    /// Payload bytes of all blocks that were sent.
+    pub sent_bytes: u64,
+}
+
+impl Client {
+    /// Stores what `source` gives as an object, visible as a whole once this returns. `size` is the number of bytes,
+    /// where it is known: then reading, encoding and sending go on at once.
+    ///
+    /// # Errors
+    /// Nothing is visible then, and the space comes back.
+    pub async fn put(
+        &self,
+        bucket: &str,
+        key: &str,
+        source: impl Read + Send + 'static,
+        size: Option<u64>,
+    ) -> Result<PutReport, PutError> {
+        let start = Instant::now();
+        let segments = size.map_or(1, |size| size.div_ceil(SEGMENT_BYTES_MAX).max(1));
+        let begin = Change::BeginPut {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            segments: u32::try_from(segments).unwrap_or(u32::MAX),
+        };
+        // One round trip for both.
+        let (begun, registry) = tokio::join!(self.metadata.change(begin), self.registry());
+        let begun = match begun? {
+            MetaAnswer::Begun(begun) => begun,
+            other => return Err(unexpected("Begun", &other).into()),
+        };
+        registry?;
+        let mut put = Put {
+            client: self,
+            names: begun.segments.clone().into(),
+            touched: BTreeSet::new(),
+            layouts: Vec::new(),
+            report: PutReport { version: begun.version, ..PutReport::default() },
+            begun,
+        };
+        let stored = put.run(Pieces::new(source), size, start).await;
+        match stored {
+            Ok(replaced) => {
+                put.report.latency = start.elapsed();
+                // The put is acknowledged; what is left is tidying that the sweep would do as well.
+                let seal = async { tokio::join!(put.seal(), self.delete_segments(&replaced)) };
+                let _ = tokio::time::timeout(SEAL, seal).await;
+                Ok(put.report)
+            }
+            Err(error) => {
+                let _ = tokio::time::timeout(SEAL, put.give_up(&error)).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees segments on every device that can be reached.
+    pub(crate) async fn delete_segments(&self, layouts: &[SegmentLayout]) {
+        let requests = layouts.iter().flat_map(|layout| {
+            let SegmentLayout { segment, epoch, .. } = *layout;
+            layout.holders.iter().map(move |holder| (holder.device, segment, epoch))
+        });
+        self.delete(requests).await;
+    }
+
+    async fn delete(&self, blocks: impl IntoIterator<Item = (DeviceId, SegmentId, Epoch)>) {
+        let requests = blocks
+            .into_iter()
+            .map(|(device, segment, epoch)| (device, NodeRequest::Delete { device, segment }, epoch));
+        self.tell_all(requests.collect()).await;
+    }
+
+    /// Tells each device's server, all at once; failures are left to the sweep.
+    async fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
+        let mut telling = Vec::new();
+        for (device, request, epoch) in requests {
+            let Some(address) = self.address_of(device) else { continue };
+            telling.push(async move {
+                if let Err(error) = self.ask_node(&address, &request, epoch).await {
+                    tracing::debug!(%device, %error, "left to the sweep");
+                }
+            });
+        }
+        join_all(telling).await;
+    }
+}
+
+/// One put, from its intent to its commit.
+struct Put<'a> {
+    client: &'a Client,
+    begun: PutBegun,
+    /// Segments named and not used yet.
+    names: std::collections::VecDeque<SegmentId>,
+    /// Where anything was written: to be freed when the put is given up.
+    touched: BTreeSet<(DeviceId, SegmentId)>,
+    layouts: Vec<SegmentLayout>,
+    report: PutReport,
+}
+
+impl Put<'_> {
+    /// Stores every segment and commits; the layouts of the version it replaced.
+    async fn run(
+        &mut self,
+        source: Pieces,
+        size: Option<u64>,
+        start: Instant,
+    ) -> Result<Vec<SegmentLayout>, PutError> {
+        let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
+        let storing = async {
+            match size {
+                Some(size) => self.store_known(source, size).await?,
+                None => self.store_unknown(source).await?,
+            }
+            tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
+            let commit = Change::Commit {
+                intent: self.begun.intent,
+                size: self.report.size,
+                segments: self.layouts.clone(),
+            };
+            match self.client.metadata.change(commit).await? {
+                MetaAnswer::Committed { replaced, .. } => Ok(replaced),
+                other => Err(unexpected("Committed", &other).into()),
+            }
+        };
+        tokio::select! {
+            stored = storing => stored,
+            never = renewing => match never {},
+        }
+    }
+
+    async fn store_known(&mut self, mut source: Pieces, size: u64) -> Result<(), PutError> {
+        for segment in plan::segments(size, &self.begun.policy) {
+            let Geometry { block_bytes, originals, .. } = segment.geometry;
+            let (blocks, reading) = Originals::read(source, segment.length, block_bytes, originals);
+            let stored = self.store_segment(&segment, size, blocks).await;
+            // The source's own failure explains the segment's.
+            let wrong = |given| PutError::SourceLength { announced: size, given };
+            source = match reading.await.expect("reading a source does not panic") {
+                Ok(source) => source,
+                Err(ReadEnd::Source(error)) => return Err(PutError::Source(error)),
+                Err(ReadEnd::Length(read)) => return Err(wrong(segment.offset + read)),
+            };
+            stored?;
+            self.report.size += segment.length;
+        }
+        let ended =
+            tokio::task::spawn_blocking(move || source.take(0)).await.expect("reading does not panic");
+        match ended.map_err(PutError::Source)? {
+            (_, false) => Ok(()),
+            (_, true) => Err(PutError::SourceLength { announced: size, given: size + 1 }),
+        }
+    }
+
+    /// Stores a source whose end is not known: a segment at a time, read whole before its blocks are cut.
+    async fn store_unknown(&mut self, source: Pieces) -> Result<(), PutError> {
+        let mut source = Some(source);
+        while let Some(mut pieces) = source.take() {
+            let taking = tokio::task::spawn_blocking(move || {
+                let taken = pieces.take(SEGMENT_BYTES_MAX);
+                (taken, pieces)
+            });
+            let (taken, pieces) = taking.await.expect("reading a source does not panic");
+            let (taken, more) = taken.map_err(PutError::Source)?;
+            let length: u64 = taken.iter().map(|piece| piece.len() as u64).sum();
+            source = more.then_some(pieces);
+            // Only a whole object can be small enough for replicas: a last short segment stays coded.
+            let segment = if self.layouts.is_empty() {
+                plan::segments(length, &self.begun.policy)[0]
+            } else {
+                SegmentPlan {
+                    offset: self.report.size,
+                    length,
+                    geometry: Geometry::coded(length),
+                    ..plan::segments(SEGMENT_BYTES_MAX, &self.begun.policy)[0]
+                }
+            };
+            let Geometry { block_bytes, originals, .. } = segment.geometry;
+            let blocks = Originals::whole(taken, block_bytes, originals);
+            self.store_segment(&segment, length, blocks).await?;
+            self.report.size += length;
+        }
+        Ok(())
+    }
+
+    async fn name(&mut self) -> Result<SegmentId, ClientError> {
+        if let Some(name) = self.names.pop_front() {
+            return Ok(name);
+        }
+        // A few at a time: an endless source asks seldom.
+        let more = Change::MoreSegments { intent: self.begun.intent, segments: 4 };
+        match self.client.metadata.change(more).await? {
+            MetaAnswer::Segments(names) => {
+                self.names.extend(names);
+                self.names.pop_front().ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+            }
+            other => Err(unexpected("Segments", &other)),
+        }
+    }
+
+    async fn store_segment(
+        &mut self,
+        segment: &SegmentPlan,
+        object_bytes: u64,
+        originals: Arc<Originals>,
+    ) -> Result<(), PutError> {
+        let name = self.name().await?;
+        let policy = self.begun.policy;
+        let plan = self.choose(object_bytes.min(SEGMENT_BYTES_MAX))?;
+        let seed = self.client.seed ^ name.0;
+        let rule = Rule::of(&policy);
+        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
+            ClientError::Protocol(format!("no code for K = {}: {error}", segment.geometry.originals))
+        })?;
+        let (devices, spares) = plan.targets();
+        let write = WriteSpec {
+            scheme: segment.scheme,
+            code: code.clone(),
+            block_bytes: segment.geometry.block_bytes,
+            rule,
+            domains: plan.domains,
+            devices,
+            spares,
+            patience: self.client.options.patience,
+            seed,
+        };
+        let maker = Maker::new(name, self.begun.version, segment.geometry, &code, spec, originals);
+        let writer = SegmentWriter {
+            client: self.client,
+            maker: Arc::new(maker),
+            core: Writer::new(write, Time(0)),
+            streams: Streams::new(),
+            epoch: self.begun.epoch,
+            intent: self.begun.intent,
+            start: Instant::now(),
+        };
+        let done = writer.run(&mut self.touched).await?;
+        let block_bytes = u64::from(segment.geometry.block_bytes);
+        self.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
+        self.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
+        self.layouts.push(SegmentLayout {
+            segment: name,
+            version: self.begun.version,
+            epoch: self.begun.epoch,
+            length: segment.length,
+            code: spec,
+            block_bytes: segment.geometry.block_bytes,
+            granule_bytes: segment.geometry.granule_bytes,
+            holders: done.holders,
+        });
+        Ok(())
+    }
+
+    fn choose(&self, length: u64) -> Result<Plan, PutError> {
+        let registry = self.client.registry.lock().expect("never poisoned: no panic while held").clone();
+        let wanted = Wanted {
+            policy: self.begun.policy,
+            length,
+            bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
+            seed: self.client.seed ^ self.begun.version.0,
+        };
+        Ok(plan::choose(&plan::candidates(&registry), &wanted)?)
+    }
+
+    /// Frees what the layouts do not list and marks the rest as committed.
+    async fn seal(&self) {
+        let listed = self.layouts.iter().flat_map(|layout| {
+            layout.holders.iter().map(|holder| (holder.device, layout.segment, holder.blocks.clone()))
+        });
+        let mut requests = Vec::new();
+        let mut kept = BTreeSet::new();
+        for (device, segment, keep) in listed {
+            kept.insert((device, segment));
+            requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
+        }
+        for &(device, segment) in self.touched.difference(&kept) {
+            requests.push((device, NodeRequest::Delete { device, segment }, self.begun.epoch));
+        }
+        self.client.tell_all(requests).await;
+    }
+
+    /// Tidies up after a failure. Where the commit's own answer was lost the version may be there: nothing is freed.
+    async fn give_up(&self, error: &PutError) {
+        if matches!(error, PutError::Metadata(ClientError::Unknown { .. })) {
+            return;
+        }
+        let _ = self.client.metadata.change(Change::Abort { intent: self.begun.intent }).await;
+        let touched = self.touched.iter().map(|&(device, segment)| (device, segment, self.begun.epoch));
+        self.client.delete(touched).await;
+    }
+}
+
+/// Keeps the put's lease alive while it runs.
+async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
+    loop {
+        tokio::time::sleep(Duration::from_millis(u64::from(lease_ms) / 3)).await;
+        // A lost lease shows at the commit.
+        let _ = client.metadata.change(Change::Renew { intent }).await;
+    }
+}
+
+/// One segment being written.
+struct SegmentWriter<'a> {
+    client: &'a Client,
+    maker: Arc<Maker>,
+    core: Writer,
+    streams: Streams,
+    epoch: Epoch,
+    intent: IntentId,
+    start: Instant,
+}
+
+impl SegmentWriter<'_> {
+    async fn run(mut self, touched: &mut BTreeSet<(DeviceId, SegmentId)>) -> Result<WriteDone, PutError> {
+        loop {
+            while let Some(action) = self.core.poll() {
+                match action {
+                    Action::Open { device, expected_blocks } => {
+                        touched.insert((device, self.maker.segment));
+                        self.open(device, expected_blocks);
+                    }
+                    Action::Push { device, indices } => self.streams.push(device, indices),
+                    Action::Finish { device } => self.streams.finish(device),
+                    Action::Cancel { device } => self.streams.cancel(device),
+                    Action::Done(done) => return Ok(done),
+                    Action::Failed(error) => return Err(error.into()),
+                }
+            }
+            let wake_at = self.core.wake_at().map(|at| self.start + Duration::from_nanos(at.0));
+            let event = self.streams.next(wake_at).await;
+            if let Some((device, Event::Failed(cause))) = &event {
+                tracing::debug!(%device, %cause, "a write stream failed");
+            }
+            let now = Time(self.start.elapsed().as_nanos() as u64);
+            let input = event.map_or(Some(Input::Tick), |(device, event)| input(device, event));
+            if let Some(input) = input {
+                self.core.handle(now, input);
+            }
+        }
+    }
+
+    fn open(&mut self, device: DeviceId, expected_blocks: u32) {
+        let request = NodeRequest::Write(WriteOpen {
+            device,
+            segment: self.maker.segment,
+            version: self.maker.version,
+            intent: self.intent,
+            block_bytes: self.maker.geometry.block_bytes,
+            granule_bytes: self.maker.geometry.granule_bytes,
+            expected_blocks,
+        });
+        let address = self.client.address_of(device);
+        let maker = Some(Arc::clone(&self.maker));
+        self.streams.open(&self.client.pool, device, address, &request, self.epoch, 0, maker);
+    }
+}
+
+/// What the core is told of an event.
+fn input(device: DeviceId, event: Event) -> Option<Input> {
+    Some(match event {
+        Event::Opened => Input::Opened { device },
+        Event::Credit(bytes) => Input::Credit { device, bytes: bytes.into() },
+        Event::Confirmed(blocks) | Event::Ended(NodeAnswer::Written { blocks }) => {
+            Input::Confirmed { device, blocks }
+        }
+        Event::Ended(_) => Input::Failed { device, cause: FailureKind::Protocol },
+        Event::Failed(Cause::Unreachable(_)) => Input::Failed { device, cause: FailureKind::Unreachable },
+        Event::Failed(Cause::Fault(fault)) => Input::Failed { device, cause: FailureKind::from(&fault) },
+        Event::Slice { .. } => return None,
+    })
+}
+
+/// Makes the blocks of one segment, with their checksums, off the runtime's thread.
+pub(crate) struct Maker {
+    segment: SegmentId,
+    version: Version,
+    geometry: Geometry,
+    granule: Granule,
+    kind: CodeKind,
+    code: Code,
+    originals: Arc<Originals>,
+    /// Made when the first repair block is asked for.
+    encoder: OnceCell<Arc<Encoder>>,
+    encoders: Semaphore,
+}
+
+/// A block ready to be sent.
+pub(crate) struct Made {
+    pub(crate) index: BlockIndex,
+    pub(crate) block: Bytes,
+    pub(crate) sums: Vec<u32>,
+}
+
+impl Maker {
+    fn new(
+        segment: SegmentId,
+        version: Version,
+        geometry: Geometry,
+        code: &Code,
+        spec: CodeSpec,
+        originals: Arc<Originals>,
+    ) -> Self {
+        let granule = Granule::new(geometry.granule_bytes).expect("the layout's own granules are valid");
+        Self {
+            segment,
+            version,
+            geometry,
+            granule,
+            kind: spec.kind,
+            code: code.clone(),
+            originals,
+            encoder: OnceCell::new(),
+            encoders: Semaphore::new(ENCODERS),
+        }
+    }
+
+    /// Bytes under one checksum.
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.geometry.granule_bytes as usize
+    }
+
+    /// The blocks of `indices`, in order; none when the source failed, which the put learns from the source itself.
+    pub(crate) async fn make(&self, indices: core::ops::Range<BlockIndex>) -> Vec<Made> {
+        let k = self.originals.count();
+        // Originals of systematic codes are sent as they were read; everything else needs them all.
+        let plain = |index: BlockIndex| match self.kind {
+            CodeKind::Replicated => Some(index % k),
+            CodeKind::Mix => (index < k).then_some(index),
+            CodeKind::Lt { .. } => None,
+        };
+        let needed = indices.clone().map(|index| plain(index).map_or(k, |original| original + 1)).max();
+        if !self.originals.wait_for(needed.unwrap_or(0)).await {
+            return Vec::new();
+        }
+        let coded = indices.clone().find(|&index| plain(index).is_none());
+        let mut blocks: Vec<(BlockIndex, Bytes)> = indices
+            .clone()
+            .map_while(|index| plain(index).map(|original| (index, self.originals.block(original).clone())))
+            .collect();
+        let permit = self.encoders.acquire().await.expect("never closed");
+        let encoder = match coded {
+            Some(_) => Some(Arc::clone(self.encoder.get_or_init(|| self.prepare()).await)),
+            None => None,
+        };
+        let (originals, block_bytes) = (Arc::clone(&self.originals), self.geometry.block_bytes as usize);
+        let (granule, segment, version) = (self.granule, self.segment, self.version);
+        let made = tokio::task::spawn_blocking(move || {
+            if let (Some(first), Some(encoder)) = (coded, encoder) {
+                let mut out: Vec<BytesMut> =
+                    (first..indices.end).map(|_| BytesMut::zeroed(block_bytes)).collect();
+                let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
+                encoder
+                    .encode_run(first, &originals.all(), &mut slices)
+                    .expect("K originals of one length, and indices far from the largest");
+                blocks.extend((first..).zip(out.into_iter().map(BytesMut::freeze)));
+            }
+            let with_sums = |(index, block): (BlockIndex, Bytes)| {
+                let sums = checksum::sums(&block, granule, segment, version, index);
+                Made { index, block, sums }
+            };
+            blocks.into_iter().map(with_sums).collect()
+        });
+        let made = made.await.expect("encoding does not panic");
+        drop(permit);
+        made
+    }
+
+    /// An encoder, with the parity columns where they fit.
+    async fn prepare(&self) -> Arc<Encoder> {
+        let mut encoder = Encoder::new(&self.code);
+        let segment_bytes = u64::from(self.geometry.block_bytes) * u64::from(self.geometry.originals);
+        if segment_bytes.div_ceil(4) > PARITY_BYTES_MAX {
+            return Arc::new(encoder);
+        }
+        let originals = Arc::clone(&self.originals);
+        let prepared = tokio::task::spawn_blocking(move || {
+            encoder.prepare(&originals.all()).expect("K originals of one length");
+            Arc::new(encoder)
+        });
+        prepared.await.expect("encoding does not panic")
+    }
+}
+
+/// Runs futures together to their end.
+async fn join_all<F: Future<Output = ()>>(futures: Vec<F>) {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    core::future::poll_fn(|context| {
+        futures.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if futures.is_empty() { core::task::Poll::Ready(()) } else { core::task::Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,256 @@
+//! Streams to devices: each a task of its own that connects, forwards what arrives, and carries out what the core
+//! asks. The drivers of reads and writes see one queue of events and never a connection.
+
+use crate::put::Maker;
+use bytes::{Bytes, BytesMut};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use steadfast_net::{Open, Pool, StreamReceiver, StreamSender};
+use steadfast_protocol::{
+    BlockIndex, DeviceId, Epoch, IndexRanges,
+    message::{self, Fault, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority, Slice},
+    read::Cause,
+};
+use tokio::sync::{mpsc, watch};
+
+/// What a stream says.
+pub(crate) enum Event {
+    /// Its OPEN went out.
+    Opened,
+    /// A slice of a block arrived.
+    Slice { slice: Slice, payload: BytesMut },
+    /// Blocks became durable.
+    Confirmed(IndexRanges),
+    /// The device takes so many more payload bytes.
+    Credit(u32),
+    /// It is over, with this answer.
+    Ended(NodeAnswer),
+    /// It is over, without.
+    Failed(Cause),
+}
+
+/// The streams of one access.
+pub(crate) struct Streams {
+    say: mpsc::UnboundedSender<(DeviceId, u64, Event)>,
+    heard: mpsc::UnboundedReceiver<(DeviceId, u64, Event)>,
+    /// The stream that is open at each device; a device opened anew gets a new number.
+    open: BTreeMap<DeviceId, Handle>,
+    opened: u64,
+}
+
+struct Handle {
+    number: u64,
+    commands: mpsc::UnboundedSender<Command>,
+    cancelled: watch::Sender<bool>,
+}
+
+enum Command {
+    Grant(u32),
+    Push(core::ops::Range<BlockIndex>),
+    Finish,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        let (say, heard) = mpsc::unbounded_channel();
+        Self { say, heard, open: BTreeMap::new(), opened: 0 }
+    }
+
+    /// Opens a stream to `device` at `address`; `maker` makes the blocks that are pushed on it.
+    pub(crate) fn open(
+        &mut self,
+        pool: &Pool,
+        device: DeviceId,
+        address: Option<String>,
+        request: &NodeRequest,
+        epoch: Epoch,
+        credit: u32,
+        maker: Option<Arc<Maker>>,
+    ) {
+        self.opened += 1;
+        let number = self.opened;
+        let (commands, asked) = mpsc::unbounded_channel();
+        let (cancelled, cancel) = watch::channel(false);
+        let say = self.say.clone();
+        let speaker = Speaker { device, number, say };
+        let open = Open {
+            body: message::encode(request),
+            priority: Priority::Foreground,
+            epoch,
+            deadline: None,
+            credit,
+        };
+        let pool = pool.clone();
+        tokio::spawn(async move {
+            let last = match address {
+                Some(address) => run(&pool, &address, open, &speaker, asked, cancel, maker).await,
+                None => Event::Failed(Cause::Unreachable("no server serves this device".to_owned())),
+            };
+            speaker.say(last);
+        });
+        self.open.insert(device, Handle { number, commands, cancelled });
+    }
+
+    /// Grants `bytes` more payload bytes.
+    pub(crate) fn grant(&self, device: DeviceId, bytes: u32) {
+        self.command(device, Command::Grant(bytes));
+    }
+
+    /// Pushes these blocks.
+    pub(crate) fn push(&self, device: DeviceId, indices: core::ops::Range<BlockIndex>) {
+        self.command(device, Command::Push(indices));
+    }
+
+    /// Says that no more blocks will be pushed.
+    pub(crate) fn finish(&self, device: DeviceId) {
+        self.command(device, Command::Finish);
+    }
+
+    fn command(&self, device: DeviceId, command: Command) {
+        if let Some(handle) = self.open.get(&device) {
+            // A stream that has ended has said so; the command is late.
+            let _ = handle.commands.send(command);
+        }
+    }
+
+    /// Cancels the device's stream; its answer still comes.
+    pub(crate) fn cancel(&self, device: DeviceId) {
+        if let Some(handle) = self.open.get(&device) {
+            handle.cancelled.send_replace(true);
+        }
+    }
+
+    /// Whether any stream has not ended yet.
+    pub(crate) fn any_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The next event; `None` when `until` has come first.
+    pub(crate) async fn next(&mut self, until: Option<Instant>) -> Option<(DeviceId, Event)> {
+        loop {
+            let heard = match until {
+                Some(until) => tokio::time::timeout_at(until.into(), self.heard.recv()).await.ok()?,
+                None => self.heard.recv().await,
+            };
+            let (device, number, event) = heard.expect("this end keeps a sender");
+            let current = self.open.get(&device).is_some_and(|handle| handle.number == number);
+            if !current {
+                continue;
+            }
+            if matches!(event, Event::Ended(_) | Event::Failed(_)) {
+                self.open.remove(&device);
+            }
+            return Some((device, event));
+        }
+    }
+}
+
+/// Says what a stream's task has to say.
+struct Speaker {
+    device: DeviceId,
+    number: u64,
+    say: mpsc::UnboundedSender<(DeviceId, u64, Event)>,
+}
+
+impl Speaker {
+    fn say(&self, event: Event) {
+        // Nobody listens any more when the access is over.
+        let _ = self.say.send((self.device, self.number, event));
+    }
+}
+
+/// The whole life of a stream; its last event.
+async fn run(
+    pool: &Pool,
+    address: &str,
+    open: Open,
+    speaker: &Speaker,
+    asked: mpsc::UnboundedReceiver<Command>,
+    mut cancel: watch::Receiver<bool>,
+    maker: Option<Arc<Maker>>,
+) -> Event {
+    let connecting = pool.connection(address);
+    let connected = tokio::select! {
+        connected = connecting => connected,
+        _ = cancel.wait_for(|&cancelled| cancelled) => return Event::Failed(Cause::Fault(Fault::Cancelled)),
+    };
+    let stream = match connected.map_err(|error| error.to_string()) {
+        Ok(connection) => connection.open(open).map_err(|error| error.to_string()),
+        Err(error) => Err(error),
+    };
+    let (sender, receiver) = match stream {
+        Ok(stream) => stream.into_split(),
+        Err(error) => return Event::Failed(Cause::Unreachable(format!("{address}: {error}"))),
+    };
+    speaker.say(Event::Opened);
+    // The answer ends the stream, whatever is still being sent.
+    tokio::select! {
+        last = receive(receiver, speaker) => last,
+        never = carry_out(&sender, asked, cancel, maker.as_deref()) => match never {},
+    }
+}
+
+async fn receive(mut receiver: StreamReceiver, speaker: &Speaker) -> Event {
+    loop {
+        let protocol = |detail: String| Event::Failed(Cause::Fault(Fault::Protocol(detail)));
+        match receiver.recv().await {
+            Some(steadfast_net::Event::Data { body, payload }) => match message::decode(&body) {
+                Ok(NodeEvent::Slice(slice)) => speaker.say(Event::Slice { slice, payload }),
+                Ok(NodeEvent::Confirmed { blocks }) => speaker.say(Event::Confirmed(blocks)),
+                Err(error) => return protocol(error.to_string()),
+            },
+            Some(steadfast_net::Event::Credit(bytes)) => speaker.say(Event::Credit(bytes)),
+            Some(steadfast_net::Event::End(body)) => {
+                return message::decode(&body).map_or_else(|error| protocol(error.to_string()), Event::Ended);
+            }
+            Some(steadfast_net::Event::Failed(fault)) => return Event::Failed(Cause::Fault(fault)),
+            Some(steadfast_net::Event::Cancelled) => {}
+            Some(steadfast_net::Event::Lost(lost)) => {
+                return Event::Failed(Cause::Unreachable(lost.to_string()));
+            }
+            None => return Event::Failed(Cause::Unreachable("the connection was lost".to_owned())),
+        }
+    }
+}
+
+/// Carries out commands until the stream is cancelled, and then waits for its answer.
+async fn carry_out(
+    sender: &StreamSender,
+    mut asked: mpsc::UnboundedReceiver<Command>,
+    mut cancel: watch::Receiver<bool>,
+    maker: Option<&Maker>,
+) -> core::convert::Infallible {
+    tokio::select! {
+        _ = cancel.wait_for(|&cancelled| cancelled) => sender.cancel(),
+        () = async {
+            while let Some(command) = asked.recv().await {
+                match (command, maker) {
+                    (Command::Grant(bytes), _) => { sender.grant(bytes); }
+                    (Command::Push(indices), Some(maker)) => push(sender, indices, maker).await,
+                    (Command::Finish, _) => {
+                        let _ = sender.send(message::encode(&NodePush::Finish), Bytes::new()).await;
+                    }
+                    (Command::Push(_), None) => unreachable!("a read pushes nothing"),
+                }
+            }
+            // The access is over and nobody asked for a cancel: the stream goes with the task's end.
+        } => {}
+    }
+    core::future::pending().await
+}
+
+/// Sends these blocks, slice by slice. A lost connection is told by the receiving half.
+async fn push(sender: &StreamSender, indices: core::ops::Range<BlockIndex>, maker: &Maker) {
+    for made in maker.make(indices).await {
+        let slice_bytes = message::PAYLOAD_BYTES_MAX as usize;
+        let granules = slice_bytes / maker.granule_bytes();
+        for (number, sums) in made.sums.chunks(granules).enumerate() {
+            let offset = number * slice_bytes;
+            let payload = made.block.slice(offset..made.block.len().min(offset + slice_bytes));
+            let offset = u32::try_from(offset).expect("a block is at most 1 MiB");
+            let slice = Slice { index: made.index, offset, sums: sums.to_vec() };
+            if sender.send(message::encode(&NodePush::Slice(slice)), payload).await.is_err() {
+                return;
+            }
+        }
+    }
+}
