@@ -1,0 +1,367 @@
+//! A cluster of real processes on this machine, started by running the program again.
+//!
+//! ```text
+//! DIR/meta/            the metadata server's store
+//! DIR/node-NN/disk-M/  one directory for each device
+//! DIR/logs/NAME.log    what each process says
+//! DIR/cluster.json     the shape, so that the next start finds the same devices at the same address
+//! ```
+//!
+//! A process says `listening on ADDRESS` once it serves. None outlives the one that started it: each asks the
+//! kernel for a signal on its parent's death ([`die_with_parent`]), also when the parent is killed.
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::{self, File},
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+use steadfast_client::{Client, Options};
+
+/// The environment variable that names the starting process to its children.
+const PARENT: &str = "STEADFAST_PARENT";
+/// A server that has not said where it listens by then is broken; a cold start takes well under a second.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// A server that has not stopped by then after a polite signal is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How large a cluster is and how its servers are started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Storage servers.
+    pub nodes: u32,
+    /// Devices of each.
+    pub devices: u32,
+    /// Emulation of every device, where wanted.
+    pub emulate: Option<String>,
+    /// Bytes each device may use.
+    pub capacity_bytes: Option<u64>,
+    /// Where the metadata server listens.
+    pub listen: String,
+    /// Seconds a put may be silent.
+    pub lease_s: u32,
+    /// Seconds between two sweeps.
+    pub sweep_s: u32,
+}
+
+impl Default for Shape {
+    /// What `steadfast up` starts.
+    fn default() -> Self {
+        Self {
+            nodes: 8,
+            devices: 2,
+            emulate: None,
+            capacity_bytes: None,
+            listen: "127.0.0.1:0".to_owned(),
+            lease_s: 60,
+            sweep_s: 30,
+        }
+    }
+}
+
+/// A running local cluster; dropping it kills its processes.
+#[derive(Debug)]
+pub struct LocalCluster {
+    program: PathBuf,
+    dir: PathBuf,
+    shape: Shape,
+    meta: Server,
+    nodes: Vec<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    name: String,
+    child: Child,
+    address: String,
+}
+
+impl LocalCluster {
+    /// Starts a metadata server and the storage servers below `dir`, which is made or continued.
+    ///
+    /// `program` is the `steadfast` executable.
+    ///
+    /// # Errors
+    /// When a process does not come up; the error holds the last lines of its log.
+    pub fn start(program: &Path, dir: &Path, shape: &Shape) -> Result<Self> {
+        fs::create_dir_all(dir.join("logs")).with_context(|| format!("cannot make {}", dir.display()))?;
+        let mut shape = shape.clone();
+        if let Some(before) = recorded(dir)? {
+            if (before.nodes, before.devices) != (shape.nodes, shape.devices) {
+                bail!(
+                    "{} holds a cluster of {} nodes with {} devices each: start it with `--nodes {} --devices {}`, \
+                     or choose another directory",
+                    dir.display(),
+                    before.nodes,
+                    before.devices,
+                    before.nodes,
+                    before.devices
+                );
+            }
+            if shape.listen.ends_with(":0") {
+                shape.listen = before.listen;
+            }
+        }
+        let meta = Launch::meta(program, dir, &shape)?.ready()?;
+        shape.listen.clone_from(&meta.address);
+        fs::write(dir.join("cluster.json"), serde_json::to_vec_pretty(&shape)?)?;
+        let mut cluster =
+            Self { program: program.to_owned(), dir: dir.to_owned(), shape, meta, nodes: Vec::new() };
+        // All at once: each formats its devices on the first start.
+        let launches: Result<Vec<Launch>> =
+            (0..cluster.shape.nodes).map(|node| Launch::node(program, dir, &cluster.shape, node)).collect();
+        for launch in launches? {
+            cluster.nodes.push(launch.ready()?);
+        }
+        Ok(cluster)
+    }
+
+    /// The metadata server's address: what `--cluster` takes.
+    pub fn address(&self) -> &str {
+        &self.meta.address
+    }
+
+    /// A client, once every storage server has registered.
+    ///
+    /// # Errors
+    /// When the metadata server is out of reach, or a storage server does not register.
+    pub async fn client(&self, options: Options) -> Result<Client> {
+        let client = Client::connect(self.address(), options).await?;
+        let deadline = Instant::now() + START_WITHIN;
+        loop {
+            let registered = client.registry().await?.nodes;
+            let missing = self.nodes.iter().find(|server| {
+                !registered.iter().any(|node| node.alive && node.record.address == server.address)
+            });
+            match missing {
+                None => return Ok(client),
+                Some(server) if Instant::now() > deadline => bail!("{} does not register", server.name),
+                Some(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Where the cluster lives.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The directories of a storage server's devices.
+    pub fn device_dirs(&self, node: usize) -> Vec<PathBuf> {
+        let node = u32::try_from(node).expect("few nodes");
+        (0..self.shape.devices).map(|device| device_dir(&self.dir, node, device)).collect()
+    }
+
+    /// Name, process id and address of every server, the metadata server first.
+    pub fn processes(&self) -> impl Iterator<Item = (&str, u32, &str)> {
+        core::iter::once(&self.meta)
+            .chain(&self.nodes)
+            .map(|server| (server.name.as_str(), server.child.id(), server.address.as_str()))
+    }
+
+    /// Address of a storage server.
+    pub fn node_address(&self, node: usize) -> &str {
+        &self.nodes[node].address
+    }
+
+    /// Kills a storage server at once (SIGKILL).
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill_node(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].kill()
+    }
+
+    /// Kills the metadata server at once (SIGKILL).
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill_meta(&mut self) -> Result<()> {
+        self.meta.kill()
+    }
+
+    /// Starts a killed storage server again on its own devices, at a new address.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::start`].
+    pub fn restart_node(&mut self, node: usize) -> Result<()> {
+        let number = u32::try_from(node).context("node number")?;
+        self.nodes[node].kill()?;
+        self.nodes[node] = Launch::node(&self.program, &self.dir, &self.shape, number)?.ready()?;
+        Ok(())
+    }
+
+    /// Starts the killed metadata server again at the same address.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::start`].
+    pub fn restart_meta(&mut self) -> Result<()> {
+        self.meta.kill()?;
+        self.meta = Launch::meta(&self.program, &self.dir, &self.shape)?.ready()?;
+        Ok(())
+    }
+
+    /// The first server found to have ended, by name; `None` while all run.
+    pub fn ended(&mut self) -> Option<String> {
+        core::iter::once(&mut self.meta)
+            .chain(&mut self.nodes)
+            .find_map(|server| server.child.try_wait().ok().flatten().map(|_| server.name.clone()))
+    }
+
+    /// Stops every server politely, the metadata server last.
+    pub fn stop(mut self) {
+        for server in &self.nodes {
+            server.signal_stop();
+        }
+        let deadline = Instant::now() + STOP_WITHIN;
+        for server in &mut self.nodes {
+            server.wait_until(deadline);
+        }
+        self.meta.signal_stop();
+        self.meta.wait_until(Instant::now() + STOP_WITHIN);
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        for server in self.nodes.iter_mut().chain([&mut self.meta]) {
+            // Already gone is what was wanted.
+            let _ = server.child.kill();
+        }
+        for server in self.nodes.iter_mut().chain([&mut self.meta]) {
+            let _ = server.child.wait();
+        }
+    }
+}
+
+/// The shape a directory was last started with.
+fn recorded(dir: &Path) -> Result<Option<Shape>> {
+    let path = dir.join("cluster.json");
+    match fs::read(&path) {
+        Ok(text) => Ok(Some(
+            serde_json::from_slice(&text)
+                .with_context(|| format!("{} is damaged; remove it", path.display()))?,
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn device_dir(dir: &Path, node: u32, device: u32) -> PathBuf {
+    dir.join(format!("node-{node:02}")).join(format!("disk-{device}"))
+}
+
+/// A process started and not yet heard of.
+struct Launch {
+    name: String,
+    log: PathBuf,
+    child: Child,
+    stdout: ChildStdout,
+}
+
+impl Launch {
+    fn meta(program: &Path, dir: &Path, shape: &Shape) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("meta").arg("--dir").arg(dir.join("meta")).args(["--listen", &shape.listen]);
+        command.args(["--lease", &shape.lease_s.to_string()]);
+        Self::spawn("meta", dir, command)
+    }
+
+    fn node(program: &Path, dir: &Path, shape: &Shape, node: u32) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("node").args(["--meta", &shape.listen, "--listen", "127.0.0.1:0"]);
+        command.args(["--sweep", &shape.sweep_s.to_string()]);
+        if let Some(spec) = &shape.emulate {
+            command.args(["--emulate", spec]);
+        }
+        if let Some(capacity) = shape.capacity_bytes {
+            command.args(["--capacity", &capacity.to_string()]);
+        }
+        command.arg("--dir").args((0..shape.devices).map(|device| device_dir(dir, node, device)));
+        Self::spawn(&format!("node-{node:02}"), dir, command)
+    }
+
+    fn spawn(name: &str, dir: &Path, mut command: Command) -> Result<Self> {
+        let log = dir.join("logs").join(format!("{name}.log"));
+        let log_file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        command.env(PARENT, std::process::id().to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+        let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+        let stdout = child.stdout.take().expect("piped above");
+        Ok(Self { name: name.to_owned(), log, child, stdout })
+    }
+
+    /// Waits until the process says where it listens.
+    fn ready(mut self) -> Result<Server> {
+        let (said, heard) = std::sync::mpsc::channel();
+        let stdout = self.stdout;
+        // Reads on after the first line, so that the process never blocks on a full pipe.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(address) = line.strip_prefix(crate::LISTENING) {
+                    let _ = said.send(address.trim().to_owned());
+                }
+            }
+        });
+        match heard.recv_timeout(START_WITHIN) {
+            Ok(address) => Ok(Server { name: self.name, child: self.child, address }),
+            Err(_) => {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                let tail = lines[lines.len().saturating_sub(8)..].join("\n");
+                bail!("{} did not start; its log {} ends with\n{tail}", self.name, self.log.display())
+            }
+        }
+    }
+}
+
+impl Server {
+    fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("cannot kill {}", self.name))?;
+        self.child.wait().with_context(|| format!("cannot reap {}", self.name))?;
+        Ok(())
+    }
+
+    fn signal_stop(&self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            // Already gone is what was wanted.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    fn wait_until(&mut self, deadline: Instant) {
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ends this process when the one that started it as part of a local cluster ends, however that ends.
+///
+/// # Errors
+/// When that one is gone already, or the kernel refuses.
+pub fn die_with_parent() -> Result<()> {
+    let Some(parent) = std::env::var_os(PARENT) else { return Ok(()) };
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .context("cannot follow the starting process")?;
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
+    if now.as_deref() != parent.to_str() {
+        bail!("the process that started this one is gone");
+    }
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! The demo: 64 unequal disks, one file under three schemes, read cold, read broken, written again.
+//!
+//! A metadata server and 16 storage servers of 4 emulated disks each run as processes of their own. The file is
+//! loaded with emulation off; then each round draws every disk's speed from the dissertation's Table 6-1, and every
+//! scheme reads on the same draw. The any-K ideal is computed from the same draw and the blocks each disk holds.
+
+mod table;
+
+use crate::{
+    cluster::{LocalCluster, Shape},
+    disks,
+    original::Original,
+    report::{Report, mean, standard_deviation},
+};
+use anyhow::{Context, Result};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use steadfast_client::{Client, GetReport, Options, PutReport};
+use steadfast_protocol::{DeviceId, layout::SegmentLayout};
+
+pub use table::show;
+
+const NODES: u32 = 16;
+const DEVICES_PER_NODE: u32 = 4;
+/// Rounds of reads, each on a new draw.
+pub const ROUNDS: u64 = 4;
+/// What is stored when no file is named.
+const MADE_BYTES: usize = 256 << 20;
+/// D of the coded buckets: N = 4K, as in the dissertation's baseline (§6.2.7).
+const REDUNDANCY: u32 = 3;
+/// f of the coded buckets, in nodes.
+const TOLERATE: usize = 2;
+/// A read that has had no byte for this long is given up; the slowest disk of the table needs half a second a block.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The schemes shown, and their policies.
+pub const SCHEMES: [(&str, &str); 3] = [
+    ("stripe", "stripe:devices=64"),
+    ("rateless-lt", "rateless:code=lt,c=1,delta=0.5,redundancy=3,tolerate=2,devices=64"),
+    ("rateless-b", "rateless:redundancy=3,tolerate=2,devices=64"),
+];
+/// What devices, client and servers use together, for a file of 256 MiB.
+const PRETOUCHED_BYTES: u64 = 8 << 30;
+const IDEAL: &str = "any-k-ideal";
+/// The paper's bandwidths for 1 GiB from 64 such disks (dissertation §6.3.1), in MB/s.
+const PAPER_BANDWIDTH: [(&str, f64); 2] = [("stripe", 31.0), ("rateless-lt", 459.0)];
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct Demo {
+    /// The `steadfast` executable.
+    pub program: PathBuf,
+    /// The file to store; made from the seed when absent.
+    pub file: Option<PathBuf>,
+    /// Repeats disks and data.
+    pub seed: u64,
+    /// Where the cluster is kept; in memory and removed when absent.
+    pub keep: Option<PathBuf>,
+}
+
+/// A device of the running demo.
+struct Disk {
+    device: DeviceId,
+    node: usize,
+    rate: disks::Rate,
+}
+
+impl Demo {
+    /// Runs it, telling `say` what happens meanwhile.
+    ///
+    /// # Errors
+    /// When the cluster cannot be run or a scheme that must survive does not.
+    pub async fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Report> {
+        let mut report = Report::new(self.seed);
+        let original = match &self.file {
+            Some(path) => Original::file(path)?,
+            None => Original::make(MADE_BYTES, self.seed),
+        };
+        let scratch = match &self.keep {
+            Some(_) => None,
+            None => Some(crate::scratch_dir(5 << 30)?),
+        };
+        let dir =
+            self.keep.as_deref().or(scratch.as_ref().map(tempfile::TempDir::path)).expect("one of the two");
+        say("touching memory once: a virtual machine's first touch would be timed instead of its disks");
+        crate::pretouch_memory(PRETOUCHED_BYTES);
+        say(&format!("starting {NODES} storage servers of {DEVICES_PER_NODE} disks each"));
+        let shape = Shape {
+            nodes: NODES,
+            devices: DEVICES_PER_NODE,
+            emulate: Some("off".to_owned()),
+            // Three schemes and one more write, spread over the disks; the fastest disks take several shares.
+            capacity_bytes: Some((original.length() * 2).max(1 << 30)),
+            ..Shape::default()
+        };
+        let cluster = LocalCluster::start(&self.program, dir, &shape)?;
+        let options = Options { seed: Some(self.seed), patience: PATIENCE, ..Options::default() };
+        let client = cluster.client(options).await?;
+        let mut stage = Stage { cluster, client, disks: Vec::new(), original, seed: self.seed };
+        stage.find_disks().await?;
+        stage.load(say).await?;
+        stage.rounds(&mut report, say).await?;
+        stage.degraded(&mut report, say).await?;
+        stage.write(&mut report, say).await?;
+        stage.cluster.stop();
+        Ok(report)
+    }
+}
+
+/// The running demo.
+struct Stage {
+    cluster: LocalCluster,
+    client: Client,
+    disks: Vec<Disk>,
+    original: Original,
+    seed: u64,
+}
+
+impl Stage {
+    async fn find_disks(&mut self) -> Result<()> {
+        let registry = self.client.registry().await?;
+        for node in 0..NODES as usize {
+            let address = self.cluster.node_address(node);
+            let state = registry.nodes.iter().find(|state| state.record.address == address);
+            let state = state.with_context(|| format!("storage server at {address} did not register"))?;
+            let devices = state.record.devices.iter();
+            self.disks.extend(devices.map(|&(device, _)| Disk { device, node, rate: f64::INFINITY }));
+        }
+        Ok(())
+    }
+
+    async fn load(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        for (scheme, policy) in SCHEMES {
+            let start = Instant::now();
+            self.client.create_bucket(scheme, policy.parse()?).await?;
+            let stored = self.put(scheme, "object").await?;
+            say(&format!(
+                "loaded {scheme}: {:.0} MiB as {:.0} MiB in {:.1} s",
+                mib(self.original.length()),
+                mib(stored.stored_bytes),
+                start.elapsed().as_secs_f64()
+            ));
+        }
+        Ok(())
+    }
+
+    async fn put(&self, bucket: &str, key: &str) -> Result<PutReport> {
+        let length = self.original.length();
+        Ok(self.client.put(bucket, key, self.original.reader()?, Some(length)).await?)
+    }
+
+    /// Gives every disk its drawn speed; also wakes whatever an earlier read left waiting.
+    async fn emulate(&self) -> Result<()> {
+        for disk in &self.disks {
+            let spec = if disk.rate > 0.0 { format!("rate={}B", disk.rate) } else { "stall".to_owned() };
+            if self.client.emulate(disk.device, &spec).await.is_err() && disk.rate > 0.0 {
+                anyhow::bail!("device {} does not take its speed", disk.device);
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, seed: u64) {
+        for (disk, rate) in self.disks.iter_mut().zip(disks::draw((NODES * DEVICES_PER_NODE) as usize, seed))
+        {
+            disk.rate = rate;
+        }
+    }
+
+    /// The any-K ideal of one object on the disks as they are now; segments are read one after the other.
+    async fn ideal(&self, bucket: &str) -> Result<Option<Duration>> {
+        let layouts = self.client.stat(bucket, "object").await?.segments;
+        Ok(layouts.iter().map(|layout| self.segment_ideal(layout)).sum())
+    }
+
+    fn segment_ideal(&self, layout: &SegmentLayout) -> Option<Duration> {
+        let held = layout.holders.iter().map(|holder| {
+            let rate =
+                self.disks.iter().find(|disk| disk.device == holder.device).map_or(0.0, |disk| disk.rate);
+            (rate, holder.blocks.count())
+        });
+        disks::any_k_ideal(held, layout.block_bytes, layout.code.originals)
+    }
+
+    /// Reads one object back against the original: what the read reports, and the bytes that were wrong.
+    async fn get(
+        &self,
+        bucket: &str,
+        key: &str,
+    ) -> Result<(Result<GetReport, steadfast_client::GetError>, u64)> {
+        let (sink, compared) = self.original.comparison()?;
+        let got = self.client.get(bucket, key, None, sink).await;
+        let missing = if got.is_ok() { self.original.length() - compared.taken() } else { 0 };
+        Ok((got, compared.wrong() + missing))
+    }
+
+    async fn rounds(&mut self, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let length = self.original.length() as f64;
+        let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
+        let mut overheads: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
+        let mut ideals = Vec::new();
+        for round in 0..ROUNDS {
+            self.draw(self.seed.wrapping_add(round));
+            for (case, (scheme, _)) in SCHEMES.iter().enumerate() {
+                self.emulate().await?;
+                for disk in &self.disks {
+                    self.client.drop_caches(disk.device).await?;
+                }
+                let (got, wrong) = self.get(scheme, "object").await?;
+                let got = got.with_context(|| format!("reading {scheme} in round {round}"))?;
+                anyhow::ensure!(wrong == 0, "{scheme}: {wrong} bytes came back wrong in round {round}");
+                latencies[case].push(got.latency.as_secs_f64());
+                overheads[case].push(got.io_overhead());
+            }
+            let ideal = self.ideal("rateless-b").await?.context("the ideal needs K blocks")?;
+            ideals.push(ideal.as_secs_f64());
+            say(&format!(
+                "round {}: stripe {:.2} s, LT {:.2} s, B {:.2} s, any-K ideal {:.2} s",
+                round + 1,
+                latencies[0][latencies[0].len() - 1],
+                latencies[1][latencies[1].len() - 1],
+                latencies[2][latencies[2].len() - 1],
+                ideals[ideals.len() - 1],
+            ));
+        }
+        let bandwidth = |latencies: &[f64]| {
+            mean(&latencies.iter().map(|latency| length / 1e6 / latency).collect::<Vec<_>>())
+        };
+        let ideal_bandwidth = bandwidth(&ideals);
+        let cases = SCHEMES.iter().map(|(scheme, _)| *scheme).zip(latencies.iter().zip(&overheads));
+        let no_overhead = vec![0.0];
+        for (case, (latencies, overheads)) in cases.chain([(IDEAL, (&ideals, &no_overhead))]) {
+            let paper = PAPER_BANDWIDTH.iter().find(|(scheme, _)| *scheme == case).map(|&(_, figure)| figure);
+            report.add("demo", case, "bandwidth", bandwidth(latencies), "MB/s").paper = paper;
+            report.add("demo", case, "latency_mean", mean(latencies), "s");
+            report.add("demo", case, "latency_sd", standard_deviation(latencies), "s");
+            report.add("demo", case, "io_overhead", mean(overheads), "1");
+            report.add("demo", case, "share_of_ideal", bandwidth(latencies) / ideal_bandwidth, "1");
+        }
+        Ok(())
+    }
+
+    /// Two nodes die, one disk each of two others stalls; everything is read again and compared.
+    async fn degraded(&mut self, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let broken = [3, 11];
+        let stalled = [5, 14];
+        for node in broken {
+            self.cluster.kill_node(node)?;
+        }
+        for disk in &mut self.disks {
+            if broken.contains(&disk.node) {
+                disk.rate = 0.0;
+            }
+        }
+        for node in stalled {
+            if let Some(disk) = self.disks.iter_mut().find(|disk| disk.node == node) {
+                disk.rate = 0.0;
+            }
+        }
+        say("killed 2 storage servers (SIGKILL) and stalled 2 disks of others; reading everything again");
+        for (scheme, _) in SCHEMES {
+            self.emulate().await?;
+            let (got, wrong) = self.get(scheme, "object").await?;
+            if let Err(error) = &got {
+                say(&format!("{scheme}: {error}"));
+            }
+            let latency = got.as_ref().ok().map(|got| got.latency.as_secs_f64());
+            let unavailable = if got.is_ok() { 0 } else { self.original.length() };
+            report.add("demo-degraded", scheme, "bytes_wrong", wrong as f64, "B");
+            report.add("demo-degraded", scheme, "bytes_unavailable", unavailable as f64, "B");
+            report.add("demo-degraded", scheme, "latency_mean", latency, "s");
+        }
+        let ideal = self.ideal("rateless-b").await?.map(|ideal| ideal.as_secs_f64());
+        report.add("demo-degraded", IDEAL, "bytes_wrong", 0.0, "B");
+        report.add("demo-degraded", IDEAL, "bytes_unavailable", 0.0, "B");
+        report.add("demo-degraded", IDEAL, "latency_mean", ideal, "s");
+        Ok(())
+    }
+
+    /// A speculative put on what is left of the cluster, against what those disks' drawn speeds allow.
+    async fn write(&mut self, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
+        self.emulate().await?;
+        let stored = self.put("rateless-b", "written-degraded").await?;
+        let layouts = self.client.stat("rateless-b", "written-degraded").await?.segments;
+        let rates: Vec<(disks::Rate, usize)> = self.disks.iter().map(|disk| (disk.rate, disk.node)).collect();
+        let limit: Option<Duration> = layouts
+            .iter()
+            .map(|layout| {
+                let k = layout.code.originals;
+                disks::write_limit(&rates, layout.block_bytes, k * (1 + REDUNDANCY), k, TOLERATE)
+            })
+            .sum();
+        let limit = limit.context("no live disk to write to")?.as_secs_f64();
+        let latency = stored.latency.as_secs_f64();
+        let bandwidth = self.original.length() as f64 / 1e6 / latency;
+        report.add("demo-write", "rateless-b", "bandwidth", bandwidth, "MB/s");
+        let share = report.add("demo-write", "rateless-b", "share_of_limit", limit / latency, "1");
+        (share.limit, share.ratio) =
+            (Some(self.original.length() as f64 / 1e6 / limit), Some(limit / latency));
+        let (got, wrong) = self.get("rateless-b", "written-degraded").await?;
+        got.context("reading back what was written on the broken cluster")?;
+        report.add("demo-write", "rateless-b", "bytes_wrong", wrong as f64, "B");
+        say(&format!(
+            "wrote it once more on the broken cluster in {latency:.2} s; the disks allow {limit:.2} s"
+        ));
+        Ok(())
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,50 @@
+//! The demo's table, for people.
+
+use super::{IDEAL, SCHEMES};
+use crate::report::Report;
+use comfy_table::{CellAlignment, Table, presets};
+
+/// The table, and what it says in words.
+pub fn show(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "",
+        "bandwidth",
+        "latency",
+        "s.d.",
+        "I/O overhead",
+        "of ideal",
+        "2 nodes dead, 2 disks stalled",
+    ]);
+    let figure = |case: &str, metric: &str| report.value("demo", case, metric).unwrap_or(f64::NAN);
+    for case in SCHEMES.map(|(scheme, _)| scheme).into_iter().chain([IDEAL]) {
+        let wrong = report.value("demo-degraded", case, "bytes_wrong").unwrap_or(f64::NAN);
+        let unavailable = report.value("demo-degraded", case, "bytes_unavailable").unwrap_or(f64::NAN);
+        let broken = match report.value("demo-degraded", case, "latency_mean") {
+            Some(latency) if case == IDEAL => format!("{latency:.2} s"),
+            Some(latency) => format!("{latency:.2} s, {wrong:.0} bytes wrong"),
+            None => format!("lost: {:.0} MB out of reach", unavailable / 1e6),
+        };
+        table.add_row([
+            case.to_owned(),
+            format!("{:.0} MB/s", figure(case, "bandwidth")),
+            format!("{:.2} s", figure(case, "latency_mean")),
+            format!("{:.2} s", figure(case, "latency_sd")),
+            format!("{:.3}", figure(case, "io_overhead")),
+            format!("{:.2}", figure(case, "share_of_ideal")),
+            broken,
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let write = |metric| report.value("demo-write", "rateless-b", metric).unwrap_or(f64::NAN);
+    format!(
+        "{table}\n\nspeculative put on the broken cluster: {:.0} MB/s of data at D = 3, {:.2} of what the disks left allow\n\
+         rateless-b reads {:.0} times as fast as the stripe whose slowest disk everybody waits for",
+        write("bandwidth"),
+        write("share_of_limit"),
+        figure("rateless-b", "bandwidth") / figure("stripe", "bandwidth"),
+    )
+}

@@ -1,0 +1,95 @@
+//! What an experiment prints: one JSON object a line for machines, one table for people, the same names in both.
+
+use serde::Serialize;
+
+/// One measured figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Record {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// Which of its cases.
+    pub case: String,
+    /// What was measured.
+    pub metric: &'static str,
+    /// The figure; absent where the case has none (a read that must fail has no latency).
+    pub value: Option<f64>,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The paper's figure, where there is one.
+    pub paper: Option<f64>,
+    /// The seed of the run.
+    pub seed: u64,
+    /// What the hardware or arithmetic allowed in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// The share of it that was reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+}
+
+/// The records of one run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    seed: u64,
+    /// Every figure, in the order measured.
+    pub records: Vec<Record>,
+}
+
+impl Report {
+    /// An empty report of a run from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, records: Vec::new() }
+    }
+
+    /// Adds a figure.
+    pub fn add(
+        &mut self,
+        experiment: &'static str,
+        case: &str,
+        metric: &'static str,
+        value: impl Into<Option<f64>>,
+        unit: &'static str,
+    ) -> &mut Record {
+        self.records.push(Record {
+            experiment,
+            case: case.to_owned(),
+            metric,
+            value: value.into(),
+            unit,
+            paper: None,
+            seed: self.seed,
+            limit: None,
+            ratio: None,
+        });
+        self.records.last_mut().expect("just pushed")
+    }
+
+    /// A figure added before.
+    pub fn value(&self, experiment: &str, case: &str, metric: &str) -> Option<f64> {
+        self.records
+            .iter()
+            .find(|record| {
+                (record.experiment, record.case.as_str(), record.metric) == (experiment, case, metric)
+            })
+            .and_then(|record| record.value)
+    }
+
+    /// One JSON object a line.
+    pub fn json_lines(&self) -> impl Iterator<Item = String> + '_ {
+        self.records.iter().map(|record| serde_json::to_string(record).expect("plain data serialises"))
+    }
+}
+
+/// Mean of samples; zero of none.
+pub fn mean(samples: &[f64]) -> f64 {
+    samples.iter().sum::<f64>() / samples.len().max(1) as f64
+}
+
+/// Standard deviation of samples (n - 1 in the denominator); zero of fewer than two.
+pub fn standard_deviation(samples: &[f64]) -> f64 {
+    if samples.len() < 2 {
+        return 0.0;
+    }
+    let mean = mean(samples);
+    (samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>() / (samples.len() - 1) as f64).sqrt()
+}
