@@ -1,0 +1,255 @@
+//! The command line, as `steadfast --help` shows it.
+
+use clap::{Args, Parser, Subcommand};
+use std::{net::SocketAddr, path::PathBuf};
+
+/// A distributed store whose slowest disk does not set your speed.
+#[derive(Debug, Parser)]
+#[command(name = "steadfast", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what it is for: a cluster of 64 unequal disks, read three ways, then broken and read again
+    Demo(Demo),
+    /// Run a local cluster in the foreground
+    Up(Up),
+    /// Run a metadata server
+    Meta(Meta),
+    /// Run a storage server
+    Node(Node),
+    /// Make and list buckets
+    #[command(subcommand)]
+    Bucket(Bucket),
+    /// Store a file (or standard input, `-`) as BUCKET/KEY
+    Put(Put),
+    /// Fetch BUCKET/KEY into a file (or standard output, `-`)
+    Get(Get),
+    /// List buckets, or the objects of BUCKET whose keys begin with a prefix (BUCKET/PREFIX)
+    Ls(List),
+    /// Describe an object: its size, code, redundancy and where its blocks lie
+    Stat(Stat),
+    /// Remove an object
+    Rm(Remove),
+    /// Show storage servers and devices
+    Status(Status),
+    /// Slow down, stall or free an emulated device of a running cluster
+    Emulate(Emulate),
+    /// Run a named experiment
+    #[command(subcommand)]
+    Lab(Lab),
+}
+
+/// Which cluster to talk to.
+#[derive(Debug, Args)]
+pub(crate) struct Cluster {
+    /// Address of the metadata server
+    #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT")]
+    pub(crate) cluster: String,
+}
+
+/// How to answer.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Output {
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// The file to store; 256 MiB made from the seed when absent
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// Repeats the same disks and data
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Keep the cluster's directories here instead of in memory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where the cluster lives; made when absent, continued when present
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// Storage servers
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nodes: u32,
+    /// Devices of each storage server
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) devices: u32,
+    /// Emulate disks, for instance `rate=100MB,latency=5ms`; `steadfast emulate` redraws them
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) emulate: Option<String>,
+    /// Where the metadata server listens; kept from the last run when absent
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Bytes each device may use, for instance `20GiB`
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    pub(crate) capacity: Option<u64>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Meta {
+    /// Where the metadata lies
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: SocketAddr,
+    /// Seconds that a put may be silent before its space is taken back
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) lease: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Node {
+    /// One directory for each device
+    #[arg(long, required = true, num_args = 1.., value_name = "DIR")]
+    pub(crate) dir: Vec<PathBuf>,
+    /// Address of the metadata server
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) meta: String,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: SocketAddr,
+    /// Name of the place where this server stands, for buckets that spread over sites
+    #[arg(long, default_value = "default")]
+    pub(crate) site: String,
+    /// Emulate the devices' speed, for instance `rate=100MB,latency=5ms,jitter=0.1`; `off` only makes it possible
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) emulate: Option<String>,
+    /// Bytes each new device may use, for instance `20GiB`; nine tenths of what its filesystem has free when absent
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    pub(crate) capacity: Option<u64>,
+    /// Seconds between two sweeps for what dead writers left
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) sweep: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bucket {
+    /// Make a bucket
+    Create {
+        /// Its name: 3 to 63 lower-case letters, digits, `-` and `.`
+        name: String,
+        /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=lt,c=1,delta=0.5`,
+        /// `domain=device|node|site`, `devices=N`) or `stripe`
+        #[arg(long, default_value = "rateless")]
+        policy: String,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List buckets
+    Ls {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    /// The file to store, or `-` for standard input
+    pub(crate) file: PathBuf,
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    /// Where to write it, or `-` for standard output
+    pub(crate) file: PathBuf,
+    /// Only bytes A to B, counted from 0, both included (`A-` to the end)
+    #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
+    pub(crate) range: Option<(u64, Option<u64>)>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct List {
+    /// BUCKET or BUCKET/PREFIX; all buckets when absent
+    pub(crate) place: Option<String>,
+    /// Sizes, versions and times too
+    #[arg(short)]
+    pub(crate) long: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stat {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Remove {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Emulate {
+    /// The device, as `steadfast status` names it (the first digits are enough)
+    pub(crate) device: String,
+    /// For instance `rate=10MB`, `stall`, `error`, `full`, `off`
+    pub(crate) spec: String,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lab {
+    /// Name the experiments
+    List,
+    /// Run experiments by name
+    Run {
+        /// Names, as `steadfast lab list` gives them
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        output: Output,
+        /// Repeats the same disks and data
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+}

@@ -1,0 +1,35 @@
+//! `steadfast bucket create|ls`.
+
+use super::{connect, print_json, show_time};
+use crate::arguments::Bucket;
+use anyhow::Context;
+use serde_json::json;
+use steadfast_protocol::policy::Policy;
+
+pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
+    match command {
+        Bucket::Create { name, policy, cluster, output } => {
+            let policy: Policy = policy.parse().with_context(|| format!("policy `{policy}`"))?;
+            connect(&cluster).await?.create_bucket(&name, policy).await?;
+            if output.json {
+                print_json(&json!({ "bucket": name, "policy": policy.to_string() }))?;
+            } else {
+                println!("made bucket {name} with policy {policy}");
+            }
+        }
+        Bucket::Ls { cluster, output } => {
+            for bucket in connect(&cluster).await?.buckets().await? {
+                if output.json {
+                    print_json(&json!({
+                        "bucket": bucket.name,
+                        "policy": bucket.policy.to_string(),
+                        "created": show_time(bucket.created),
+                    }))?;
+                } else {
+                    println!("{}  {}", bucket.name, bucket.policy);
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `steadfast lab list|run`.
+
+use crate::arguments::Lab;
+use anyhow::{Context, bail};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
+    match command {
+        Lab::List => {
+            for (name, about) in steadfast_lab::EXPERIMENTS {
+                println!("{name:<14} {about}");
+            }
+        }
+        Lab::Run { names, output, seed } => {
+            let seed = seed.unwrap_or_else(fresh_seed);
+            let program = std::env::current_exe().context("cannot find this program's own file")?;
+            for name in names {
+                if !steadfast_lab::EXPERIMENTS.iter().any(|(known, _)| *known == name) {
+                    bail!("no experiment named `{name}`; `steadfast lab list` names them");
+                }
+                eprintln!("{name}, seed {seed}");
+                let report =
+                    steadfast_lab::run(&name, &program, seed, &mut |text| eprintln!("· {text}")).await?;
+                if output.json {
+                    report.json_lines().for_each(|line| println!("{line}"));
+                } else {
+                    println!("{}", steadfast_lab::show(&name, &report));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A seed from the clock, small enough to type again.
+pub(crate) fn fresh_seed() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |since| u64::from(since.subsec_nanos()) % 1_000_000)
+}

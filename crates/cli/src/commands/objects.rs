@@ -1,0 +1,228 @@
+//! `steadfast put`, `get`, `stat`, `rm`.
+
+use super::{connect, print_json, show_time};
+use crate::{
+    arguments::{Get, Put, Remove, Stat},
+    progress,
+    units::{show_bytes, show_rate},
+};
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+};
+use steadfast_protocol::layout::CodeKind;
+
+pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
+    let Put { file, object, cluster, output } = arguments;
+    let (source, size): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
+        (Box::new(io::stdin()), None)
+    } else {
+        let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let metadata = opened.metadata().with_context(|| format!("cannot read {}", file.display()))?;
+        if metadata.is_dir() {
+            bail!("{} is a directory; put its files one by one", file.display());
+        }
+        (Box::new(opened), metadata.is_file().then_some(metadata.len()))
+    };
+    let bar = progress::bytes(size, output.json);
+    let client = connect(&cluster).await?;
+    let source = Counted { inner: source, bar: bar.clone() };
+    let stored = client.put(&object.bucket, &object.key, source, size).await?;
+    bar.finish_and_clear();
+    if output.json {
+        print_json(&json!({
+            "bucket": object.bucket,
+            "key": object.key,
+            "version": stored.version.to_string(),
+            "size": stored.size,
+            "stored_bytes": stored.stored_bytes,
+            "sent_bytes": stored.sent_bytes,
+            "seconds": stored.latency.as_secs_f64(),
+        }))?;
+    } else {
+        println!(
+            "stored {}/{}: {} as {} of blocks in {:.2} s ({})",
+            object.bucket,
+            object.key,
+            show_bytes(stored.size),
+            show_bytes(stored.stored_bytes),
+            stored.latency.as_secs_f64(),
+            show_rate(stored.size, stored.latency)
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
+    let Get { object, file, range, cluster, output } = arguments;
+    let client = connect(&cluster).await?;
+    let to_stdout = file == Path::new("-");
+    let target = Target::open(&file)?;
+    let bar = progress::bytes(None, output.json || to_stdout);
+    let sink = Counted { inner: target.writer()?, bar: bar.clone() };
+    let got = client.get(&object.bucket, &object.key, range, sink).await?;
+    target.keep()?;
+    bar.finish_and_clear();
+    if output.json && !to_stdout {
+        print_json(&json!({
+            "bucket": object.bucket,
+            "key": object.key,
+            "version": got.version.to_string(),
+            "size": got.size,
+            "received_bytes": got.received_bytes,
+            "sent_bytes": got.sent_bytes,
+            "medium_bytes": got.medium_bytes,
+            "seconds": got.latency.as_secs_f64(),
+        }))?;
+    } else if !to_stdout {
+        println!(
+            "fetched {}/{}: {} in {:.2} s ({})",
+            object.bucket,
+            object.key,
+            show_bytes(got.size),
+            got.latency.as_secs_f64(),
+            show_rate(got.size, got.latency)
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
+    let Stat { object, cluster, output } = arguments;
+    let found = connect(&cluster).await?.stat(&object.bucket, &object.key).await?;
+    if output.json {
+        return print_json(&json!({
+            "bucket": object.bucket,
+            "key": object.key,
+            "version": found.object.version.to_string(),
+            "size": found.object.size,
+            "committed": show_time(found.object.committed),
+            "segments": found.segments,
+        }));
+    }
+    println!("{}/{}", object.bucket, object.key);
+    println!("size       {} ({} bytes)", show_bytes(found.object.size), found.object.size);
+    println!("version    {}", found.object.version);
+    println!("committed  {} UTC", show_time(found.object.committed));
+    for segment in &found.segments {
+        let code = match segment.code.kind {
+            CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
+            CodeKind::Replicated => "stripe".to_owned(),
+            CodeKind::Lt { c, delta } => format!("LT c={c} delta={delta}"),
+            CodeKind::Mix => "mix".to_owned(),
+        };
+        println!(
+            "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",
+            segment.segment,
+            segment.code.originals,
+            segment.stored_blocks(),
+            segment.redundancy(),
+            show_bytes(segment.block_bytes.into()),
+            segment.holders.len()
+        );
+        for holder in &segment.holders {
+            println!("           {}  {} blocks: {}", holder.device, holder.blocks.count(), holder.blocks);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
+    let Remove { object, cluster, output } = arguments;
+    connect(&cluster).await?.remove(&object.bucket, &object.key).await?;
+    if output.json {
+        print_json(&json!({ "removed": format!("{}/{}", object.bucket, object.key) }))?;
+    } else {
+        println!("removed {}/{}", object.bucket, object.key);
+    }
+    Ok(())
+}
+
+/// Where a fetched object goes: a file appears under its name only when it is whole.
+enum Target<'a> {
+    Stdout,
+    /// Written as it comes: a device, a pipe.
+    Special(&'a Path),
+    File {
+        path: &'a Path,
+        part: std::path::PathBuf,
+    },
+}
+
+impl<'a> Target<'a> {
+    fn open(path: &'a Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        if path.is_dir() {
+            bail!("{} is a directory; name the file to write", path.display());
+        }
+        if path.exists() && !path.is_file() {
+            return Ok(Self::Special(path));
+        }
+        let mut name = path.file_name().context("name the file to write")?.to_owned();
+        name.push(format!(".part-{}", std::process::id()));
+        Ok(Self::File { path, part: path.with_file_name(name) })
+    }
+
+    fn writer(&self) -> anyhow::Result<Box<dyn Write + Send>> {
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        Ok(match self {
+            Self::Stdout => Box::new(io::stdout()),
+            Self::Special(path) => Box::new(
+                File::options()
+                    .write(true)
+                    .open(path)
+                    .with_context(|| format!("cannot write {}", path.display()))?,
+            ),
+            Self::File { part, .. } => Box::new(create(part)?),
+        })
+    }
+
+    fn keep(&self) -> anyhow::Result<()> {
+        if let Self::File { path, part } = self {
+            std::fs::rename(part, path).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Target<'_> {
+    fn drop(&mut self) {
+        if let Self::File { part, .. } = self {
+            // Gone already where the object was kept.
+            let _ = std::fs::remove_file(part);
+        }
+    }
+}
+
+/// Shows on the bar what passes through.
+struct Counted<T> {
+    inner: T,
+    bar: ProgressBar,
+}
+
+impl<T: Read> Read for Counted<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.bar.inc(read as u64);
+        Ok(read)
+    }
+}
+
+impl<T: Write> Write for Counted<T> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(buffer)?;
+        self.bar.inc(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

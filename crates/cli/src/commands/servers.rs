@@ -1,0 +1,50 @@
+//! `steadfast meta` and `steadfast node`.
+
+use crate::arguments::{Meta, Node};
+use anyhow::Context;
+use std::time::Duration;
+use steadfast_lab::{LISTENING, cluster::die_with_parent};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
+    die_with_parent()?;
+    let mut options = steadfast_meta::MetaOptions::new(arguments.dir, arguments.listen.to_string());
+    options.lease = Duration::from_secs(arguments.lease.into());
+    let meta = steadfast_meta::Meta::start(&options).await?;
+    println!("{LISTENING}{}", meta.address());
+    stop_asked().await?;
+    meta.stop().await;
+    Ok(())
+}
+
+pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
+    die_with_parent()?;
+    let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
+    options.site = arguments.site;
+    options.emulate = match arguments.emulate.as_deref() {
+        Some(spec) => Some(spec.parse().with_context(|| format!("--emulate {spec}"))?),
+        None => None,
+    };
+    options.capacity_bytes = arguments.capacity;
+    options.sweep.interval = Duration::from_secs(arguments.sweep.into());
+    options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
+    let mut node = steadfast_node::Node::start(options).await?;
+    println!("{LISTENING}{}", node.address());
+    let outcome = tokio::select! {
+        asked = stop_asked() => asked,
+        error = node.failed() => Err(error.into()),
+    };
+    node.stop().await;
+    outcome
+}
+
+/// Waits for a person's or a supervisor's wish to stop.
+pub(crate) async fn stop_asked() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! `steadfast up`.
+
+use super::print_json;
+use crate::arguments::Up;
+use anyhow::Context;
+use serde_json::json;
+use std::time::Duration;
+use steadfast_lab::cluster::{LocalCluster, Shape};
+
+pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
+    let shape = Shape {
+        nodes: arguments.nodes,
+        devices: arguments.devices,
+        emulate: arguments.emulate,
+        capacity_bytes: arguments.capacity,
+        listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
+        ..Shape::default()
+    };
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut cluster = LocalCluster::start(&program, &arguments.dir, &shape)?;
+    // What is printed next works at once.
+    cluster.client(steadfast_client::Options::default()).await?;
+    if arguments.output.json {
+        let processes: Vec<_> = cluster
+            .processes()
+            .map(|(name, pid, address)| json!({ "name": name, "pid": pid, "address": address }))
+            .collect();
+        print_json(&json!({ "cluster": cluster.address(), "processes": processes }))?;
+    } else {
+        println!("a cluster of {} storage servers with {} devices each is up:", shape.nodes, shape.devices);
+        for (name, pid, address) in cluster.processes() {
+            println!("  {name:<8} pid {pid:<8} {address}");
+        }
+        println!("\nIn another terminal:\n");
+        println!("  export STEADFAST_CLUSTER={}", cluster.address());
+        println!("  steadfast bucket create photos --policy rateless:redundancy=0.5,tolerate=2");
+        println!("  steadfast put FILE photos/first");
+        println!("  steadfast get photos/first COPY");
+        println!("  steadfast status");
+        println!("\nCtrl-C stops it; the same command continues it.");
+    }
+    let mut gone = Vec::new();
+    let mut stop = std::pin::pin!(super::servers::stop_asked());
+    loop {
+        tokio::select! {
+            asked = &mut stop => {
+                asked?;
+                break;
+            }
+            () = tokio::time::sleep(Duration::from_millis(500)) => {
+                if let Some(name) = cluster.ended()
+                    && !gone.contains(&name)
+                {
+                    let log = cluster.dir().join("logs").join(format!("{name}.log"));
+                    eprintln!("{name} has ended; see {}. Ctrl-C and the same command start it again", log.display());
+                    gone.push(name);
+                }
+            }
+        }
+    }
+    cluster.stop();
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Exit codes that mean something, and errors that say what to do next.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | something else failed |
+//! | 2 | the command line is wrong |
+//! | 3 | no such bucket, object or device |
+//! | 4 | the cluster cannot be reached |
+//! | 5 | too little of the data can be reached now |
+//! | 6 | no room, or too few devices for the policy |
+//! | 7 | exists already |
+
+use std::process::ExitCode;
+use steadfast_client::{ClientError, GetError, PutError};
+use steadfast_protocol::message::MetaFault;
+
+/// Prints the error with its causes and gives the code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(broken) = error.downcast_ref::<std::io::Error>()
+        && broken.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        // The reader of our output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("steadfast: {error:#}");
+    ExitCode::from(code(error))
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    let client = error
+        .downcast_ref::<ClientError>()
+        .or_else(|| match error.downcast_ref::<GetError>() {
+            Some(GetError::Metadata(error)) => Some(error),
+            _ => None,
+        })
+        .or_else(|| match error.downcast_ref::<PutError>() {
+            Some(PutError::Metadata(error)) => Some(error),
+            _ => None,
+        });
+    if let Some(client) = client {
+        return match client {
+            ClientError::Unreachable { .. } | ClientError::Unknown { .. } => 4,
+            ClientError::UnknownDevice(_) => 3,
+            ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => 3,
+            ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
+            ClientError::Refused(MetaFault::BucketExists(_)) => 7,
+            _ => 1,
+        };
+    }
+    match (error.downcast_ref::<GetError>(), error.downcast_ref::<PutError>()) {
+        (Some(GetError::Read(_)), _) => 5,
+        (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,
+        _ => 1,
+    }
+}

@@ -1,0 +1,18 @@
+//! Progress on a terminal: bytes, rate, time left. Silent where standard error is not a terminal or JSON is asked.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// A bar for `total` bytes (a counter where the total is unknown).
+pub(crate) fn bytes(total: Option<u64>, json: bool) -> ProgressBar {
+    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    if json || !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let template = if total.is_some() {
+        "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left"
+    } else {
+        "{spinner} {bytes} {bytes_per_sec}"
+    };
+    bar.with_style(ProgressStyle::with_template(template).expect("a fixed template"))
+}

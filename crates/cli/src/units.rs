@@ -1,0 +1,87 @@
+//! Sizes, rates and spans as people write and read them.
+
+use std::time::Duration;
+
+/// Reads `20GiB`, `100MB`, `4096`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: f64 = match unit.trim() {
+        "" | "B" => 1.0,
+        "kB" | "KB" | "k" => 1e3,
+        "MB" | "M" => 1e6,
+        "GB" | "G" => 1e9,
+        "TB" | "T" => 1e12,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        "TiB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        other => return Err(format!("unknown unit `{other}`: use B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("`{text}` is not a size; write for instance 20GiB"))?;
+    let bytes = number * factor;
+    if !(1.0..=1e18).contains(&bytes) {
+        return Err(format!("`{text}` is out of range: 1 byte to 10^18"));
+    }
+    // In range and positive: checked above.
+    Ok(bytes as u64)
+}
+
+/// Reads `A-B` or `A-`, byte positions counted from 0, both included.
+pub(crate) fn byte_range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let wrong = || format!("`{text}` is not a range: write A-B or A-, bytes counted from 0, both included");
+    let (first, last) = text.split_once('-').ok_or_else(wrong)?;
+    let first: u64 = first.parse().map_err(|_| wrong())?;
+    if last.is_empty() {
+        return Ok((first, None));
+    }
+    let last: u64 = last.parse().map_err(|_| wrong())?;
+    if last < first || last == u64::MAX {
+        return Err(wrong());
+    }
+    Ok((first, Some(last)))
+}
+
+/// `1.5 GiB`, `12 KiB`, `7 B`.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Megabytes per second (10^6), the disks' own unit.
+pub(crate) fn show_rate(bytes: u64, span: Duration) -> String {
+    format!("{:.1} MB/s", bytes as f64 / 1e6 / span.as_secs_f64().max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("20GiB"), Ok(20 << 30));
+        assert_eq!(bytes("1.5MB"), Ok(1_500_000));
+        assert_eq!(bytes("4096"), Ok(4096));
+        for wrong in ["", "GiB", "-3", "1XB", "0", "1e99"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(show_bytes(1536), "1.5 KiB");
+        assert_eq!(show_bytes(7), "7 B");
+    }
+
+    #[test]
+    fn ranges() {
+        assert_eq!(byte_range("0-99"), Ok((0, Some(99))));
+        assert_eq!(byte_range("5-"), Ok((5, None)));
+        for wrong in ["", "-", "-5", "9-3", "a-b", "1-2-3"] {
+            assert!(byte_range(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What users, strangers and broken peers send.
+
+use crate::common::{Bed, program, seed, shape};
+use std::{
+    ffi::OsStr,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::ffi::OsStrExt,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+#[test]
+fn names_buckets_and_policies_are_judged_and_explained() {
+    let bed = Bed::with_bucket(&shape(3, 2), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 1000, seed());
+    let file = file.to_str().unwrap();
+    for name in ["", "ab", "Upper", "under_score", "dash-", &"long".repeat(16)] {
+        bed.fails(1, &["bucket", "create", name, "--policy", "stripe"]);
+    }
+    assert!(bed.fails(7, &["bucket", "create", "data", "--policy", "stripe"]).contains("exists"));
+    assert!(bed.fails(1, &["bucket", "create", "raid", "--policy", "raid6"]).contains("raid6"));
+    let unmet = bed.fails(6, &["bucket", "create", "wide", "--policy", "rateless:tolerate=4"]);
+    assert!(unmet.contains("5 nodes") && unmet.contains("2 missing"), "{unmet}");
+    assert!(bed.fails(3, &["put", file, "absent/key"]).contains("bucket create"));
+    bed.ok(&["put", file, &format!("data/{}", "k".repeat(1024))]);
+    bed.fails(1, &["put", file, &format!("data/{}", "k".repeat(1025))]);
+    for key in ["..", "a/../b", "."] {
+        bed.fails(1, &["put", file, &format!("data/{key}")]);
+    }
+    bed.fails(2, &["put", file, "data/"]);
+    bed.fails(2, &["put", file, "data"]);
+    let not_utf8 = OsStr::from_bytes(b"data/\xff\xfe");
+    let refused = bed.command(&["put", file]).arg(not_utf8).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    bed.fails(1, &["put", "/nonexistent/file", "data/key"]);
+    bed.fails(1, &["put", bed.dir.path().to_str().unwrap(), "data/key"]);
+    bed.fails(3, &["get", "data/key", "-"]);
+    bed.fails(3, &["rm", "data/key"]);
+    bed.fails(2, &["get", "data/key", "-", "--range", "9-3"]);
+    assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
+}
+
+#[test]
+fn garbage_and_endless_frames_hurt_nobody_else() {
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=1");
+    let addresses: Vec<String> = bed.cluster.processes().map(|(_, _, address)| address.to_owned()).collect();
+    let mut idle = Vec::new();
+    for address in &addresses {
+        for garbage in [vec![0u8; 4096], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), endless_frame()] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let _ = stream.write_all(&garbage);
+            // The server hangs up: the end of the stream, not a time-out.
+            let mut answer = Vec::new();
+            match stream.read_to_end(&mut answer) {
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{address}"),
+            }
+        }
+        idle.extend((0..20).map(|_| TcpStream::connect(address).unwrap()));
+    }
+    let file = bed.file("original", 3 << 20, seed());
+    bed.put(&file, "object");
+    bed.get_equals("object", &std::fs::read(&file).unwrap());
+}
+
+/// A header of this protocol that announces the largest lengths there are, and then bytes without end.
+fn endless_frame() -> Vec<u8> {
+    let mut frame = vec![0xff; 1 << 20];
+    frame[..8].copy_from_slice(&[b'S', b'F', 1, 1, 0, 0, 0, 0]);
+    frame
+}
+
+#[test]
+fn a_cluster_that_is_not_there_or_says_nothing_is_told_quickly() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for address in [closed, silent.local_addr().unwrap()] {
+        let start = Instant::now();
+        let output =
+            Command::new(program()).args(["ls", "--cluster", &address.to_string()]).output().unwrap();
+        assert_eq!(output.status.code(), Some(4));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("cannot reach the cluster"), "{said}");
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+    let output = Command::new(program()).args(["ls"]).env_remove("STEADFAST_CLUSTER").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

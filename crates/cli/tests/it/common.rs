@@ -1,0 +1,144 @@
+//! A cluster in a temporary directory, the program as its client, and bytes to store.
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+use steadfast_client::{Client, Options};
+use steadfast_lab::cluster::{LocalCluster, Shape};
+use tempfile::TempDir;
+
+/// The program under test.
+pub(crate) fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_steadfast"))
+}
+
+/// The seed of this run: `STEADFAST_SEED`, or one that never changes.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("STEADFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_061_120);
+    println!("STEADFAST_SEED={seed}");
+    seed
+}
+
+/// A small cluster with quick leases and sweeps.
+pub(crate) fn shape(nodes: u32, devices: u32) -> Shape {
+    Shape {
+        nodes,
+        devices,
+        capacity_bytes: Some(256 << 20),
+        lease_s: 2,
+        sweep_s: 1,
+        emulate: Some("off".to_owned()),
+        ..Shape::default()
+    }
+}
+
+/// A running cluster and its directory.
+pub(crate) struct Bed {
+    pub(crate) cluster: LocalCluster,
+    pub(crate) dir: TempDir,
+}
+
+impl Bed {
+    pub(crate) fn start(shape: &Shape) -> Self {
+        let dir = tempfile::Builder::new().prefix("steadfast-test-").tempdir().unwrap();
+        let cluster = LocalCluster::start(program(), &dir.path().join("cluster"), shape).unwrap();
+        block_on(cluster.client(Options::default())).unwrap();
+        Self { cluster, dir }
+    }
+
+    /// A cluster with one bucket named `data` under `policy`.
+    pub(crate) fn with_bucket(shape: &Shape, policy: &str) -> Self {
+        let bed = Self::start(shape);
+        bed.ok(&["bucket", "create", "data", "--policy", policy]);
+        bed
+    }
+
+    /// Runs the program as a client of the cluster.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program());
+        command.args(arguments).env("STEADFAST_CLUSTER", self.cluster.address());
+        command
+    }
+
+    /// Runs it, and it must succeed; its standard output.
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs it, and it must fail with this code; what it says.
+    pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        said
+    }
+
+    /// A file of bytes made from a seed, below the test's directory.
+    pub(crate) fn file(&self, name: &str, length: usize, seed: u64) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, bytes(length, seed)).unwrap();
+        path
+    }
+
+    /// Stores a file as `data/KEY`.
+    pub(crate) fn put(&self, file: &Path, key: &str) {
+        self.ok(&["put", file.to_str().unwrap(), &format!("data/{key}")]);
+    }
+
+    /// Fetches `data/KEY` and compares.
+    pub(crate) fn get_equals(&self, key: &str, expected: &[u8]) {
+        let copy = self.dir.path().join("copy");
+        self.ok(&["get", &format!("data/{key}"), copy.to_str().unwrap()]);
+        assert!(fs::read(&copy).unwrap() == expected, "data/{key} came back different");
+    }
+
+    /// A library client, with patience for tests.
+    pub(crate) async fn client(&self) -> Client {
+        let options = Options { patience: Duration::from_secs(3), ..Options::default() };
+        Client::connect(self.cluster.address(), options).await.unwrap()
+    }
+
+    /// Bytes used on all devices, as the storage servers themselves say now.
+    pub(crate) async fn used_bytes(&self, client: &Client) -> u64 {
+        let mut used = 0;
+        for node in client.registry().await.unwrap().nodes {
+            let Ok(status) = client.node_status(&node.record.address).await else { continue };
+            used +=
+                status.devices.iter().map(|device| device.capacity_bytes - device.free_bytes).sum::<u64>();
+        }
+        used
+    }
+}
+
+/// `length` bytes made from `seed`.
+pub(crate) fn bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// A runtime as the program has it.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// Polls until `holds`, and fails when it never does.
+pub(crate) async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + within;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "{what}: not within {within:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,123 @@
+//! Processes killed at bad moments: what was acknowledged is there, what was not is invisible and costs no space.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    io::{Cursor, Write},
+    process::Stdio,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+#[test]
+fn a_client_killed_in_a_put_leaves_nothing() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    block_on(async {
+        let client = bed.client().await;
+        let before = bed.used_bytes(&client).await;
+        let devices: Vec<_> =
+            client.registry().await.unwrap().nodes.iter().map(|node| node.record.devices[0].0).collect();
+        // Slow enough that the put is caught in the middle.
+        for &device in &devices {
+            client.emulate(device, "rate=4MB").await.unwrap();
+        }
+        let mut put = bed
+            .command(&["put", "-", "data/never"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdin = put.stdin.take().unwrap();
+        let original = bytes(32 << 20, seed());
+        let feeding = std::thread::spawn(move || {
+            // Ends early when the client dies.
+            let _ = stdin.write_all(&original);
+        });
+        eventually("blocks are on their way", Duration::from_secs(20), async || {
+            bed.used_bytes(&client).await > before + (1 << 20)
+        })
+        .await;
+        put.kill().unwrap();
+        put.wait().unwrap();
+        feeding.join().unwrap();
+        for &device in &devices {
+            client.emulate(device, "off").await.unwrap();
+        }
+        assert!(client.list("data", "", None, 10).await.unwrap().0.is_empty());
+        eventually("the space is back", Duration::from_secs(30), async || {
+            bed.used_bytes(&client).await <= before
+        })
+        .await;
+    });
+}
+
+#[test]
+fn the_metadata_server_killed_at_any_moment_forgets_no_put() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=0.5,tolerate=1");
+    let address = bed.cluster.address().to_owned();
+    let acknowledged = Arc::new(Mutex::new(Vec::new()));
+    let stop = Arc::new(AtomicBool::new(false));
+    let writing = {
+        let (acknowledged, stop) = (Arc::clone(&acknowledged), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            block_on(async {
+                let client =
+                    steadfast_client::Client::connect(&address, steadfast_client::Options::default())
+                        .await
+                        .unwrap();
+                let mut number = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    let length = 1000 + (number % 7) as usize * 300_000;
+                    let content = bytes(length, seed ^ number);
+                    let key = number.to_string();
+                    let put = client.put("data", &key, Cursor::new(content), Some(length as u64));
+                    // A put may fail while the server is away; what it acknowledges must last.
+                    if put.await.is_ok() {
+                        acknowledged.lock().unwrap().push((number, length));
+                    }
+                    number += 1;
+                }
+            });
+        })
+    };
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(200 + random.next_u64() % 400));
+        bed.cluster.kill_meta().unwrap();
+        bed.cluster.restart_meta().unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    writing.join().unwrap();
+    let acknowledged = acknowledged.lock().unwrap().clone();
+    assert!(acknowledged.len() > 4, "only {} puts were acknowledged", acknowledged.len());
+    for (number, length) in acknowledged {
+        bed.get_equals(&number.to_string(), &bytes(length, seed ^ number));
+    }
+}
+
+#[test]
+fn servers_killed_and_restarted_serve_what_they_confirmed() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(4, 2), "rateless:redundancy=0.5,tolerate=1");
+    let original = bytes(7 << 20, seed);
+    std::fs::write(bed.dir.path().join("original"), &original).unwrap();
+    for round in 0..3u64 {
+        let file = bed.dir.path().join("original");
+        bed.put(&file, &format!("round-{round}"));
+        // All of them at once, right after the acknowledgement.
+        for node in 0..4 {
+            bed.cluster.kill_node(node).unwrap();
+        }
+        for node in 0..4 {
+            bed.cluster.restart_node(node).unwrap();
+        }
+        for earlier in 0..=round {
+            bed.get_equals(&format!("round-{earlier}"), &original);
+        }
+    }
+}

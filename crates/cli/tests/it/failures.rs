@@ -1,0 +1,96 @@
+//! Servers that die, disks that stall: within what is tolerated nothing shows; beyond it the error is clean and quick.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use std::{
+    fs,
+    io::Cursor,
+    time::{Duration, Instant},
+};
+use steadfast_client::{GetError, Options};
+
+#[test]
+fn two_dead_servers_of_eight_do_not_show() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(8, 2), "rateless:redundancy=0.5,tolerate=2");
+    let file = bed.file("original", 24 << 20, seed);
+    let small = bed.file("small", 9000, seed + 1);
+    bed.put(&file, "object");
+    bed.put(&small, "small");
+    bed.cluster.kill_node(1).unwrap();
+    bed.cluster.kill_node(6).unwrap();
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    bed.get_equals("small", &fs::read(&small).unwrap());
+    // Six servers are left, and take a put that survives two more.
+    bed.put(&file, "later");
+    bed.cluster.kill_node(0).unwrap();
+    bed.cluster.kill_node(3).unwrap();
+    bed.get_equals("later", &fs::read(&file).unwrap());
+}
+
+#[test]
+fn more_failures_than_tolerated_are_told_and_heal() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let file = bed.file("original", 6 << 20, seed);
+    bed.put(&file, "object");
+    for node in [0, 2, 4] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    let start = Instant::now();
+    let said = bed.fails(5, &["get", "data/object", "-"]);
+    assert!(said.contains("cannot be had") && said.contains("steadfast status"), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    bed.cluster.restart_node(2).unwrap();
+    bed.get_equals("object", &fs::read(&file).unwrap());
+}
+
+#[test]
+fn a_stalled_disk_delays_neither_reads_nor_writes() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(12 << 20, seed);
+    block_on(async {
+        let client = bed.client().await;
+        let size = Some(original.len() as u64);
+        client.put("data", "object", Cursor::new(original.clone()), size).await.unwrap();
+        let registry = client.registry().await.unwrap();
+        let device = registry.nodes[0].record.devices[0].0;
+        client.emulate(device, "stall").await.unwrap();
+        // Patience is three seconds: whoever waited for the stalled disk would fail.
+        let got = client.get("data", "object", None, std::io::sink()).await.unwrap();
+        assert_eq!(got.size, original.len() as u64);
+        client.put("data", "second", Cursor::new(original.clone()), size).await.unwrap();
+        let stat = client.stat("data", "second").await.unwrap();
+        assert!(stat.segments[0].holders.iter().all(|holder| holder.device != device));
+        client.emulate(device, "off").await.unwrap();
+    });
+}
+
+#[test]
+fn all_disks_stalled_is_an_error_with_names() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=1");
+    let original = bytes(3 << 20, seed);
+    block_on(async {
+        let options = Options { patience: Duration::from_secs(1), ..Options::default() };
+        let client = steadfast_client::Client::connect(bed.cluster.address(), options).await.unwrap();
+        client.put("data", "object", Cursor::new(original), None).await.unwrap();
+        let devices: Vec<_> =
+            client.registry().await.unwrap().nodes.iter().map(|node| node.record.devices[0].0).collect();
+        for &device in &devices {
+            client.emulate(device, "stall").await.unwrap();
+        }
+        let error = client.get("data", "object", None, std::io::sink()).await.unwrap_err();
+        assert!(
+            matches!(error, GetError::Read(_)) && error.to_string().contains("nothing arrived"),
+            "{error}"
+        );
+        for &device in &devices {
+            client.emulate(device, "off").await.unwrap();
+        }
+        eventually("reads work again", Duration::from_secs(10), async || {
+            client.get("data", "object", None, std::io::sink()).await.is_ok()
+        })
+        .await;
+    });
+}

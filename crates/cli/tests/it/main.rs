@@ -1,0 +1,11 @@
+//! Real processes on real disks: every test runs the program itself as servers and, mostly, as client.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]
+
+mod bad_input;
+mod common;
+mod crashes;
+mod devices;
+mod failures;
+mod objects;
+mod show;

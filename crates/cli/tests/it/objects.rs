@@ -1,0 +1,74 @@
+//! Objects of every size there and back, by every way the command line has.
+
+use crate::common::{Bed, bytes, seed, shape};
+use std::{fs, io::Write, process::Stdio};
+
+#[test]
+fn every_size_comes_back_byte_for_byte() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(8, 1), "rateless:redundancy=0.5,tolerate=2");
+    let mib = 1 << 20;
+    for length in [0, 1, 4095, 4097, mib - 1, mib, mib + 1, 3 * mib + 17, 8 * mib, 13 * mib + 511, 40 * mib] {
+        let key = format!("of-{length}");
+        let file = bed.file("original", length, seed ^ length as u64);
+        bed.put(&file, &key);
+        bed.get_equals(&key, &fs::read(&file).unwrap());
+    }
+    let listed = bed.ok(&["ls", "data"]);
+    assert_eq!(listed.lines().count(), 11);
+    let sizes = bed.ok(&["ls", "data/of-4", "--json"]);
+    assert!(sizes.lines().count() == 3 && sizes.contains("\"size\":4097"), "{sizes}");
+}
+
+#[test]
+fn the_papers_code_and_the_stripe_serve_too() {
+    let seed = seed();
+    let bed = Bed::start(&shape(6, 2));
+    let file = bed.file("original", 11 << 20, seed);
+    let original = fs::read(&file).unwrap();
+    for (bucket, policy) in [
+        ("data", "rateless:code=lt,c=1,delta=0.5,redundancy=1.5,tolerate=1"),
+        ("data-stripe", "stripe:devices=12"),
+    ] {
+        bed.ok(&["bucket", "create", bucket, "--policy", policy]);
+        let object = format!("{bucket}/object");
+        bed.ok(&["put", file.to_str().unwrap(), &object]);
+        let copy = bed.dir.path().join("copy");
+        bed.ok(&["get", &object, copy.to_str().unwrap()]);
+        assert!(fs::read(copy).unwrap() == original, "{policy}");
+    }
+    let stat = bed.ok(&["stat", "data-stripe/object"]);
+    assert!(stat.contains("12 devices") && stat.contains("D = 0.00"), "{stat}");
+}
+
+#[test]
+fn ranges_pipes_versions_and_removal() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(5 << 20, seed);
+    // From a pipe, whose length nobody knows.
+    let mut put =
+        bed.command(&["put", "-", "data/piped"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    put.stdin.take().unwrap().write_all(&original).unwrap();
+    assert!(put.wait().unwrap().success());
+    let fetched = bed.run(&["get", "data/piped", "-"]);
+    assert!(fetched.status.success() && fetched.stdout == original);
+    for (range, expected) in [
+        ("0-0", 0..1),
+        ("100000-200000", 100_000..200_001),
+        ("5242000-", 5_242_000..5 << 20),
+        ("5000000-9999999", 5_000_000..5 << 20),
+    ] {
+        let part = bed.run(&["get", "data/piped", "-", "--range", range]);
+        assert!(part.status.success() && part.stdout == original[expected], "{range}");
+    }
+    assert!(bed.fails(1, &["get", "data/piped", "-", "--range", "5242880-"]).contains("5242880 bytes"));
+    // A new version takes the old one's place.
+    let second = bed.file("second", 2 << 20, seed + 1);
+    bed.put(&second, "piped");
+    bed.get_equals("piped", &fs::read(&second).unwrap());
+    assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
+    bed.ok(&["rm", "data/piped"]);
+    assert!(bed.fails(3, &["get", "data/piped", "-"]).contains("piped"));
+    assert!(bed.ok(&["ls", "data"]).is_empty());
+}

@@ -1,0 +1,84 @@
+//! What the program shows: help, status, the local cluster, the demo.
+
+use crate::common::{Bed, bytes, program, seed, shape};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
+
+#[test]
+fn status_names_servers_and_devices() {
+    let mut bed = Bed::with_bucket(&shape(2, 2), "stripe");
+    let status = bed.ok(&["status"]);
+    assert!(status.contains("2 of 2 storage servers alive"), "{status}");
+    let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 2);
+    bed.cluster.kill_node(1).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !bed.ok(&["status"]).contains("1 of 2 storage servers alive") {
+        assert!(std::time::Instant::now() < deadline, "a dead server counts as alive");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_local_cluster_in_the_foreground_says_what_to_type() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut up = Command::new(program())
+        .args(["up", "--nodes", "3", "--devices", "1", "--capacity", "64MiB", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(up.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said: Vec<String> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
+    let address = said.iter().find_map(|line| line.split_once("STEADFAST_CLUSTER=")).unwrap().1.to_owned();
+    let buckets = |policy: &str| {
+        Command::new(program())
+            .args(["bucket", "create", "photos", "--policy", policy, "--cluster", &address])
+            .output()
+    };
+    assert_eq!(buckets("rateless:tolerate=5").unwrap().status.code(), Some(6));
+    assert!(buckets("rateless:redundancy=0.5,tolerate=1").unwrap().status.success());
+    // Its servers end with it, also when it is killed.
+    up.kill().unwrap();
+    up.wait().unwrap();
+    let gone = Command::new(program()).args(["ls", "--cluster", &address]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(4));
+}
+
+#[test]
+fn the_demo_reads_every_byte_back_from_a_broken_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    // Small, so that the stripe's slowest disk takes no minutes: K = 128 blocks of 64 KiB.
+    std::fs::write(&file, bytes(8 << 20, seed())).unwrap();
+    let demo =
+        Command::new(program()).arg("demo").arg(&file).args(["--json", "--seed", "7"]).output().unwrap();
+    assert!(demo.status.success(), "{}", String::from_utf8_lossy(&demo.stderr));
+    let records: Vec<serde_json::Value> = String::from_utf8(demo.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let value = |experiment: &str, case: &str, metric: &str| {
+        let found = records.iter().find(|record| {
+            record["experiment"] == experiment && record["case"] == case && record["metric"] == metric
+        });
+        found.unwrap_or_else(|| panic!("{experiment} {case} {metric} is missing"))["value"].clone()
+    };
+    for case in ["stripe", "rateless-lt", "rateless-b"] {
+        assert_eq!(value("demo-degraded", case, "bytes_wrong"), 0.0, "{case}");
+    }
+    for case in ["rateless-lt", "rateless-b"] {
+        assert_eq!(value("demo-degraded", case, "bytes_unavailable"), 0.0, "{case}");
+    }
+    assert_eq!(value("demo-write", "rateless-b", "bytes_wrong"), 0.0);
+    for metric in ["bandwidth", "latency_mean", "latency_sd", "io_overhead", "share_of_ideal"] {
+        for case in ["stripe", "rateless-lt", "rateless-b", "any-k-ideal"] {
+            assert!(value("demo", case, metric).is_number(), "{case} {metric}");
+        }
+    }
+    let faster = value("demo", "rateless-b", "bandwidth").as_f64().unwrap();
+    assert!(faster > 3.0 * value("demo", "stripe", "bandwidth").as_f64().unwrap());
+}
