@@ -212,7 +212,7 @@ async fn receive(mut receiver: StreamReceiver, speaker: &Speaker) -> Event {
     }
 }
 
-/// Carries out commands until the stream is cancelled, and then waits for its answer.
+/// Carries out commands until the stream is cancelled or its access is over, cancels, and then waits for its answer.
 async fn carry_out(
     sender: &StreamSender,
     mut asked: mpsc::UnboundedReceiver<Command>,
@@ -220,7 +220,7 @@ async fn carry_out(
     maker: Option<&Maker>,
 ) -> core::convert::Infallible {
     tokio::select! {
-        _ = cancel.wait_for(|&cancelled| cancelled) => sender.cancel(),
+        _ = cancel.wait_for(|&cancelled| cancelled) => {}
         () = async {
             while let Some(command) = asked.recv().await {
                 match (command, maker) {
@@ -232,9 +232,11 @@ async fn carry_out(
                     (Command::Push(_), None) => unreachable!("a read pushes nothing"),
                 }
             }
-            // The access is over and nobody asked for a cancel: the stream goes with the task's end.
         } => {}
     }
+    // Also when the access ended and nobody asks for anything any more: a stream left open would keep its part of the
+    // node's write budget for as long as the connection lives.
+    sender.cancel();
     core::future::pending().await
 }
 
