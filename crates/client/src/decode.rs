@@ -9,6 +9,7 @@ use std::{
 };
 use steadfast_codes::rateless::{Code, DecodeError, Decoder};
 use steadfast_disk::checksum;
+use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
     BlockIndex, DeviceId, SegmentId, Version,
     layout::SegmentLayout,
@@ -107,7 +108,7 @@ impl Worker {
             let job = match jobs.try_recv() {
                 Ok(job) => job,
                 Err(TryRecvError::Disconnected) => return,
-                Err(TryRecvError::Empty) if self.decoder.advance() => continue,
+                Err(TryRecvError::Empty) if self.decoder.advance(zeroed_buffer) => continue,
                 Err(TryRecvError::Empty) => match jobs.recv() {
                     Ok(job) => job,
                     Err(_) => return,
@@ -140,7 +141,7 @@ impl Worker {
         if !in_order || offset + payload.len() > self.block_bytes || !self.intact(slice, &payload) {
             return Some(Verified::Corrupt { device, index });
         }
-        let block = match before {
+        let mut block = match before {
             None => payload,
             Some(mut block) => {
                 block.extend_from_slice(&payload);
@@ -148,8 +149,10 @@ impl Worker {
             }
         };
         if block.len() < self.block_bytes {
-            let mut block = block;
-            block.reserve(self.block_bytes - block.len());
+            if block.capacity() < self.block_bytes {
+                let slice = std::mem::replace(&mut block, payload_buffer(self.block_bytes));
+                block.extend_from_slice(&slice);
+            }
             self.partial.insert((device, index), block);
             return None;
         }

@@ -83,6 +83,7 @@ impl Client {
         for layout in &found.segments {
             let (from, to) = (first.max(at), end.min(at + layout.length));
             if from < to {
+                let _memory = self.memory.hold(layout.length);
                 let mut reader = SegmentReader::new(self, layout)?;
                 let originals = reader.run().await?;
                 let ready = Instant::now();

@@ -5,6 +5,7 @@
 //!
 //! | room | what lives there |
 //! |---|---|
+//! | `memory` | keeps buffers between accesses, for a while |
 //! | `metadata` | one request under one id until an answer comes |
 //! | `stream` | one stream to one device, as a task |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
@@ -14,6 +15,7 @@
 mod decode;
 mod error;
 mod get;
+mod memory;
 mod metadata;
 mod put;
 mod source;
@@ -74,6 +76,7 @@ pub struct Client {
     pool: Pool,
     options: Options,
     seed: u64,
+    memory: memory::Memory,
     /// The last registry seen; refreshed by every put and when a device is missing.
     registry: Mutex<Registry>,
 }
@@ -99,7 +102,8 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let client = Self { metadata, pool, options, seed, registry: Mutex::default() };
+        let (memory, registry) = Default::default();
+        let client = Self { metadata, pool, options, seed, memory, registry };
         client.registry().await?;
         Ok(client)
     }

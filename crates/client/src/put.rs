@@ -15,6 +15,7 @@ use std::{
 };
 use steadfast_codes::rateless::{Code, Encoder};
 use steadfast_disk::{Granule, checksum};
+use steadfast_net::zeroed_buffer;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
@@ -177,6 +178,7 @@ impl Put<'_> {
     async fn store_known(&mut self, mut source: Pieces, size: u64) -> Result<(), PutError> {
         for segment in plan::segments(size, &self.begun.policy) {
             let Geometry { block_bytes, originals, .. } = segment.geometry;
+            let _memory = self.client.memory.hold(segment.length);
             let (blocks, reading) = Originals::read(source, segment.length, block_bytes, originals);
             let stored = self.store_segment(&segment, size, blocks).await;
             // The source's own failure explains the segment's.
@@ -221,6 +223,7 @@ impl Put<'_> {
                 }
             };
             let Geometry { block_bytes, originals, .. } = segment.geometry;
+            let _memory = self.client.memory.hold(length);
             let blocks = Originals::whole(taken, block_bytes, originals);
             self.store_segment(&segment, length, blocks).await?;
             self.report.size += length;
@@ -425,7 +428,7 @@ pub(crate) struct Maker {
     code: Code,
     originals: Arc<Originals>,
     /// Made when the first repair block is asked for.
-    encoder: OnceCell<Arc<Encoder>>,
+    encoder: OnceCell<Arc<Encoder<BytesMut>>>,
     encoders: Semaphore,
 }
 
@@ -492,7 +495,7 @@ impl Maker {
         let made = tokio::task::spawn_blocking(move || {
             if let (Some(first), Some(encoder)) = (coded, encoder) {
                 let mut out: Vec<BytesMut> =
-                    (first..indices.end).map(|_| BytesMut::zeroed(block_bytes)).collect();
+                    (first..indices.end).map(|_| zeroed_buffer(block_bytes)).collect();
                 let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
                 encoder
                     .encode_run(first, &originals.all(), &mut slices)
@@ -511,7 +514,7 @@ impl Maker {
     }
 
     /// An encoder, with the parity columns where they fit.
-    async fn prepare(&self) -> Arc<Encoder> {
+    async fn prepare(&self) -> Arc<Encoder<BytesMut>> {
         let mut encoder = Encoder::new(&self.code);
         let segment_bytes = u64::from(self.geometry.block_bytes) * u64::from(self.geometry.originals);
         if segment_bytes.div_ceil(4) > PARITY_BYTES_MAX {
@@ -519,7 +522,7 @@ impl Maker {
         }
         let originals = Arc::clone(&self.originals);
         let prepared = tokio::task::spawn_blocking(move || {
-            encoder.prepare(&originals.all()).expect("K originals of one length");
+            encoder.prepare(&originals.all(), zeroed_buffer).expect("K originals of one length");
             Arc::new(encoder)
         });
         prepared.await.expect("encoding does not panic")

@@ -1,10 +1,11 @@
 //! The bytes of a put: read ahead in pieces by a thread of their own, cut into original blocks.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::{
     io::{self, Read},
     sync::{Arc, OnceLock},
 };
+use steadfast_net::zeroed_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
 use tokio::sync::watch;
 
@@ -28,7 +29,7 @@ impl Pieces {
         if let Some(piece) = self.peeked.take() {
             return Ok(piece);
         }
-        let mut piece = BytesMut::zeroed(PIECE_BYTES);
+        let mut piece = zeroed_buffer(PIECE_BYTES);
         let mut filled = 0;
         while filled < PIECE_BYTES {
             match self.source.read(&mut piece[filled..]) {
@@ -138,7 +139,7 @@ impl Originals {
             let block = if end - start == block_bytes {
                 piece.slice(start..end)
             } else {
-                let mut padded = BytesMut::zeroed(block_bytes);
+                let mut padded = zeroed_buffer(block_bytes);
                 padded[..end - start].copy_from_slice(&piece[start..end]);
                 padded.freeze()
             };
@@ -151,7 +152,7 @@ impl Originals {
     /// Zero blocks from `at` on: an empty object has one.
     fn pad(&self, block_bytes: u32, at: u32) {
         for block in &self.blocks[at as usize..] {
-            block.set(BytesMut::zeroed(block_bytes as usize).freeze()).expect("each block is cut once");
+            block.set(zeroed_buffer(block_bytes as usize).freeze()).expect("each block is cut once");
         }
     }
 

@@ -259,7 +259,7 @@ fn encode() {
         for prepared in [false, true] {
             let start = Clock::start();
             if prepared {
-                encoder.prepare(&views).expect("K originals");
+                encoder.prepare(&views, |len| vec![0; len]).expect("K originals");
             }
             let preparation = start.elapsed();
             let mut best = f64::MAX;

@@ -193,7 +193,9 @@ fn strangers_duplicates_and_too_few_are_errors() {
     );
     let mut more = [0u8; 4];
     assert_eq!(
-        Encoder::new(&code).encode_run(u32::MAX, &[&a, &a], &mut [&mut out, &mut more]).unwrap_err(),
+        Encoder::<Vec<u8>>::new(&code)
+            .encode_run(u32::MAX, &[&a, &a], &mut [&mut out, &mut more])
+            .unwrap_err(),
         EncodeError::IndexRange { first: u32::MAX, count: 2 }
     );
 }
@@ -208,7 +210,7 @@ fn a_prepared_encoder_makes_the_same_blocks() {
         let originals = payload(k, 100, &mut random);
         let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
         let mut encoder = code.encoder();
-        encoder.prepare(&views).unwrap();
+        encoder.prepare(&views, |len| vec![0xa5; len]).unwrap();
         for first in [0, k - 1, k, 3 * k, u32::MAX - 15] {
             let indices: Vec<u32> = (first..=first.saturating_add(15)).take(16).collect();
             let expected = encode(&code, &indices, &originals);

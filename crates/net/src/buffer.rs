@@ -1,60 +1,113 @@
-//! Memory for payloads: the one place where it is taken.
+//! Memory for payloads and blocks: the one place where it is taken.
 //!
 //! A receiver allocates and frees a large buffer for every slice; the system's allocator answers that by giving
 //! pages back and faulting them in again, which costs as much as receiving does (measured on loopback: 3.7 to 5.5
-//! against 7.0 GB per CPU-second). So each thread remembers its last buffers by an empty handle to their tail:
-//! once that handle is the only one left, the receiver is done with the buffer and it is used again.
+//! against 7.0 GB per CPU-second), and in a virtual machine whose host takes free pages back several times as much:
+//! 0.5 to 1 GB/s. So the process remembers its buffers by an empty handle to their tail: once that handle is the
+//! only one left, whoever had the buffer is done with it and it is used again.
 //!
-//! Invariants: a buffer is handed out only while nobody else can see its bytes; a thread retains at most
-//! [`KEPT_MAX`] buffers of each size, 28 MiB in all.
+//! Invariants: a buffer is handed out only while nobody else can see its bytes; what is remembered takes at most
+//! [`KEPT_BYTES`], or what [`keep_buffers`] asked for since the last [`release_buffers`].
 
 use bytes::BytesMut;
-use std::{cell::RefCell, collections::VecDeque};
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard},
+};
 
 #[cfg(test)]
 mod tests;
 
-/// Sizes of buffers that are kept; smaller payloads are the allocator's business, it does them well.
-const SIZES: [usize; 3] = [64 << 10, 128 << 10, 256 << 10];
-/// Payloads below this are not worth a kept buffer.
+/// Sizes of buffers that are kept, up to the largest block; smaller ones are the allocator's business, it does them
+/// well.
+const SIZES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
+/// Buffers below this are not worth keeping.
 const SMALL_BYTES: usize = 16 << 10;
-/// Buffers kept of each size. 64: four streams' windows of 16 slices; what exceeds it is allocated afresh. More were
-/// tried (a whole segment's): reads gained nothing that could be told from noise, and a put after them had to be
-/// given untouched memory.
-const KEPT_MAX: usize = 64;
+/// Kept without being asked to: a storage server's streams need their windows, eight of sixteen slices here.
+const KEPT_BYTES: usize = 32 << 20;
 /// Kept buffers looked at before a fresh one is made: they come free about in the order they were used.
 const LOOKED_AT: usize = 4;
 
-thread_local! {
-    static KEPT: RefCell<[VecDeque<BytesMut>; 3]> = RefCell::default();
+static KEPT: Mutex<Kept> =
+    Mutex::new(Kept { shelves: [const { VecDeque::new() }; SIZES.len()], bytes: 0, bytes_max: KEPT_BYTES });
+
+/// Tails of buffers, by size; the one handed out longest ago first.
+struct Kept {
+    shelves: [VecDeque<BytesMut>; SIZES.len()],
+    bytes: usize,
+    bytes_max: usize,
 }
 
-/// An empty buffer with room for a payload of `len` bytes; it may have more.
+/// An empty buffer with room for `len` bytes; it may have more.
 pub fn payload_buffer(len: usize) -> BytesMut {
     let class = SIZES.iter().position(|&size| len <= size);
     match class {
-        Some(class) if len >= SMALL_BYTES => {
-            KEPT.with_borrow_mut(|kept| reuse(&mut kept[class], SIZES[class]))
-        }
+        Some(class) if len >= SMALL_BYTES => kept().take(class),
         _ => BytesMut::with_capacity(len),
     }
 }
 
-fn reuse(kept: &mut VecDeque<BytesMut>, size: usize) -> BytesMut {
-    for _ in 0..kept.len().min(LOOKED_AT) {
-        let Some(mut tail) = kept.pop_front() else { break };
-        // The tail is one byte; only the whole buffer has this much room.
-        if tail.try_reclaim(size + 1) {
-            return keep(tail, kept, size);
-        }
-        kept.push_back(tail);
-    }
-    let fresh = BytesMut::with_capacity(size + 1);
-    if kept.len() < KEPT_MAX { keep(fresh, kept, size) } else { fresh }
+/// A buffer of `len` zero bytes.
+pub fn zeroed_buffer(len: usize) -> BytesMut {
+    let mut buffer = payload_buffer(len);
+    buffer.resize(len, 0);
+    buffer
 }
 
-/// Splits off the tail that remembers the buffer.
-fn keep(mut buffer: BytesMut, kept: &mut VecDeque<BytesMut>, size: usize) -> BytesMut {
-    kept.push_back(buffer.split_off(size));
-    buffer
+/// Buffers of up to so many bytes in all stay with the process when they are dropped.
+pub fn keep_buffers(bytes: usize) {
+    let mut kept = kept();
+    kept.bytes_max = kept.bytes_max.max(bytes);
+}
+
+/// Gives back what nobody uses, and keeps little from now on.
+pub fn release_buffers() {
+    let mut kept = kept();
+    kept.bytes_max = KEPT_BYTES;
+    kept.bytes = 0;
+    kept.shelves = Default::default();
+}
+
+fn kept() -> MutexGuard<'static, Kept> {
+    KEPT.lock().expect("never poisoned: no panic while held")
+}
+
+impl Kept {
+    fn take(&mut self, class: usize) -> BytesMut {
+        let size = SIZES[class];
+        if let Some(free) = self.free(class) {
+            return self.keep(class, free);
+        }
+        let fresh = BytesMut::with_capacity(size + 1);
+        // Buffers of a size that is not asked for any more make room.
+        while self.bytes + size > self.bytes_max {
+            let others = (0..SIZES.len()).filter(|&other| other != class);
+            let Some(other) = others.into_iter().find(|&other| self.free(other).is_some()) else {
+                return fresh;
+            };
+            self.bytes -= SIZES[other];
+        }
+        self.bytes += size;
+        self.keep(class, fresh)
+    }
+
+    /// Takes a buffer of which nobody holds a part out of its shelf; the caller sees to `bytes`.
+    fn free(&mut self, class: usize) -> Option<BytesMut> {
+        let shelf = &mut self.shelves[class];
+        for _ in 0..shelf.len().min(LOOKED_AT) {
+            let mut tail = shelf.pop_front()?;
+            // The tail is one byte; only the whole buffer has this much room.
+            if tail.try_reclaim(SIZES[class] + 1) {
+                return Some(tail);
+            }
+            shelf.push_back(tail);
+        }
+        None
+    }
+
+    /// Splits off the tail that remembers the buffer.
+    fn keep(&mut self, class: usize, mut buffer: BytesMut) -> BytesMut {
+        self.shelves[class].push_back(buffer.split_off(SIZES[class]));
+        buffer
+    }
 }

@@ -34,7 +34,7 @@ mod shared;
 mod stream;
 mod writer;
 
-pub use buffer::payload_buffer;
+pub use buffer::{keep_buffers, payload_buffer, release_buffers, zeroed_buffer};
 pub use connection::{Connection, Incoming, Open, Opened};
 pub use counters::Counters;
 pub use error::{CallError, ConnectError, Lost, Violation};

@@ -79,7 +79,7 @@ pub fn mul_acc_at(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
 
 /// c, c x, c x^2, .. c x^7.
 #[inline]
-fn powers(c: u8) -> [u8; 8] {
+pub(super) fn powers(c: u8) -> [u8; 8] {
     core::array::from_fn(|bit| mul(c, 1 << bit))
 }
 
@@ -96,14 +96,14 @@ fn product(byte: u8, powers: &[u8; 8]) -> u8 {
 }
 
 #[inline(always)]
-fn mul_acc_body(dst: &mut [u8], src: &[u8], powers: [u8; 8]) {
+pub(super) fn mul_acc_body(dst: &mut [u8], src: &[u8], powers: [u8; 8]) {
     for (out, byte) in dst.iter_mut().zip(src) {
         *out ^= product(*byte, &powers);
     }
 }
 
 #[inline(always)]
-fn scale_body(dst: &mut [u8], powers: [u8; 8]) {
+pub(super) fn scale_body(dst: &mut [u8], powers: [u8; 8]) {
     for out in dst.iter_mut() {
         *out = product(*out, &powers);
     }

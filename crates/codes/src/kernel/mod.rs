@@ -1,21 +1,22 @@
-//! The byte loops everything else is built from: [`xor`] and [`gf256`].
+//! The byte loops everything else is built from: [`xor`], [`gf256`], and `sums`, which runs whole programs of them.
 //!
-//! One portable body each, compiled once more for wider registers and chosen at run time. This folder is
-//! the only place in the crate with `unsafe`: the calls into those wider copies, each behind the check that
-//! the processor has them. Every tier is tested against a naive twin. Leaves out hand-written intrinsics.
+//! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
+//! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them, and
+//! the raw slots of `sums`. Every tier is tested against a naive twin.
 
 pub mod bits;
 pub mod gf256;
+pub(crate) mod sums;
 pub mod xor;
 
 /// Instruction sets a kernel's portable body is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// What the target guarantees.
     Portable,
     /// 256-bit integer registers.
     Avx2,
-    /// 512-bit registers with byte operations (F and BW).
+    /// 512-bit registers with byte operations (F, BW and VL).
     Avx512,
 }
 
@@ -27,6 +28,7 @@ impl Tier {
         {
             if std::arch::is_x86_feature_detected!("avx512f")
                 && std::arch::is_x86_feature_detected!("avx512bw")
+                && std::arch::is_x86_feature_detected!("avx512vl")
             {
                 return Tier::Avx512;
             }
@@ -35,6 +37,13 @@ impl Tier {
             }
         }
         Tier::Portable
+    }
+
+    /// This tier, or the widest one this processor has where that is narrower.
+    #[inline]
+    fn supported(self) -> Tier {
+        let widest = Tier::detect();
+        if widest < self { widest } else { self }
     }
 
     /// All tiers this processor can run, narrowest first; tests force each.
@@ -64,19 +73,14 @@ macro_rules! tiered {
                 fn avx512 $(<$($generic)*>)? ($($arg: $ty),*) $(-> $ret)? {
                     $body $(::<$($use_generic)*>)? ($($arg),*)
                 }
-                if tier != $crate::kernel::Tier::Portable {
-                    if tier == $crate::kernel::Tier::Avx512
-                        && std::arch::is_x86_feature_detected!("avx512f")
-                        && std::arch::is_x86_feature_detected!("avx512bw")
-                        && std::arch::is_x86_feature_detected!("avx512vl")
-                    {
-                        // SAFETY: the three features were just found on this processor.
+                match tier.supported() {
+                    $crate::kernel::Tier::Avx512 => {
+                        // SAFETY: `supported` gives only tiers whose instructions this processor has.
                         return unsafe { avx512 $(::<$($use_generic)*>)? ($($arg),*) };
                     }
-                    if std::arch::is_x86_feature_detected!("avx2") {
-                        // SAFETY: AVX2 was just found on this processor.
-                        return unsafe { avx2 $(::<$($use_generic)*>)? ($($arg),*) };
-                    }
+                    // SAFETY: as above.
+                    $crate::kernel::Tier::Avx2 => return unsafe { avx2 $(::<$($use_generic)*>)? ($($arg),*) },
+                    $crate::kernel::Tier::Portable => {}
                 }
             }
             let _ = tier;

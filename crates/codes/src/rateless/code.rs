@@ -211,7 +211,7 @@ impl Code {
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
-        Encoder::new(self).encode(indices, originals, out)
+        Encoder::<Vec<u8>>::new(self).encode(indices, originals, out)
     }
 
     /// An encoder over this code, which can keep the parity columns between calls.

@@ -16,7 +16,7 @@
 use super::code::{Code, Entry};
 use super::plan::{Rows, plan};
 use super::rank::{Push, RankTracker};
-use crate::kernel::xor;
+use crate::kernel::{Tier, xor};
 
 /// Constraint sums are kept when they take at most this: a segment of 256 MiB still folds, and a reader stays within
 /// its segment, its windows and 64 MiB.
@@ -55,7 +55,7 @@ pub struct Decoder<B> {
     /// Rows of the kept blocks, then those of the parity columns' constraints; less what was folded.
     rows: Rows,
     /// Payload of the constraint rows that were folded, the first ones.
-    sums: Vec<Vec<u8>>,
+    sums: Vec<B>,
     /// The kept block that is each original.
     original: Vec<Option<u32>>,
     originals_here: u32,
@@ -110,8 +110,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     }
 
     /// Does one piece of work (a few sums over one block) that shortens [`Decoder::solve`], for a caller with nothing
-    /// else to do; `false` when there is none now.
-    pub fn advance(&mut self) -> bool {
+    /// else to do; `false` when there is none now. `zeroed` gives memory for a sum: so many zero bytes.
+    pub fn advance(&mut self, zeroed: impl FnOnce(usize) -> B) -> bool {
         let parities = self.code.parity_count();
         if !self.folds || self.tracker.rank() < self.code.k() / 2 {
             return false;
@@ -129,16 +129,15 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         let next = self.next_fold;
         self.next_fold += 1;
         let mut row = self.rows.constraint(next).to_vec();
-        let mut sum = match self.sums.get_mut(next) {
-            Some(sum) => std::mem::take(sum),
-            None => {
-                self.sums.push(Vec::new());
-                vec![0; self.block_len]
-            }
-        };
-        self.fold(&mut row, &mut sum);
+        // Taken out while the other blocks are read.
+        let mut sum =
+            if next < self.sums.len() { self.sums.swap_remove(next) } else { zeroed(self.block_len) };
+        assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
+        self.fold(&mut row, sum.as_mut());
         self.rows.fold_constraint(next, row);
-        self.sums[next] = sum;
+        self.sums.push(sum);
+        let last = self.sums.len() - 1;
+        self.sums.swap(next, last);
         true
     }
 
@@ -187,7 +186,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             plan(&self.code, &self.rows, self.sums.len()).expect("rank is full, so the rows can be solved");
         if !plan.program.is_empty() {
             let blocks = self.blocks.iter_mut().map(AsMut::as_mut);
-            let slots = blocks.chain(self.sums.iter_mut().map(Vec::as_mut_slice)).collect();
+            let slots = blocks.chain(self.sums.iter_mut().map(AsMut::as_mut)).collect();
             run(&plan.program, slots, self.block_len, threads);
         }
         let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
@@ -207,6 +206,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
 const STRETCH_ALIGN: usize = 4096;
 
 fn run(program: &super::program::Program, mut rest: Vec<&mut [u8]>, block_len: usize, threads: usize) {
+    let tier = Tier::detect();
     let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
     std::thread::scope(|scope| {
         let mut left = block_len;
@@ -217,9 +217,9 @@ fn run(program: &super::program::Program, mut rest: Vec<&mut [u8]>, block_len: u
                 parts.push(part);
                 *block = tail;
             }
-            scope.spawn(move || program.run(&[], &mut parts));
+            scope.spawn(move || program.run(tier, &[], &mut parts));
             left -= stretch;
         }
-        program.run(&[], &mut rest);
+        program.run(tier, &[], &mut rest);
     });
 }

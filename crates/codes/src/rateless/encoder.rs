@@ -7,6 +7,7 @@
 
 use super::code::{Code, Entry};
 use super::program::{Builder, Program, Source};
+use crate::kernel::Tier;
 
 /// Why blocks could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,34 +48,43 @@ pub enum EncodeError {
 
 /// Makes blocks of one [`Code`]; keeps the parity columns once [`Encoder::prepare`]d.
 #[derive(Clone)]
-pub struct Encoder {
+pub struct Encoder<B = Vec<u8>> {
     code: Code,
-    /// Payload of the parity columns, one after another, and the block length it is for.
-    prepared: Option<(Vec<u8>, usize)>,
+    /// Payload of the parity columns, in buffers of type `B`.
+    prepared: Option<Vec<B>>,
 }
 
-impl Encoder {
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     /// An encoder that keeps nothing yet.
     pub fn new(code: &Code) -> Self {
         Self { code: code.clone(), prepared: None }
     }
 
-    /// Sums the parity columns of `originals` and keeps them for [`Encoder::encode_run`]; K/4 blocks of memory.
-    /// To be called again whenever the originals change.
-    pub fn prepare(&mut self, originals: &[&[u8]]) -> Result<(), EncodeError> {
+    /// Sums the parity columns of `originals` and keeps them for [`Encoder::encode_run`]; K/4 blocks of memory, which
+    /// `memory` gives: so many bytes each time, whatever they hold. To be called again whenever the originals change.
+    ///
+    /// # Panics
+    /// When `memory` gives another length than it was asked for.
+    pub fn prepare(
+        &mut self,
+        originals: &[&[u8]],
+        mut memory: impl FnMut(usize) -> B,
+    ) -> Result<(), EncodeError> {
         self.prepared = None;
         let block_len = self.check(originals)?;
         let parities = self.code.parity_count();
-        let mut payload = vec![0; parities * block_len];
-        if block_len > 0 && parities > 0 {
-            let mut blocks: Vec<&mut [u8]> = payload.chunks_exact_mut(block_len).collect();
-            let mut builder = Builder::new(originals.len(), parities);
-            for parity in 0..parities {
-                builder.op((originals.len() + parity) as u32, 0, self.members(parity));
-            }
-            builder.finish().run(originals, &mut blocks);
+        let mut columns: Vec<B> = (0..parities).map(|_| memory(block_len)).collect();
+        assert!(
+            columns.iter().all(|column| column.as_ref().len() == block_len),
+            "memory of a block's length"
+        );
+        let mut builder = Builder::new(originals.len(), parities);
+        for parity in 0..parities {
+            builder.op((originals.len() + parity) as u32, 0, self.members(parity));
         }
-        self.prepared = Some((payload, block_len));
+        let mut blocks: Vec<&mut [u8]> = columns.iter_mut().map(AsMut::as_mut).collect();
+        builder.finish().run(Tier::detect(), originals, &mut blocks);
+        self.prepared = Some(columns);
         Ok(())
     }
 
@@ -107,12 +117,12 @@ impl Encoder {
             return Err(EncodeError::BlockLength { given: wrong.len(), expected });
         }
         match &self.prepared {
-            Some((payload, len)) if *len == expected && expected > 0 => {
+            Some(columns) if columns.iter().all(|column| column.as_ref().len() == expected) => {
                 let mut inputs = originals.to_vec();
-                inputs.extend(payload.chunks_exact(expected));
-                self.program(indices, true).run(&inputs, out);
+                inputs.extend(columns.iter().map(AsRef::as_ref));
+                self.program(indices, true).run(Tier::detect(), &inputs, out);
             }
-            _ => self.program(indices, false).run(originals, out),
+            _ => self.program(indices, false).run(Tier::detect(), originals, out),
         }
         Ok(())
     }

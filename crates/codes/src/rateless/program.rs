@@ -1,36 +1,16 @@
-//! A straight-line program of sums over block-sized slots, run strip by strip so that what is reused stays in the
-//! cache (1.5 to 1.8 times whole blocks; findings §1).
-//!
-//! ```text
-//!   slots   [ inputs, read only | blocks, read and written | scratch, one strip each ]
-//!   op      dst = scale * dst + sum of coefficient * source
-//! ```
+//! Writes a straight-line program of sums over block-sized slots, which the kernel runs strip by strip
+//! ([`Program`]; 1.5 to 1.8 times whole blocks, findings §1).
 //!
 //! Invariants: an op's destination is no input and none of its sources; a scratch slot is set (scale 0) before it
 //! is read. [`Builder::finish`] lets scratch slots whose values are no longer needed be used again.
 
-use crate::kernel::{Tier, gf256, xor};
-
-/// Bytes of every slot worked on at once: measured, see `examples/measure.rs`.
-pub(crate) const STRIP: usize = 4096;
-
-pub(crate) type Slot = u32;
+use crate::kernel::sums::Op;
+pub(crate) use crate::kernel::sums::{Slot, Steps as Program};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     pub(crate) slot: Slot,
     pub(crate) coefficient: u8,
-}
-
-#[derive(Clone, Debug)]
-struct Op {
-    dst: Slot,
-    /// 0 sets, 1 adds.
-    scale: u8,
-    /// Sources `start..ones` have coefficient one, `ones..end` others.
-    start: u32,
-    ones: u32,
-    end: u32,
 }
 
 /// Collects ops; scratch slots are virtual, as many as one likes.
@@ -109,131 +89,9 @@ impl Builder {
             }
             free.append(&mut ended);
         }
-        Program {
-            inputs: self.inputs,
-            blocks: self.blocks,
-            scratch: count,
-            ops: self.ops,
-            sources: self.sources,
-        }
-    }
-}
-
-/// See the module.
-#[derive(Clone, Debug)]
-pub(crate) struct Program {
-    inputs: u32,
-    blocks: u32,
-    scratch: u32,
-    ops: Vec<Op>,
-    sources: Vec<Source>,
-}
-
-impl Program {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ops.is_empty()
-    }
-
-    /// Runs over `blocks`, all of one length, with inputs of at least that length.
-    pub(crate) fn run(&self, inputs: &[&[u8]], blocks: &mut [&mut [u8]]) {
-        assert_eq!(
-            (inputs.len(), blocks.len()),
-            (self.inputs as usize, self.blocks as usize),
-            "slots of the program"
-        );
-        let len = blocks.first().map_or(0, |block| block.len());
-        if len == 0 || self.ops.is_empty() {
-            return;
-        }
-        let tier = Tier::detect();
-        let strip = STRIP.min(len);
-        let mut memory = vec![0; self.scratch as usize * strip];
-        let mut scratch: Vec<&mut [u8]> = memory.chunks_exact_mut(strip).collect();
-        for start in (0..len).step_by(strip) {
-            let part = strip.min(len - start);
-            for op in &self.ops {
-                self.step(tier, op, inputs, blocks, &mut scratch, start, part);
-            }
-        }
-    }
-
-    #[inline]
-    fn step(
-        &self,
-        tier: Tier,
-        op: &Op,
-        inputs: &[&[u8]],
-        blocks: &mut [&mut [u8]],
-        scratch: &mut [&mut [u8]],
-        start: usize,
-        part: usize,
-    ) {
-        let blocks_at = self.inputs as usize;
-        let scratch_at = blocks_at + self.blocks as usize;
-        let strip = start..start + part;
-        // The destination is taken out while it is written, so that the others can be read.
-        if let Some(place) = (op.dst as usize).checked_sub(scratch_at) {
-            let whole = std::mem::take(&mut scratch[place]);
-            self.apply(tier, op, &mut whole[..part], &View { inputs, blocks, scratch, strip });
-            scratch[place] = whole;
-        } else {
-            let place = op.dst as usize - blocks_at;
-            let whole = std::mem::take(&mut blocks[place]);
-            self.apply(tier, op, &mut whole[strip.clone()], &View { inputs, blocks, scratch, strip });
-            blocks[place] = whole;
-        }
-    }
-
-    #[inline]
-    fn apply(&self, tier: Tier, op: &Op, dst: &mut [u8], view: &View<'_>) {
-        if op.scale > 1 {
-            gf256::scale(dst, op.scale);
-        }
-        let mut set = op.scale == 0;
-        for group in self.sources[op.start as usize..op.ones as usize].chunks(xor::FUSED_MAX) {
-            let mut views = [&[][..]; xor::FUSED_MAX];
-            for (place, source) in views.iter_mut().zip(group) {
-                *place = view.of(source.slot as usize);
-            }
-            xor::fused(tier, dst, &views[..group.len()], set);
-            set = false;
-        }
-        if set {
-            dst.fill(0);
-        }
-        for source in &self.sources[op.ones as usize..op.end as usize] {
-            gf256::mul_acc_at(tier, dst, view.of(source.slot as usize), source.coefficient);
-        }
-    }
-
-    /// Slices read per run over one block length: for measurements.
-    pub(crate) fn reads(&self) -> usize {
-        self.sources.len()
-    }
-
-    /// Scratch slots, one strip each.
-    pub(crate) fn scratch(&self) -> usize {
-        self.scratch as usize
-    }
-}
-
-/// One strip of every slot but the destination.
-struct View<'a> {
-    inputs: &'a [&'a [u8]],
-    blocks: &'a [&'a mut [u8]],
-    scratch: &'a [&'a mut [u8]],
-    strip: std::ops::Range<usize>,
-}
-
-impl View<'_> {
-    #[inline]
-    fn of(&self, slot: usize) -> &[u8] {
-        let Some(block) = slot.checked_sub(self.inputs.len()) else {
-            return &self.inputs[slot][self.strip.clone()];
-        };
-        match block.checked_sub(self.blocks.len()) {
-            None => &self.blocks[block][self.strip.clone()],
-            Some(place) => &self.scratch[place][..self.strip.len()],
-        }
+        let (slots, coefficients) =
+            self.sources.iter().map(|source| (source.slot, source.coefficient)).unzip();
+        let counts = [self.inputs, self.blocks, count].map(|count| count as usize);
+        Program::new(counts, self.ops, slots, coefficients)
     }
 }
