@@ -93,6 +93,9 @@ pub(crate) struct Up {
     /// Bytes each device may use, for instance `20GiB`
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) capacity: Option<u64>,
+    /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
+    #[arg(long, requires = "capacity")]
+    pub(crate) thick: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -130,6 +133,9 @@ pub(crate) struct Node {
     /// Bytes each new device may use, for instance `20GiB`; nine tenths of what its filesystem has free when absent
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) capacity: Option<u64>,
+    /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
+    #[arg(long, requires = "capacity")]
+    pub(crate) thick: bool,
     /// Seconds between two sweeps for what dead writers left
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) sweep: u32,

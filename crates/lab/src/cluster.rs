@@ -39,6 +39,9 @@ pub struct Shape {
     pub emulate: Option<String>,
     /// Bytes each device may use.
     pub capacity_bytes: Option<u64>,
+    /// Whether that is taken from the filesystem at once.
+    #[serde(default)]
+    pub thick: bool,
     /// Where the metadata server listens.
     pub listen: String,
     /// Seconds a put may be silent.
@@ -55,6 +58,7 @@ impl Default for Shape {
             devices: 2,
             emulate: None,
             capacity_bytes: None,
+            thick: false,
             listen: "127.0.0.1:0".to_owned(),
             lease_s: 60,
             sweep_s: 30,
@@ -279,6 +283,9 @@ impl Launch {
         }
         if let Some(capacity) = shape.capacity_bytes {
             command.args(["--capacity", &capacity.to_string()]);
+            if shape.thick {
+                command.arg("--thick");
+            }
         }
         command.arg("--dir").args((0..shape.devices).map(|device| device_dir(dir, node, device)));
         Self::spawn(&format!("node-{node:02}"), dir, command)

@@ -47,25 +47,37 @@ pub fn show(name: &str, report: &Report) -> String {
     }
 }
 
-/// A directory in memory where the machine has one with `room_bytes` free, else on disk; removed when dropped.
-fn scratch_dir(room_bytes: u64) -> Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("steadfast-");
-    let memory = Path::new("/dev/shm");
-    let room = rustix::fs::statvfs(memory).is_ok_and(|space| space.f_bavail * space.f_frsize >= room_bytes);
-    if room && let Ok(dir) = builder.tempdir_in(memory) {
-        return Ok(dir);
-    }
-    builder.tempdir().context("cannot make a temporary directory")
+/// A directory removed when dropped.
+struct Scratch {
+    dir: tempfile::TempDir,
+    in_memory: bool,
 }
 
-/// Touches `bytes` of memory once (half of what is free at most) and gives them back. A virtual machine's memory is
-/// slow (about 0.5 GB/s) the first time it is touched, whoever does it; untouched, that would be measured instead of
-/// the disks.
-fn pretouch_memory(bytes: u64) {
-    const PIECE: u64 = 64 << 20;
-    let free = rustix::system::sysinfo().freeram;
-    let pieces = bytes.min(free as u64 / 2) / PIECE;
-    let touched: Vec<Vec<u8>> = (0..pieces).map(|_| vec![1; PIECE as usize]).collect();
-    drop(core::hint::black_box(touched));
+impl Scratch {
+    /// In memory where the machine has `room_bytes` of it to spare, else on disk.
+    fn new(room_bytes: u64) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("steadfast-");
+        let memory = Path::new("/dev/shm");
+        let room =
+            rustix::fs::statvfs(memory).is_ok_and(|space| space.f_bavail * space.f_frsize >= room_bytes);
+        // What is not free is mostly cache; what is free and not taken serves the processes themselves.
+        let free = rustix::system::sysinfo().freeram as u64;
+        if room
+            && free / 4 * 3 >= room_bytes
+            && let Ok(dir) = builder.tempdir_in(memory)
+        {
+            return Ok(Self { dir, in_memory: true });
+        }
+        let dir = builder.tempdir().context("cannot make a temporary directory")?;
+        Ok(Self { dir, in_memory: false })
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn in_memory(&self) -> bool {
+        self.in_memory
+    }
 }

@@ -39,13 +39,15 @@ const CASES: [(&str, f64, Option<f64>, Option<f64>); 3] = [
 /// When the cluster cannot be run, an access fails or a byte comes back wrong.
 pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut report = Report::new(seed);
-    crate::pretouch_memory(2 << 30);
-    let scratch = crate::scratch_dir(4 << 30)?;
+    // The objects read, the one written, and what the writer pushes beyond.
+    let capacity: u64 = 512 << 20;
+    let scratch = crate::Scratch::new(capacity * DEVICES as u64)?;
     let shape = Shape {
         nodes: 6,
         devices: 1,
         emulate: Some("off".to_owned()),
-        capacity_bytes: Some(2 << 30),
+        capacity_bytes: Some(capacity),
+        thick: true,
         ..Shape::default()
     };
     let cluster = LocalCluster::start(program, scratch.path(), &shape)?;

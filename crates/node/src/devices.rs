@@ -194,6 +194,10 @@ fn format(
     };
     let id = DeviceId(identity::random_u128()?);
     let failed = |source| NodeError::Format { dir: dir.to_owned(), source };
+    if options.thick {
+        let filling = |source| NodeError::Fill { dir: dir.to_owned(), source };
+        space.fill().map_err(filling)?;
+    }
     Device::format(&space, FormatOptions::new(cluster, id)).map_err(failed)?;
     tracing::info!(device = %id, %cluster, dir = %dir.display(), bytes = capacity, "made a new device");
     open(space, options.emulate.is_some()).map_err(|source| NodeError::Device { dir: dir.to_owned(), source })

@@ -96,6 +96,14 @@ pub enum NodeError {
         /// Why.
         source: FormatError,
     },
+    /// A new device's space could not be taken whole.
+    #[error("{} cannot take its whole capacity: {source}; give a smaller --capacity, or do without --thick", dir.display())]
+    Fill {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        source: steadfast_disk::media::MediumError,
+    },
     /// A filesystem without room for a device.
     #[error("{} has {free_bytes} bytes free: too few for a device", dir.display())]
     NoRoom {

@@ -23,6 +23,8 @@ pub struct NodeOptions {
     /// Bytes of each new device; by default nine tenths of what is free on its filesystem, shared by the new
     /// devices on it.
     pub capacity_bytes: Option<u64>,
+    /// Takes the whole capacity of each new device from its filesystem at once, by writing zeros over it.
+    pub thick: bool,
     /// From one heartbeat to the next.
     pub heartbeat: Duration,
     /// When and what to sweep.
@@ -48,6 +50,7 @@ impl NodeOptions {
             site: String::new(),
             emulate: None,
             capacity_bytes: None,
+            thick: false,
             // A reader's planner sees a changed speed or a dead node within about a second.
             heartbeat: Duration::from_millis(500),
             // Garbage is rare and costs only space: once every ten minutes, and nothing younger than that.

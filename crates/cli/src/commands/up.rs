@@ -13,6 +13,7 @@ pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
         devices: arguments.devices,
         emulate: arguments.emulate,
         capacity_bytes: arguments.capacity,
+        thick: arguments.thick,
         listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
         ..Shape::default()
     };

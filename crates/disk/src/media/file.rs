@@ -124,6 +124,13 @@ impl FileMedium {
         })
     }
 
+    /// Writes zeros over the whole space, so that all of it is taken from the filesystem now and no write pays for
+    /// being the first (findings: an unwritten range doubles a flush; untouched memory of a virtual machine is ten
+    /// times as slow).
+    pub fn fill(&self) -> Result<(), MediumError> {
+        self.write_zeros(0..self.capacity)
+    }
+
     /// Whether the page cache is passed by.
     pub fn is_direct(&self) -> bool {
         self.direct

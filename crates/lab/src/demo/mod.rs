@@ -41,8 +41,6 @@ pub const SCHEMES: [(&str, &str); 3] = [
     ("rateless-lt", "rateless:code=lt,c=1,delta=0.5,redundancy=3,tolerate=2,devices=64"),
     ("rateless-b", "rateless:redundancy=3,tolerate=2,devices=64"),
 ];
-/// What devices, client and servers use together, for a file of 256 MiB.
-const PRETOUCHED_BYTES: u64 = 8 << 30;
 const IDEAL: &str = "any-k-ideal";
 /// The paper's bandwidths for 1 GiB from 64 such disks (dissertation §6.3.1), in MB/s.
 const PAPER_BANDWIDTH: [(&str, f64); 2] = [("stripe", 31.0), ("rateless-lt", 459.0)];
@@ -78,21 +76,24 @@ impl Demo {
             Some(path) => Original::file(path)?,
             None => Original::make(MADE_BYTES, self.seed),
         };
+        // A disk gets nine 64ths of the file in the three loads; the last write gives the fastest four shares more.
+        let capacity = (original.length() / 2).max(32 << 20);
+        let total = capacity * u64::from(NODES * DEVICES_PER_NODE);
         let scratch = match &self.keep {
             Some(_) => None,
-            None => Some(crate::scratch_dir(5 << 30)?),
+            None => Some(crate::Scratch::new(total)?),
         };
         let dir =
-            self.keep.as_deref().or(scratch.as_ref().map(tempfile::TempDir::path)).expect("one of the two");
-        say("touching memory once: a virtual machine's first touch would be timed instead of its disks");
-        crate::pretouch_memory(PRETOUCHED_BYTES);
+            self.keep.as_deref().or(scratch.as_ref().map(crate::Scratch::path)).expect("one of the two");
+        // A first write to memory, or to a file, would be timed instead of the emulated disks.
+        let thick = scratch.as_ref().is_some_and(crate::Scratch::in_memory);
         say(&format!("starting {NODES} storage servers of {DEVICES_PER_NODE} disks each"));
         let shape = Shape {
             nodes: NODES,
             devices: DEVICES_PER_NODE,
             emulate: Some("off".to_owned()),
-            // Three schemes and one more write, spread over the disks; the fastest disks take several shares.
-            capacity_bytes: Some((original.length() * 2).max(1 << 30)),
+            capacity_bytes: Some(if thick { capacity } else { 4 * capacity }),
+            thick,
             ..Shape::default()
         };
         let cluster = LocalCluster::start(&self.program, dir, &shape)?;
