@@ -272,17 +272,27 @@ impl Put<'_> {
             patience: self.client.options.patience,
             seed,
         };
-        let maker = Maker::new(name, self.begun.version, segment.geometry, &code, spec, originals);
+        let maker = Arc::new(Maker::new(name, self.begun.version, segment.geometry, &code, spec, originals));
         let writer = SegmentWriter {
             client: self.client,
-            maker: Arc::new(maker),
+            maker: Arc::clone(&maker),
             core: Writer::new(write, Time(0)),
             streams: Streams::new(),
             epoch: self.begun.epoch,
             intent: self.begun.intent,
             start: Instant::now(),
         };
-        let done = writer.run(&mut self.touched).await?;
+        // The columns are summed while originals are sent: waiting for them at the first repair block left every
+        // device idle for 25 of 230 ms (64 MiB on six devices).
+        let ahead = async {
+            maker.prepare_ahead().await;
+            core::future::pending().await
+        };
+        let done = tokio::select! {
+            biased;
+            done = writer.run(&mut self.touched) => done?,
+            never = ahead => never,
+        };
         let block_bytes = u64::from(segment.geometry.block_bytes);
         self.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
         self.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
@@ -511,6 +521,13 @@ impl Maker {
         let made = made.await.expect("encoding does not panic");
         drop(permit);
         made
+    }
+
+    /// Makes the encoder as soon as all originals are there.
+    async fn prepare_ahead(&self) {
+        if self.kind != CodeKind::Replicated && self.originals.wait_for(self.originals.count()).await {
+            self.encoder.get_or_init(|| self.prepare()).await;
+        }
     }
 
     /// An encoder, with the parity columns where they fit.
