@@ -139,7 +139,7 @@ impl Service {
             }
             NodeRequest::Status => Ok(NodeAnswer::Status(NodeStatus {
                 devices: self.devices.values().map(report::device).collect(),
-                streams: self.admission().streams(),
+                streams: self.admission().streams().saturating_sub(1),
                 resident_bytes: report::resident_bytes(),
             })),
             NodeRequest::Emulate { device, spec } => self.emulate(device, &spec),

@@ -66,6 +66,40 @@ fn a_stalled_disk_delays_neither_reads_nor_writes() {
     });
 }
 
+/// A stream that outlived its access would keep its part of a node's write budget: later puts would be refused.
+#[test]
+fn no_stream_outlives_its_access() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(8 << 20, seed);
+    block_on(async {
+        let client = bed.client().await;
+        let size = Some(original.len() as u64);
+        let nodes = client.registry().await.unwrap().nodes;
+        for access in 0..6 {
+            // Slow enough that streams are busy when the access ends; one of them is cancelled in a stall.
+            for (number, node) in nodes.iter().enumerate() {
+                let spec = if number == access { "stall" } else { "rate=100MB" };
+                client.emulate(node.record.devices[0].0, spec).await.unwrap();
+            }
+            let key = format!("object-{}", access % 2);
+            client.put("data", &key, Cursor::new(original.clone()), size).await.unwrap();
+            client.get("data", &key, None, std::io::sink()).await.unwrap();
+        }
+        for node in &nodes {
+            client.emulate(node.record.devices[0].0, "off").await.unwrap();
+        }
+        eventually("every stream ends", Duration::from_secs(10), async || {
+            let mut open = 0;
+            for node in &nodes {
+                open += client.node_status(&node.record.address).await.unwrap().streams;
+            }
+            open == 0
+        })
+        .await;
+    });
+}
+
 #[test]
 fn all_disks_stalled_is_an_error_with_names() {
     let seed = seed();

@@ -112,14 +112,14 @@ fn every_tier_runs_programs_like_the_naive_twin() {
             let fresh: Vec<Vec<u8>> = (0..12).map(|slot| bytes(slot + 50, len + offset)).collect();
             let mut naive = fresh.clone();
             for op in &ops {
-                for at in offset..len + offset {
+                let mut out = std::mem::take(&mut naive[op.dst as usize]);
+                for (at, byte) in out.iter_mut().enumerate().skip(offset) {
                     let range = op.start as usize..op.end as usize;
                     let terms = sources[range.clone()].iter().zip(&coefficients[range]);
-                    let own = naive_mul(op.scale, naive[op.dst as usize][at]);
-                    let sum =
-                        terms.fold(own, |sum, (slot, c)| sum ^ naive_mul(*c, naive[*slot as usize][at]));
-                    naive[op.dst as usize][at] = sum;
+                    let own = naive_mul(op.scale, *byte);
+                    *byte = terms.fold(own, |sum, (slot, c)| sum ^ naive_mul(*c, naive[*slot as usize][at]));
                 }
+                naive[op.dst as usize] = out;
             }
             for &tier in Tier::available() {
                 let mut memory = fresh.clone();

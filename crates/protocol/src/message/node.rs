@@ -160,7 +160,7 @@ pub struct ReadDone {
 pub struct NodeStatus {
     /// Its devices.
     pub devices: Vec<DeviceReport>,
-    /// Streams open now.
+    /// Streams open now, beside the one that asks.
     pub streams: u32,
     /// Resident memory of the process in bytes.
     pub resident_bytes: u64,
