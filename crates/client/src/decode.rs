@@ -20,6 +20,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// What became of what went in.
 pub(crate) enum Verified {
+    /// A slice of `bytes` was looked at: its device may send as much again. What arrives faster than it is looked at
+    /// waits in the sockets, not in memory.
+    Slice { device: DeviceId, index: BlockIndex, bytes: u32 },
     /// A whole intact block was taken; the decoder lacks at least `missing` now.
     Block { device: DeviceId, index: BlockIndex, missing: u32 },
     /// A block was damaged, out of order, or of another shape than the segment's.
@@ -115,7 +118,14 @@ impl Worker {
                 },
             };
             let verified = match job {
-                Job::Slice(device, slice, payload) => self.take(device, &slice, payload),
+                Job::Slice(device, slice, payload) => {
+                    let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
+                    let found = self.take(device, &slice, payload);
+                    if self.say.send(Verified::Slice { device, index: slice.index, bytes }).is_err() {
+                        return;
+                    }
+                    found
+                }
                 Job::Last(device, Event::Ended(answer)) => Some(Verified::Ended { device, answer }),
                 Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
                 Job::Last(..) => None,

@@ -215,11 +215,7 @@ impl<'a> SegmentReader<'a> {
         match event {
             None => self.core.handle(now, Input::Tick),
             Some((device, Event::Opened)) => self.core.handle(now, Input::Opened { device }),
-            Some((device, Event::Slice { slice, payload })) => {
-                let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
-                self.core.handle(now, Input::Slice { device, index: slice.index, bytes });
-                self.decoding.slice(device, slice, payload);
-            }
+            Some((device, Event::Slice { slice, payload })) => self.decoding.slice(device, slice, payload),
             Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => self.decoding.last(device, last),
             // A storage server confirms nothing to a reader and needs no credit from it.
             Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
@@ -230,6 +226,7 @@ impl<'a> SegmentReader<'a> {
     fn verified(&mut self, verified: Verified) {
         let now = self.now();
         let input = match verified {
+            Verified::Slice { device, index, bytes } => Input::Slice { device, index, bytes },
             Verified::Block { device, index, missing } => Input::Block { device, index, missing },
             Verified::Corrupt { device, index } => Input::Corrupt { device, index },
             Verified::Ended { device, answer } => {

@@ -25,8 +25,9 @@ const SIZES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 const SMALL_BYTES: usize = 16 << 10;
 /// Kept without being asked to: a storage server's streams need their windows, eight of sixteen slices here.
 const KEPT_BYTES: usize = 32 << 20;
-/// Kept buffers looked at before a fresh one is made: they come free about in the order they were used.
-const LOOKED_AT: usize = 4;
+/// Kept buffers looked at before a fresh one is made. They come free about in the order they were used, but a segment
+/// may hold a thousand of one size while a few dozen others come and go: looking at four found none of these.
+const LOOKED_AT: usize = 64;
 
 static KEPT: Mutex<Kept> =
     Mutex::new(Kept { shelves: [const { VecDeque::new() }; SIZES.len()], bytes: 0, bytes_max: KEPT_BYTES });

@@ -15,8 +15,15 @@
 
 use super::{Tier, gf256};
 
-/// Bytes of every slot worked on at once: 1,600 slots of it stay within a second-level cache of 1 to 2 MiB.
-pub(crate) const STRIP: usize = 1024;
+/// Bytes of every slot worked on at once where slots are read again and again: 1,600 slots of it stay within a
+/// second-level cache of 1 to 2 MiB.
+const STRIP_REUSED: usize = 1024;
+/// The same where most slots are read once: memory likes longer stretches.
+const STRIP_STREAMED: usize = 4096;
+/// Slots read side by side where they are streamed.
+const STREAMS: usize = 8;
+/// Reads of a slot from which it counts as read again and again.
+const REUSED_FROM: usize = 2;
 /// Ops between a block's prefetch and its use; measured flat from 4 to 32.
 const AHEAD: usize = 8;
 
@@ -44,6 +51,8 @@ pub(crate) struct Steps {
     sources: Vec<Slot>,
     /// One a source.
     coefficients: Vec<u8>,
+    /// Most slots are read more than once.
+    reused: bool,
     /// Inputs and blocks in the order of their first use in a strip, with the op that is.
     first_uses: Vec<(u32, Slot)>,
 }
@@ -77,7 +86,8 @@ impl Steps {
                 }
             }
         }
-        Self { inputs, blocks, scratch, ops, sources, coefficients, first_uses }
+        let reused = sources.len() >= REUSED_FROM * first_uses.len();
+        Self { inputs, blocks, scratch, ops, sources, coefficients, reused, first_uses }
     }
 
     /// Whether there is nothing to do.
@@ -109,22 +119,23 @@ impl Steps {
         if len == 0 || self.ops.is_empty() {
             return;
         }
-        let mut scratch = vec![0; self.scratch * STRIP];
+        let strip = if self.reused { STRIP_REUSED } else { STRIP_STREAMED };
+        let mut scratch = vec![0; self.scratch * strip];
         let inputs = inputs.iter().map(|input| input.as_ptr().cast_mut());
         let starts: Vec<*mut u8> = inputs.chain(blocks.iter_mut().map(|block| block.as_mut_ptr())).collect();
         let mut slots = starts.clone();
-        slots.extend(scratch.chunks_exact_mut(STRIP).map(<[u8]>::as_mut_ptr));
-        for start in (0..len).step_by(STRIP) {
+        slots.extend(scratch.chunks_exact_mut(strip).map(<[u8]>::as_mut_ptr));
+        for start in (0..len).step_by(strip) {
             for (slot, first) in slots.iter_mut().zip(&starts) {
                 *slot = first.wrapping_add(start);
             }
-            strip(tier, self, &slots, STRIP.min(len - start));
+            run_strip(tier, self, &slots, strip.min(len - start));
         }
     }
 }
 
 /// One strip of `len` bytes, at these addresses, through all ops.
-fn strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
+fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m256i, __m512i};
@@ -210,7 +221,9 @@ const HELD: usize = 8;
 
 #[inline(always)]
 fn strip_body<V: Vector>(steps: &Steps, slots: &[*mut u8], len: usize) {
-    let mut first_uses = steps.first_uses.iter().peekable();
+    // Memory's own prefetcher does better where long stretches are read once.
+    let prefetched = if steps.reused { &steps.first_uses[..] } else { &[] };
+    let mut first_uses = prefetched.iter().peekable();
     for (at, op) in steps.ops.iter().enumerate() {
         while let Some((_, slot)) = first_uses.next_if(|(first, _)| *first as usize <= at + AHEAD) {
             prefetch(slots[*slot as usize], len);
@@ -222,13 +235,15 @@ fn strip_body<V: Vector>(steps: &Steps, slots: &[*mut u8], len: usize) {
             gf256::scale_body(whole, gf256::powers(op.scale));
         }
         let ones = &steps.sources[op.start as usize..op.ones as usize];
-        if op.scale == 0 || !ones.is_empty() {
-            let (mut offset, set) = (0, op.scale == 0);
+        let (mut first, group) = (true, if steps.reused { ones.len() } else { STREAMS });
+        for ones in ones.chunks(group.max(1)).chain(ones.is_empty().then_some(ones)) {
+            let (mut offset, set) = (0, op.scale == 0 && first);
+            first = false;
             // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the slot numbers and that
             // `dst` is none of the sources; each call stays within `len`. The tier's function runs this body.
             unsafe {
                 let wide = HELD * size_of::<V>();
-                while offset + wide <= len {
+                while steps.reused && offset + wide <= len {
                     sum::<V, HELD>(dst, slots, ones, offset, set);
                     offset += wide;
                 }
