@@ -19,7 +19,7 @@ use steadfast_protocol::{
 
 /// How long cancelled streams may take to say what they moved before they are left out of the count. It delays
 /// nobody's bytes: they have been handed over before.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// What a get took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

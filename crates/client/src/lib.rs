@@ -11,6 +11,7 @@
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
 //! | `put` | a segment write: source, encoder, cores, commit, seal |
+//! | `tidy` | seals and deletions, behind the answer |
 
 mod decode;
 mod error;
@@ -20,6 +21,7 @@ mod metadata;
 mod put;
 mod source;
 mod stream;
+mod tidy;
 
 pub use error::{ClientError, GetError, PutError};
 pub use get::GetReport;
@@ -28,13 +30,13 @@ pub use steadfast_protocol::read::RequestRule;
 
 use metadata::Metadata;
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
-use steadfast_net::{Open, Pool};
+use steadfast_net::Pool;
 use steadfast_protocol::{
     DeviceId, Epoch,
     layout::SegmentLayout,
     message::{
-        self, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord,
-        Priority, Query, Registry, Role, VERSION,
+        BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query,
+        Registry, Role, VERSION,
     },
     policy::Policy,
 };
@@ -77,6 +79,7 @@ pub struct Client {
     options: Options,
     seed: u64,
     memory: memory::Memory,
+    tidying: tidy::Tidying,
     /// The last registry seen; refreshed by every put and when a device is missing.
     registry: Mutex<Registry>,
 }
@@ -102,8 +105,8 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let (memory, registry) = Default::default();
-        let client = Self { metadata, pool, options, seed, memory, registry };
+        let (memory, tidying, registry) = Default::default();
+        let client = Self { metadata, pool, options, seed, memory, tidying, registry };
         client.registry().await?;
         Ok(client)
     }
@@ -166,7 +169,7 @@ impl Client {
     pub async fn remove(&self, bucket: &str, key: &str) -> Result<(), ClientError> {
         match self.metadata.change(Change::Remove { bucket: bucket.to_owned(), key: key.to_owned() }).await? {
             MetaAnswer::Removed { segments } => {
-                self.delete_segments(&segments).await;
+                self.delete_segments(&segments);
                 Ok(())
             }
             other => Err(unexpected("Removed", &other)),
@@ -234,17 +237,14 @@ impl Client {
         request: &NodeRequest,
         epoch: Epoch,
     ) -> Result<NodeAnswer, ClientError> {
-        let failed = |cause: String| ClientError::Node { address: address.to_owned(), cause };
-        let connection = self.pool.connection(address).await.map_err(|error| failed(error.to_string()))?;
-        let open = Open {
-            body: message::encode(request),
-            priority: Priority::Control,
-            epoch,
-            deadline: Some(NODE_ANSWERS_WITHIN),
-            credit: 0,
-        };
-        let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
-        message::decode(&body).map_err(|error| failed(error.to_string()))
+        tidy::ask(&self.pool, address, request, epoch).await
+    }
+
+    /// Waits until what finished accesses left behind (blocks beyond a layout, replaced versions) was freed, half a
+    /// second at most. An access itself does not wait for it, and without it the servers' sweeps free the same: call
+    /// this before a short-lived process ends.
+    pub async fn tidy(&self) {
+        self.tidying.settled(TIDY).await;
     }
 
     /// Where a device's server listens, as last seen.
@@ -263,9 +263,8 @@ impl Client {
     }
 }
 
-/// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
-/// middle of a long request answers control requests from its server, not from its queue.
-const NODE_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// What a person at a terminal does not notice much; a device that stalls is left to its server's sweep.
+const TIDY: Duration = Duration::from_millis(500);
 
 fn unexpected(wanted: &str, got: &MetaAnswer) -> ClientError {
     let got = format!("{got:?}");

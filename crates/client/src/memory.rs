@@ -8,8 +8,8 @@ use steadfast_net::{keep_buffers, release_buffers};
 
 /// Accesses to less than this are not worth keeping memory for.
 const LARGE_BYTES: u64 = 16 << 20;
-/// Kept beside a segment: what a decoder or an encoder may sum, and windows.
-const BESIDE_BYTES: usize = 96 << 20;
+/// Kept beside a segment: what a decoder or an encoder may sum (64 MiB), and the windows of 64 streams.
+const BESIDE_BYTES: usize = 160 << 20;
 /// How long buffers outlive the last large access. Picked by eye: an application that reads on comes back within
 /// it, and one that is done should not hold a segment's memory.
 const KEPT_FOR: Duration = Duration::from_secs(10);

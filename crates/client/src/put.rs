@@ -32,8 +32,8 @@ use tokio::sync::{OnceCell, Semaphore};
 const PARITY_BYTES_MAX: u64 = 64 << 20;
 /// Runs encoded at once: their blocks are memory, and two keep both cores of a small machine busy.
 const ENCODERS: usize = 2;
-/// How long the seals of a committed put are waited for; the sweep makes good what is late.
-const SEAL: Duration = Duration::from_secs(2);
+/// How long a put that failed tries to say so; its lease makes good what is late.
+const GIVE_UP: Duration = Duration::from_secs(2);
 
 /// What a put took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -89,46 +89,39 @@ impl Client {
         match stored {
             Ok(replaced) => {
                 put.report.latency = start.elapsed();
-                // The put is acknowledged; what is left is tidying that the sweep would do as well.
-                let seal = async { tokio::join!(put.seal(), self.delete_segments(&replaced)) };
-                let _ = tokio::time::timeout(SEAL, seal).await;
+                put.seal();
+                self.delete_segments(&replaced);
                 Ok(put.report)
             }
             Err(error) => {
-                let _ = tokio::time::timeout(SEAL, put.give_up(&error)).await;
+                let _ = tokio::time::timeout(GIVE_UP, put.give_up(&error)).await;
                 Err(error)
             }
         }
     }
 
-    /// Frees segments on every device that can be reached.
-    pub(crate) async fn delete_segments(&self, layouts: &[SegmentLayout]) {
+    /// Frees segments on every device that can be reached, behind the answer.
+    pub(crate) fn delete_segments(&self, layouts: &[SegmentLayout]) {
         let requests = layouts.iter().flat_map(|layout| {
             let SegmentLayout { segment, epoch, .. } = *layout;
             layout.holders.iter().map(move |holder| (holder.device, segment, epoch))
         });
-        self.delete(requests).await;
+        self.delete(requests);
     }
 
-    async fn delete(&self, blocks: impl IntoIterator<Item = (DeviceId, SegmentId, Epoch)>) {
+    fn delete(&self, blocks: impl IntoIterator<Item = (DeviceId, SegmentId, Epoch)>) {
         let requests = blocks
             .into_iter()
             .map(|(device, segment, epoch)| (device, NodeRequest::Delete { device, segment }, epoch));
-        self.tell_all(requests.collect()).await;
+        self.tell_all(requests.collect());
     }
 
-    /// Tells each device's server, all at once; failures are left to the sweep.
-    async fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
-        let mut telling = Vec::new();
-        for (device, request, epoch) in requests {
-            let Some(address) = self.address_of(device) else { continue };
-            telling.push(async move {
-                if let Err(error) = self.ask_node(&address, &request, epoch).await {
-                    tracing::debug!(%device, %error, "left to the sweep");
-                }
-            });
-        }
-        join_all(telling).await;
+    /// Tells each device's server, all at once, and waits for none.
+    fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
+        let addressed = requests
+            .into_iter()
+            .filter_map(|(device, request, epoch)| Some((self.address_of(device)?, request, epoch)));
+        self.tidying.tell(&self.pool, addressed.collect());
     }
 }
 
@@ -321,7 +314,7 @@ impl Put<'_> {
     }
 
     /// Frees what the layouts do not list and marks the rest as committed.
-    async fn seal(&self) {
+    fn seal(&self) {
         let listed = self.layouts.iter().flat_map(|layout| {
             layout.holders.iter().map(|holder| (holder.device, layout.segment, holder.blocks.clone()))
         });
@@ -334,7 +327,7 @@ impl Put<'_> {
         for &(device, segment) in self.touched.difference(&kept) {
             requests.push((device, NodeRequest::Delete { device, segment }, self.begun.epoch));
         }
-        self.client.tell_all(requests).await;
+        self.client.tell_all(requests);
     }
 
     /// Tidies up after a failure. Where the commit's own answer was lost the version may be there: nothing is freed.
@@ -344,7 +337,7 @@ impl Put<'_> {
         }
         let _ = self.client.metadata.change(Change::Abort { intent: self.begun.intent }).await;
         let touched = self.touched.iter().map(|&(device, segment)| (device, segment, self.begun.epoch));
-        self.client.delete(touched).await;
+        self.client.delete(touched);
     }
 }
 
@@ -544,14 +537,4 @@ impl Maker {
         });
         prepared.await.expect("encoding does not panic")
     }
-}
-
-/// Runs futures together to their end.
-async fn join_all<F: Future<Output = ()>>(futures: Vec<F>) {
-    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
-    core::future::poll_fn(|context| {
-        futures.retain_mut(|future| future.as_mut().poll(context).is_pending());
-        if futures.is_empty() { core::task::Poll::Ready(()) } else { core::task::Poll::Pending }
-    })
-    .await;
 }

@@ -31,7 +31,13 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     let bar = progress::bytes(size, output.json);
     let client = connect(&cluster).await?;
     let source = Counted { inner: source, bar: bar.clone() };
-    let stored = client.put(&object.bucket, &object.key, source, size).await?;
+    let stored = match client.put(&object.bucket, &object.key, source, size).await {
+        Ok(stored) => stored,
+        Err(error) => {
+            client.tidy().await;
+            return Err(error.into());
+        }
+    };
     bar.finish_and_clear();
     if output.json {
         print_json(&json!({
@@ -54,6 +60,7 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             show_rate(stored.size, stored.latency)
         );
     }
+    client.tidy().await;
     Ok(())
 }
 
@@ -133,12 +140,14 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
 
 pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
     let Remove { object, cluster, output } = arguments;
-    connect(&cluster).await?.remove(&object.bucket, &object.key).await?;
+    let client = connect(&cluster).await?;
+    client.remove(&object.bucket, &object.key).await?;
     if output.json {
         print_json(&json!({ "removed": format!("{}/{}", object.bucket, object.key) }))?;
     } else {
         println!("removed {}/{}", object.bucket, object.key);
     }
+    client.tidy().await;
     Ok(())
 }
 

@@ -110,6 +110,20 @@ impl Bed {
         Client::connect(self.cluster.address(), options).await.unwrap()
     }
 
+    /// Starts a server again and waits until the metadata server knows its new address.
+    pub(crate) fn restart(&mut self, node: usize) {
+        self.cluster.restart_node(node).unwrap();
+        let address = self.cluster.node_address(node);
+        block_on(async {
+            let client = self.client().await;
+            eventually("the server is registered", Duration::from_secs(10), async || {
+                let registry = client.registry().await.unwrap();
+                registry.nodes.iter().any(|node| node.record.address == address)
+            })
+            .await;
+        });
+    }
+
     /// Bytes used on all devices, as the storage servers themselves say now.
     pub(crate) async fn used_bytes(&self, client: &Client) -> u64 {
         let mut used = 0;

@@ -114,7 +114,7 @@ fn servers_killed_and_restarted_serve_what_they_confirmed() {
             bed.cluster.kill_node(node).unwrap();
         }
         for node in 0..4 {
-            bed.cluster.restart_node(node).unwrap();
+            bed.restart(node);
         }
         for earlier in 0..=round {
             bed.get_equals(&format!("round-{earlier}"), &original);

@@ -40,7 +40,7 @@ fn more_failures_than_tolerated_are_told_and_heal() {
     let said = bed.fails(5, &["get", "data/object", "-"]);
     assert!(said.contains("cannot be had") && said.contains("steadfast status"), "{said}");
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    bed.cluster.restart_node(2).unwrap();
+    bed.restart(2);
     bed.get_equals("object", &fs::read(&file).unwrap());
 }
 
