@@ -9,10 +9,10 @@ use steadfast_net::zeroed_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
 use tokio::sync::watch;
 
-/// Bytes read at a time: the largest block, which every block size divides.
+/// Bytes read at a time while the size of blocks is not known: the largest one, which all others divide.
 const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
 
-/// A source that gives pieces of [`PIECE_BYTES`], the last one shorter.
+/// A source that gives pieces of the bytes asked for, the last one shorter.
 pub(crate) struct Pieces {
     source: Box<dyn Read + Send>,
     /// A piece read to find out whether there is more.
@@ -24,14 +24,14 @@ impl Pieces {
         Self { source: Box::new(source), peeked: None }
     }
 
-    /// The next piece; empty at the end.
-    fn next(&mut self) -> io::Result<Bytes> {
+    /// The next piece of `bytes`; empty at the end.
+    fn next(&mut self, bytes: usize) -> io::Result<Bytes> {
         if let Some(piece) = self.peeked.take() {
             return Ok(piece);
         }
-        let mut piece = zeroed_buffer(PIECE_BYTES);
+        let mut piece = zeroed_buffer(bytes);
         let mut filled = 0;
-        while filled < PIECE_BYTES {
+        while filled < bytes {
             match self.source.read(&mut piece[filled..]) {
                 Ok(0) => break,
                 Ok(more) => filled += more,
@@ -48,14 +48,14 @@ impl Pieces {
         let mut pieces = Vec::new();
         let mut taken = 0;
         while taken < bytes_max {
-            let piece = self.next()?;
+            let piece = self.next(PIECE_BYTES)?;
             if piece.is_empty() {
                 return Ok((pieces, false));
             }
             taken += piece.len() as u64;
             pieces.push(piece);
         }
-        let ahead = self.next()?;
+        let ahead = self.next(PIECE_BYTES)?;
         let more = !ahead.is_empty();
         self.peeked = more.then_some(ahead);
         Ok((pieces, more))
@@ -103,9 +103,11 @@ impl Originals {
         let segment = Arc::new(Self { blocks: (0..originals).map(|_| OnceLock::new()).collect(), filled });
         let shared = Arc::clone(&segment);
         let reading = tokio::task::spawn_blocking(move || {
+            // Each block in a buffer of its own: of the size that reads of such objects leave behind.
+            let piece_bytes = block_bytes as usize;
             let (mut at, mut read) = (0, 0);
             while read < length {
-                let piece = match source.next() {
+                let piece = match source.next(piece_bytes) {
                     Ok(piece) => piece,
                     Err(error) => {
                         progress.send_replace(Filled::Failed);
@@ -116,7 +118,7 @@ impl Originals {
                 let taken = piece.len().min(wanted);
                 read += taken as u64;
                 // A piece that ends before the segment does, or goes on behind it where it must not.
-                if (piece.len() < PIECE_BYTES && read < length) || taken < piece.len() {
+                if (piece.len() < piece_bytes && read < length) || taken < piece.len() {
                     progress.send_replace(Filled::Failed);
                     return Err(ReadEnd::Length(if taken < piece.len() { read + 1 } else { read }));
                 }
