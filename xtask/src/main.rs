@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo xtask test     formats checked, lints, style, documentation links, every test; installs what these need
+//! cargo xtask sanitize the codes' tests under the address sanitizer (needs a nightly toolchain)
 //! cargo xtask style    the style checks alone
 //! cargo xtask lines    lines by crate and the longest files
 //! ```
@@ -15,9 +16,12 @@ fn main() -> Result<()> {
     env::set_current_dir(root())?;
     match env::args().nth(1).as_deref() {
         Some("test") => test(env::args().skip(2).collect()),
+        Some("sanitize") => sanitize(env::args().skip(2).collect()),
         Some("style") => style::check(),
         Some("lines") => style::lines(),
-        other => bail!("unknown task {}: try `test`, `style` or `lines`", other.unwrap_or("(none)")),
+        other => {
+            bail!("unknown task {}: try `test`, `sanitize`, `style` or `lines`", other.unwrap_or("(none)"))
+        }
     }
 }
 
@@ -38,6 +42,18 @@ fn test(arguments: Vec<String>) -> Result<()> {
     step("tests", tests)?;
     println!("── all checks passed in {} s", start.elapsed().as_secs());
     Ok(())
+}
+
+/// The kernels are where an address could be wrong: all tests of `codes`, every tier, alignment and length among
+/// them, with each access checked. Arguments go to the tests.
+fn sanitize(arguments: Vec<String>) -> Result<()> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut tests = Command::new("cargo");
+    tests.args(["+nightly", "test", "-p", "steadfast-codes", "--target", TARGET, "--lib", "--tests"]);
+    tests.args(["--target-dir", "target/sanitize", "--"]).args(arguments);
+    // The toolchain that runs this task would be taken again.
+    tests.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env("RUSTFLAGS", "-Zsanitizer=address");
+    step("address sanitizer", tests)
 }
 
 /// The formatter and the linter come with most toolchains, but not with all.
