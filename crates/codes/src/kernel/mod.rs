@@ -6,53 +6,77 @@
 
 pub mod bits;
 pub mod gf256;
+mod lanes;
+pub mod matrix;
 pub(crate) mod sums;
 pub mod xor;
 
-/// Instruction sets a kernel's portable body is compiled for.
+/// Instruction sets the kernels are compiled for, narrowest first. XOR has one body for each register width; GF(2^8)
+/// multiplication has one for each way to multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// What the target guarantees.
     Portable,
-    /// 256-bit integer registers.
+    /// 128-bit registers with byte shuffles.
+    Ssse3,
+    /// 256-bit integer registers, byte shuffles among them.
     Avx2,
+    /// 256-bit registers with affine maps of bytes over GF(2).
+    Avx2Gfni,
     /// 512-bit registers with byte operations (F, BW and VL).
     Avx512,
+    /// 512-bit registers with affine maps of bytes over GF(2).
+    Avx512Gfni,
 }
 
 impl Tier {
-    /// The widest tier this processor has. The standard library detects once and remembers.
+    /// All tiers, narrowest first.
+    const ALL: [Tier; 6] =
+        [Tier::Portable, Tier::Ssse3, Tier::Avx2, Tier::Avx2Gfni, Tier::Avx512, Tier::Avx512Gfni];
+
+    /// Whether this processor has the tier's instructions. The standard library detects once and remembers.
     #[inline]
-    pub fn detect() -> Tier {
+    pub fn is_supported(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            if std::arch::is_x86_feature_detected!("avx512f")
-                && std::arch::is_x86_feature_detected!("avx512bw")
-                && std::arch::is_x86_feature_detected!("avx512vl")
-            {
-                return Tier::Avx512;
-            }
-            if std::arch::is_x86_feature_detected!("avx2") {
-                return Tier::Avx2;
+            use std::arch::is_x86_feature_detected as has;
+            let avx512 = || has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+            match self {
+                Tier::Portable => true,
+                Tier::Ssse3 => has!("ssse3"),
+                Tier::Avx2 => has!("avx2"),
+                Tier::Avx2Gfni => has!("avx2") && has!("gfni"),
+                Tier::Avx512 => avx512(),
+                Tier::Avx512Gfni => avx512() && has!("gfni"),
             }
         }
-        Tier::Portable
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Tier::Portable
+        }
     }
 
-    /// This tier, or the widest one this processor has where that is narrower.
+    /// The widest tier this processor has.
+    #[inline]
+    pub fn detect() -> Tier {
+        Tier::Avx512Gfni.supported()
+    }
+
+    /// This tier, or the widest below it where the processor does not have it.
     #[inline]
     fn supported(self) -> Tier {
-        let widest = Tier::detect();
-        if widest < self { widest } else { self }
+        let mut tier = self;
+        while !tier.is_supported() {
+            tier = Tier::ALL[tier as usize - 1];
+        }
+        tier
     }
 
     /// All tiers this processor can run, narrowest first; tests force each.
     pub fn available() -> &'static [Tier] {
-        match Tier::detect() {
-            Tier::Portable => &[Tier::Portable],
-            Tier::Avx2 => &[Tier::Portable, Tier::Avx2],
-            Tier::Avx512 => &[Tier::Portable, Tier::Avx2, Tier::Avx512],
-        }
+        static AVAILABLE: std::sync::LazyLock<Vec<Tier>> =
+            std::sync::LazyLock::new(|| Tier::ALL.into_iter().filter(|tier| tier.is_supported()).collect());
+        &AVAILABLE
     }
 }
 
@@ -74,13 +98,15 @@ macro_rules! tiered {
                     $body $(::<$($use_generic)*>)? ($($arg),*)
                 }
                 match tier.supported() {
-                    $crate::kernel::Tier::Avx512 => {
+                    $crate::kernel::Tier::Avx512 | $crate::kernel::Tier::Avx512Gfni => {
                         // SAFETY: `supported` gives only tiers whose instructions this processor has.
                         return unsafe { avx512 $(::<$($use_generic)*>)? ($($arg),*) };
                     }
-                    // SAFETY: as above.
-                    $crate::kernel::Tier::Avx2 => return unsafe { avx2 $(::<$($use_generic)*>)? ($($arg),*) },
-                    $crate::kernel::Tier::Portable => {}
+                    $crate::kernel::Tier::Avx2 | $crate::kernel::Tier::Avx2Gfni => {
+                        // SAFETY: as above.
+                        return unsafe { avx2 $(::<$($use_generic)*>)? ($($arg),*) };
+                    }
+                    $crate::kernel::Tier::Ssse3 | $crate::kernel::Tier::Portable => {}
                 }
             }
             let _ = tier;

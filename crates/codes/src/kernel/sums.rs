@@ -141,22 +141,22 @@ fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
         use core::arch::x86_64::{__m256i, __m512i};
 
         #[target_feature(enable = "avx2")]
-        fn avx2(steps: &Steps, slots: &[*mut u8], len: usize) {
-            strip_body::<__m256i>(steps, slots, len);
+        fn avx2(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
+            strip_body::<__m256i>(tier, steps, slots, len);
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn avx512(steps: &Steps, slots: &[*mut u8], len: usize) {
-            strip_body::<__m512i>(steps, slots, len);
+        fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
+            strip_body::<__m512i>(tier, steps, slots, len);
         }
         match tier.supported() {
             // SAFETY: `supported` gives only tiers whose instructions this processor has.
-            Tier::Avx512 => return unsafe { avx512(steps, slots, len) },
+            tier @ (Tier::Avx512 | Tier::Avx512Gfni) => return unsafe { avx512(tier, steps, slots, len) },
             // SAFETY: as above.
-            Tier::Avx2 => return unsafe { avx2(steps, slots, len) },
-            Tier::Portable => {}
+            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, len) },
+            Tier::Ssse3 | Tier::Portable => {}
         }
     }
-    strip_body::<[u64; 2]>(steps, slots, len);
+    strip_body::<[u64; 2]>(tier, steps, slots, len);
 }
 
 /// What fits one register of a tier.
@@ -220,7 +220,7 @@ vector!(__m512i, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_xor_si512);
 const HELD: usize = 8;
 
 #[inline(always)]
-fn strip_body<V: Vector>(steps: &Steps, slots: &[*mut u8], len: usize) {
+fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
     // Memory's own prefetcher does better where long stretches are read once.
     let prefetched = if steps.reused { &steps.first_uses[..] } else { &[] };
     let mut first_uses = prefetched.iter().peekable();
@@ -232,7 +232,7 @@ fn strip_body<V: Vector>(steps: &Steps, slots: &[*mut u8], len: usize) {
         if op.scale > 1 {
             // SAFETY: `run` borrows `len` bytes at every slot, this one uniquely.
             let whole = unsafe { core::slice::from_raw_parts_mut(dst, len) };
-            gf256::scale_body(whole, gf256::powers(op.scale));
+            gf256::scale_at(tier, whole, op.scale);
         }
         let ones = &steps.sources[op.start as usize..op.ones as usize];
         let (mut first, group) = (true, if steps.reused { ones.len() } else { STREAMS });
@@ -264,7 +264,7 @@ fn strip_body<V: Vector>(steps: &Steps, slots: &[*mut u8], len: usize) {
             let (out, source) = unsafe {
                 (core::slice::from_raw_parts_mut(dst, len), core::slice::from_raw_parts(source, len))
             };
-            gf256::mul_acc_body(out, source, gf256::powers(steps.coefficients[place]));
+            gf256::mul_acc_at(tier, out, source, steps.coefficients[place]);
         }
     }
 }

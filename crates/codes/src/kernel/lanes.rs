@@ -1,0 +1,157 @@
+//! Registers of bytes and the ways to multiply all of them by one element of GF(2^8): what the loops of `matrix` are
+//! written over. Each implementation belongs to one tier and is used only inside functions compiled for it.
+//!
+//! - GFNI: multiplication by a constant is linear over GF(2), so it is an 8 by 8 bit matrix, which
+//!   `VGF2P8AFFINEQB` applies to every byte.
+//! - Shuffles: the product is the sum of the products of the two nibbles, each looked up in a table of 16 bytes.
+#![cfg(target_arch = "x86_64")]
+
+use core::arch::x86_64::*;
+
+use super::gf256::{AFFINE, NIBBLES};
+
+/// One register of bytes and its multiplication.
+///
+/// # Safety
+/// Every method: the processor has the tier's instructions.
+pub(super) trait Lanes: Copy {
+    /// Bytes in a register.
+    const BYTES: usize;
+    /// A constant, ready to multiply by.
+    type Factor: Copy;
+    /// A register, ready to be multiplied by several constants.
+    type Split: Copy;
+    unsafe fn zero() -> Self;
+    /// # Safety
+    /// `BYTES` bytes can be read at `from`.
+    unsafe fn load(from: *const u8) -> Self;
+    /// # Safety
+    /// `BYTES` bytes can be written at `to`.
+    unsafe fn store(self, to: *mut u8);
+    /// A store past the caches.
+    ///
+    /// # Safety
+    /// `BYTES` bytes can be written at `to`, a multiple of `BYTES`; a fence comes before anyone else reads them.
+    unsafe fn stream(self, to: *mut u8);
+    unsafe fn xor(self, other: Self) -> Self;
+    unsafe fn factor(c: u8) -> Self::Factor;
+    unsafe fn split(self) -> Self::Split;
+    unsafe fn times(split: Self::Split, factor: Self::Factor) -> Self;
+}
+
+macro_rules! common {
+    ($register:ident, $zero:ident, $load:ident, $store:ident, $stream:ident, $xor:ident) => {
+        const BYTES: usize = size_of::<$register>();
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            // SAFETY: the caller's promise.
+            Self(unsafe { $zero() })
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const u8) -> Self {
+            // SAFETY: the caller's promise.
+            Self(unsafe { $load(from.cast()) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { $store(to.cast(), self.0) }
+        }
+        #[inline(always)]
+        unsafe fn stream(self, to: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { $stream(to.cast(), self.0) }
+        }
+        #[inline(always)]
+        unsafe fn xor(self, other: Self) -> Self {
+            // SAFETY: the caller's promise.
+            Self(unsafe { $xor(self.0, other.0) })
+        }
+    };
+}
+
+macro_rules! affine {
+    ($(#[$doc:meta])* $name:ident, $register:ident, $zero:ident, $load:ident, $store:ident, $stream:ident, $xor:ident,
+     $broadcast:ident, $affine:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name($register);
+        impl Lanes for $name {
+            common!($register, $zero, $load, $store, $stream, $xor);
+            type Factor = $register;
+            type Split = Self;
+            #[inline(always)]
+            unsafe fn factor(c: u8) -> $register {
+                // SAFETY: the caller's promise.
+                unsafe { $broadcast(AFFINE[c as usize] as i64) }
+            }
+            #[inline(always)]
+            unsafe fn split(self) -> Self {
+                self
+            }
+            #[inline(always)]
+            unsafe fn times(split: Self, factor: $register) -> Self {
+                // SAFETY: the caller's promise.
+                Self(unsafe { $affine::<0>(split.0, factor) })
+            }
+        }
+    };
+}
+
+macro_rules! shuffle {
+    ($(#[$doc:meta])* $name:ident, $register:ident, $zero:ident, $load:ident, $store:ident, $stream:ident, $xor:ident,
+     $table:expr, $mask:expr, $and:ident, $shift:ident, $shuffle:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name($register);
+        impl Lanes for $name {
+            common!($register, $zero, $load, $store, $stream, $xor);
+            type Factor = [$register; 2];
+            type Split = [$register; 2];
+            #[inline(always)]
+            unsafe fn factor(c: u8) -> [$register; 2] {
+                let tables: *const __m128i = NIBBLES.0[c as usize].as_ptr().cast();
+                // SAFETY: the entry has two tables of 16 bytes each; the processor is the caller's promise.
+                unsafe { [$table(_mm_loadu_si128(tables)), $table(_mm_loadu_si128(tables.add(1)))] }
+            }
+            #[inline(always)]
+            unsafe fn split(self) -> [$register; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { [$and(self.0, $mask), $and($shift::<4>(self.0), $mask)] }
+            }
+            #[inline(always)]
+            unsafe fn times([low, high]: [$register; 2], factor: [$register; 2]) -> Self {
+                // SAFETY: the caller's promise.
+                Self(unsafe { $xor($shuffle(factor[0], low), $shuffle(factor[1], high)) })
+            }
+        }
+    };
+}
+
+affine!(
+    /// 64 bytes, affine maps.
+    Affine512, __m512i, _mm512_setzero_si512, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_xor_si512, _mm512_set1_epi64, _mm512_gf2p8affine_epi64_epi8
+);
+affine!(
+    /// 32 bytes, affine maps.
+    Affine256, __m256i, _mm256_setzero_si256, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm256_xor_si256, _mm256_set1_epi64x, _mm256_gf2p8affine_epi64_epi8
+);
+shuffle!(
+    /// 64 bytes, shuffles.
+    Shuffle512, __m512i, _mm512_setzero_si512, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_xor_si512, _mm512_broadcast_i32x4, _mm512_set1_epi8(15), _mm512_and_si512, _mm512_srli_epi16,
+    _mm512_shuffle_epi8
+);
+shuffle!(
+    /// 32 bytes, shuffles.
+    Shuffle256, __m256i, _mm256_setzero_si256, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm256_xor_si256, _mm256_broadcastsi128_si256, _mm256_set1_epi8(15), _mm256_and_si256, _mm256_srli_epi16,
+    _mm256_shuffle_epi8
+);
+shuffle!(
+    /// 16 bytes, shuffles.
+    Shuffle128, __m128i, _mm_setzero_si128, _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128,
+    core::convert::identity, _mm_set1_epi8(15), _mm_and_si128, _mm_srli_epi16, _mm_shuffle_epi8
+);

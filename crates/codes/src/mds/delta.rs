@@ -1,0 +1,120 @@
+//! What a small write changes in a parity chunk, as bytes to XOR into it.
+//!
+//! A delta is a list of ranges of the parity chunk and the bytes for them, one range after the other. Deltas of one
+//! parity chunk add: applying two in any order, or their [`fold`] once, is the same. Applying one twice is
+//! corruption; keeping track of which were applied is the caller's.
+
+use std::ops::Range;
+
+use super::MdsError;
+use crate::kernel::xor;
+
+/// Ascending, disjoint, non-empty ranges of a parity chunk that a delta changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeltaRanges(Ranges);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ranges {
+    /// What Reed-Solomon needs, without an allocation.
+    One(Range<usize>),
+    Many(Vec<Range<usize>>),
+}
+
+impl DeltaRanges {
+    /// One range, or none where it is empty.
+    pub(super) fn one(range: Range<usize>) -> Self {
+        Self(if range.is_empty() { Ranges::Many(Vec::new()) } else { Ranges::One(range) })
+    }
+
+    /// Ranges that came from elsewhere.
+    ///
+    /// # Errors
+    /// A range that is empty or reversed, starts before the end of the one before it, or ends after `chunk_len`.
+    pub fn new(ranges: Vec<Range<usize>>, chunk_len: usize) -> Result<Self, MdsError> {
+        let mut reached = 0;
+        for range in &ranges {
+            if range.is_empty() || range.end > chunk_len {
+                return Err(MdsError::Range { start: range.start, end: range.end, length: chunk_len });
+            }
+            if range.start < reached {
+                return Err(MdsError::Overlap { at: range.start });
+            }
+            reached = range.end;
+        }
+        Ok(Self(Ranges::Many(ranges)))
+    }
+
+    /// The ranges, ascending.
+    pub fn as_slice(&self) -> &[Range<usize>] {
+        match &self.0 {
+            Ranges::One(range) => std::slice::from_ref(range),
+            Ranges::Many(ranges) => ranges,
+        }
+    }
+
+    /// Bytes in all ranges: the length of the delta.
+    pub fn total(&self) -> usize {
+        self.as_slice().iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
+/// XORs a delta into its parity chunk.
+///
+/// # Errors
+/// `delta` not as long as its ranges, or a range that leaves the chunk; the chunk is unchanged then.
+pub fn apply(ranges: &DeltaRanges, delta: &[u8], parity: &mut [u8]) -> Result<(), MdsError> {
+    if delta.len() != ranges.total() {
+        return Err(MdsError::Length { given: delta.len(), expected: ranges.total() });
+    }
+    if let Some(last) = ranges.as_slice().last().filter(|last| last.end > parity.len()) {
+        return Err(MdsError::Range { start: last.start, end: last.end, length: parity.len() });
+    }
+    let mut rest = delta;
+    for range in ranges.as_slice() {
+        let (bytes, after) = rest.split_at(range.len());
+        xor::xor(&mut parity[range.clone()], bytes);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// One delta that does what all of these together do to the same parity chunk, over ranges that touch no more.
+///
+/// # Errors
+/// A delta not as long as its ranges.
+pub fn fold(deltas: &[(&DeltaRanges, &[u8])]) -> Result<(DeltaRanges, Vec<u8>), MdsError> {
+    for (ranges, delta) in deltas {
+        if delta.len() != ranges.total() {
+            return Err(MdsError::Length { given: delta.len(), expected: ranges.total() });
+        }
+    }
+    let mut all: Vec<Range<usize>> =
+        deltas.iter().flat_map(|(ranges, _)| ranges.as_slice().iter().cloned()).collect();
+    all.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<usize>> = Vec::new();
+    for range in all {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    // Where each merged range begins in the folded bytes.
+    let mut starts = Vec::with_capacity(merged.len());
+    let mut total = 0;
+    for range in &merged {
+        starts.push(total);
+        total += range.len();
+    }
+    let mut bytes = vec![0; total];
+    for (ranges, delta) in deltas {
+        let mut rest = *delta;
+        for range in ranges.as_slice() {
+            let (part, after) = rest.split_at(range.len());
+            let within = merged.partition_point(|other| other.end < range.end);
+            let start = starts[within] + range.start - merged[within].start;
+            xor::xor(&mut bytes[start..start + part.len()], part);
+            rest = after;
+        }
+    }
+    Ok((DeltaRanges(Ranges::Many(merged)), bytes))
+}

@@ -1,0 +1,327 @@
+//! Codes that reach the Singleton bound: k data chunks, m parity chunks of the same length, any k of the k + m give
+//! everything.
+//!
+//! | kind | shape | arithmetic | chunk length |
+//! |---|---|---|---|
+//! | [`Kind::ReedSolomon`] | k + m <= 255 | products over GF(2^8) | any |
+//!
+//! ```
+//! use steadfast_codes::mds::{Code, Kind};
+//!
+//! let code = Code::new(Kind::ReedSolomon, 3, 2)?;
+//! let data: [&[u8]; 3] = [b"some", b"four", b"byte"];
+//! let (mut p, mut q) = ([0; 4], [0; 4]);
+//! code.encode(&data, &mut [&mut p, &mut q])?;
+//! let mut lost = [0; 4];
+//! code.reconstruct(&[(0, data[0]), (3, &p), (4, &q)], &mut [(2, &mut lost)])?;
+//! assert_eq!(&lost, b"byte");
+//! # Ok::<(), steadfast_codes::mds::MdsError>(())
+//! ```
+//!
+//! A small write needs no other chunk: [`Code::delta`] gives what it adds to a parity chunk, [`apply`] adds it,
+//! [`fold`] merges several.
+
+mod delta;
+mod error;
+mod reed_solomon;
+
+use std::ops::Range;
+
+pub use delta::{DeltaRanges, apply, fold};
+pub use error::MdsError;
+
+use crate::kernel::Tier;
+use crate::kernel::gf256;
+use crate::kernel::matrix::{Matrix, Mode};
+
+/// Chunks of a code at most: numbers are field elements, and one is kept free.
+pub const CHUNKS_MAX: usize = 255;
+/// Bytes of each parity chunk formed and compared at once by [`Code::verify`].
+const VERIFY_PIECE: usize = 16 * 1024;
+
+/// The codes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Systematic Reed-Solomon over GF(2^8).
+    ReedSolomon,
+    /// Reed-Solomon from a Cauchy matrix, run as XORs of packets (Blömer et al. 1995, Plank and Xu 2006).
+    Cauchy,
+    /// Row-diagonal parity, m = 2 (Corbett et al. 2004).
+    Rdp,
+}
+
+/// A code of one kind and shape. Immutable and cheap to share; chunks are numbered 0..k (data), then k..k+m (parity).
+#[derive(Clone, Debug)]
+pub struct Code {
+    kind: Kind,
+    k: usize,
+    m: usize,
+    generator: Matrix,
+}
+
+impl Code {
+    /// A code of `k` data and `m` parity chunks.
+    ///
+    /// # Errors
+    /// [`MdsError::Parameters`] where the kind has no such code.
+    pub fn new(kind: Kind, k: usize, m: usize) -> Result<Self, MdsError> {
+        let generator = match kind {
+            Kind::ReedSolomon => reed_solomon::generator(k, m)?,
+            Kind::Cauchy | Kind::Rdp => return Err(MdsError::Parameters { kind, k, m }),
+        };
+        Ok(Self { kind, k, m, generator })
+    }
+
+    /// Data chunks.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Parity chunks: how many may be lost.
+    pub fn m(&self) -> usize {
+        self.m
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What a chunk's length must be a multiple of, in bytes.
+    pub fn chunk_multiple(&self) -> usize {
+        1
+    }
+
+    /// The parity chunks of `data`: k slices in, m slices of the same length out, which are not read.
+    ///
+    /// # Errors
+    /// Wrong counts or lengths.
+    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), MdsError> {
+        self.encode_at(Tier::detect(), data, parity)
+    }
+
+    /// [`Code::encode`] at a given tier, or at the widest below it that the processor has.
+    ///
+    /// # Errors
+    /// As for [`Code::encode`].
+    pub fn encode_at(&self, tier: Tier, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), MdsError> {
+        count(data.len(), self.k)?;
+        count(parity.len(), self.m)?;
+        let length = data[0].len();
+        self.lengths(length, data.iter().map(|chunk| chunk.len()))?;
+        self.lengths(length, parity.iter().map(|chunk| chunk.len()))?;
+        self.generator.run(tier, data, parity, Mode::Set);
+        Ok(())
+    }
+
+    /// Whether `parity` is what [`Code::encode`] would make of `data`.
+    ///
+    /// # Errors
+    /// Wrong counts or lengths.
+    pub fn verify(&self, data: &[&[u8]], parity: &[&[u8]]) -> Result<bool, MdsError> {
+        count(data.len(), self.k)?;
+        count(parity.len(), self.m)?;
+        let length = data[0].len();
+        self.lengths(length, data.iter().chain(parity).map(|chunk| chunk.len()))?;
+        let piece = VERIFY_PIECE.min(length).max(1);
+        let mut formed = vec![0; self.m * piece];
+        for start in (0..length).step_by(piece) {
+            let range = start..length.min(start + piece);
+            let sources: Vec<&[u8]> = data.iter().map(|chunk| &chunk[range.clone()]).collect();
+            let mut outputs: Vec<&mut [u8]> =
+                formed.chunks_exact_mut(piece).map(|chunk| &mut chunk[..range.len()]).collect();
+            self.generator.run(Tier::detect(), &sources, &mut outputs, Mode::Set);
+            if outputs.iter().zip(parity).any(|(formed, parity)| **formed != parity[range.clone()]) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Computes the `wanted` chunks from any k or more `available` ones, each with its number; only what is wanted is
+    /// computed, only what it takes is read.
+    ///
+    /// # Errors
+    /// Numbers that are no chunk's or come twice in a list, too few chunks, wrong lengths.
+    pub fn reconstruct(
+        &self,
+        available: &[(usize, &[u8])],
+        wanted: &mut [(usize, &mut [u8])],
+    ) -> Result<(), MdsError> {
+        self.reconstruct_at(Tier::detect(), available, wanted)
+    }
+
+    /// [`Code::reconstruct`] at a given tier, or at the widest below it that the processor has.
+    ///
+    /// # Errors
+    /// As for [`Code::reconstruct`].
+    pub fn reconstruct_at(
+        &self,
+        tier: Tier,
+        available: &[(usize, &[u8])],
+        wanted: &mut [(usize, &mut [u8])],
+    ) -> Result<(), MdsError> {
+        let (numbers, sources): (Vec<usize>, Vec<&[u8]>) = available.iter().copied().unzip();
+        let targets: Vec<usize> = wanted.iter().map(|(chunk, _)| *chunk).collect();
+        let plan = self.plan(&numbers, &targets)?;
+        let mut outputs: Vec<&mut [u8]> = wanted.iter_mut().map(|(_, bytes)| &mut **bytes).collect();
+        plan.run_at(tier, &sources, &mut outputs)
+    }
+
+    /// Works out how to compute the `wanted` chunks from the `available` ones, to be run any number of times.
+    ///
+    /// # Errors
+    /// Numbers that are no chunk's or come twice in a list, too few chunks.
+    pub fn plan(&self, available: &[usize], wanted: &[usize]) -> Result<Reconstruction, MdsError> {
+        self.distinct(available)?;
+        self.distinct(wanted)?;
+        if available.len() < self.k {
+            return Err(MdsError::TooFew { given: available.len(), needed: self.k });
+        }
+        let solution = reed_solomon::solve(self.k, &self.generator, available, wanted);
+        Ok(Reconstruction {
+            available: available.len(),
+            multiple: self.chunk_multiple(),
+            used: solution.used,
+            matrix: solution.matrix,
+        })
+    }
+
+    /// What writing `new` over `old` at `range_start` of data chunk `data_index` adds to parity chunk `parity_index`
+    /// (0..m): the bytes into `out`, and where in the parity chunk they belong. `out` has the length that
+    /// [`Code::delta_ranges`] totals; `chunk_len` is the length of the whole chunks.
+    ///
+    /// # Errors
+    /// No such chunk, a range that leaves the chunk, wrong lengths.
+    pub fn delta(
+        &self,
+        data_index: usize,
+        range_start: usize,
+        chunk_len: usize,
+        old: &[u8],
+        new: &[u8],
+        parity_index: usize,
+        out: &mut [u8],
+    ) -> Result<DeltaRanges, MdsError> {
+        if old.len() != new.len() {
+            return Err(MdsError::Length { given: new.len(), expected: old.len() });
+        }
+        let range = range_start..range_start.saturating_add(old.len());
+        let ranges = self.delta_ranges(data_index, range, chunk_len, parity_index)?;
+        if out.len() != ranges.total() {
+            return Err(MdsError::Length { given: out.len(), expected: ranges.total() });
+        }
+        let coefficient = self.generator.coefficient(parity_index, data_index);
+        gf256::difference_at(Tier::detect(), out, old, new, coefficient);
+        Ok(ranges)
+    }
+
+    /// The ranges of parity chunk `parity_index` (0..m) that depend on bytes `range` of data chunk `data_index`, in
+    /// chunks of `chunk_len` bytes.
+    ///
+    /// # Errors
+    /// No such chunk, a range that leaves the chunk, a chunk length that is no multiple.
+    pub fn delta_ranges(
+        &self,
+        data_index: usize,
+        range: Range<usize>,
+        chunk_len: usize,
+        parity_index: usize,
+    ) -> Result<DeltaRanges, MdsError> {
+        for (chunk, count) in [(data_index, self.k), (parity_index, self.m)] {
+            if chunk >= count {
+                return Err(MdsError::NoSuchChunk { chunk, count });
+            }
+        }
+        self.lengths(chunk_len, [])?;
+        within(&range, chunk_len)?;
+        Ok(DeltaRanges::one(range))
+    }
+
+    /// Checks a chunk length, and that others equal it.
+    fn lengths(&self, expected: usize, others: impl IntoIterator<Item = usize>) -> Result<(), MdsError> {
+        multiple(expected, self.chunk_multiple())?;
+        lengths(expected, others)
+    }
+
+    fn distinct(&self, chunks: &[usize]) -> Result<(), MdsError> {
+        let mut seen = [false; CHUNKS_MAX];
+        for &chunk in chunks {
+            if chunk >= self.k + self.m {
+                return Err(MdsError::NoSuchChunk { chunk, count: self.k + self.m });
+            }
+            if std::mem::replace(&mut seen[chunk], true) {
+                return Err(MdsError::Duplicate { chunk });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How some chunks follow from others. Depends on their numbers only.
+#[derive(Clone, Debug)]
+pub struct Reconstruction {
+    available: usize,
+    multiple: usize,
+    /// Positions in the list of available chunks of those that are read.
+    used: Vec<usize>,
+    matrix: Matrix,
+}
+
+impl Reconstruction {
+    /// Positions, in the list of available chunks the plan was made for, of those that are read at all.
+    pub fn used(&self) -> &[usize] {
+        &self.used
+    }
+
+    /// Computes the wanted chunks. Both lists are in the order of the plan's; slices of available chunks that are not
+    /// [`used`](Self::used) may be empty. Nothing is allocated.
+    ///
+    /// # Errors
+    /// Wrong counts or lengths.
+    pub fn run(&self, available: &[&[u8]], wanted: &mut [&mut [u8]]) -> Result<(), MdsError> {
+        self.run_at(Tier::detect(), available, wanted)
+    }
+
+    /// [`Reconstruction::run`] at a given tier, or at the widest below it that the processor has.
+    ///
+    /// # Errors
+    /// As for [`Reconstruction::run`].
+    pub fn run_at(&self, tier: Tier, available: &[&[u8]], wanted: &mut [&mut [u8]]) -> Result<(), MdsError> {
+        count(available.len(), self.available)?;
+        count(wanted.len(), self.matrix.outputs())?;
+        let Some(length) = wanted.first().map(|chunk| chunk.len()) else { return Ok(()) };
+        multiple(length, self.multiple)?;
+        lengths(length, wanted.iter().map(|chunk| chunk.len()))?;
+        lengths(length, self.used.iter().map(|position| available[*position].len()))?;
+        let mut sources: [&[u8]; CHUNKS_MAX] = [&[]; CHUNKS_MAX];
+        for (source, position) in sources.iter_mut().zip(&self.used) {
+            *source = available[*position];
+        }
+        self.matrix.run(tier, &sources[..self.used.len()], wanted, Mode::Set);
+        Ok(())
+    }
+}
+
+fn count(given: usize, expected: usize) -> Result<(), MdsError> {
+    if given == expected { Ok(()) } else { Err(MdsError::Count { given, expected }) }
+}
+
+fn multiple(length: usize, multiple: usize) -> Result<(), MdsError> {
+    if length.is_multiple_of(multiple) { Ok(()) } else { Err(MdsError::Multiple { length, multiple }) }
+}
+
+fn lengths(expected: usize, others: impl IntoIterator<Item = usize>) -> Result<(), MdsError> {
+    match others.into_iter().find(|given| *given != expected) {
+        None => Ok(()),
+        Some(given) => Err(MdsError::Length { given, expected }),
+    }
+}
+
+fn within(range: &Range<usize>, length: usize) -> Result<(), MdsError> {
+    if range.start <= range.end && range.end <= length {
+        Ok(())
+    } else {
+        Err(MdsError::Range { start: range.start, end: range.end, length })
+    }
+}
