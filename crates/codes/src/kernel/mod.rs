@@ -1,4 +1,4 @@
-//! The byte loops everything else is built from: [`xor`], [`gf256`], and `sums`, which runs whole programs of them.
+//! The byte loops everything else is built from: [`xor`], [`gf256`], [`matrix`], and `sums`, which runs whole programs of them.
 //!
 //! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
 //! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them, and
@@ -8,6 +8,7 @@ pub mod bits;
 pub mod gf256;
 mod lanes;
 pub mod matrix;
+mod steps;
 pub(crate) mod sums;
 pub mod xor;
 
@@ -116,5 +117,7 @@ macro_rules! tiered {
 }
 pub(crate) use tiered;
 
+#[cfg(test)]
+mod matrix_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,137 @@
+//! Products at every tier against sums taken byte by byte.
+
+use super::matrix::{Matrix, Mode};
+use super::{Tier, gf256};
+
+/// Around every output, to be found unchanged.
+const GUARD: usize = 64;
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Bit by bit, with no table.
+fn naive_mul(mut a: u8, mut b: u8) -> u8 {
+    let mut sum = 0;
+    while b != 0 {
+        if b & 1 != 0 {
+            sum ^= a;
+        }
+        a = (a << 1) ^ if a & 0x80 != 0 { 0x1d } else { 0 };
+        b >>= 1;
+    }
+    sum
+}
+
+/// One product of `len` bytes, slices starting `shift` bytes (output `j` another `j * skew`) after a multiple of 64.
+fn check(tier: Tier, [outputs, inputs]: [usize; 2], len: usize, shift: usize, skew: usize, mode: Mode) {
+    let coefficients = bytes(len as u64 + 5, outputs * inputs);
+    let matrix = Matrix::new(outputs, inputs, |output, source| coefficients[output * inputs + source]);
+    let room = len + 3 * GUARD + outputs * skew;
+    let start = |memory: &[u8], more: usize| memory.as_ptr().align_offset(64) + (shift + more) % 64;
+    let sources: Vec<Vec<u8>> = (0..inputs as u64).map(|seed| bytes(seed + 1, room)).collect();
+    let views: Vec<&[u8]> = sources.iter().map(|source| &source[start(source, 0)..][..len]).collect();
+    let before: Vec<Vec<u8>> = (0..outputs as u64).map(|seed| bytes(seed + 77, room)).collect();
+    let mut memory: Vec<Vec<u8>> = before.clone();
+    let starts: Vec<usize> = memory.iter().enumerate().map(|(j, memory)| start(memory, j * skew)).collect();
+    {
+        let mut slices: Vec<&mut [u8]> =
+            memory.iter_mut().zip(&starts).map(|(memory, start)| &mut memory[*start..][..len]).collect();
+        matrix.run(tier, &views, &mut slices, mode);
+    }
+    let tables: Vec<[u8; 256]> =
+        coefficients.iter().map(|c| std::array::from_fn(|byte| naive_mul(*c, byte as u8))).collect();
+    for (row, (memory, before)) in memory.iter().zip(&before).enumerate() {
+        let mut naive = before.clone();
+        for (at, byte) in naive[starts[row]..][..len].iter_mut().enumerate() {
+            let own = if mode == Mode::Add { *byte } else { 0 };
+            let tables = &tables[row * inputs..];
+            *byte = views.iter().zip(tables).fold(own, |sum, (view, table)| sum ^ table[view[at] as usize]);
+        }
+        assert!(
+            *memory == naive,
+            "{tier:?}, {outputs} x {inputs}, {len} bytes at {shift} + {skew} each, {mode:?}, output {row}"
+        );
+    }
+}
+
+#[test]
+fn every_tier_multiplies_like_the_naive_twin_at_every_alignment() {
+    for &tier in Tier::available() {
+        for shift in 0..64 {
+            for len in [1, 63 + shift, 190 + 7 * shift] {
+                let mode = if shift % 2 == 0 { Mode::Set } else { Mode::Add };
+                check(tier, [1 + shift % 5, 1 + shift % 7], len, shift, 0, mode);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tier_multiplies_by_matrices_of_every_height() {
+    for &tier in Tier::available() {
+        for outputs in 1..=19 {
+            check(tier, [outputs, 3], 1029, outputs, outputs % 3, Mode::Set);
+            check(tier, [outputs, 14], 300, outputs, 0, Mode::Add);
+        }
+        check(tier, [0, 3], 100, 0, 0, Mode::Set);
+        check(tier, [3, 0], 100, 0, 0, Mode::Set);
+        check(tier, [3, 2], 0, 0, 0, Mode::Set);
+        check(tier, [2, 253], 130, 1, 0, Mode::Set);
+    }
+}
+
+#[test]
+fn every_tier_writes_past_the_caches_what_the_naive_twin_does() {
+    for &tier in Tier::available() {
+        // Past the caches, side by side: outputs aligned, aligned alike, and not alike.
+        for (shift, skew) in [(0, 0), (17, 0), (3, 5)] {
+            check(tier, [2, 4], 90_001, shift, skew, Mode::Set);
+        }
+        // In blocks.
+        check(tier, [3, 13], 132_077, 16, 0, Mode::Set);
+        check(tier, [9, 20], 75_000, 1, 7, Mode::Set);
+    }
+}
+
+#[test]
+fn every_tier_scales_and_takes_differences_like_the_naive_twin() {
+    for &tier in Tier::available() {
+        for len in [0, 1, 31, 64, 130, 1024, 2500] {
+            for c in [0, 1, 2, 3, 0x1d, 0x8e, 255] {
+                let (old, new) = (bytes(1, len), bytes(2, len));
+                let mut out = bytes(3, len);
+                gf256::difference_at(tier, &mut out, &old, &new, c);
+                let naive: Vec<u8> = old.iter().zip(&new).map(|(old, new)| naive_mul(c, old ^ new)).collect();
+                assert!(out == naive, "{tier:?}, {len} bytes, difference times {c}");
+                gf256::scale_at(tier, &mut out, c);
+                let naive: Vec<u8> = naive.iter().map(|byte| naive_mul(c, *byte)).collect();
+                assert!(out == naive, "{tier:?}, {len} bytes, scaled by {c}");
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_that_do_not_fit_the_matrix_are_refused() {
+    let refused = |sources: &[&[u8]], lens: &[usize]| {
+        let mut outputs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+        let sources = sources.to_vec();
+        std::panic::catch_unwind(move || {
+            let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+            Matrix::new(2, 2, |_, _| 3).run(Tier::detect(), &sources, &mut outputs, Mode::Set);
+        })
+        .is_err()
+    };
+    let four = [0u8; 4];
+    assert!(!refused(&[&four, &four], &[4, 4]));
+    assert!(refused(&[&four], &[4, 4]), "too few sources");
+    assert!(refused(&[&four, &four], &[4]), "too few outputs");
+    assert!(refused(&[&four, &four[..3]], &[4, 4]), "a short source");
+    assert!(refused(&[&four, &four], &[4, 5]), "a long output");
+}

@@ -1,0 +1,332 @@
+//! The steps products are made of: a few registers of every source into a few of each output, at one tier.
+#![cfg(target_arch = "x86_64")]
+
+use std::ops::Range;
+
+use super::Tier;
+use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
+use super::matrix::Mode;
+
+/// Outputs formed at once at most.
+pub(super) const WIDTH_MAX: usize = 8;
+
+/// Outputs formed at once at a tier: their sums, two registers each, fit half of the registers there are.
+pub(super) fn width(tier: Tier) -> usize {
+    if tier >= Tier::Avx512 { WIDTH_MAX } else { 4 }
+}
+
+/// What all steps of a product share.
+pub(super) struct Job<'a> {
+    /// `stride` for each source, one of them for each output.
+    pub(super) coefficients: &'a [u8],
+    pub(super) stride: usize,
+    pub(super) sources: &'a [&'a [u8]],
+    pub(super) mode: Mode,
+    /// Outputs go past the caches, where all are aligned alike.
+    pub(super) stream: bool,
+    /// Fetched `ahead` bytes after the place being worked on, each with the source of its place in the list.
+    pub(super) next: &'a [&'a [u8]],
+    pub(super) ahead: usize,
+}
+
+impl<'a> Job<'a> {
+    /// A sum into one output.
+    pub(super) fn one_output(coefficients: &'a [u8], sources: &'a [&'a [u8]], mode: Mode) -> Self {
+        Self { coefficients, stride: 1, sources, mode, stream: false, next: &[], ahead: 0 }
+    }
+
+    fn check(&self, tier: Tier, first: usize, outputs: usize, range: &Range<usize>) {
+        assert!(tier.is_supported() && tier != Tier::Portable, "a tier with registers");
+        assert!(first + outputs <= self.stride && outputs <= WIDTH_MAX, "outputs of the product");
+        assert!(self.coefficients.len() >= self.sources.len() * self.stride, "a coefficient for every place");
+        assert!(self.sources.iter().all(|source| source.len() >= range.end), "sources reach the end");
+        assert!(range.start <= range.end, "a range of bytes");
+    }
+}
+
+/// Bytes `range` of neighbouring outputs, of which `first` is the number of the first one.
+///
+/// # Panics
+/// When a slice does not reach that far, or the tier is the portable one or not supported.
+pub(super) fn run(tier: Tier, job: &Job, first: usize, outputs: &mut [&mut [u8]], range: Range<usize>) {
+    job.check(tier, first, outputs.len(), &range);
+    assert!(outputs.iter().all(|output| output.len() >= range.end), "outputs reach the end");
+    let mut dst = [core::ptr::null_mut(); WIDTH_MAX];
+    for (dst, output) in dst.iter_mut().zip(outputs.iter_mut()) {
+        *dst = output.as_mut_ptr();
+    }
+    // SAFETY: checked just now; outputs are borrowed uniquely.
+    unsafe { run_at(tier, job, first, &dst[..outputs.len()], range) }
+}
+
+/// As [`run`], into blocks that hold `range` from their beginning.
+///
+/// # Panics
+/// As for [`run`].
+pub(super) fn run_into_block<const LEN: usize>(
+    tier: Tier,
+    job: &Job,
+    first: usize,
+    blocks: &mut [[u8; LEN]],
+    range: Range<usize>,
+) {
+    job.check(tier, first, blocks.len(), &range);
+    assert!(range.len() <= LEN && !job.stream, "blocks hold the range");
+    let mut dst = [core::ptr::null_mut(); WIDTH_MAX];
+    for (dst, block) in dst.iter_mut().zip(blocks.iter_mut()) {
+        *dst = block.as_mut_ptr().wrapping_sub(range.start);
+    }
+    // SAFETY: checked just now; every address formed from `range` lies in its block, borrowed uniquely.
+    unsafe { run_at(tier, job, first, &dst[..blocks.len()], range) }
+}
+
+/// Waits until what was written past the caches is visible like other writes.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 processor has the instruction; it changes no memory.
+    unsafe { core::arch::x86_64::_mm_sfence() };
+}
+
+/// Copies `from` over `to`, past the caches.
+///
+/// # Panics
+/// When the lengths differ, or the tier is not supported.
+pub(super) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
+    assert_eq!(to.len(), from.len(), "slices of one length");
+    // Whole lines, whatever the register: half a line past the caches waits for the other half.
+    let head = to.as_ptr().align_offset(64).min(to.len());
+    to[..head].copy_from_slice(&from[..head]);
+    let (to, from) = (&mut to[head..], &from[head..]);
+    let wide = to.len() / 64 * 64;
+    assert!(tier.is_supported() && tier != Tier::Portable, "a tier with registers");
+    // SAFETY: the tier is supported; `wide` bytes are in both slices, and `to` begins at a line.
+    unsafe { copy_at(tier, to.as_mut_ptr(), from.as_ptr(), wide) }
+    to[wide..].copy_from_slice(&from[wide..]);
+}
+
+/// Defines `$name(tier, args)` that runs `$body` over the tier's registers.
+macro_rules! by_tier {
+    ($(#[$doc:meta])* unsafe fn $name:ident = $body:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
+        $(#[$doc])*
+        unsafe fn $name(tier: Tier, $($arg: $ty),*) {
+            #[target_feature(enable = "ssse3")]
+            unsafe fn ssse3($($arg: $ty),*) {
+                // SAFETY: the caller's promise, passed on; the tier is this function's.
+                unsafe { $body::<Shuffle128>($($arg),*) }
+            }
+            #[target_feature(enable = "avx2")]
+            unsafe fn avx2($($arg: $ty),*) {
+                // SAFETY: as above.
+                unsafe { $body::<Shuffle256>($($arg),*) }
+            }
+            #[target_feature(enable = "avx2,gfni")]
+            unsafe fn avx2_gfni($($arg: $ty),*) {
+                // SAFETY: as above.
+                unsafe { $body::<Affine256>($($arg),*) }
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            unsafe fn avx512($($arg: $ty),*) {
+                // SAFETY: as above.
+                unsafe { $body::<Shuffle512>($($arg),*) }
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+            unsafe fn avx512_gfni($($arg: $ty),*) {
+                // SAFETY: as above.
+                unsafe { $body::<Affine512>($($arg),*) }
+            }
+            // SAFETY: the caller's promise, passed on: the tier is supported.
+            unsafe {
+                match tier {
+                    Tier::Portable => unreachable!("the portable tier has its own loops"),
+                    Tier::Ssse3 => ssse3($($arg),*),
+                    Tier::Avx2 => avx2($($arg),*),
+                    Tier::Avx2Gfni => avx2_gfni($($arg),*),
+                    Tier::Avx512 => avx512($($arg),*),
+                    Tier::Avx512Gfni => avx512_gfni($($arg),*),
+                }
+            }
+        }
+    };
+}
+
+by_tier! {
+    /// # Safety
+    /// What [`Job::check`] checks; at each address, outputs can be written over `range`.
+    unsafe fn run_at = sized(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>)
+}
+by_tier! {
+    /// # Safety
+    /// The tier is supported; `len` bytes, a multiple of 64, can be copied; `to` is a multiple of 64.
+    unsafe fn copy_at = copy(to: *mut u8, from: *const u8, len: usize)
+}
+
+/// # Safety
+/// As for [`copy_at`]; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn copy<L: Lanes>(to: *mut u8, from: *const u8, len: usize) {
+    for offset in (0..len).step_by(L::BYTES) {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(from.add(offset)).stream(to.add(offset)) };
+    }
+}
+
+/// # Safety
+/// As [`run_at`] asks; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>) {
+    macro_rules! exactly {
+        ($outputs:literal) => {{
+            let dst: [*mut u8; $outputs] = core::array::from_fn(|place| outputs[place]);
+            // SAFETY: the caller's promise.
+            unsafe { exact::<L, $outputs, 2>(job, first, dst, range) }
+        }};
+    }
+    match outputs.len() {
+        0 => {}
+        1 => exactly!(1),
+        2 => exactly!(2),
+        3 => exactly!(3),
+        4 => exactly!(4),
+        5 => exactly!(5),
+        6 => exactly!(6),
+        7 => exactly!(7),
+        8 => exactly!(8),
+        _ => unreachable!("groups of at most eight"),
+    }
+}
+
+/// # Safety
+/// As [`run_at`] asks, `dst` being the addresses of `M` outputs; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn exact<L: Lanes, const M: usize, const U: usize>(
+    job: &Job,
+    first: usize,
+    dst: [*mut u8; M],
+    range: Range<usize>,
+) {
+    let Range { start, end } = range;
+    // SAFETY: `first + M <= stride`, the caller's promise; all offsets below end at `end` or before it.
+    unsafe {
+        let coefficients = job.coefficients.as_ptr().wrapping_add(first);
+        let mut offset = start;
+        let misaligned = |offset: usize| dst.map(|dst| (dst.addr() + offset) % L::BYTES);
+        let head = misaligned(offset)[0];
+        let stream = job.stream && misaligned(offset).iter().all(|other| *other == head);
+        if stream && head != 0 && end - offset >= 2 * L::BYTES {
+            // Written twice, up to the register's boundary: streaming is only ever a replacement.
+            step::<L, M, 1, false, false>(job, coefficients, dst, offset);
+            offset += L::BYTES - head;
+        }
+        if stream {
+            while offset + U * L::BYTES <= end {
+                step::<L, M, U, true, false>(job, coefficients, dst, offset);
+                offset += U * L::BYTES;
+            }
+        } else if !job.next.is_empty() {
+            while offset + U * L::BYTES <= end {
+                step::<L, M, U, false, true>(job, coefficients, dst, offset);
+                offset += U * L::BYTES;
+            }
+        } else {
+            while offset + U * L::BYTES <= end {
+                step::<L, M, U, false, false>(job, coefficients, dst, offset);
+                offset += U * L::BYTES;
+            }
+        }
+        while offset + L::BYTES <= end {
+            step::<L, M, 1, false, false>(job, coefficients, dst, offset);
+            offset += L::BYTES;
+        }
+        if offset < end {
+            tail::<L, M>(job, coefficients, dst, offset, end - offset);
+        }
+    }
+}
+
+/// `U` registers at `offset` of every source into as many of each output.
+///
+/// # Safety
+/// All sources and outputs reach so far; `coefficients` has `M` for every source, `stride` apart; the processor has
+/// the tier's instructions; where `STREAM`, outputs are at multiples of a register there.
+#[inline(always)]
+unsafe fn step<L: Lanes, const M: usize, const U: usize, const STREAM: bool, const FETCH: bool>(
+    job: &Job,
+    coefficients: *const u8,
+    dst: [*mut u8; M],
+    offset: usize,
+) {
+    // SAFETY: the caller's promise; a prefetch faults at no address.
+    unsafe {
+        let mut sums = [[L::zero(); U]; M];
+        if job.mode == Mode::Add {
+            for (sums, dst) in sums.iter_mut().zip(dst) {
+                for (place, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::load(dst.wrapping_add(offset + place * L::BYTES));
+                }
+            }
+        }
+        let mut coefficients = coefficients;
+        for (index, source) in job.sources.iter().enumerate() {
+            let from = source.as_ptr().add(offset);
+            if FETCH && let Some(next) = job.next.get(index) {
+                let next = next.as_ptr().wrapping_add(offset + job.ahead);
+                for line in 0..(U * L::BYTES).div_ceil(64) {
+                    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line * 64).cast());
+                }
+            }
+            let mut split = [L::zero().split(); U];
+            for (place, split) in split.iter_mut().enumerate() {
+                *split = L::load(from.add(place * L::BYTES)).split();
+            }
+            for (output, sums) in sums.iter_mut().enumerate() {
+                let factor = L::factor(*coefficients.add(output));
+                for (sum, split) in sums.iter_mut().zip(split) {
+                    *sum = sum.xor(L::times(split, factor));
+                }
+            }
+            coefficients = coefficients.wrapping_add(job.stride);
+        }
+        for (sums, dst) in sums.iter().zip(dst) {
+            for (place, sum) in sums.iter().enumerate() {
+                let to = dst.wrapping_add(offset + place * L::BYTES);
+                if STREAM { sum.stream(to) } else { sum.store(to) }
+            }
+        }
+    }
+}
+
+/// The last `len` bytes, fewer than a register.
+///
+/// # Safety
+/// As for [`step`], with `len` bytes.
+#[inline(always)]
+unsafe fn tail<L: Lanes, const M: usize>(
+    job: &Job,
+    coefficients: *const u8,
+    dst: [*mut u8; M],
+    offset: usize,
+    len: usize,
+) {
+    // SAFETY: the caller's promise; buffers are as long as the widest register.
+    unsafe {
+        let mut buffer = [0u8; 64];
+        let mut sums = [L::zero(); M];
+        if job.mode == Mode::Add {
+            for (sum, dst) in sums.iter_mut().zip(dst) {
+                buffer.as_mut_ptr().copy_from_nonoverlapping(dst.wrapping_add(offset), len);
+                *sum = L::load(buffer.as_ptr());
+            }
+        }
+        for (index, source) in job.sources.iter().enumerate() {
+            buffer.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(offset), len);
+            let split = L::load(buffer.as_ptr()).split();
+            for (output, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.xor(L::times(split, L::factor(*coefficients.add(index * job.stride + output))));
+            }
+        }
+        for (sum, dst) in sums.iter().zip(dst) {
+            sum.store(buffer.as_mut_ptr());
+            dst.wrapping_add(offset).copy_from_nonoverlapping(buffer.as_ptr(), len);
+        }
+    }
+}
