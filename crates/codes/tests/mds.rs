@@ -42,8 +42,10 @@ fn reconstructs(code: &Code, tier: Tier, chunks: &[Vec<u8>], kept: &[usize]) {
 }
 
 fn shapes() -> Vec<Code> {
-    let shapes: Vec<(Kind, usize, usize)> =
-        (1..=6).flat_map(|k| (1..=4).map(move |m| (Kind::ReedSolomon, k, m))).collect();
+    let small = |kind| (1..=6).flat_map(move |k| (1..=4).map(move |m| (kind, k, m)));
+    let mut shapes: Vec<(Kind, usize, usize)> = small(Kind::ReedSolomon).collect();
+    shapes.extend(small(Kind::Cauchy));
+    shapes.extend((1..=11).map(|k| (Kind::Rdp, k, 2)));
     shapes.into_iter().map(|(kind, k, m)| Code::new(kind, k, m).unwrap()).collect()
 }
 

@@ -81,6 +81,20 @@ impl Tier {
     }
 }
 
+/// Copies `from` over `to`, past the caches where the tier has the means.
+///
+/// # Panics
+/// When the lengths differ.
+pub(crate) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if tier.supported() != Tier::Portable {
+        steps::copy_past_caches(tier.supported(), to, from);
+        return steps::fence();
+    }
+    let _ = tier;
+    to.copy_from_slice(from);
+}
+
 /// Defines `$name(tier, args)` that runs `$body(args)` compiled for the tier, or for the widest one the
 /// processor has where that is narrower.
 macro_rules! tiered {

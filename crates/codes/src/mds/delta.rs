@@ -44,6 +44,27 @@ impl DeltaRanges {
         Ok(Self(Ranges::Many(ranges)))
     }
 
+    /// The union of ranges in any order; such as overlap or touch become one.
+    pub(super) fn merged(mut ranges: Vec<Range<usize>>) -> Self {
+        ranges.retain(|range| !range.is_empty());
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut merged: Vec<Range<usize>> = Vec::new();
+        for range in ranges {
+            match merged.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => merged.push(range),
+            }
+        }
+        Self(Ranges::Many(merged))
+    }
+
+    /// Where in the delta's bytes a byte of the parity chunk is.
+    pub(super) fn offset_of(&self, byte: usize) -> Option<usize> {
+        let ranges = self.as_slice();
+        let at = ranges.iter().position(|range| range.contains(&byte))?;
+        Some(ranges[..at].iter().map(ExactSizeIterator::len).sum::<usize>() + byte - ranges[at].start)
+    }
+
     /// The ranges, ascending.
     pub fn as_slice(&self) -> &[Range<usize>] {
         match &self.0 {
@@ -88,33 +109,18 @@ pub fn fold(deltas: &[(&DeltaRanges, &[u8])]) -> Result<(DeltaRanges, Vec<u8>), 
             return Err(MdsError::Length { given: delta.len(), expected: ranges.total() });
         }
     }
-    let mut all: Vec<Range<usize>> =
-        deltas.iter().flat_map(|(ranges, _)| ranges.as_slice().iter().cloned()).collect();
-    all.sort_unstable_by_key(|range| range.start);
-    let mut merged: Vec<Range<usize>> = Vec::new();
-    for range in all {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
-        }
-    }
-    // Where each merged range begins in the folded bytes.
-    let mut starts = Vec::with_capacity(merged.len());
-    let mut total = 0;
-    for range in &merged {
-        starts.push(total);
-        total += range.len();
-    }
-    let mut bytes = vec![0; total];
+    let merged = DeltaRanges::merged(
+        deltas.iter().flat_map(|(ranges, _)| ranges.as_slice().iter().cloned()).collect(),
+    );
+    let mut bytes = vec![0; merged.total()];
     for (ranges, delta) in deltas {
         let mut rest = *delta;
         for range in ranges.as_slice() {
             let (part, after) = rest.split_at(range.len());
-            let within = merged.partition_point(|other| other.end < range.end);
-            let start = starts[within] + range.start - merged[within].start;
+            let start = merged.offset_of(range.start).expect("merged ranges hold every range");
             xor::xor(&mut bytes[start..start + part.len()], part);
             rest = after;
         }
     }
-    Ok((DeltaRanges(Ranges::Many(merged)), bytes))
+    Ok((merged, bytes))
 }

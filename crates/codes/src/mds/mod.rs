@@ -4,6 +4,11 @@
 //! | kind | shape | arithmetic | chunk length |
 //! |---|---|---|---|
 //! | [`Kind::ReedSolomon`] | k + m <= 255 | products over GF(2^8) | any |
+//! | [`Kind::Cauchy`] | k + m <= 255 | XOR of packets, 8 a chunk | a multiple of 8 |
+//! | [`Kind::Rdp`] | m = 2, k <= 253 | XOR of packets, p - 1 a chunk | a multiple of p - 1, p the prime above k |
+//!
+//! Reed-Solomon is the one to take where the processor multiplies bytes (GFNI, shuffles); the others do as well on
+//! any. RDP does the fewest XORs there can be, but a small write changes more of its diagonal parity.
 //!
 //! ```
 //! use steadfast_codes::mds::{Code, Kind};
@@ -21,8 +26,11 @@
 //! A small write needs no other chunk: [`Code::delta`] gives what it adds to a parity chunk, [`apply`] adds it,
 //! [`fold`] merges several.
 
+mod cauchy;
 mod delta;
 mod error;
+mod packets;
+mod rdp;
 mod reed_solomon;
 
 use std::ops::Range;
@@ -33,6 +41,8 @@ pub use error::MdsError;
 use crate::kernel::Tier;
 use crate::kernel::gf256;
 use crate::kernel::matrix::{Matrix, Mode};
+use crate::kernel::xor;
+use packets::{Program, Sum, Unit};
 
 /// Chunks of a code at most: numbers are field elements, and one is kept free.
 pub const CHUNKS_MAX: usize = 255;
@@ -56,7 +66,18 @@ pub struct Code {
     kind: Kind,
     k: usize,
     m: usize,
-    generator: Matrix,
+    engine: Engine,
+}
+
+#[derive(Clone, Debug)]
+enum Engine {
+    Products(Matrix),
+    /// The generator over GF(2^8) whose coefficients the packets' sums spell out.
+    Cauchy(Matrix, Program),
+    Rdp {
+        prime: usize,
+        encode: Program,
+    },
 }
 
 impl Code {
@@ -65,11 +86,24 @@ impl Code {
     /// # Errors
     /// [`MdsError::Parameters`] where the kind has no such code.
     pub fn new(kind: Kind, k: usize, m: usize) -> Result<Self, MdsError> {
-        let generator = match kind {
-            Kind::ReedSolomon => reed_solomon::generator(k, m)?,
-            Kind::Cauchy | Kind::Rdp => return Err(MdsError::Parameters { kind, k, m }),
+        let engine = match kind {
+            Kind::ReedSolomon => Engine::Products(reed_solomon::generator(k, m)?),
+            Kind::Cauchy => {
+                let generator = cauchy::generator(k, m)?;
+                let sums = cauchy::sums(&generator, &Vec::from_iter(0..k));
+                let encode = Program::new(&sums, &(0..cauchy::PACKETS));
+                Engine::Cauchy(generator, encode)
+            }
+            Kind::Rdp => {
+                let prime = rdp::prime(k, m)?;
+                let unit = |chunk: usize, packet: usize| match chunk.checked_sub(k) {
+                    None => Unit::Source(chunk, packet),
+                    Some(parity) => Unit::Output(parity, packet),
+                };
+                Engine::Rdp { prime, encode: Program::new(&rdp::sums(k, prime, unit), &(0..prime - 1)) }
+            }
         };
-        Ok(Self { kind, k, m, generator })
+        Ok(Self { kind, k, m, engine })
     }
 
     /// Data chunks.
@@ -89,7 +123,11 @@ impl Code {
 
     /// What a chunk's length must be a multiple of, in bytes.
     pub fn chunk_multiple(&self) -> usize {
-        1
+        match self.engine {
+            Engine::Products(_) => 1,
+            Engine::Cauchy(..) => cauchy::PACKETS,
+            Engine::Rdp { prime, .. } => prime - 1,
+        }
     }
 
     /// The parity chunks of `data`: k slices in, m slices of the same length out, which are not read.
@@ -110,7 +148,12 @@ impl Code {
         let length = data[0].len();
         self.lengths(length, data.iter().map(|chunk| chunk.len()))?;
         self.lengths(length, parity.iter().map(|chunk| chunk.len()))?;
-        self.generator.run(tier, data, parity, Mode::Set);
+        match &self.engine {
+            Engine::Products(generator) => generator.run(tier, data, parity, Mode::Set),
+            Engine::Cauchy(_, program) | Engine::Rdp { encode: program, .. } => {
+                program.run(tier, data, parity, length / self.chunk_multiple());
+            }
+        }
         Ok(())
     }
 
@@ -123,14 +166,16 @@ impl Code {
         count(parity.len(), self.m)?;
         let length = data[0].len();
         self.lengths(length, data.iter().chain(parity).map(|chunk| chunk.len()))?;
-        let piece = VERIFY_PIECE.min(length).max(1);
+        // Packets of one chunk lie far apart, so that those codes are compared whole.
+        let piece =
+            if self.kind == Kind::ReedSolomon { VERIFY_PIECE.min(length).max(1) } else { length.max(1) };
         let mut formed = vec![0; self.m * piece];
         for start in (0..length).step_by(piece) {
             let range = start..length.min(start + piece);
             let sources: Vec<&[u8]> = data.iter().map(|chunk| &chunk[range.clone()]).collect();
             let mut outputs: Vec<&mut [u8]> =
                 formed.chunks_exact_mut(piece).map(|chunk| &mut chunk[..range.len()]).collect();
-            self.generator.run(Tier::detect(), &sources, &mut outputs, Mode::Set);
+            self.encode(&sources, &mut outputs)?;
             if outputs.iter().zip(parity).any(|(formed, parity)| **formed != parity[range.clone()]) {
                 return Ok(false);
             }
@@ -173,18 +218,96 @@ impl Code {
     /// # Errors
     /// Numbers that are no chunk's or come twice in a list, too few chunks.
     pub fn plan(&self, available: &[usize], wanted: &[usize]) -> Result<Reconstruction, MdsError> {
+        self.plan_packets(available, wanted, &(0..self.chunk_multiple()))
+    }
+
+    /// [`Code::plan`] for some packets only of each wanted chunk, where there are packets.
+    fn plan_packets(
+        &self,
+        available: &[usize],
+        wanted: &[usize],
+        packets: &Range<usize>,
+    ) -> Result<Reconstruction, MdsError> {
         self.distinct(available)?;
         self.distinct(wanted)?;
         if available.len() < self.k {
             return Err(MdsError::TooFew { given: available.len(), needed: self.k });
         }
-        let solution = reed_solomon::solve(self.k, &self.generator, available, wanted);
-        Ok(Reconstruction {
-            available: available.len(),
-            multiple: self.chunk_multiple(),
-            used: solution.used,
-            matrix: solution.matrix,
-        })
+        let method = match &self.engine {
+            Engine::Products(generator) => {
+                let reed_solomon::Solution { used, matrix } =
+                    reed_solomon::solve(self.k, generator, available, wanted);
+                Method::Products { used, matrix }
+            }
+            Engine::Cauchy(generator, _) => {
+                let solution = reed_solomon::solve(self.k, generator, available, wanted);
+                Method::packets(&cauchy::sums(&solution.matrix, &solution.used), packets)
+            }
+            Engine::Rdp { prime, .. } => {
+                let place = |list: &[usize], chunk| list.iter().position(|other| *other == chunk);
+                let sources: Vec<_> = (0..self.k + 2).map(|chunk| place(available, chunk)).collect();
+                let outputs: Vec<_> = (0..self.k + 2).map(|chunk| place(wanted, chunk)).collect();
+                let unit = |chunk: usize, packet| match (sources[chunk], outputs[chunk]) {
+                    (Some(source), _) => Unit::Source(source, packet),
+                    (None, Some(output)) => Unit::Output(output, packet),
+                    (None, None) => Unit::Passing(chunk, packet),
+                };
+                let mut sums: Vec<Sum> = rdp::sums(self.k, *prime, unit);
+                for (source, output) in sources.iter().zip(&outputs) {
+                    if let (Some(source), Some(output)) = (source, output) {
+                        let copy = |at| (Unit::Output(*output, at), vec![Unit::Source(*source, at)]);
+                        sums.extend((0..prime - 1).map(copy));
+                    }
+                }
+                Method::packets(&sums, packets)
+            }
+        };
+        let [available, wanted] = [available.len(), wanted.len()];
+        Ok(Reconstruction { available, wanted, multiple: self.chunk_multiple(), method })
+    }
+
+    /// The bytes of each available chunk that [`Code::reconstruct_range`] reads for `range` of the wanted ones: the
+    /// same for Reed-Solomon, whole chunks for codes of packets.
+    ///
+    /// # Errors
+    /// A range that leaves the chunk, a chunk length that is no multiple.
+    pub fn source_range(&self, chunk_len: usize, range: Range<usize>) -> Result<Range<usize>, MdsError> {
+        multiple(chunk_len, self.chunk_multiple())?;
+        within(&range, chunk_len)?;
+        Ok(if self.kind == Kind::ReedSolomon { range } else { 0..chunk_len })
+    }
+
+    /// Computes bytes `range` of the `wanted` chunks, given slices of just that length, from `available` chunks' bytes
+    /// [`source_range`](Self::source_range), in chunks of `chunk_len` bytes.
+    ///
+    /// # Errors
+    /// As for [`Code::reconstruct`] and [`Code::source_range`].
+    pub fn reconstruct_range(
+        &self,
+        available: &[(usize, &[u8])],
+        chunk_len: usize,
+        range: Range<usize>,
+        wanted: &mut [(usize, &mut [u8])],
+    ) -> Result<(), MdsError> {
+        let read = self.source_range(chunk_len, range.clone())?;
+        lengths(read.len(), available.iter().map(|(_, bytes)| bytes.len()))?;
+        lengths(range.len(), wanted.iter().map(|(_, bytes)| bytes.len()))?;
+        let (numbers, sources): (Vec<usize>, Vec<&[u8]>) = available.iter().copied().unzip();
+        let targets: Vec<usize> = wanted.iter().map(|(chunk, _)| *chunk).collect();
+        let packet = chunk_len / self.chunk_multiple();
+        let touched = match range.end.checked_sub(1) {
+            Some(last) if !range.is_empty() => range.start / packet..last / packet + 1,
+            _ => 0..0,
+        };
+        let plan = self.plan_packets(&numbers, &targets, &touched)?;
+        let mut outputs: Vec<&mut [u8]> = wanted.iter_mut().map(|(_, bytes)| &mut **bytes).collect();
+        match &plan.method {
+            Method::Products { .. } => plan.run(&sources, &mut outputs),
+            Method::Packets { program, .. } => {
+                program.run_range(Tier::detect(), &sources, &mut outputs, packet, range);
+                Ok(())
+            }
+        }
     }
 
     /// What writing `new` over `old` at `range_start` of data chunk `data_index` adds to parity chunk `parity_index`
@@ -207,13 +330,49 @@ impl Code {
             return Err(MdsError::Length { given: new.len(), expected: old.len() });
         }
         let range = range_start..range_start.saturating_add(old.len());
-        let ranges = self.delta_ranges(data_index, range, chunk_len, parity_index)?;
+        let ranges = self.delta_ranges(data_index, range.clone(), chunk_len, parity_index)?;
         if out.len() != ranges.total() {
             return Err(MdsError::Length { given: out.len(), expected: ranges.total() });
         }
-        let coefficient = self.generator.coefficient(parity_index, data_index);
-        gf256::difference_at(Tier::detect(), out, old, new, coefficient);
+        if let Engine::Products(generator) = &self.engine {
+            let coefficient = generator.coefficient(parity_index, data_index);
+            gf256::difference_at(Tier::detect(), out, old, new, coefficient);
+            return Ok(ranges);
+        }
+        out.fill(0);
+        let packet = chunk_len / self.chunk_multiple();
+        self.affected(data_index, &range, packet, parity_index, |from, to| {
+            let start = ranges.offset_of(to.start).expect("ranges hold every affected byte");
+            xor::xor_many(&mut out[start..start + to.len()], &[&old[from.clone()], &new[from]]);
+        });
         Ok(ranges)
+    }
+
+    /// Calls `each` with parts of a written range, counted from its start, and the bytes of the parity chunk that
+    /// each part counts in. Codes of packets only.
+    fn affected(
+        &self,
+        data: usize,
+        range: &Range<usize>,
+        packet: usize,
+        parity: usize,
+        mut each: impl FnMut(Range<usize>, Range<usize>),
+    ) {
+        let mut start = range.start;
+        while start < range.end {
+            let at = start / packet;
+            let end = range.end.min((at + 1) * packet);
+            let touched = match &self.engine {
+                Engine::Products(_) => Vec::new(),
+                Engine::Cauchy(generator, _) => cauchy::touched(generator.coefficient(parity, data), at),
+                Engine::Rdp { prime, .. } => rdp::touched(*prime, parity, data, at),
+            };
+            for to in touched {
+                let [first, last] = [start, end].map(|place| to * packet + place - at * packet);
+                each(start - range.start..end - range.start, first..last);
+            }
+            start = end;
+        }
     }
 
     /// The ranges of parity chunk `parity_index` (0..m) that depend on bytes `range` of data chunk `data_index`, in
@@ -235,7 +394,14 @@ impl Code {
         }
         self.lengths(chunk_len, [])?;
         within(&range, chunk_len)?;
-        Ok(DeltaRanges::one(range))
+        if self.kind == Kind::ReedSolomon {
+            return Ok(DeltaRanges::one(range));
+        }
+        let mut all = Vec::new();
+        self.affected(data_index, &range, chunk_len / self.chunk_multiple(), parity_index, |_, to| {
+            all.push(to)
+        });
+        Ok(DeltaRanges::merged(all))
     }
 
     /// Checks a chunk length, and that others equal it.
@@ -262,20 +428,41 @@ impl Code {
 #[derive(Clone, Debug)]
 pub struct Reconstruction {
     available: usize,
+    wanted: usize,
     multiple: usize,
-    /// Positions in the list of available chunks of those that are read.
-    used: Vec<usize>,
-    matrix: Matrix,
+    method: Method,
+}
+
+#[derive(Clone, Debug)]
+enum Method {
+    Products {
+        /// Positions in the list of available chunks of those that are read.
+        used: Vec<usize>,
+        matrix: Matrix,
+    },
+    Packets {
+        used: Vec<usize>,
+        program: Program,
+    },
+}
+
+impl Method {
+    fn packets(sums: &[Sum], wanted: &Range<usize>) -> Self {
+        let program = Program::new(sums, wanted);
+        Self::Packets { used: program.used(), program }
+    }
 }
 
 impl Reconstruction {
     /// Positions, in the list of available chunks the plan was made for, of those that are read at all.
     pub fn used(&self) -> &[usize] {
-        &self.used
+        match &self.method {
+            Method::Products { used, .. } | Method::Packets { used, .. } => used,
+        }
     }
 
     /// Computes the wanted chunks. Both lists are in the order of the plan's; slices of available chunks that are not
-    /// [`used`](Self::used) may be empty. Nothing is allocated.
+    /// [`used`](Self::used) may be empty. Reed-Solomon allocates nothing, codes of packets lists of them and scratch.
     ///
     /// # Errors
     /// Wrong counts or lengths.
@@ -289,16 +476,21 @@ impl Reconstruction {
     /// As for [`Reconstruction::run`].
     pub fn run_at(&self, tier: Tier, available: &[&[u8]], wanted: &mut [&mut [u8]]) -> Result<(), MdsError> {
         count(available.len(), self.available)?;
-        count(wanted.len(), self.matrix.outputs())?;
+        count(wanted.len(), self.wanted)?;
         let Some(length) = wanted.first().map(|chunk| chunk.len()) else { return Ok(()) };
         multiple(length, self.multiple)?;
         lengths(length, wanted.iter().map(|chunk| chunk.len()))?;
-        lengths(length, self.used.iter().map(|position| available[*position].len()))?;
-        let mut sources: [&[u8]; CHUNKS_MAX] = [&[]; CHUNKS_MAX];
-        for (source, position) in sources.iter_mut().zip(&self.used) {
-            *source = available[*position];
+        lengths(length, self.used().iter().map(|position| available[*position].len()))?;
+        match &self.method {
+            Method::Products { used, matrix } => {
+                let mut sources: [&[u8]; CHUNKS_MAX] = [&[]; CHUNKS_MAX];
+                for (source, position) in sources.iter_mut().zip(used) {
+                    *source = available[*position];
+                }
+                matrix.run(tier, &sources[..used.len()], wanted, Mode::Set);
+            }
+            Method::Packets { program, .. } => program.run(tier, available, wanted, length / self.multiple),
         }
-        self.matrix.run(tier, &sources[..self.used.len()], wanted, Mode::Set);
         Ok(())
     }
 }
