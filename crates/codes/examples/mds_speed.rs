@@ -21,8 +21,11 @@ fn main() {
     let mut arena = vec![1u8; SPREAD + (64 << 20)];
     let mut cases =
         vec![Case { name: "read".into(), code: None, shard: 1 << 20, sets: 0, rates: Vec::new() }];
-    let kinds: &[(Kind, &[(usize, usize)])] =
-        &[(Kind::ReedSolomon, &[(4, 2), (8, 3), (10, 4), (16, 4), (32, 8)])];
+    let kinds: &[(Kind, &[(usize, usize)])] = &[
+        (Kind::ReedSolomon, &[(4, 2), (8, 2), (8, 3), (10, 4), (16, 4), (32, 8)]),
+        (Kind::Cauchy, &[(4, 2), (8, 2), (8, 3)]),
+        (Kind::Rdp, &[(4, 2), (8, 2), (16, 2)]),
+    ];
     for (kind, shapes) in kinds {
         for &(k, m) in *shapes {
             let code = Code::new(*kind, k, m).unwrap();

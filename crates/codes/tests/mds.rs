@@ -2,8 +2,9 @@
 //! each tier, deltas against a second encoding, and bad input.
 #![allow(clippy::unwrap_used)] // a test stops at the first thing that is wrong
 
+use proptest::prelude::*;
 use steadfast_codes::kernel::Tier;
-use steadfast_codes::mds::{Code, Kind, MdsError, apply, fold};
+use steadfast_codes::mds::{Code, DeltaRanges, Kind, MdsError, apply, fold};
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -134,9 +135,228 @@ fn folded_deltas_do_what_they_do_one_by_one() {
 }
 
 #[test]
+fn ranges_are_reconstructed_like_whole_chunks() {
+    for code in shapes() {
+        let n = code.k() + code.m();
+        let len = code.chunk_multiple() * 300;
+        let chunks = encoded(&code, 10, len);
+        let kept: Vec<usize> = (0..n).filter(|at| (at + code.k()) % n < code.k()).collect();
+        let last = len - 1;
+        for range in
+            [0..len, 0..1, last..len, 5..5, len / 3..len / 2, len / 2 - 3..len / 2 + 70, 250..350.min(len)]
+        {
+            let read = code.source_range(len, range.clone()).unwrap();
+            let available: Vec<(usize, &[u8])> =
+                kept.iter().map(|at| (*at, &chunks[*at][read.clone()])).collect();
+            let mut out = vec![vec![0x5a; range.len()]; n];
+            // Lost chunks and kept ones alike.
+            let mut wanted: Vec<(usize, &mut [u8])> =
+                out.iter_mut().map(Vec::as_mut_slice).enumerate().take(code.m() + 1).collect();
+            code.reconstruct_range(&available, len, range.clone(), &mut wanted).unwrap();
+            for (at, out) in out.iter().enumerate().take(code.m() + 1) {
+                assert!(*out == chunks[at][range.clone()], "{:?} {} {range:?}", code.kind(), code.k());
+            }
+        }
+    }
+}
+
+#[test]
+fn large_codes_lose_any_m_chunks() {
+    let shapes = [
+        (Kind::ReedSolomon, 223, 32),
+        (Kind::ReedSolomon, 32, 8),
+        (Kind::ReedSolomon, 1, 254),
+        (Kind::ReedSolomon, 254, 1),
+        (Kind::Cauchy, 20, 6),
+        (Kind::Cauchy, 253, 2),
+        (Kind::Rdp, 16, 2),
+        (Kind::Rdp, 47, 2),
+    ];
+    for (kind, k, m) in shapes {
+        let code = Code::new(kind, k, m).unwrap();
+        for seed in 0..8 {
+            let chunks = encoded(&code, seed, code.chunk_multiple() * 21);
+            let mut order: Vec<usize> = (0..k + m).collect();
+            let keys = bytes(seed + 31, k + m);
+            order.sort_by_key(|at| (keys[*at], *at));
+            reconstructs(&code, Tier::detect(), &chunks, &order[..k]);
+        }
+    }
+}
+
+#[test]
+fn chunks_larger_than_the_caches_come_out_alike_at_every_tier() {
+    for (kind, k, m) in [(Kind::ReedSolomon, 3, 2), (Kind::Cauchy, 3, 3), (Kind::Rdp, 5, 2)] {
+        let code = Code::new(kind, k, m).unwrap();
+        let chunks = encoded(&code, 11, code.chunk_multiple() * 27_001);
+        for &tier in Tier::available() {
+            reconstructs(&code, tier, &chunks, &Vec::from_iter(m..k + m));
+        }
+        assert!(code.verify(&views(&chunks[..k]), &views(&chunks[k..])).unwrap());
+        for at in [0, chunks[0].len() / 2, chunks[0].len() - 1] {
+            let mut parity = chunks[k..].to_vec();
+            parity[m - 1][at] ^= 1;
+            assert!(!code.verify(&views(&chunks[..k]), &views(&parity)).unwrap(), "one bit at {at}");
+        }
+    }
+}
+
+#[test]
 fn bad_requests_are_refused_with_their_reason() {
-    for (k, m) in [(0, 1), (1, 0), (200, 56), (usize::MAX, 2)] {
-        let refused = Code::new(Kind::ReedSolomon, k, m);
-        assert_eq!(refused.unwrap_err(), MdsError::Parameters { kind: Kind::ReedSolomon, k, m });
+    use Kind::{Cauchy, Rdp, ReedSolomon};
+    let shapes = [
+        (ReedSolomon, 0, 1),
+        (ReedSolomon, 1, 0),
+        (ReedSolomon, 200, 56),
+        (ReedSolomon, usize::MAX, 2),
+        (Cauchy, 0, 3),
+        (Cauchy, 252, 4),
+        (Cauchy, 3, usize::MAX),
+        (Rdp, 0, 2),
+        (Rdp, 4, 1),
+        (Rdp, 4, 3),
+        (Rdp, 254, 2),
+        (Rdp, usize::MAX, 2),
+    ];
+    for (kind, k, m) in shapes {
+        assert_eq!(Code::new(kind, k, m).unwrap_err(), MdsError::Parameters { kind, k, m });
+    }
+    for (kind, multiple) in [(ReedSolomon, 1), (Cauchy, 8), (Rdp, 4)] {
+        let code = Code::new(kind, 3, 2).unwrap();
+        assert_eq!(code.chunk_multiple(), multiple);
+        let len = multiple * 6;
+        let chunks = encoded(&code, 1, len);
+        let data = views(&chunks[..3]);
+        let encode = |data: &[&[u8]], lens: &[usize]| {
+            let mut parity: Vec<Vec<u8>> = lens.iter().map(|len| vec![7; *len]).collect();
+            let done = code.encode(data, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+            assert!(done.is_ok() || parity.iter().flatten().all(|byte| *byte == 7), "nothing written");
+            done
+        };
+        assert_eq!(encode(&data[..2], &[len; 2]), Err(MdsError::Count { given: 2, expected: 3 }));
+        assert_eq!(encode(&data, &[len; 3]), Err(MdsError::Count { given: 3, expected: 2 }));
+        assert_eq!(encode(&[], &[len; 2]), Err(MdsError::Count { given: 0, expected: 3 }));
+        let short = [data[0], data[1], &data[2][1..]];
+        let length = Err(MdsError::Length { given: len - 1, expected: len });
+        assert_eq!(encode(&short, &[len; 2]), length);
+        assert_eq!(encode(&data, &[len, len - 1]), length);
+        if multiple > 1 {
+            let odd: Vec<&[u8]> = data.iter().map(|chunk| &chunk[1..]).collect();
+            assert_eq!(encode(&odd, &[len - 1; 2]), Err(MdsError::Multiple { length: len - 1, multiple }));
+        }
+        assert_eq!(encode(&[&[], &[], &[]], &[0, 0]), Ok(()));
+
+        assert_eq!(code.plan(&[0, 1], &[2]).unwrap_err(), MdsError::TooFew { given: 2, needed: 3 });
+        assert_eq!(code.plan(&[0, 1, 1], &[2]).unwrap_err(), MdsError::Duplicate { chunk: 1 });
+        assert_eq!(code.plan(&[0, 1, 3], &[2, 2]).unwrap_err(), MdsError::Duplicate { chunk: 2 });
+        assert_eq!(code.plan(&[0, 1, 5], &[2]).unwrap_err(), MdsError::NoSuchChunk { chunk: 5, count: 5 });
+        let strange = code.plan(&[0, 1, 3], &[usize::MAX]).unwrap_err();
+        assert_eq!(strange, MdsError::NoSuchChunk { chunk: usize::MAX, count: 5 });
+        let plan = code.plan(&[0, 1, 3], &[2]).unwrap();
+        let mut out = vec![0; len];
+        let slices = [data[0], data[1], &chunks[3]];
+        plan.run(&slices, &mut [&mut out]).unwrap();
+        assert!(out == chunks[2]);
+        assert_eq!(plan.run(&slices[..2], &mut [&mut out]), Err(MdsError::Count { given: 2, expected: 3 }));
+        assert_eq!(plan.run(&slices, &mut []), Err(MdsError::Count { given: 0, expected: 1 }));
+        assert_eq!(
+            plan.run(&[data[0], data[1], &chunks[3][1..]], &mut [&mut out]),
+            Err(MdsError::Length { given: len - 1, expected: len })
+        );
+        code.plan(&[0, 1, 3], &[]).unwrap().run(&slices, &mut []).unwrap();
+
+        let available: Vec<(usize, &[u8])> = vec![(0, data[0]), (1, data[1]), (3, &chunks[3])];
+        let range = |chunk_len, range, out: &mut [u8]| {
+            code.reconstruct_range(&available, chunk_len, range, &mut [(2, out)])
+        };
+        assert_eq!(
+            range(len, 2..len + 1, &mut out),
+            Err(MdsError::Range { start: 2, end: len + 1, length: len })
+        );
+        let reversed = std::ops::Range { start: 3, end: 2 };
+        assert_eq!(range(len, reversed, &mut out), Err(MdsError::Range { start: 3, end: 2, length: len }));
+        assert!(matches!(range(len, 0..2, &mut out), Err(MdsError::Length { .. })));
+
+        let delta = |data, start, old: &[u8], new: &[u8], parity, room| {
+            code.delta(data, start, len, old, new, parity, &mut vec![0; room]).map(|ranges| ranges.total())
+        };
+        assert_eq!(delta(3, 0, &[1], &[2], 0, 1), Err(MdsError::NoSuchChunk { chunk: 3, count: 3 }));
+        assert_eq!(delta(0, 0, &[1], &[2], 2, 1), Err(MdsError::NoSuchChunk { chunk: 2, count: 2 }));
+        assert_eq!(delta(0, 0, &[1], &[2, 3], 0, 1), Err(MdsError::Length { given: 2, expected: 1 }));
+        assert_eq!(delta(0, 0, &[1], &[2], 0, 2), Err(MdsError::Length { given: 2, expected: 1 }));
+        assert_eq!(
+            delta(0, len, &[1], &[2], 0, 1),
+            Err(MdsError::Range { start: len, end: len + 1, length: len })
+        );
+        assert!(delta(0, usize::MAX, &[1], &[2], 0, 1).is_err());
+        let ranges = code.delta_ranges(0, 0..2, len, 0).unwrap();
+        let mut chunk = vec![3; len];
+        assert_eq!(apply(&ranges, &[1], &mut chunk), Err(MdsError::Length { given: 1, expected: 2 }));
+        assert!(matches!(apply(&ranges, &[1, 2], &mut chunk[..1]), Err(MdsError::Range { .. })));
+        assert!(chunk.iter().all(|byte| *byte == 3), "nothing written");
+        assert_eq!(fold(&[(&ranges, &[1])]).unwrap_err(), MdsError::Length { given: 1, expected: 2 });
+    }
+    assert_eq!(DeltaRanges::new(vec![0..4, 3..6], 9).unwrap_err(), MdsError::Overlap { at: 3 });
+    assert_eq!(DeltaRanges::new(vec![3..6, 0..2], 9).unwrap_err(), MdsError::Overlap { at: 0 });
+    assert!(DeltaRanges::new(vec![0..4, 5..10], 9).is_err() && DeltaRanges::new(vec![4..4], 9).is_err());
+    assert_eq!(DeltaRanges::new(vec![0..4, 4..9], 9).unwrap().total(), 9);
+}
+
+proptest! {
+    /// Any request at all is answered with an error or with the right bytes.
+    #[test]
+    fn any_list_of_chunks_is_refused_or_gives_the_bytes(
+        kind in prop::sample::select(vec![Kind::ReedSolomon, Kind::Cauchy, Kind::Rdp]),
+        k in 1usize..12,
+        m in 1usize..5,
+        units in 0usize..40,
+        list in prop::collection::vec(0usize..16, 0..16),
+        wanted in prop::collection::vec(0usize..16, 0..5),
+        seed in any::<u64>(),
+    ) {
+        let m = if kind == Kind::Rdp { 2 } else { m };
+        let code = Code::new(kind, k, m).unwrap();
+        let chunks = encoded(&code, seed % 1000, units * code.chunk_multiple());
+        let nothing = Vec::new();
+        let available: Vec<(usize, &[u8])> =
+            list.iter().map(|at| (*at, chunks.get(*at).unwrap_or(&nothing).as_slice())).collect();
+        let mut out = vec![vec![0x5a; chunks[0].len()]; wanted.len()];
+        let mut slices: Vec<(usize, &mut [u8])> =
+            wanted.iter().copied().zip(out.iter_mut().map(Vec::as_mut_slice)).collect();
+        let done = code.reconstruct(&available, &mut slices);
+        let distinct = |list: &[usize]| list.iter().enumerate().all(|(n, at)| !list[..n].contains(at));
+        let inside = |list: &[usize]| list.iter().all(|at| *at < k + m);
+        let fine = [&list, &wanted].into_iter().all(|list| distinct(list) && inside(list)) && list.len() >= k;
+        prop_assert_eq!(done.is_ok(), fine);
+        for (at, out) in wanted.iter().zip(&out) {
+            let expected = if fine { chunks[*at].clone() } else { vec![0x5a; chunks[0].len()] };
+            prop_assert!(*out == expected);
+        }
+    }
+
+    /// A write of any range, by deltas.
+    #[test]
+    fn any_write_by_deltas_is_the_encoding_of_what_was_written(
+        kind in prop::sample::select(vec![Kind::ReedSolomon, Kind::Cauchy, Kind::Rdp]),
+        k in 1usize..12,
+        units in 1usize..700,
+        place in any::<[u16; 3]>(),
+        seed in any::<u64>(),
+    ) {
+        let code = Code::new(kind, k, 2).unwrap();
+        let len = units * code.chunk_multiple();
+        let mut chunks = encoded(&code, seed % 1000, len);
+        let [data, a, b] = place.map(usize::from);
+        let (data, a, b) = (data % k, a % (len + 1), b % (len + 1));
+        let (start, end) = (a.min(b), a.max(b));
+        let (old, new) = (chunks[data][start..end].to_vec(), bytes(seed, end - start));
+        for parity in 0..2 {
+            let ranges = code.delta_ranges(data, start..end, len, parity).unwrap();
+            let mut out = vec![0xaa; ranges.total()];
+            code.delta(data, start, len, &old, &new, parity, &mut out).unwrap();
+            apply(&ranges, &out, &mut chunks[k + parity]).unwrap();
+        }
+        chunks[data][start..end].copy_from_slice(&new);
+        prop_assert!(code.verify(&views(&chunks[..k]), &views(&chunks[k..])).unwrap());
     }
 }

@@ -20,7 +20,7 @@ use super::packets::{Sum, Unit};
 
 /// The smallest prime above k, at least 3.
 pub(super) fn prime(k: usize, m: usize) -> Result<usize, MdsError> {
-    if k == 0 || m != 2 || k + 2 > super::CHUNKS_MAX {
+    if k == 0 || m != 2 || k > super::CHUNKS_MAX - 2 {
         return Err(MdsError::Parameters { kind: super::Kind::Rdp, k, m });
     }
     let is_prime = |n: &usize| (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
