@@ -9,31 +9,17 @@
 use core::arch::x86_64::*;
 
 use super::gf256::{AFFINE, NIBBLES};
+use super::register::Register;
 
-/// One register of bytes and its multiplication.
+/// A register of bytes that multiplies.
 ///
 /// # Safety
 /// Every method: the processor has the tier's instructions.
-pub(super) trait Lanes: Copy {
-    /// Bytes in a register.
-    const BYTES: usize;
+pub(super) trait Lanes: Register {
     /// A constant, ready to multiply by.
     type Factor: Copy;
     /// A register, ready to be multiplied by several constants.
     type Split: Copy;
-    unsafe fn zero() -> Self;
-    /// # Safety
-    /// `BYTES` bytes can be read at `from`.
-    unsafe fn load(from: *const u8) -> Self;
-    /// # Safety
-    /// `BYTES` bytes can be written at `to`.
-    unsafe fn store(self, to: *mut u8);
-    /// A store past the caches.
-    ///
-    /// # Safety
-    /// `BYTES` bytes can be written at `to`, a multiple of `BYTES`; a fence comes before anyone else reads them.
-    unsafe fn stream(self, to: *mut u8);
-    unsafe fn xor(self, other: Self) -> Self;
     unsafe fn factor(c: u8) -> Self::Factor;
     unsafe fn split(self) -> Self::Split;
     unsafe fn times(split: Self::Split, factor: Self::Factor) -> Self;
@@ -76,8 +62,10 @@ macro_rules! affine {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(super) struct $name($register);
-        impl Lanes for $name {
+        impl Register for $name {
             common!($register, $zero, $load, $store, $stream, $xor);
+        }
+        impl Lanes for $name {
             type Factor = $register;
             type Split = Self;
             #[inline(always)]
@@ -104,8 +92,10 @@ macro_rules! shuffle {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(super) struct $name($register);
-        impl Lanes for $name {
+        impl Register for $name {
             common!($register, $zero, $load, $store, $stream, $xor);
+        }
+        impl Lanes for $name {
             type Factor = [$register; 2];
             type Split = [$register; 2];
             #[inline(always)]

@@ -8,6 +8,8 @@ pub mod bits;
 pub mod gf256;
 mod lanes;
 pub mod matrix;
+pub(crate) mod packets;
+mod register;
 mod steps;
 pub(crate) mod sums;
 pub mod xor;
@@ -79,20 +81,6 @@ impl Tier {
             std::sync::LazyLock::new(|| Tier::ALL.into_iter().filter(|tier| tier.is_supported()).collect());
         &AVAILABLE
     }
-}
-
-/// Copies `from` over `to`, past the caches where the tier has the means.
-///
-/// # Panics
-/// When the lengths differ.
-pub(crate) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    if tier.supported() != Tier::Portable {
-        steps::copy_past_caches(tier.supported(), to, from);
-        return steps::fence();
-    }
-    let _ = tier;
-    to.copy_from_slice(from);
 }
 
 /// Defines `$name(tier, args)` that runs `$body(args)` compiled for the tier, or for the widest one the

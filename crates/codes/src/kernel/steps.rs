@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::Tier;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
+use super::packets::{self, Packets};
 
 /// Outputs formed at once at most.
 pub(super) const WIDTH_MAX: usize = 8;
@@ -105,9 +106,9 @@ pub(super) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
 
 /// Defines `$name(tier, args)` that runs `$body` over the tier's registers.
 macro_rules! by_tier {
-    ($(#[$doc:meta])* unsafe fn $name:ident = $body:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
+    ($(#[$doc:meta])* $visible:vis unsafe fn $name:ident = $body:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
         $(#[$doc])*
-        unsafe fn $name(tier: Tier, $($arg: $ty),*) {
+        $visible unsafe fn $name(tier: Tier, $($arg: $ty),*) {
             #[target_feature(enable = "ssse3")]
             unsafe fn ssse3($($arg: $ty),*) {
                 // SAFETY: the caller's promise, passed on; the tier is this function's.
@@ -157,6 +158,34 @@ by_tier! {
     /// # Safety
     /// The tier is supported; `len` bytes, a multiple of 64, can be copied; `to` is a multiple of 64.
     unsafe fn copy_at = copy(to: *mut u8, from: *const u8, len: usize)
+}
+
+by_tier! {
+    /// A block of an XOR program.
+    ///
+    /// # Safety
+    /// As for [`packets::block_body`]; the tier is supported.
+    pub(super) unsafe fn packets_at = packet_block(
+        program: &Packets,
+        slots: &[*mut u8],
+        len: usize,
+        stream: bool,
+        ahead: usize,
+    )
+}
+
+/// # Safety
+/// As for [`packets::block_body`].
+#[inline(always)]
+unsafe fn packet_block<L: Lanes>(
+    program: &Packets,
+    slots: &[*mut u8],
+    len: usize,
+    stream: bool,
+    ahead: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { packets::block_body::<L>(program, slots, len, stream, ahead) }
 }
 
 /// # Safety

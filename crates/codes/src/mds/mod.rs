@@ -42,7 +42,7 @@ use crate::kernel::Tier;
 use crate::kernel::gf256;
 use crate::kernel::matrix::{Matrix, Mode};
 use crate::kernel::xor;
-use packets::{Program, Sum, Unit};
+use packets::{Layout, Program, Sum, Unit};
 
 /// Chunks of a code at most: numbers are field elements, and one is kept free.
 pub const CHUNKS_MAX: usize = 255;
@@ -67,6 +67,8 @@ pub struct Code {
     k: usize,
     m: usize,
     engine: Engine,
+    /// For codes of packets; of no use to products.
+    layout: Layout,
 }
 
 #[derive(Clone, Debug)]
@@ -86,12 +88,14 @@ impl Code {
     /// # Errors
     /// [`MdsError::Parameters`] where the kind has no such code.
     pub fn new(kind: Kind, k: usize, m: usize) -> Result<Self, MdsError> {
+        let mut layout = Layout::new(1, 1);
         let engine = match kind {
             Kind::ReedSolomon => Engine::Products(reed_solomon::generator(k, m)?),
             Kind::Cauchy => {
                 let generator = cauchy::generator(k, m)?;
                 let sums = cauchy::sums(&generator, &Vec::from_iter(0..k));
-                let encode = Program::new(&sums, &(0..cauchy::PACKETS));
+                layout = Layout::new(k + m, cauchy::PACKETS);
+                let encode = Program::new(layout, &sums);
                 Engine::Cauchy(generator, encode)
             }
             Kind::Rdp => {
@@ -100,10 +104,11 @@ impl Code {
                     None => Unit::Source(chunk, packet),
                     Some(parity) => Unit::Output(parity, packet),
                 };
-                Engine::Rdp { prime, encode: Program::new(&rdp::sums(k, prime, unit), &(0..prime - 1)) }
+                layout = Layout::new(k + m, prime - 1);
+                Engine::Rdp { prime, encode: Program::new(layout, &rdp::sums(k, prime, unit)) }
             }
         };
-        Ok(Self { kind, k, m, engine })
+        Ok(Self { kind, k, m, engine, layout })
     }
 
     /// Data chunks.
@@ -151,7 +156,7 @@ impl Code {
         match &self.engine {
             Engine::Products(generator) => generator.run(tier, data, parity, Mode::Set),
             Engine::Cauchy(_, program) | Engine::Rdp { encode: program, .. } => {
-                program.run(tier, data, parity, length / self.chunk_multiple());
+                program.run(tier, data, parity);
             }
         }
         Ok(())
@@ -218,16 +223,6 @@ impl Code {
     /// # Errors
     /// Numbers that are no chunk's or come twice in a list, too few chunks.
     pub fn plan(&self, available: &[usize], wanted: &[usize]) -> Result<Reconstruction, MdsError> {
-        self.plan_packets(available, wanted, &(0..self.chunk_multiple()))
-    }
-
-    /// [`Code::plan`] for some packets only of each wanted chunk, where there are packets.
-    fn plan_packets(
-        &self,
-        available: &[usize],
-        wanted: &[usize],
-        packets: &Range<usize>,
-    ) -> Result<Reconstruction, MdsError> {
         self.distinct(available)?;
         self.distinct(wanted)?;
         if available.len() < self.k {
@@ -241,7 +236,7 @@ impl Code {
             }
             Engine::Cauchy(generator, _) => {
                 let solution = reed_solomon::solve(self.k, generator, available, wanted);
-                Method::packets(&cauchy::sums(&solution.matrix, &solution.used), packets)
+                Method::packets(self.layout, &cauchy::sums(&solution.matrix, &solution.used))
             }
             Engine::Rdp { prime, .. } => {
                 let place = |list: &[usize], chunk| list.iter().position(|other| *other == chunk);
@@ -259,7 +254,7 @@ impl Code {
                         sums.extend((0..prime - 1).map(copy));
                     }
                 }
-                Method::packets(&sums, packets)
+                Method::packets(self.layout, &sums)
             }
         };
         let [available, wanted] = [available.len(), wanted.len()];
@@ -267,14 +262,14 @@ impl Code {
     }
 
     /// The bytes of each available chunk that [`Code::reconstruct_range`] reads for `range` of the wanted ones: the
-    /// same for Reed-Solomon, whole chunks for codes of packets.
+    /// same for Reed-Solomon, the blocks around it for codes of packets.
     ///
     /// # Errors
     /// A range that leaves the chunk, a chunk length that is no multiple.
     pub fn source_range(&self, chunk_len: usize, range: Range<usize>) -> Result<Range<usize>, MdsError> {
         multiple(chunk_len, self.chunk_multiple())?;
         within(&range, chunk_len)?;
-        Ok(if self.kind == Kind::ReedSolomon { range } else { 0..chunk_len })
+        Ok(if self.kind == Kind::ReedSolomon { range } else { self.layout.blocks_around(chunk_len, range) })
     }
 
     /// Computes bytes `range` of the `wanted` chunks, given slices of just that length, from `available` chunks' bytes
@@ -294,20 +289,18 @@ impl Code {
         lengths(range.len(), wanted.iter().map(|(_, bytes)| bytes.len()))?;
         let (numbers, sources): (Vec<usize>, Vec<&[u8]>) = available.iter().copied().unzip();
         let targets: Vec<usize> = wanted.iter().map(|(chunk, _)| *chunk).collect();
-        let packet = chunk_len / self.chunk_multiple();
-        let touched = match range.end.checked_sub(1) {
-            Some(last) if !range.is_empty() => range.start / packet..last / packet + 1,
-            _ => 0..0,
-        };
-        let plan = self.plan_packets(&numbers, &targets, &touched)?;
+        let plan = self.plan(&numbers, &targets)?;
         let mut outputs: Vec<&mut [u8]> = wanted.iter_mut().map(|(_, bytes)| &mut **bytes).collect();
-        match &plan.method {
-            Method::Products { .. } => plan.run(&sources, &mut outputs),
-            Method::Packets { program, .. } => {
-                program.run_range(Tier::detect(), &sources, &mut outputs, packet, range);
-                Ok(())
-            }
+        if read == range {
+            return plan.run(&sources, &mut outputs);
         }
+        let mut formed = vec![0; outputs.len() * read.len()];
+        let mut blocks: Vec<&mut [u8]> = formed.chunks_exact_mut(read.len()).collect();
+        plan.run(&sources, &mut blocks)?;
+        for (output, block) in outputs.iter_mut().zip(blocks) {
+            output.copy_from_slice(&block[range.start - read.start..range.end - read.start]);
+        }
+        Ok(())
     }
 
     /// What writing `new` over `old` at `range_start` of data chunk `data_index` adds to parity chunk `parity_index`
@@ -340,8 +333,7 @@ impl Code {
             return Ok(ranges);
         }
         out.fill(0);
-        let packet = chunk_len / self.chunk_multiple();
-        self.affected(data_index, &range, packet, parity_index, |from, to| {
+        self.affected(data_index, &range, chunk_len, parity_index, |from, to| {
             let start = ranges.offset_of(to.start).expect("ranges hold every affected byte");
             xor::xor_many(&mut out[start..start + to.len()], &[&old[from.clone()], &new[from]]);
         });
@@ -354,14 +346,15 @@ impl Code {
         &self,
         data: usize,
         range: &Range<usize>,
-        packet: usize,
+        chunk_len: usize,
         parity: usize,
         mut each: impl FnMut(Range<usize>, Range<usize>),
     ) {
         let mut start = range.start;
         while start < range.end {
-            let at = start / packet;
-            let end = range.end.min((at + 1) * packet);
+            let (block, packet) = self.layout.block_of(chunk_len, start);
+            let at = (start - block) / packet;
+            let end = range.end.min(block + (at + 1) * packet);
             let touched = match &self.engine {
                 Engine::Products(_) => Vec::new(),
                 Engine::Cauchy(generator, _) => cauchy::touched(generator.coefficient(parity, data), at),
@@ -398,9 +391,7 @@ impl Code {
             return Ok(DeltaRanges::one(range));
         }
         let mut all = Vec::new();
-        self.affected(data_index, &range, chunk_len / self.chunk_multiple(), parity_index, |_, to| {
-            all.push(to)
-        });
+        self.affected(data_index, &range, chunk_len, parity_index, |_, to| all.push(to));
         Ok(DeltaRanges::merged(all))
     }
 
@@ -447,8 +438,8 @@ enum Method {
 }
 
 impl Method {
-    fn packets(sums: &[Sum], wanted: &Range<usize>) -> Self {
-        let program = Program::new(sums, wanted);
+    fn packets(layout: Layout, sums: &[Sum]) -> Self {
+        let program = Program::new(layout, sums);
         Self::Packets { used: program.used(), program }
     }
 }
@@ -489,7 +480,7 @@ impl Reconstruction {
                 }
                 matrix.run(tier, &sources[..used.len()], wanted, Mode::Set);
             }
-            Method::Packets { program, .. } => program.run(tier, available, wanted, length / self.multiple),
+            Method::Packets { program, .. } => program.run(tier, available, wanted),
         }
         Ok(())
     }
