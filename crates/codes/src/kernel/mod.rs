@@ -5,6 +5,8 @@
 //! the raw slots of `sums`. Every tier is tested against a naive twin.
 
 pub mod bits;
+#[cfg(test)]
+pub(crate) mod counting;
 pub mod gf256;
 mod lanes;
 pub mod matrix;

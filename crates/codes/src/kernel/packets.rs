@@ -6,9 +6,9 @@
 //!   sum    : one packet of a block = XOR of packets of the same block of any chunks
 //! ```
 //!
-//! A block of all chunks fits the first-level cache, and every chunk is walked from beginning to end, which is what
+//! A block of all chunks fits the nearer caches, and every chunk is walked from beginning to end, which is what
 //! the processor's prefetcher follows; packets that lie a power of two apart would fall on one another in its caches.
-//! The next block is fetched while one is worked on.
+//! Fetching the next block while one is worked on costs more than it brings (measured: a tenth to a fifth).
 //!
 //! Soundness: [`Packets::new`] checks every number of a slot; [`Packets::run`] checks and borrows the chunks, and an
 //! output is written only by sums it is no term of.
@@ -16,8 +16,9 @@
 use super::Tier;
 use super::register::{Plain, Register};
 
-/// Bytes touched from which outputs go past the caches, as for products over GF(2^8).
-const STREAM_FROM: usize = 512 * 1024;
+/// Bytes touched from which outputs go past the caches. From memory that gives a tenth, from a second-level cache it
+/// costs up to a third: twice such a cache.
+const STREAM_FROM: usize = 2 * 1024 * 1024;
 
 /// A slot: inputs first, then outputs, then scratch.
 pub(crate) type Slot = u32;
@@ -42,8 +43,6 @@ pub(crate) struct Packets {
     scratch: usize,
     sums: Vec<PacketSum>,
     sources: Vec<Slot>,
-    /// Inputs in the order of their first use, with the sum that is.
-    first_uses: Vec<(u32, Slot)>,
 }
 
 impl Packets {
@@ -62,9 +61,7 @@ impl Packets {
         let [read, written] = [inputs.len(), inputs.len() + outputs.len()];
         let slots = written + scratch;
         let is_scratch = |slot: &Slot| (written..slots).contains(&(*slot as usize));
-        let mut used = vec![false; read];
-        let mut first_uses = Vec::new();
-        for (at, sum) in (0..).zip(&sums) {
+        for sum in &sums {
             let terms = &sources[sum.start as usize..sum.end as usize];
             assert!(!terms.is_empty(), "a sum of nothing");
             assert!(
@@ -77,14 +74,8 @@ impl Packets {
                 !terms.contains(&sum.dst) && sum.copy.is_none_or(|slot| !terms.contains(&slot)),
                 "reads itself"
             );
-            for slot in terms {
-                if used.get(*slot as usize) == Some(&false) {
-                    used[*slot as usize] = true;
-                    first_uses.push((at, *slot));
-                }
-            }
         }
-        Self { inputs, outputs, scratch, sums, sources, first_uses }
+        Self { inputs, outputs, scratch, sums, sources }
     }
 
     /// Chunks of the list of sources that are read, ascending where inputs are.
@@ -135,7 +126,7 @@ impl Packets {
                 *slot = first.wrapping_add(start + at * packet);
             }
             let whole = start + block <= len;
-            run_block(tier.supported(), self, &slots, packet, stream && whole, if large { block } else { 0 });
+            run_block(tier.supported(), self, &slots, packet, stream && whole);
         }
         #[cfg(target_arch = "x86_64")]
         if stream {
@@ -144,35 +135,25 @@ impl Packets {
     }
 }
 
-/// One block in packets of `len` bytes, the next block being `ahead` bytes further (none where 0).
-fn run_block(tier: Tier, program: &Packets, slots: &[*mut u8], len: usize, stream: bool, ahead: usize) {
+/// One block in packets of `len` bytes.
+fn run_block(tier: Tier, program: &Packets, slots: &[*mut u8], len: usize, stream: bool) {
     // SAFETY: `Packets::run` borrows every chunk for as long and has checked that each slot has `len` bytes, aligned
     // where streamed; `Packets::new` has checked the slots' numbers. `tier` is supported.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if tier != Tier::Portable {
-            return super::steps::packets_at(tier, program, slots, len, stream, ahead);
+            return super::steps::packets_at(tier, program, slots, len, stream);
         }
         let _ = tier;
-        block_body::<Plain>(program, slots, len, stream, ahead);
+        block_body::<Plain>(program, slots, len, stream);
     }
 }
 
 /// # Safety
 /// As [`run_block`] says; the processor has the tier's instructions.
 #[inline(always)]
-pub(super) unsafe fn block_body<R: Register>(
-    program: &Packets,
-    slots: &[*mut u8],
-    len: usize,
-    stream: bool,
-    ahead: usize,
-) {
-    let mut first_uses = program.first_uses.iter().peekable();
-    for (at, sum) in (0..).zip(&program.sums) {
-        while let Some((_, slot)) = first_uses.next_if(|(first, _)| ahead > 0 && *first == at) {
-            fetch(slots[*slot as usize].wrapping_add(ahead), len);
-        }
+pub(super) unsafe fn block_body<R: Register>(program: &Packets, slots: &[*mut u8], len: usize, stream: bool) {
+    for sum in &program.sums {
         let terms = &program.sources[sum.start as usize..sum.end as usize];
         let dst = slots[sum.dst as usize];
         let copy = sum.copy.map(|slot| slots[slot as usize]);
@@ -244,17 +225,4 @@ unsafe fn add<R: Register, const N: usize>(
             }
         }
     }
-}
-
-/// Asks for `len` bytes at `from` to be brought into the first cache; changes nothing else.
-#[inline(always)]
-fn fetch(from: *const u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for offset in (0..len).step_by(64) {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program could see, and faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(offset).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, len);
 }

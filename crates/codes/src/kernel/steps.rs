@@ -170,22 +170,15 @@ by_tier! {
         slots: &[*mut u8],
         len: usize,
         stream: bool,
-        ahead: usize,
     )
 }
 
 /// # Safety
 /// As for [`packets::block_body`].
 #[inline(always)]
-unsafe fn packet_block<L: Lanes>(
-    program: &Packets,
-    slots: &[*mut u8],
-    len: usize,
-    stream: bool,
-    ahead: usize,
-) {
+unsafe fn packet_block<L: Lanes>(program: &Packets, slots: &[*mut u8], len: usize, stream: bool) {
     // SAFETY: the caller's promise.
-    unsafe { packets::block_body::<L>(program, slots, len, stream, ahead) }
+    unsafe { packets::block_body::<L>(program, slots, len, stream) }
 }
 
 /// # Safety

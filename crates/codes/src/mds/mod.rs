@@ -508,3 +508,6 @@ fn within(range: &Range<usize>, length: usize) -> Result<(), MdsError> {
         Err(MdsError::Range { start: range.start, end: range.end, length })
     }
 }
+
+#[cfg(test)]
+mod tests;
