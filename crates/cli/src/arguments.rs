@@ -41,6 +41,9 @@ pub(crate) enum Command {
     /// Run a named experiment
     #[command(subcommand)]
     Lab(Lab),
+    /// Measure a library on its own, beside rivals and the machine's limits
+    #[command(subcommand)]
+    Bench(Bench),
 }
 
 /// Which cluster to talk to.
@@ -257,5 +260,23 @@ pub(crate) enum Lab {
         /// Repeats the same disks and data
         #[arg(long)]
         seed: Option<u64>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Erasure codes: rates of encoding, reconstruction, deltas and decoding
+    Codes {
+        #[command(flatten)]
+        output: Output,
+        /// Few rounds, for a first look
+        #[arg(long)]
+        quick: bool,
+        /// Only the cases that have this in their name
+        #[arg(long, value_name = "SUBSTRING")]
+        only: Option<String>,
+        /// Repeats the same bytes, graphs and arrivals
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
 }

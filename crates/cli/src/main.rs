@@ -49,5 +49,6 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Status(arguments) => commands::status::run(arguments).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,
+        Command::Bench(arguments) => commands::bench::run(arguments),
     }
 }

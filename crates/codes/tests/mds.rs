@@ -1,6 +1,6 @@
 //! The MDS codes against plain re-computation: every erasure pattern of small shapes, random ones of large shapes,
 //! each tier, deltas against a second encoding, and bad input.
-#![allow(clippy::unwrap_used)] // a test stops at the first thing that is wrong
+#![allow(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
 use proptest::prelude::*;
 use steadfast_codes::kernel::Tier;

@@ -5,14 +5,16 @@
 //! | [`cluster`] | processes: started by running the program again, killed, restarted, stopped |
 //! | [`disks`] | speeds as the dissertation draws them; the any-K ideal and the write limit |
 //! | [`demo`], [`six_devices`] | the experiments |
-//! | [`original`], [`report`] | the bytes stored and compared; the figures printed |
+//! | [`original`] | the bytes stored and compared |
+//! | [`report`] | the figures printed, a crate of its own |
 
 pub mod cluster;
 pub mod demo;
 pub mod disks;
 pub mod original;
-pub mod report;
 pub mod six_devices;
+
+pub use steadfast_report as report;
 
 use anyhow::{Context, Result, bail};
 use report::Report;

@@ -1,5 +1,6 @@
 //! One module for each command, or for a few that belong together.
 
+pub(crate) mod bench;
 pub(crate) mod bucket;
 pub(crate) mod demo;
 pub(crate) mod lab;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]
 
 mod bad_input;
+mod bench;
 mod common;
 mod crashes;
 mod devices;

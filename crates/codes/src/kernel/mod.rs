@@ -11,6 +11,7 @@ pub mod gf256;
 mod lanes;
 pub mod matrix;
 pub(crate) mod packets;
+pub mod read;
 mod register;
 mod steps;
 pub(crate) mod sums;

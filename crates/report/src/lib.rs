@@ -1,6 +1,7 @@
 //! What an experiment prints: one JSON object a line for machines, one table for people, the same names in both.
 
 use serde::Serialize;
+use std::borrow::Cow;
 
 /// One measured figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -10,7 +11,7 @@ pub struct Record {
     /// Which of its cases.
     pub case: String,
     /// What was measured.
-    pub metric: &'static str,
+    pub metric: Cow<'static, str>,
     /// The figure; absent where the case has none (a read that must fail has no latency).
     pub value: Option<f64>,
     /// Its unit.
@@ -25,6 +26,9 @@ pub struct Record {
     /// The share of it that was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// How far repetitions lay apart: the distance between the quartiles as a share of the figure, their median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
 }
 
 /// The records of one run.
@@ -46,20 +50,21 @@ impl Report {
         &mut self,
         experiment: &'static str,
         case: &str,
-        metric: &'static str,
+        metric: impl Into<Cow<'static, str>>,
         value: impl Into<Option<f64>>,
         unit: &'static str,
     ) -> &mut Record {
         self.records.push(Record {
             experiment,
             case: case.to_owned(),
-            metric,
+            metric: metric.into(),
             value: value.into(),
             unit,
             paper: None,
             seed: self.seed,
             limit: None,
             ratio: None,
+            spread: None,
         });
         self.records.last_mut().expect("just pushed")
     }
@@ -69,7 +74,8 @@ impl Report {
         self.records
             .iter()
             .find(|record| {
-                (record.experiment, record.case.as_str(), record.metric) == (experiment, case, metric)
+                (record.experiment, record.case.as_str(), record.metric.as_ref())
+                    == (experiment, case, metric)
             })
             .and_then(|record| record.value)
     }

@@ -1,0 +1,300 @@
+//! Cases on whole objects: the rateless codes.
+
+use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates};
+use crate::{
+    measure::{Clock, Contender, Figure, in_turns},
+    memory::Memory,
+    rivals,
+};
+use anyhow::{Context, Result, ensure};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, Push, RankTracker};
+use steadfast_report::Report;
+
+/// Blocks that may arrive, in multiples of K.
+const STORED: u32 = 4;
+/// Blocks a writer mints at once.
+const RUN: u32 = 16;
+
+/// The codes measured.
+const KINDS: &[(&str, Kind)] = &[("mix-b", Kind::Mix)];
+
+/// An object and what is done with it.
+pub(super) struct Object {
+    kind: Kind,
+    k: u32,
+    block_len: usize,
+    operation: Operation,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operation {
+    Decode {
+        threads: usize,
+    },
+    /// Half of K repair blocks at once; with `runs`, sixteen at a time and parity columns kept.
+    Encode {
+        runs: bool,
+    },
+    Symbolic,
+    Rank {
+        patterns: u32,
+    },
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let k = 1024;
+    let block_len = 64 << 10;
+    let mut cases = Vec::new();
+    for (name, kind) in KINDS {
+        let mut push = |text: String, operation| {
+            let work = Work::Object(Object { kind: *kind, k, block_len, operation });
+            cases.push(Case { name: text, work });
+        };
+        let shape = format!("{name} K={k} block={}KiB", block_len >> 10);
+        push(format!("decode {shape} arrival=random"), Operation::Decode { threads: 1 });
+        push(format!("decode {shape} arrival=random threads=2"), Operation::Decode { threads: 2 });
+        push(format!("encode {shape}"), Operation::Encode { runs: false });
+        push(format!("encode {shape} runs={RUN}"), Operation::Encode { runs: true });
+        push(format!("symbolic {name} K={k} arrival=random"), Operation::Symbolic);
+        push(format!("rank {name} K={k} patterns=200"), Operation::Rank { patterns: 200 });
+    }
+    cases
+}
+
+pub(super) fn run(name: &str, object: &Object, bed: &mut Bed, report: &mut Report) -> Result<()> {
+    let code = Code::checked(object.kind, object.k, bed.seed, STORED * object.k)?;
+    match object.operation {
+        Operation::Decode { threads } => decode(name, object, &code, threads, bed, report),
+        Operation::Encode { runs } => encode(name, object, &code, runs, bed, report),
+        Operation::Symbolic => symbolic(name, &code, bed, report),
+        Operation::Rank { patterns } => rank(name, &code, patterns, bed, report),
+    }
+}
+
+/// `0..n` in an order drawn by `random`.
+fn arrival(n: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n).collect();
+    for last in (1..order.len()).rev() {
+        order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// The first of `order` that give all originals.
+fn enough(code: &Code, order: &[u32]) -> Result<usize> {
+    let mut tracker = RankTracker::new(code);
+    let last = order.iter().position(|index| {
+        tracker.push(*index);
+        tracker.missing() == 0
+    });
+    Ok(last.context("all blocks together do not decode")? + 1)
+}
+
+/// An object in memory, the blocks made of it, and where they are worked on.
+struct Bytes {
+    originals: Memory,
+    coded: Vec<u8>,
+    work: Vec<u8>,
+}
+
+fn decode(
+    name: &str,
+    object: &Object,
+    code: &Code,
+    threads: usize,
+    bed: &mut Bed,
+    report: &mut Report,
+) -> Result<()> {
+    let (len, bytes_len) = (object.block_len, object.k as usize * object.block_len);
+    let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
+    let order = arrival(STORED * object.k, &mut random);
+    let received = &order[..enough(code, &order)?];
+    let originals = Memory::new(bytes_len, bed.seed);
+    let mut coded = vec![0; received.len() * len];
+    let views: Vec<&[u8]> = originals.view().chunks_exact(len).collect();
+    let mut outs: Vec<&mut [u8]> = coded.chunks_exact_mut(len).collect();
+    code.encode(received, &views, &mut outs)?;
+    let work = coded.clone();
+    let mut bytes = Bytes { originals, coded, work };
+    // Two threads are timed on the wall, and so is then the one beside them.
+    let clock = if threads == 1 { Clock::Thread } else { Clock::Wall };
+    let solve = |threads: usize| {
+        move |bytes: &mut Bytes| {
+            bytes.work.copy_from_slice(&bytes.coded);
+            let blocks: Vec<&mut [u8]> = bytes.work.chunks_exact_mut(len).collect();
+            let (seconds, solved) = clock.seconds(|| {
+                let mut decoder = Decoder::new(code, len);
+                for (index, block) in received.iter().zip(blocks) {
+                    decoder.push(*index, block)?;
+                }
+                decoder.solve(threads)
+            });
+            let same = solved?.iter().zip(bytes.originals.view().chunks_exact(len)).all(|(a, b)| **a == *b);
+            ensure!(same, "decoded wrong bytes");
+            Ok(bytes_len as f64 / seconds / 1e9)
+        }
+    };
+    let reader = *bed.reader.get_or_insert_with(|| Reader::fastest(bytes.originals.view(), bytes_len));
+    let mut contenders = vec![Contender::new("ours", solve(threads)), limit(reader, clock)];
+    let others = if threads == 1 { rivals::objects(object.k as usize, len) } else { Vec::new() };
+    for mut rival in others {
+        rival.prepare_decode(bytes.originals.view(), &order)?;
+        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes| {
+            let seconds = rival.decode(bytes.originals.view(), &|work| clock.seconds(work).0)?;
+            Ok(bytes_len as f64 / seconds / 1e9)
+        }));
+    }
+    if threads > 1 {
+        contenders.push(Contender::new("steadfast 1-thread", solve(1)));
+    }
+    let figures = measure_rates(name, bed, contenders, &mut bytes, report)?;
+    if threads > 1 {
+        let one = figures.last().expect("ours on one thread").median;
+        report.add(EXPERIMENT, name, "speedup", figures[0].median / one, "times");
+    } else {
+        let extra = received.len() - object.k as usize;
+        report.add(EXPERIMENT, name, "extra_blocks", extra as f64, "blocks");
+    }
+    Ok(())
+}
+
+/// Reading the object.
+fn limit<'a>(reader: Reader, clock: Clock) -> Contender<'a, Bytes> {
+    Contender::new("memory read", move |bytes: &mut Bytes| {
+        let (seconds, ()) = clock.seconds(|| reader.read(bytes.originals.view()));
+        Ok(bytes.originals.view().len() as f64 / seconds / 1e9)
+    })
+}
+
+fn encode(
+    name: &str,
+    object: &Object,
+    code: &Code,
+    runs: bool,
+    bed: &mut Bed,
+    report: &mut Report,
+) -> Result<()> {
+    let (k, len) = (object.k, object.block_len);
+    let count = k / 2;
+    let indices: Vec<u32> = (k..k + count).collect();
+    let coded_len = count as usize * len;
+    let originals = Memory::new(k as usize * len, bed.seed);
+    let mut bytes = Bytes { originals, coded: Vec::new(), work: vec![0; coded_len] };
+    let coded_rate = move |seconds: f64| coded_len as f64 / seconds / 1e9;
+    let clock = Clock::Thread;
+    let mut encoder = Encoder::new(code);
+    if runs {
+        let views: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
+        encoder.prepare(&views, |len| vec![0; len])?;
+    }
+    let make = |bytes: &mut Bytes| -> Result<f64> {
+        let views: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
+        let mut outs: Vec<&mut [u8]> = bytes.work.chunks_exact_mut(len).collect();
+        let (seconds, outcome) = clock.seconds(|| {
+            if !runs {
+                return code.encode(&indices, &views, &mut outs);
+            }
+            let mut firsts = (k..).step_by(RUN as usize);
+            outs.chunks_mut(RUN as usize)
+                .try_for_each(|outs| encoder.encode_run(firsts.next().expect("endless"), &views, outs))
+        });
+        outcome?;
+        Ok(coded_rate(seconds))
+    };
+    make(&mut bytes)?;
+    verify_encoded(code, &indices, &bytes, len)?;
+    let reader = *bed.reader.get_or_insert_with(|| Reader::fastest(bytes.originals.view(), k as usize * len));
+    let mut contenders = vec![Contender::new("ours", make), limit(reader, clock)];
+    let others = if runs { Vec::new() } else { rivals::objects(k as usize, len) };
+    for mut rival in others {
+        contenders.push(Contender::new(rival.name(), move |bytes: &mut Bytes| {
+            let timer: rivals::Timer<'_> = &|work| clock.seconds(work).0;
+            Ok(coded_rate(rival.encode(bytes.originals.view(), count as usize, timer)?))
+        }));
+    }
+    measure_rates(name, bed, contenders, &mut bytes, report)?;
+    Ok(())
+}
+
+/// The blocks in `bytes.work`, with the originals they cannot replace, have to give the object back.
+fn verify_encoded(code: &Code, indices: &[u32], bytes: &Bytes, len: usize) -> Result<()> {
+    let mut decoder = Decoder::new(code, len);
+    for (index, block) in indices.iter().zip(bytes.work.chunks_exact(len)) {
+        decoder.push(*index, block.to_vec())?;
+    }
+    let originals: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
+    for (index, block) in (0..).zip(&originals) {
+        if decoder.missing() == 0 {
+            break;
+        }
+        decoder.push(index, block.to_vec())?;
+    }
+    ensure!(decoder.solve(1)? == originals, "encoded wrong bytes");
+    Ok(())
+}
+
+/// Records a time: the median of the rounds, none of which has a limit.
+fn add_time(name: &str, metric: &'static str, figure: Figure, report: &mut Report) {
+    let record = report.add(EXPERIMENT, name, metric, figure.median, "s");
+    record.spread = Some(figure.spread);
+}
+
+/// Finding the schedule once the blocks are there, and the rank test while they arrive. Every round has an arrival
+/// order of its own.
+fn symbolic(name: &str, code: &Code, bed: &mut Bed, report: &mut Report) -> Result<()> {
+    let k = code.k();
+    let mut order = {
+        let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
+        move || arrival(STORED * k, &mut random)
+    };
+    let mut order_again = order.clone();
+    let schedule = move |_: &mut ()| {
+        let order = order();
+        let mut decoder = Decoder::new(code, 1);
+        for index in order {
+            if decoder.missing() == 0 {
+                break;
+            }
+            let (push, _) = decoder.push(index, vec![0; 1])?;
+            ensure!(push != Push::Duplicate, "block {index} came once");
+        }
+        let (seconds, cost) = Clock::Thread.seconds(|| decoder.cost());
+        cost.context("all blocks together do not decode")?;
+        Ok(seconds)
+    };
+    let rank = move |_: &mut ()| {
+        let order = order_again();
+        let (seconds, taken) = Clock::Thread.seconds(|| enough(code, &order));
+        taken?;
+        Ok(seconds)
+    };
+    let mut contenders = [Contender::new("schedule", schedule), Contender::new("rank", rank)];
+    let figures = in_turns(bed.rounds, &mut contenders, &mut ())?;
+    add_time(name, "time", figures[0], report);
+    add_time(name, "time rank", figures[1], report);
+    Ok(())
+}
+
+/// The durability rule's question: do 3 K / 2 stored blocks survive the loss of a sixth of them, for many sixths?
+fn rank(name: &str, code: &Code, patterns: u32, bed: &mut Bed, report: &mut Report) -> Result<()> {
+    let stored = code.k() * 3 / 2;
+    let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
+    let left: Vec<Vec<u32>> = (0..patterns)
+        .map(|_| {
+            let mut order = arrival(stored, &mut random);
+            order.truncate((stored - stored / 6) as usize);
+            order
+        })
+        .collect();
+    let all = move |_: &mut ()| {
+        let (seconds, decodable) = Clock::Thread
+            .seconds(|| left.iter().filter(|left| code.decodes(&mut left.iter().copied())).count());
+        ensure!(decodable == left.len(), "{decodable} of {} patterns decode", left.len());
+        Ok(seconds)
+    };
+    let figures = in_turns(bed.rounds.min(9), &mut [Contender::new("rank", all)], &mut ())?;
+    add_time(name, "time", figures[0], report);
+    Ok(())
+}

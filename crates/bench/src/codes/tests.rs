@@ -1,0 +1,31 @@
+//! The harness itself; no figure is judged.
+
+use super::*;
+
+fn options(only: &str) -> Options {
+    Options { quick: true, only: Some(only.to_owned()), seed: 9 }
+}
+
+#[test]
+fn a_case_gives_a_rate_its_limit_and_their_ratio() {
+    let mut said = Vec::new();
+    let report = run(&options("rank mix-b K=1024"), &mut |text| said.push(text.to_owned())).unwrap();
+    assert_eq!(said, ["rank mix-b K=1024 patterns=200"]);
+    assert!(report.value(EXPERIMENT, &said[0], "time").unwrap() > 0.0);
+    assert!(show(&report).contains("rank mix-b"));
+}
+
+#[test]
+fn a_name_that_no_case_has_is_an_error() {
+    assert!(run(&options("no such case"), &mut |_| {}).is_err());
+}
+
+#[test]
+fn every_case_has_a_name_of_its_own() {
+    let mut names: Vec<String> =
+        stripe::cases().into_iter().chain(object::cases()).map(|case| case.name).collect();
+    let count = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
