@@ -83,7 +83,8 @@ fn mix_agrees_with_gaussian_elimination_at_every_prefix() {
 #[test]
 fn every_kind_and_small_k_comes_back() {
     let mut random = random();
-    for kind in [Kind::Replicated, LT_HALF, LT_TENTH, Kind::Lt { c: 0.03, delta: 0.5 }, Kind::Mix] {
+    let kinds = [LT_HALF, LT_TENTH, Kind::Lt { c: 0.03, delta: 0.5 }, Kind::Mix, Kind::MixA, Kind::MixC];
+    for kind in kinds.into_iter().chain([Kind::Replicated]) {
         for k in (1..=20).chain([97, 128, 333, 777]) {
             let code = Code::checked(kind, k, random.next_u64(), 8 * k).unwrap();
             let originals = payload(k, 33, &mut random);

@@ -4,7 +4,7 @@ use super::encoder::{EncodeError, Encoder};
 use super::mix::Parities;
 use super::permutation::{below, generator, mix, shuffle};
 use super::rank::RankTracker;
-use super::rows::{Drawing, Rows};
+use super::rows::{Drawing, Repair, Rows};
 use super::soliton::Soliton;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +34,19 @@ pub enum Kind {
         delta: f64,
     },
     /// Systematic and near the any-K ideal: blocks below K are the originals, then repair blocks without end.
+    /// Variant B of findings §1, with more parity columns in the first rows.
     Mix,
+    /// Variant A: a fifth fewer XORs, twice the overhead, and many more blocks where originals come first.
+    MixA,
+    /// Variant C: half as many parity columns more and longer rows; the least overhead, the most XORs.
+    MixC,
+}
+
+impl Kind {
+    /// Whether this is one of the mix codes.
+    pub fn is_mix(self) -> bool {
+        matches!(self, Kind::Mix | Kind::MixA | Kind::MixC)
+    }
 }
 
 /// Why there is no such code.
@@ -120,12 +132,17 @@ impl Code {
                 if !sound {
                     return Err(CodeError::Parameters { c, delta });
                 }
-                Shape::Lt(Rows::new(Drawing::Lt(Soliton::new(k, c, delta)), k, 0, seed))
+                Shape::Lt(Rows::new(Drawing::Lt(Soliton::new(k, c, delta)), k, &[0], seed))
             }
-            Kind::Mix if k < SPARSE_FROM => Shape::Dense,
-            Kind::Mix => {
-                let parities = Parities::new(k, seed).ok_or(CodeError::Graph { k, seed })?;
-                let rows = Rows::new(Drawing::Repair, k, Parities::count_for(k), seed);
+            Kind::Mix | Kind::MixA | Kind::MixC if k < SPARSE_FROM => Shape::Dense,
+            Kind::Mix | Kind::MixA | Kind::MixC => {
+                let (repair, columns) = match kind {
+                    Kind::MixA => (Repair::A, k / 4),
+                    Kind::MixC => (Repair::C, 3 * k / 8),
+                    _ => (Repair::B, k / 4),
+                };
+                let parities = Parities::new(k, columns, seed).ok_or(CodeError::Graph { k, seed })?;
+                let rows = Rows::new(Drawing::Repair(repair), k, parities.class_ends(), seed);
                 Shape::Sparse { parities, rows, binary: k >= BINARY_FROM }
             }
         };
@@ -176,13 +193,14 @@ impl Code {
     /// - Replicated: 0. No count suffices unless K = 1; the rank test decides.
     /// - LT: mean and three standard deviations of sixteen seeded arrivals on this graph.
     /// - Mix below 128: 2; one extra block fails with probability 1/255, two with about 1/255 squared.
-    /// - Mix from 128: 2 % of K, at least 4. On 64 unequal disks with originals first, B's p99 is 1.7 % and more
-    ///   than 2 % is needed in 0.7 % of patterns (findings §1).
+    /// - Mix from 128: 2 % of K, at least 4; on 64 unequal disks with originals first more than 2 % is needed in
+    ///   0.1 % of patterns. A: 6 %; it needs more than that in about one pattern of ten there.
     pub fn guard(&self) -> u32 {
         match self.inner.shape {
             Shape::Replicated => 0,
             Shape::Lt(_) => self.reception().1,
             Shape::Dense => 2,
+            Shape::Sparse { .. } if self.kind() == Kind::MixA => (3 * self.k()).div_ceil(50).max(4),
             Shape::Sparse { .. } => self.k().div_ceil(50).max(4),
         }
     }
@@ -191,13 +209,18 @@ impl Code {
     ///
     /// - Replicated: 0, meaning stripes read whole.
     /// - LT: measured on this graph; 0.38 K for (1, 0.5), 0.52 K for (1, 0.1) at K = 1024.
-    /// - Mix: 0 below 128 (1/255), 0.13 % of K below 512, 0.18 % from there (findings §1).
+    /// - Mix: 0 below 128 (1/255), 0.08 % of K below 512 over GF(256), from there 0.24 % (A: 0.38 %, C: 0.17 %).
     pub fn expected_extra(&self) -> u32 {
         match self.inner.shape {
             Shape::Replicated | Shape::Dense => 0,
             Shape::Lt(_) => self.reception().0,
             Shape::Sparse { binary, .. } => {
-                let per_ten_thousand = if binary { 18 } else { 13 };
+                let per_ten_thousand = match self.kind() {
+                    _ if !binary => 8,
+                    Kind::MixA => 38,
+                    Kind::MixC => 17,
+                    _ => 24,
+                };
                 (self.k() * per_ten_thousand).div_ceil(10_000)
             }
         }

@@ -1,10 +1,18 @@
-//! The hidden parity columns of the mix code: S = K/4 of them, every original in three, balanced, and no two
+//! The hidden parity columns of the mix code: S = K/4 (C: 3K/8) of them, every original in three, balanced, and no two
 //! originals share two columns (no 4-cycles: without this rare graphs need 60 to 80 % extra blocks).
 //!
 //! Three columns hold three pairs, so K <= S(S - 1)/6 is necessary; with S = K/4 that is K >= 102, and the
 //! construction here succeeds from 128 on. Columns are dealt from shuffled decks, which keeps them balanced; where
 //! no free column is left for an original, one that holds a needed pair is taken out and dealt again, as in
 //! Stinson's hill climbing for triple systems.
+//!
+//! Two more rules keep rare draws from needing many more blocks:
+//!
+//! - *No Pasch configuration* where it can be helped: four originals on six columns, each column in two of them, add
+//!   up to zero in every parity, so that only rows that hold one of the four itself tell them apart.
+//! - *Classes*: from [`CLASSES_FROM`] originals on the columns are in three classes, every original in one column
+//!   of each. The columns of a class have no original in common, so columns taken from one class in a row cover as
+//!   many originals as they can.
 
 use super::permutation::{generator, shuffle};
 use rand_pcg::Pcg64Mcg;
@@ -13,6 +21,8 @@ use rand_pcg::Pcg64Mcg;
 pub(crate) const WEIGHT: usize = 3;
 /// Attempts with fresh decks; in measurements the first one succeeded for every K tried.
 const ATTEMPTS: u64 = 64;
+/// With S = K/4 three classes leave (S/3)^2 pairs for K originals: 3.5 K pairs from here on, too few below 200.
+const CLASSES_FROM: u32 = 512;
 const STREAM_PARITIES: u64 = 2;
 
 /// Which originals each parity column sums, and the reverse.
@@ -20,20 +30,24 @@ pub(crate) struct Parities {
     /// The three columns (0..S) of each original.
     of_original: Vec<[u16; WEIGHT]>,
     members: Vec<Vec<u16>>,
+    class_ends: Vec<usize>,
 }
 
 impl Parities {
-    /// S for K originals.
-    pub(crate) fn count_for(k: u32) -> u32 {
-        k / 4
-    }
-
-    /// None when no 4-cycle-free graph was found.
-    pub(crate) fn new(k: u32, seed: u64) -> Option<Self> {
+    /// `columns` of them over `k` originals; None when no 4-cycle-free graph was found.
+    pub(crate) fn new(k: u32, columns: u32, seed: u64) -> Option<Self> {
+        let columns = columns as usize;
+        let class_ends =
+            if k < CLASSES_FROM { vec![columns] } else { vec![columns / 3, columns * 2 / 3, columns] };
         (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = generator(seed, STREAM_PARITIES, attempt);
-            Deal::new(k as usize, Self::count_for(k) as usize).run(&mut generator)
+            Deal::new(k as usize, &class_ends).run(&mut generator)
         })
+    }
+
+    /// Where the classes of columns end, ascending, the last at S; one class where there are none.
+    pub(crate) fn class_ends(&self) -> &[usize] {
+        &self.class_ends
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -52,22 +66,34 @@ impl Parities {
 /// One attempt at dealing.
 struct Deal {
     columns: usize,
-    /// Bit `a * columns + b`: some original is in both a and b (a = b always set).
+    class_ends: Vec<usize>,
+    /// Bit `a * columns + b`: no original more may be in both a and b, since one is or they are of one class.
     pairs: Vec<u64>,
     of_original: Vec<Option<[u16; WEIGHT]>>,
+    held_by: Vec<Vec<u16>>,
     deck: Vec<u16>,
 }
 
 impl Deal {
-    fn new(originals: usize, columns: usize) -> Self {
+    fn new(originals: usize, class_ends: &[usize]) -> Self {
+        let columns = class_ends.last().copied().unwrap_or(0);
         let mut deal = Self {
             columns,
+            class_ends: class_ends.to_vec(),
             pairs: vec![0; (columns * columns).div_ceil(64)],
             of_original: vec![None; originals],
+            held_by: vec![Vec::with_capacity(WEIGHT * originals / columns.max(1) + 2); columns],
             deck: Vec::new(),
         };
-        for column in 0..columns as u16 {
-            deal.set(column, column, true);
+        let mut start = 0;
+        for end in class_ends {
+            for a in start as u16..*end as u16 {
+                deal.set(a, a, true);
+                if class_ends.len() > 1 {
+                    (start as u16..a).for_each(|b| deal.set(a, b, true));
+                }
+            }
+            start = *end;
         }
         deal
     }
@@ -90,13 +116,9 @@ impl Deal {
             }
         }
         let of_original: Vec<_> = self.of_original.into_iter().collect::<Option<_>>()?;
-        let mut members = vec![Vec::new(); self.columns];
-        for (original, columns) in of_original.iter().enumerate() {
-            for column in columns {
-                members[*column as usize].push(original as u16);
-            }
-        }
-        Some(Parities { of_original, members })
+        let mut members = self.held_by;
+        members.iter_mut().for_each(|members| members.sort_unstable());
+        Some(Parities { of_original, members, class_ends: self.class_ends })
     }
 
     /// A new deck under what is left of the old one, which is dealt first.
@@ -108,10 +130,17 @@ impl Deal {
     }
 
     fn place(&mut self, original: usize) -> bool {
+        // A Pasch configuration is put up with rather than a deal that fails.
+        self.place_where(original, true) || self.place_where(original, false)
+    }
+
+    fn place_where(&mut self, original: usize, no_pasch: bool) -> bool {
         let a = self.deck.len() - 1;
         for b in (0..a).rev().filter(|b| !self.together(self.deck[a], self.deck[*b])) {
             let fits = |c: &usize| {
-                !self.together(self.deck[a], self.deck[*c]) && !self.together(self.deck[b], self.deck[*c])
+                let columns = [self.deck[a], self.deck[b], self.deck[*c]];
+                let apart = !self.together(columns[0], columns[2]) && !self.together(columns[1], columns[2]);
+                apart && !(no_pasch && self.completes_pasch(columns))
             };
             if let Some(c) = (0..b).rev().find(fits) {
                 let columns = [self.deck[a], self.deck[b], self.deck[c]];
@@ -136,6 +165,9 @@ impl Deal {
             Some((other, [held[b], held[c], held[3 - b - c]]))
         })?;
         self.of_original[victim] = None;
+        for column in columns {
+            self.held_by[column as usize].retain(|original| usize::from(*original) != victim);
+        }
         for (x, y) in [(0, 1), (0, 2), (1, 2)] {
             self.set(columns[x], columns[y], false);
         }
@@ -149,7 +181,37 @@ impl Deal {
         for (x, y) in [(0, 1), (0, 2), (1, 2)] {
             self.set(columns[x], columns[y], true);
         }
+        for column in columns {
+            self.held_by[column as usize].push(original as u16);
+        }
         self.of_original[original] = Some(columns);
+    }
+
+    /// Whether an original in a, b, c would make a Pasch configuration: with originals in {a, d, e}, {b, d, f} and
+    /// {c, e, f}.
+    fn completes_pasch(&self, [a, b, c]: [u16; WEIGHT]) -> bool {
+        self.held_by[a as usize].iter().any(|original| {
+            let Some(held) = self.of_original[*original as usize] else { return false };
+            let [d, e] = match held {
+                [first, y, z] if first == a => [y, z],
+                [x, second, z] if second == a => [x, z],
+                [x, y, _] => [x, y],
+            };
+            [(d, e), (e, d)].into_iter().any(|(d, e)| {
+                self.together(b, d) && self.together(c, e) && {
+                    let f = self.third(b, d);
+                    f.is_some() && f == self.third(c, e)
+                }
+            })
+        })
+    }
+
+    /// The third column of the original in both, if there is one.
+    fn third(&self, a: u16, b: u16) -> Option<u16> {
+        self.held_by[a as usize].iter().find_map(|original| {
+            let held = self.of_original[*original as usize]?;
+            held.contains(&b).then(|| held[0] ^ held[1] ^ held[2] ^ a ^ b)
+        })
     }
 
     fn together(&self, a: u16, b: u16) -> bool {

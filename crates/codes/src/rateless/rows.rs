@@ -21,15 +21,56 @@ const STREAM_WALK: u64 = 1;
 pub(crate) enum Drawing {
     /// `degree` originals, the degree from the distribution.
     Lt(Soliton),
-    /// 2 or 3 originals and 1, 2 or 3 parity columns.
-    Repair,
+    /// 2 or 3 originals and some parity columns.
+    Repair(Repair),
+}
+
+/// How many columns a repair row of mix has.
+#[derive(Clone, Copy)]
+pub(crate) enum Repair {
+    /// 2 originals and 1 or 2 parity columns (.6, .4).
+    A,
+    /// 2 or 3 originals (1/2, 1/2) and 4 parity columns in the first K/2 rows, 3 up to row K, then 1.
+    ///
+    /// findings §1 has 1, 2 or 3 (.4, .4, .2) for all rows, at the same cost of an update at N = 4 K. An original is
+    /// found once a row that holds it is there, and rows are stored and read in order: those that are stored at any
+    /// redundancy and arrive first had best hold the most.
+    B,
+    /// 2 or 3 originals (1/2, 1/2) and 1 parity column (.2) or 2 to 12, drawn with weights 1/(d (d - 1)).
+    C,
+}
+
+impl Repair {
+    fn originals(self, generator: &mut Pcg64Mcg) -> usize {
+        match self {
+            Repair::A => 2,
+            Repair::B | Repair::C => 2 + below(generator, 2) as usize,
+        }
+    }
+
+    /// For row `number` of a code of `k`.
+    fn parities(self, number: u32, k: u32, generator: &mut Pcg64Mcg) -> usize {
+        match self {
+            Repair::A => [1, 1, 1, 2, 2][below(generator, 5) as usize],
+            Repair::B if number < k / 2 => 4,
+            Repair::B if number < k => 3,
+            Repair::B => 1,
+            Repair::C if below(generator, 5) == 0 => 1,
+            Repair::C => {
+                // The weights of 2..=d add up to 1 - 1/d; in units of 1/27720, the least common multiple up to 12.
+                let draw = below(generator, 27_720 / 12 * 11);
+                (2..12).find(|d| draw < 27_720 - 27_720 / d).unwrap_or(12) as usize
+            }
+        }
+    }
 }
 
 /// Every row of a code, each a list of distinct columns.
 pub(crate) struct Rows {
     drawing: Drawing,
     originals: u32,
-    parities: u32,
+    /// Where the classes of parity columns end.
+    parity_ends: Vec<usize>,
     seed: u64,
     piece_rows: u32,
     first: Box<[OnceLock<Piece>]>,
@@ -50,11 +91,12 @@ struct State {
 }
 
 impl Rows {
-    pub(crate) fn new(drawing: Drawing, originals: u32, parities: u32, seed: u64) -> Self {
+    pub(crate) fn new(drawing: Drawing, originals: u32, parity_ends: &[usize], seed: u64) -> Self {
         let piece_rows = (originals / 4).max(PIECE_ROWS_MIN);
         let pieces = (FIRST_EPOCH * originals).div_ceil(piece_rows);
         let first = (0..pieces).map(|_| OnceLock::new()).collect();
-        Self { drawing, originals, parities, seed, piece_rows, first, latest: RwLock::new(None) }
+        let parity_ends = parity_ends.to_vec();
+        Self { drawing, originals, parity_ends, seed, piece_rows, first, latest: RwLock::new(None) }
     }
 
     /// Calls `f` with the columns of row `number`.
@@ -68,7 +110,7 @@ impl Rows {
         {
             return f(rows.row(place));
         }
-        let rows = Arc::new(self.make(self.start(u64::from(piece))));
+        let rows = Arc::new(self.make(number - place as u32, self.start(u64::from(piece))));
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some((piece, Arc::clone(&rows)));
         f(rows.row(place))
     }
@@ -84,7 +126,7 @@ impl Rows {
                     Some(before) => before.after.clone(),
                     None => self.start(0),
                 };
-                self.make(state)
+                self.make(next as u32 * self.piece_rows, state)
             });
         }
         self.first[piece].get().expect("the loop above made every piece up to this one")
@@ -93,23 +135,24 @@ impl Rows {
     fn start(&self, epoch: u64) -> State {
         State {
             originals: Walk::new(self.originals),
-            parities: Walk::new(self.parities),
+            parities: Walk::of_classes(&self.parity_ends),
             generator: generator(self.seed, STREAM_WALK, epoch),
         }
     }
 
-    fn make(&self, mut state: State) -> Piece {
+    /// The piece whose first row is `first`.
+    fn make(&self, first: u32, mut state: State) -> Piece {
         let (mut columns, mut ends) = (Vec::new(), Vec::with_capacity(self.piece_rows as usize));
-        for _ in 0..self.piece_rows {
+        for place in 0..self.piece_rows {
+            let number = first.saturating_add(place);
             match &self.drawing {
                 Drawing::Lt(soliton) => {
                     let degree = soliton.degree(state.generator.next_u32()) as usize;
                     state.originals.take(degree, 0, &mut state.generator, &mut columns);
                 }
-                Drawing::Repair => {
-                    // Findings, variant B: 2 or 3 originals (1/2, 1/2), 1, 2 or 3 parities (.4, .4, .2).
-                    let originals = 2 + below(&mut state.generator, 2) as usize;
-                    let parities = [1, 1, 2, 2, 3][below(&mut state.generator, 5) as usize];
+                Drawing::Repair(repair) => {
+                    let originals = repair.originals(&mut state.generator);
+                    let parities = repair.parities(number, self.originals, &mut state.generator);
                     state.originals.take(originals, 0, &mut state.generator, &mut columns);
                     let offset = self.originals as u16;
                     state.parities.take(parities, offset, &mut state.generator, &mut columns);
