@@ -260,6 +260,12 @@ pub(crate) enum Lab {
         /// Repeats the same disks and data
         #[arg(long)]
         seed: Option<u64>,
+        /// Draws of each case, where the experiment draws many
+        #[arg(long)]
+        draws: Option<u32>,
+        /// Only cases whose name contains this, where the experiment can choose
+        #[arg(long)]
+        case: Option<String>,
     },
 }
 

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`cluster`] | processes: started by running the program again, killed, restarted, stopped |
 //! | [`disks`] | speeds as the dissertation draws them; the any-K ideal and the write limit |
-//! | [`demo`], [`six_devices`] | the experiments |
+//! | [`demo`], [`six_devices`] | the experiments on clusters |
+//! | [`codes`] | the experiments on the codes alone |
 //! | [`original`] | the bytes stored and compared |
 //! | [`report`] | the figures printed, a crate of its own |
 
 pub mod cluster;
+pub mod codes;
 pub mod demo;
 pub mod disks;
 pub mod original;
@@ -24,19 +26,30 @@ use std::path::Path;
 pub const LISTENING: &str = "listening on ";
 
 /// The experiments, by name, and what each shows.
-pub const EXPERIMENTS: [(&str, &str); 2] = [
+pub const EXPERIMENTS: [(&str, &str); 3] = [
+    (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
     ("demo", "64 unequal disks, three schemes, then failures and a speculative write"),
     ("six-devices", "64 MiB objects on six devices of 100 MB/s, one of them slow or stalled"),
 ];
 
-/// Runs the experiment of that name with `program` as the servers' executable.
+/// How much of an experiment to run; an experiment says what it does not heed.
+pub use codes::overhead::Options;
+
+/// Runs the experiment of that name with `program` as the servers' executable. Only `codes/overhead` heeds `options`.
 ///
 /// # Errors
 /// When there is no such experiment or it fails.
-pub async fn run(name: &str, program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub async fn run(
+    name: &str,
+    program: &Path,
+    seed: u64,
+    options: &Options,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
     match name {
         "demo" => demo::Demo { program: program.to_owned(), file: None, seed, keep: None }.run(say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
+        codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
         _ => bail!("no experiment named `{name}`"),
     }
 }
@@ -45,6 +58,7 @@ pub async fn run(name: &str, program: &Path, seed: u64, say: &mut dyn FnMut(&str
 pub fn show(name: &str, report: &Report) -> String {
     match name {
         "demo" => demo::show(report),
+        codes::overhead::NAME => codes::overhead::show(report),
         _ => six_devices::show(report),
     }
 }

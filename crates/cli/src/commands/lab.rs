@@ -11,7 +11,8 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                 println!("{name:<14} {about}");
             }
         }
-        Lab::Run { names, output, seed } => {
+        Lab::Run { names, output, seed, draws, case } => {
+            let options = steadfast_lab::Options { draws, case };
             let seed = seed.unwrap_or_else(fresh_seed);
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             for name in names {
@@ -20,7 +21,8 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                 }
                 eprintln!("{name}, seed {seed}");
                 let report =
-                    steadfast_lab::run(&name, &program, seed, &mut |text| eprintln!("· {text}")).await?;
+                    steadfast_lab::run(&name, &program, seed, &options, &mut |text| eprintln!("· {text}"))
+                        .await?;
                 if output.json {
                     report.json_lines().for_each(|line| println!("{line}"));
                 } else {
