@@ -17,11 +17,13 @@
 //! - [`Code`]: the graph of a segment; rows of any index from `(kind, k, seed)`.
 //! - [`Encoder`]: blocks of given indices.
 //! - [`RankTracker`]: whether indices are enough, without payload. Exact for Mix; peeling for LT.
+//! - [`LossRanks`]: the rank that each of many loss patterns leaves.
 //! - [`Decoder`]: takes blocks as they arrive, gives the originals in the buffers they arrived in.
 
 mod code;
 mod decoder;
 mod encoder;
+mod loss;
 mod mix;
 mod permutation;
 mod plan;
@@ -33,4 +35,5 @@ mod soliton;
 pub use code::{Code, CodeError, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{EncodeError, Encoder};
+pub use loss::LossRanks;
 pub use rank::{Push, RankTracker};
