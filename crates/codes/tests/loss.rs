@@ -26,11 +26,14 @@ fn every_pattern_has_the_rank_that_a_test_of_its_own_gives() {
     for kind in [Kind::Mix, Kind::MixA, Kind::MixC, LT_HALF, Kind::Replicated] {
         for (k, n, share) in
             [(20, 60, 80), (130, 300, 90), (520, 800, 100), (600, 1300, 55), (700, 1400, 100)]
+                .into_iter()
+                .chain([(640, 3000, 25)])
         {
             let code = Code::new(kind, k, random.next_u64()).unwrap();
             let groups = groups(n, 9, share, &mut random);
             let views: Vec<&[u32]> = groups.iter().map(Vec::as_slice).collect();
             let mut patterns: Vec<Vec<usize>> = vec![vec![], (0..9).collect(), vec![4, 4]];
+            patterns.extend((0..9).map(|a| vec![a]));
             patterns.extend((0..9).flat_map(|a| (0..a).map(move |b| vec![a, b])));
             let lost: Vec<&[usize]> = patterns.iter().map(Vec::as_slice).collect();
             for (pattern, rank) in patterns.iter().zip(code.ranks_without(&views, &lost)) {
