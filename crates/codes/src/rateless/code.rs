@@ -119,6 +119,15 @@ pub(crate) struct Entry {
     pub(crate) coefficient: u8,
 }
 
+/// What an update of one original does to one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// The block.
+    pub index: u32,
+    /// The original's coefficient in it (GF(2^8), 0x11d); 1 for every code over GF(2).
+    pub coefficient: u8,
+}
+
 impl Code {
     /// The code of `kind` over `k` originals that `seed` names. The same arguments give the same rows everywhere.
     pub fn new(kind: Kind, k: u32, seed: u64) -> Result<Code, CodeError> {
@@ -271,21 +280,32 @@ impl Code {
     /// # Panics
     /// When `original` is not below K.
     pub fn touched_by(&self, original: u32, stored: Range<u32>) -> Vec<u32> {
+        self.deltas(original, stored).into_iter().map(|delta| delta.index).collect()
+    }
+
+    /// What an update of `original` does to the blocks `stored`, ascending by index: each block named gains its
+    /// coefficient times (the original before XOR after), all others stay. Needs neither the other originals nor the
+    /// parity columns.
+    ///
+    /// # Panics
+    /// When `original` is not below K.
+    pub fn deltas(&self, original: u32, stored: Range<u32>) -> Vec<Delta> {
         assert!(original < self.k(), "original {original} of {}", self.k());
-        match &self.inner.shape {
-            Shape::Replicated => stored.filter(|index| index % self.k() == original).collect(),
-            Shape::Dense => stored.filter(|index| *index >= self.k() || *index == original).collect(),
-            Shape::Lt(_) | Shape::Sparse { .. } => {
-                let mut row = Vec::new();
-                stored
-                    .filter(|index| {
+        let mut row = Vec::new();
+        stored
+            .filter_map(|index| {
+                let coefficient = match &self.inner.shape {
+                    Shape::Replicated => u8::from(index % self.k() == original),
+                    Shape::Dense | Shape::Sparse { .. } if index < self.k() => u8::from(index == original),
+                    _ => {
                         row.clear();
-                        self.row(*index, &mut row);
-                        self.coefficient_in(&row, original) != 0
-                    })
-                    .collect()
-            }
-        }
+                        self.row(index, &mut row);
+                        self.coefficient_in(&row, original)
+                    }
+                };
+                (coefficient != 0).then_some(Delta { index, coefficient })
+            })
+            .collect()
     }
 
     /// The coefficients (GF(2^8), 0x11d) of block `index` over the K originals, parity columns resolved.

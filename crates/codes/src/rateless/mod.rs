@@ -32,7 +32,7 @@ mod rank;
 mod rows;
 mod soliton;
 
-pub use code::{Code, CodeError, K_MAX, Kind};
+pub use code::{Code, CodeError, Delta, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{EncodeError, Encoder};
 pub use loss::LossRanks;

@@ -50,6 +50,11 @@ impl Rows {
         self.starts.push(self.entries.len() as u32);
     }
 
+    /// The row of a kept block, less what was folded.
+    pub(crate) fn kept(&self, block: usize) -> &[Entry] {
+        &self.entries[self.starts[block] as usize..self.starts[block + 1] as usize]
+    }
+
     /// The constraint row of parity column `parity`.
     pub(crate) fn constraint(&self, parity: usize) -> &[Entry] {
         &self.constraints[parity]
