@@ -31,6 +31,7 @@ mod program;
 mod rank;
 mod rows;
 mod soliton;
+mod unknowns;
 
 pub use code::{Code, CodeError, Delta, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};

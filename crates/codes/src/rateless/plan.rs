@@ -79,7 +79,7 @@ pub(crate) struct Plan {
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Column {
+pub(super) enum Column {
     Open,
     /// Arrived as it is, in this block.
     Known(u32),
@@ -89,17 +89,18 @@ enum Column {
     Inactive(u32),
 }
 
-struct Solver {
+pub(super) struct Solver {
     originals: usize,
     blocks: usize,
     /// Slots of blocks and of the sums of the first constraints.
     buffers: usize,
-    columns: Vec<Column>,
+    pub(super) columns: Vec<Column>,
     /// Entries of all rows; repair rows first (row r is block r), then one constraint row a parity column.
     entries: Vec<Entry>,
     starts: Vec<u32>,
-    /// Rows of each column.
-    rows_of: Vec<Vec<u32>>,
+    /// Rows of the columns that were open at first, one column after the other, and where each one's begin.
+    rows_of: Vec<u32>,
+    rows_of_starts: Vec<u32>,
     /// Open columns of each row, and their XOR.
     degree: Vec<u32>,
     sum: Vec<u16>,
@@ -107,8 +108,8 @@ struct Solver {
     used: Vec<bool>,
     /// Rows of two open columns each column is in.
     pairs: Vec<u32>,
-    order: Vec<(u32, u16)>,
-    inactive: Vec<u16>,
+    pub(super) order: Vec<(u32, u16)>,
+    pub(super) inactive: Vec<u16>,
     ready: BinaryHeap<Reverse<(u32, u32)>>,
 }
 
@@ -119,16 +120,21 @@ pub(crate) fn plan(code: &Code, rows: &Rows, folded: usize) -> Option<Plan> {
     if !solver.peel(!code.peels()) {
         return None;
     }
-    let dependence = solver.dependence();
     let left = solver.rows_left();
-    let inverse = solver.invert(&dependence, &left)?;
+    let (dependence, inverse) = if code.is_binary() {
+        super::unknowns::binary(&solver, &left)?
+    } else {
+        let dependence = solver.dependence();
+        let inverse = solver.invert(&dependence, &left)?;
+        (dependence, inverse)
+    };
     Some(solver.emit(&dependence, &inverse, code.is_binary()))
 }
 
 /// `A`'s inverse, u x u bytes by row, and the rows of z in its column order.
-struct Inverse {
-    rows: Vec<u32>,
-    matrix: Vec<u8>,
+pub(super) struct Inverse {
+    pub(super) rows: Vec<u32>,
+    pub(super) matrix: Vec<u8>,
 }
 
 impl Solver {
@@ -147,7 +153,8 @@ impl Solver {
             columns: vec![Column::Open; k + parities],
             entries,
             starts,
-            rows_of: vec![Vec::new(); k + parities],
+            rows_of: Vec::new(),
+            rows_of_starts: vec![0; k + parities + 1],
             degree: vec![0; rows],
             sum: vec![0; rows],
             used: vec![false; rows],
@@ -168,9 +175,25 @@ impl Solver {
             for place in solver.range(row) {
                 let column = solver.entries[place].column;
                 if solver.columns[column as usize] == Column::Open {
-                    solver.rows_of[column as usize].push(row);
+                    solver.rows_of_starts[column as usize] += 1;
                     solver.degree[row as usize] += 1;
                     solver.sum[row as usize] ^= column;
+                }
+            }
+        }
+        // Counts become ends, and ends become starts as the rows are put in place from the last one on.
+        let mut count = 0;
+        for start in &mut solver.rows_of_starts {
+            count += *start;
+            *start = count;
+        }
+        solver.rows_of = vec![0; count as usize];
+        for row in (0..rows as u32).rev() {
+            for place in solver.range(row) {
+                let column = solver.entries[place].column as usize;
+                if solver.columns[column] == Column::Open {
+                    solver.rows_of_starts[column] -= 1;
+                    solver.rows_of[solver.rows_of_starts[column] as usize] = row;
                 }
             }
         }
@@ -188,7 +211,12 @@ impl Solver {
         self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize
     }
 
-    fn row(&self, row: u32) -> &[Entry] {
+    /// Places in `rows_of`; none for a column known from the start.
+    fn rows_of(&self, column: usize) -> std::ops::Range<usize> {
+        self.rows_of_starts[column] as usize..self.rows_of_starts[column + 1] as usize
+    }
+
+    pub(super) fn row(&self, row: u32) -> &[Entry] {
         &self.entries[self.range(row)]
     }
 
@@ -234,9 +262,8 @@ impl Solver {
         if most > 0 {
             return self.pairs.iter().position(|pairs| *pairs == most).map(|column| column as u16);
         }
-        let open =
-            |column: &usize| self.columns[*column] == Column::Open && !self.rows_of[*column].is_empty();
-        let rows = |column: usize| self.rows_of[column].len();
+        let rows = |column: usize| self.rows_of(column).len();
+        let open = |column: &usize| self.columns[*column] == Column::Open && rows(*column) > 0;
         (0..self.columns.len())
             .filter(open)
             .max_by_key(|column| (rows(*column), Reverse(*column)))
@@ -244,7 +271,8 @@ impl Solver {
     }
 
     fn close(&mut self, column: u16, state: Column) {
-        for row in std::mem::take(&mut self.rows_of[column as usize]) {
+        for place in self.rows_of(column as usize) {
+            let row = self.rows_of[place];
             if self.degree[row as usize] == 2 {
                 self.count_pair(row, false);
             }
@@ -357,9 +385,9 @@ impl Solver {
     }
 }
 
-struct Dependence {
-    width: usize,
-    of: Vec<Option<Vec<u8>>>,
+pub(super) struct Dependence {
+    pub(super) width: usize,
+    pub(super) of: Vec<Option<Vec<u8>>>,
 }
 
 /// What has to be computed, from the last step backwards.
@@ -470,7 +498,9 @@ impl Emitter<'_> {
         for entry in entries.iter().filter(|entry| entry.column == column) {
             own = entry.coefficient;
         }
-        let scale = gf256::inverse(own);
+        // Ones are all there is over GF(2).
+        let scale = if own == 1 { 1 } else { gf256::inverse(own) };
+        sources.reserve(entries.len());
         for entry in entries.iter().filter(|entry| entry.column != column) {
             self.add(&mut sources, *entry, scale, values);
         }
@@ -485,7 +515,8 @@ impl Emitter<'_> {
             debug_assert!(!values && matches!(self.solver.columns[column], Column::Inactive(_)));
             return;
         }
-        sources.push(Source { slot, coefficient: gf256::mul(scale, entry.coefficient) });
+        let coefficient = if scale == 1 { entry.coefficient } else { gf256::mul(scale, entry.coefficient) };
+        sources.push(Source { slot, coefficient });
     }
 
     /// `scale * payload + sources` into the row's buffer, or into scratch for a constraint row (payload zero) or

@@ -38,8 +38,11 @@ impl Builder {
     pub(crate) fn op(&mut self, dst: Slot, scale: u8, sources: impl IntoIterator<Item = Source>) {
         let start = self.sources.len();
         self.sources.extend(sources);
-        self.sources[start..].sort_by_key(|source| source.coefficient != 1);
-        let ones = start + self.sources[start..].partition_point(|source| source.coefficient == 1);
+        let added = &mut self.sources[start..];
+        if added.iter().any(|source| source.coefficient != 1) {
+            added.sort_by_key(|source| source.coefficient != 1);
+        }
+        let ones = start + added.partition_point(|source| source.coefficient == 1);
         debug_assert!(
             self.sources[start..].iter().all(|source| source.slot != dst),
             "an op reads its destination"
