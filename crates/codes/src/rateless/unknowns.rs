@@ -1,5 +1,5 @@
 //! The plan's second step over GF(2), in words of bits: how columns depend on the unknowns, and the inverse. What
-//! [`Solver`](super::plan::Solver) does byte by byte for codes with coefficients.
+//! [`Solver`] does byte by byte for codes with coefficients.
 
 use super::code::Entry;
 use super::plan::{Column, Dependence, Inverse, Solver};
