@@ -18,7 +18,7 @@ const STORED: u32 = 4;
 const RUN: u32 = 16;
 
 /// The codes measured.
-const KINDS: &[(&str, Kind)] = &[("mix-b", Kind::Mix)];
+const KINDS: &[(&str, Kind)] = &[("mix-b", Kind::Mix), ("mix-a", Kind::MixA), ("mix-c", Kind::MixC)];
 
 /// An object and what is done with it.
 pub(super) struct Object {
