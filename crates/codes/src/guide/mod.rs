@@ -29,7 +29,7 @@
 //!
 //! Small update cost and small overhead exclude each other in any linear code: an original held by u of N blocks is
 //! unseen by M random ones with probability (1 - M/N)<sup>u</sup>, so ε is at least about 4 (1 - (0.56/K)<sup>1/u</sup>) - 1
-//! for N = 4K. With u = 20 that is a fifth; B's u of about 72 leaves 0.2 %. Files that change want an MDS code.
+//! for N = 4K. With u = 20 that is a fifth; B's u of about 74 leaves 0.2 %. Files that change want an MDS code.
 //!
 //! # The matrices
 //!
