@@ -137,6 +137,8 @@ struct SegmentReader<'a> {
     decoding: Decoding,
     streams: Streams,
     start: Instant,
+    /// Payload that arrived, looked at by the decoder or not.
+    received_bytes: u64,
     sent_bytes: u64,
     medium_bytes: u64,
     corrupt_blocks: u32,
@@ -171,6 +173,7 @@ impl<'a> SegmentReader<'a> {
             decoding: Decoding::start(&code, layout),
             streams: Streams::new(),
             start: Instant::now(),
+            received_bytes: 0,
             sent_bytes: 0,
             medium_bytes: 0,
             corrupt_blocks: 0,
@@ -215,7 +218,10 @@ impl<'a> SegmentReader<'a> {
         match event {
             None => self.core.handle(now, Input::Tick),
             Some((device, Event::Opened)) => self.core.handle(now, Input::Opened { device }),
-            Some((device, Event::Slice { slice, payload })) => self.decoding.slice(device, slice, payload),
+            Some((device, Event::Slice { slice, payload })) => {
+                self.received_bytes += payload.len() as u64;
+                self.decoding.slice(device, slice, payload);
+            }
             Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => self.decoding.last(device, last),
             // A storage server confirms nothing to a reader and needs no credit from it.
             Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
@@ -256,19 +262,15 @@ impl<'a> SegmentReader<'a> {
     async fn settle(&mut self, report: &mut GetReport) {
         let until = Instant::now() + SETTLE;
         while self.streams.any_open() {
-            let Some((device, event)) = self.streams.next(Some(until)).await else { break };
-            let now = self.now();
+            let Some((_, event)) = self.streams.next(Some(until)).await else { break };
             match event {
-                Event::Slice { slice, payload } => {
-                    let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
-                    self.core.handle(now, Input::Slice { device, index: slice.index, bytes });
-                }
+                Event::Slice { payload, .. } => self.received_bytes += payload.len() as u64,
                 Event::Ended(answer) => self.count(&answer),
                 _ => {}
             }
         }
         let counts = self.core.counts();
-        report.received_bytes += counts.received_bytes;
+        report.received_bytes += self.received_bytes;
         report.sent_bytes += self.sent_bytes;
         report.medium_bytes += self.medium_bytes;
         report.corrupt_blocks += counts.corrupt_blocks + self.corrupt_blocks;

@@ -58,7 +58,7 @@ impl Drop for Held {
             accesses.running -= 1;
             accesses.begun
         });
-        // Outside a runtime nothing can wait; the next access releases instead.
+        // Outside a runtime nothing can wait; the end of the next access releases instead.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let memory = self.memory.clone();
         runtime.spawn(async move {

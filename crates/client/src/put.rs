@@ -430,7 +430,7 @@ pub(crate) struct Maker {
     kind: CodeKind,
     code: Code,
     originals: Arc<Originals>,
-    /// Made when the first repair block is asked for.
+    /// Made as soon as all originals are there.
     encoder: OnceCell<Arc<Encoder<BytesMut>>>,
     encoders: Semaphore,
 }

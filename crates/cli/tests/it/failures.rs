@@ -59,7 +59,10 @@ fn a_stalled_disk_delays_neither_reads_nor_writes() {
         // Patience is three seconds: whoever waited for the stalled disk would fail.
         let got = client.get("data", "object", None, std::io::sink()).await.unwrap();
         assert_eq!(got.size, original.len() as u64);
+        // The answer waits for the stalled disk no more than the data does: sealing it would take seconds.
+        let start = Instant::now();
         client.put("data", "second", Cursor::new(original.clone()), size).await.unwrap();
+        assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
         let stat = client.stat("data", "second").await.unwrap();
         assert!(stat.segments[0].holders.iter().all(|holder| holder.device != device));
         client.emulate(device, "off").await.unwrap();
