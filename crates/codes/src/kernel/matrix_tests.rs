@@ -1,32 +1,11 @@
 //! Products at every tier against sums taken byte by byte.
 
 use super::matrix::{Matrix, Mode};
+use super::tests::{bytes, naive_mul};
 use super::{Tier, gf256};
 
 /// Around every output, to be found unchanged.
 const GUARD: usize = 64;
-
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// Bit by bit, with no table.
-fn naive_mul(mut a: u8, mut b: u8) -> u8 {
-    let mut sum = 0;
-    while b != 0 {
-        if b & 1 != 0 {
-            sum ^= a;
-        }
-        a = (a << 1) ^ if a & 0x80 != 0 { 0x1d } else { 0 };
-        b >>= 1;
-    }
-    sum
-}
 
 /// One product of `len` bytes, slices starting `shift` bytes (output `j` another `j * skew`) after a multiple of 64.
 fn check(tier: Tier, [outputs, inputs]: [usize; 2], len: usize, shift: usize, skew: usize, mode: Mode) {

@@ -1,6 +1,6 @@
 use super::*;
 
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
         .map(|_| {
@@ -11,7 +11,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Russian-peasant multiplication, with no table.
-fn naive_mul(mut a: u8, mut b: u8) -> u8 {
+pub(super) fn naive_mul(mut a: u8, mut b: u8) -> u8 {
     let mut sum = 0;
     while b != 0 {
         if b & 1 != 0 {
