@@ -89,9 +89,9 @@ fn mix_is_systematic_and_repair_rows_have_the_stated_shape() {
     }
     let dense = Code::new(Kind::Mix, 10, 4).unwrap();
     assert!((10..500).all(|index| dense.generator_row(index).iter().all(|c| *c != 0)));
-    // 2.5 originals, and 4, 3 or 1 columns of 12; binary from 512 on.
+    // 2.5 originals, and 4, 2.8 or 1 columns of 12; binary from 512 on.
     let code = Code::new(Kind::Mix, 1024, 4).unwrap();
-    for (rows, weight) in [(1024..1536, 50.5), (1536..2048, 38.5), (2048..4096, 14.5)] {
+    for (rows, weight) in [(1024..1536, 50.5), (1536..2048, 36.1), (2048..4096, 14.5)] {
         let count = f64::from(rows.end - rows.start);
         let rows: Vec<Vec<u8>> = rows.map(|index| code.generator_row(index)).collect();
         assert!(rows.iter().flatten().all(|c| *c <= 1));
@@ -139,9 +139,13 @@ fn no_pasch_configuration_from_512_originals_on() {
 #[test]
 fn an_update_touches_no_more_blocks_than_stated() {
     for (kind, most, mean_most) in [(Kind::Mix, 75, 75.0), (Kind::MixA, 62, 58.0), (Kind::MixC, 90, 78.0)] {
-        let code = Code::new(kind, 1024, 9).unwrap();
-        let touched: Vec<usize> =
-            (0..1024).step_by(16).map(|original| code.touched_by(original, 0..4096).len()).collect();
+        let touched: Vec<usize> = (0..1024)
+            .step_by(16)
+            .map(|original| {
+                let code = Code::new(kind, 1024, u64::from(original % 5)).unwrap();
+                code.touched_by(original, 0..4096).len()
+            })
+            .collect();
         let mean = touched.iter().sum::<usize>() as f64 / touched.len() as f64;
         println!("{kind:?}: mean {mean}, most {:?}", touched.iter().max());
         assert!(touched.iter().all(|touched| *touched <= most) && mean <= mean_most, "{kind:?}: {mean}");
@@ -151,7 +155,7 @@ fn an_update_touches_no_more_blocks_than_stated() {
 #[test]
 fn rows_depend_on_their_index_alone() {
     for kind in [LT_HALF, Kind::Mix, Kind::MixA, Kind::MixC] {
-        for k in [50, 300, 1024] {
+        for k in [60, 300, 1024] {
             let sequential = Code::new(kind, k, 77).unwrap();
             let rows: Vec<Vec<u8>> = (0..5 * k).map(|index| sequential.generator_row(index)).collect();
             for index in [5 * k - 1, 0, 3 * k, k, 2 * k + 1] {
@@ -166,7 +170,9 @@ fn rows_depend_on_their_index_alone() {
                 assert_eq!(sequential.generator_row(u32::MAX - index), far);
             }
             let other = Code::new(kind, k, 78).unwrap();
-            assert!((k..2 * k).any(|index| other.generator_row(index) != rows[index as usize]));
+            // Below 128 originals the first 256 blocks are the same for all seeds.
+            let differs = |index: u32| other.generator_row(index) != rows[index as usize];
+            assert!((k.max(if kind.is_mix() && k < 128 { 256 } else { 0 })..5 * k).any(differs));
         }
     }
 }
@@ -194,11 +200,11 @@ fn the_graph_of_a_seed_is_fixed() {
     let fixed = [
         1907837269710570462,
         18161920373228809969,
-        7039494933616790873,
-        8788730602680403885,
-        17981905207680737702,
-        11291038101596328160,
-        14192873611145068810,
+        1439816046951118574,
+        13555779228768337083,
+        11876600937595211530,
+        17484135898569414016,
+        49409870994570808,
     ];
     assert_eq!(digests, fixed);
 }
@@ -217,10 +223,30 @@ fn lt_reception_overhead_is_the_dissertations() {
 #[test]
 fn mix_reception_overhead_is_near_the_ideal() {
     for (k, draws, most) in
-        [(16, 300, 0.2), (64, 200, 0.1), (128, 100, 0.2), (256, 40, 0.15), (512, 60, 0.6), (1024, 60, 0.4)]
+        [(16, 300, 0.0), (64, 200, 0.0), (128, 100, 0.2), (256, 40, 0.15), (512, 60, 0.6), (1024, 60, 0.4)]
     {
         let mean = overhead(Kind::Mix, k, draws);
         assert!(mean <= most, "K = {k}: {mean} % above {most} %");
+    }
+}
+
+/// Below 128 originals the first 256 blocks are an MDS code, of which a Cauchy matrix is the repair part.
+#[test]
+fn any_k_of_the_first_256_blocks_of_a_small_code_decode() {
+    let mut random = random();
+    for k in [1, 2, 3, 16, 37, 64, 127] {
+        let code = Code::new(Kind::Mix, k, 9).unwrap();
+        for draw in 0..60 {
+            // Repair blocks alone as well: the hardest minors.
+            let start = if draw % 2 == 0 || 2 * k > 256 { 0 } else { k };
+            let set = shuffled((start..256).collect(), &mut random);
+            assert!(
+                code.decodes(&mut set[..k as usize].iter().copied()),
+                "K = {k}: {:?}",
+                &set[..k as usize]
+            );
+        }
+        assert!(!code.decodes(&mut (1..k)), "K = {k}: fewer than K blocks");
     }
 }
 

@@ -6,6 +6,7 @@ use super::permutation::{below, generator, mix, shuffle};
 use super::rank::RankTracker;
 use super::rows::{Drawing, Repair, Rows};
 use super::soliton::Soliton;
+use crate::kernel::gf256;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -15,6 +16,10 @@ pub const K_MAX: u32 = 8192;
 const SPARSE_FROM: u32 = 128;
 /// Below this, mix's repair rows carry GF(256) coefficients: GF(2)'s own floor of 1.6 extra blocks is 1.3 % there.
 const BINARY_FROM: u32 = 512;
+/// Indices that are elements of GF(256).
+const BYTE_INDICES: u32 = 256;
+/// The largest redundancy of a policy: N is at most 16 K.
+const REDUNDANCY_MAX: u32 = 15;
 /// Seeds tried by [`Code::checked`] before it gives up.
 const SEEDS_MAX: u32 = 1000;
 const STREAM_COEFFICIENTS: u64 = 3;
@@ -108,8 +113,14 @@ struct Inner {
 enum Shape {
     Replicated,
     Lt(Rows),
+    /// Repair rows name every original. Those below [`BYTE_INDICES`] are of a Cauchy matrix, 1/(index - column) in
+    /// GF(256): every square part of it is invertible, so any K of these blocks decode. Later ones are drawn.
     Dense,
-    Sparse { parities: Parities, rows: Rows, binary: bool },
+    Sparse {
+        parities: Parities,
+        rows: Rows,
+        binary: bool,
+    },
 }
 
 /// A nonzero entry of a row: columns below K are originals, K + s is parity column s.
@@ -201,13 +212,15 @@ impl Code {
     ///
     /// - Replicated: 0. No count suffices unless K = 1; the rank test decides.
     /// - LT: mean and three standard deviations of sixteen seeded arrivals on this graph.
-    /// - Mix below 128: 2; one extra block fails with probability 1/255, two with about 1/255 squared.
+    /// - Mix up to 16: 0, any K of the 256 blocks of the largest redundancy decode. Below 128: 2; where blocks from 256
+    ///   on are among them one extra block fails with probability 1/255, two with about 1/255 squared.
     /// - Mix from 128: 2 % of K, at least 4; on 64 unequal disks with originals first B at K = 1024 needs more than 2 %
     ///   in 0.05 to 0.09 % of 10^5 draws, nearly always for one original that no block holds yet. A: 6 %.
     pub fn guard(&self) -> u32 {
         match self.inner.shape {
             Shape::Replicated => 0,
             Shape::Lt(_) => self.reception().1,
+            Shape::Dense if self.k() <= BYTE_INDICES / (REDUNDANCY_MAX + 1) => 0,
             Shape::Dense => 2,
             Shape::Sparse { .. } if self.kind() == Kind::MixA => (3 * self.k()).div_ceil(50).max(4),
             Shape::Sparse { .. } => self.k().div_ceil(50).max(4),
@@ -377,7 +390,13 @@ impl Code {
                     row.extend(columns.iter().map(|column| drawn(*column)))
                 }
             }),
-            _ => row.extend((0..k as u16).map(drawn)),
+            _ => match u8::try_from(index) {
+                Ok(index) => row.extend(
+                    (0..k as u16)
+                        .map(|column| Entry { column, coefficient: gf256::inverse(index ^ column as u8) }),
+                ),
+                Err(_) => row.extend((0..k as u16).map(drawn)),
+            },
         }
     }
 

@@ -36,64 +36,42 @@ pub(crate) fn shuffle(items: &mut [u16], generator: &mut Pcg64Mcg) {
 pub(crate) struct Walk {
     permutation: Vec<u16>,
     position: usize,
-    /// Where the classes end, ascending; the last end is `len`. One class is a plain permutation.
-    ends: Vec<usize>,
 }
 
-/// Items taken from one class before the next has its turn. Measured with 2 to 12 of them for the parity columns at
-/// K = 1024: a row's columns then come from one class mostly, and no class is far behind the others.
-const TURN: usize = 4;
-
 impl Walk {
-    pub(crate) fn new(len: u32) -> Self {
-        Self::of_classes(&[len as usize])
+    pub(crate) fn new(len: usize) -> Self {
+        Self { permutation: (0..len as u16).collect(), position: len }
     }
 
-    /// A walk that takes turns among classes of items, each in random order; the classes end at `ends`, ascending.
-    pub(crate) fn of_classes(ends: &[usize]) -> Self {
-        let len = ends.last().copied().unwrap_or(0);
-        Self { permutation: (0..len as u16).collect(), position: len, ends: ends.to_vec() }
-    }
-
-    fn shuffle(&mut self, generator: &mut Pcg64Mcg) {
-        if let [_] = self.ends[..] {
-            return shuffle(&mut self.permutation, generator);
-        }
-        let mut start = 0;
-        let mut classes = Vec::with_capacity(self.ends.len());
-        for end in &self.ends {
-            let mut class: Vec<u16> = (start..*end as u16).collect();
-            shuffle(&mut class, generator);
-            classes.push(class);
-            start = *end as u16;
-        }
-        self.permutation.clear();
-        let rounds = classes.iter().map(|class| class.len().div_ceil(TURN)).max().unwrap_or(0);
-        for round in 0..rounds {
-            let turns = classes.iter().filter_map(|class| class.chunks(TURN).nth(round));
-            self.permutation.extend(turns.flatten());
-        }
-    }
-
-    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`.
-    pub(crate) fn take(&mut self, count: usize, offset: u16, generator: &mut Pcg64Mcg, row: &mut Vec<u16>) {
+    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`: the next of the permutation, but those
+    /// in `avoid` (offset included) only where nothing else is left of it.
+    pub(crate) fn take(
+        &mut self,
+        count: usize,
+        offset: u16,
+        avoid: &[u16],
+        generator: &mut Pcg64Mcg,
+        row: &mut Vec<u16>,
+    ) {
         let start = row.len();
-        let mut crossed = None;
+        let mut crossed = start;
         for _ in 0..count {
             if self.position == self.permutation.len() {
-                self.shuffle(generator);
+                shuffle(&mut self.permutation, generator);
                 self.position = 0;
-                crossed = Some(row.len());
+                crossed = row.len();
             }
-            if let Some(end) = crossed {
-                // The row holds items of the permutation before: take the next that is not among them; those
-                // passed over keep their turn.
-                let earlier = &row[start..end];
-                let next = (self.position..self.permutation.len())
-                    .find(|place| !earlier.contains(&(self.permutation[*place] + offset)))
-                    .expect("a row has at most as many items as there are, so one is free");
-                self.permutation.swap(self.position, next);
-            }
+            // Where the row holds items of the permutation before, take the next that is not among them. Those
+            // passed over keep their turn.
+            let fresh = |item: u16| !row[start..crossed].contains(&(item + offset));
+            let next = (self.position..self.permutation.len())
+                .find(|place| {
+                    let item = self.permutation[*place];
+                    fresh(item) && !avoid.contains(&(item + offset))
+                })
+                .or_else(|| (self.position..self.permutation.len()).find(|p| fresh(self.permutation[*p])))
+                .expect("a row has at most as many items as there are, so one is free");
+            self.permutation.swap(self.position, next);
             row.push(self.permutation[self.position] + offset);
             self.position += 1;
         }
