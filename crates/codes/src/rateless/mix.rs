@@ -22,7 +22,7 @@ pub(crate) const WEIGHT: usize = 3;
 /// Attempts with fresh decks; in measurements the first one succeeded for every K tried.
 const ATTEMPTS: u64 = 64;
 /// With S = K/4 three classes leave (S/3)^2 pairs for K originals: 3.5 K pairs from here on, too few below 200.
-const CLASSES_FROM: u32 = 512;
+pub(crate) const CLASSES_FROM: u32 = 512;
 const STREAM_PARITIES: u64 = 2;
 
 /// Which originals each parity column sums, and the reverse.
