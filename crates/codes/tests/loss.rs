@@ -36,10 +36,13 @@ fn every_pattern_has_the_rank_that_a_test_of_its_own_gives() {
             patterns.extend((0..9).map(|a| vec![a]));
             patterns.extend((0..9).flat_map(|a| (0..a).map(move |b| vec![a, b])));
             let lost: Vec<&[usize]> = patterns.iter().map(Vec::as_slice).collect();
+            let ranks = LossRanks::new(&code, views.clone());
             for (pattern, rank) in patterns.iter().zip(code.ranks_without(&views, &lost)) {
                 let kept = (0..9).filter(|group| !pattern.contains(group));
                 let expected = code.rank_of(&mut kept.flat_map(|group| groups[group].iter().copied()));
                 assert_eq!(rank, expected, "{code:?}, N about {n}, lost {pattern:?}");
+                assert_eq!(ranks.missing_without(pattern) == 0, rank == k);
+                assert!(ranks.missing_without(pattern) <= k - rank);
                 short += u32::from(rank < k);
             }
         }
@@ -51,7 +54,7 @@ fn every_pattern_has_the_rank_that_a_test_of_its_own_gives() {
 fn a_block_in_two_groups_is_lost_with_both() {
     let code = Code::new(Kind::Mix, 512, 3).unwrap();
     let (a, b): (Vec<u32>, Vec<u32>) = ((0..300).collect(), (200..512).collect());
-    let ranks = LossRanks::new(&code, &[&a, &b]);
+    let ranks = LossRanks::new(&code, vec![&a, &b]);
     assert_eq!((ranks.without(&[]), ranks.without(&[0]), ranks.without(&[1])), (512, 312, 300));
     assert_eq!(ranks.without(&[0, 1]), 0);
 }

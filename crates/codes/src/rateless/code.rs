@@ -274,7 +274,8 @@ impl Code {
         self.track(indices).missing() == 0
     }
 
-    fn track(&self, indices: &mut dyn Iterator<Item = u32>) -> RankTracker {
+    /// The blocks pushed in ascending order until all originals can be computed.
+    pub(super) fn track(&self, indices: &mut dyn Iterator<Item = u32>) -> RankTracker {
         // Low indices first: originals known early keep the rows to come short. The verdict has no order.
         let mut sorted: Vec<u32> = indices.collect();
         sorted.sort_unstable();

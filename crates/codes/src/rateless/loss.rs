@@ -30,10 +30,11 @@ use std::sync::OnceLock;
 /// K = 1024, N of 1.5 to 4 K: the two cost the same at ratios of 2 to 4.
 const SHARED_FROM: usize = 3;
 
-/// Blocks in groups that are lost together (a disk, a failure domain), and the rank that is left.
-pub struct LossRanks<'a> {
+/// Blocks in groups that are lost together (a disk, a failure domain), and the rank that is left. `G` holds the indices
+/// of one group: `&[u32]`, or `Vec<u32>` to keep them.
+pub struct LossRanks<G> {
     code: Code,
-    groups: Vec<&'a [u32]>,
+    groups: Vec<G>,
     /// Originals in each group.
     originals: Vec<usize>,
     /// Made when a pattern first takes that way; None where there is none.
@@ -60,17 +61,17 @@ impl Code {
     /// # Panics
     /// When a pattern names a group that is not there.
     pub fn ranks_without(&self, groups: &[&[u32]], patterns: &[&[usize]]) -> Vec<u32> {
-        let ranks = LossRanks::new(self, groups);
+        let ranks = LossRanks::new(self, groups.to_vec());
         patterns.iter().map(|lost| ranks.without(lost)).collect()
     }
 }
 
-impl<'a> LossRanks<'a> {
+impl<G: AsRef<[u32]>> LossRanks<G> {
     /// The blocks of each group; work that patterns share is done when it is first needed.
-    pub fn new(code: &Code, groups: &[&'a [u32]]) -> Self {
-        let originals =
-            groups.iter().map(|group| group.iter().filter(|index| **index < code.k()).count()).collect();
-        Self { code: code.clone(), groups: groups.to_vec(), originals, shared: OnceLock::new() }
+    pub fn new(code: &Code, groups: Vec<G>) -> Self {
+        let originals = |group: &G| group.as_ref().iter().filter(|index| **index < code.k()).count();
+        let originals = groups.iter().map(originals).collect();
+        Self { code: code.clone(), groups, originals, shared: OnceLock::new() }
     }
 
     /// The rank left without the groups `lost`; naming one twice changes nothing.
@@ -82,19 +83,43 @@ impl<'a> LossRanks<'a> {
         lost.sort_unstable();
         lost.dedup();
         assert!(lost.last().is_none_or(|last| *last < self.groups.len()), "a group of {}", self.groups.len());
-        let blocks: usize = lost.iter().map(|group| self.groups[*group].len()).sum();
+        let blocks: usize = lost.iter().map(|group| self.groups[*group].as_ref().len()).sum();
         let there: usize = self.originals.iter().sum();
         let gone = lost.iter().map(|group| self.originals[*group]).sum::<usize>()
             + (self.code.k() as usize).saturating_sub(there);
         let linear = self.code.is_binary() && !self.code.peels();
         if linear
             && gone >= SHARED_FROM * blocks
-            && let Some(shared) = self.shared.get_or_init(|| Shared::new(&self.code, &self.groups))
+            && let Some(shared) = self.shared.get_or_init(|| Shared::new(&self.code, &self.views()))
         {
-            return shared.without(&self.groups, &lost);
+            return shared.without(blocks, &lost);
         }
+        self.code.rank_of(&mut self.left(&lost))
+    }
+
+    /// A lower bound on the further blocks needed without the groups `lost`; 0 exactly when what is left decodes. For LT
+    /// not K less the rank: see [`RankTracker::missing`](super::RankTracker::missing).
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn missing_without(&self, lost: &[usize]) -> u32 {
+        if !self.code.peels() {
+            return self.code.k() - self.without(lost);
+        }
+        let mut lost = lost.to_vec();
+        lost.sort_unstable();
+        assert!(lost.last().is_none_or(|last| *last < self.groups.len()), "a group of {}", self.groups.len());
+        self.code.track(&mut self.left(&lost)).missing()
+    }
+
+    fn views(&self) -> Vec<&[u32]> {
+        self.groups.iter().map(AsRef::as_ref).collect()
+    }
+
+    /// The blocks outside the groups `lost`, which are in ascending order.
+    fn left(&self, lost: &[usize]) -> impl Iterator<Item = u32> {
         let kept = (0..self.groups.len()).filter(|group| lost.binary_search(group).is_err());
-        self.code.rank_of(&mut kept.flat_map(|group| self.groups[group].iter().copied()))
+        kept.flat_map(|group| self.groups[group].as_ref().iter().copied())
     }
 }
 
@@ -165,8 +190,8 @@ impl Shared {
         Some(Self { rank, words, parts, null })
     }
 
-    fn without(&self, groups: &[&[u32]], lost: &[usize]) -> u32 {
-        let size: usize = lost.iter().map(|group| groups[*group].len()).sum();
+    /// The rank left without the `size` blocks of the groups `lost`.
+    fn without(&self, size: usize, lost: &[usize]) -> u32 {
         let width: usize = lost.iter().map(|group| self.parts[*group].len()).sum();
         let (mut pivots, mut echelon) = (vec![0u64; width], vec![0u64; 64 * width * width]);
         let (mut row, mut rank) = (Vec::with_capacity(width), 0);

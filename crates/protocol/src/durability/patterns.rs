@@ -1,66 +1,40 @@
-//! Loss patterns of the rank test: which there are, which are tested, and how far each has read.
+//! The loss patterns of the rank test: which are tested, and which of them are known to decode.
 
 use super::{Judge, PATTERNS_MAX, PATTERNS_SAMPLED};
-use crate::BlockIndex;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{Code, RankTracker};
+use steadfast_codes::rateless::LossRanks;
 
-/// Pushes that one confirmation pays for, per pattern. A pattern reads a block for every block confirmed; more than
-/// one lets patterns that were made late catch up well before counting is met.
-const PUSHES_PER_CONFIRMATION: usize = 4;
+/// Patterns that one confirmation pays for in the early round: some 0.1 to 1 ms, and several hundred patterns between
+/// 16 domains' survivors being enough and their total.
+const PATTERNS_PER_CONFIRMATION: usize = 4;
 
-/// One loss pattern and the rank of what it leaves.
-///
-/// ```text
-///   reading ──(rank = K)──▶ decoded
-/// ```
+/// The tests that are made while confirmations still come.
+pub(super) struct Early {
+    /// Over the blocks confirmed when the round began.
+    ranks: LossRanks<Vec<u32>>,
+    /// Patterns tested, from the first.
+    tested: usize,
+}
+
+/// One loss pattern and what its last test gave.
 pub(super) struct Pattern {
-    lost: Vec<u32>,
-    /// Position in the log of confirmations up to which survivors were pushed.
-    read: usize,
-    /// Absent before the first push and, to free its memory, once rank K was reached.
-    tracker: Option<RankTracker>,
-    decoded: bool,
+    /// The domains lost, ascending.
+    pub(super) lost: Vec<u32>,
+    /// Blocks that what it leaves misses at least; zero once that decodes.
+    pub(super) missing: u32,
 }
 
 impl Pattern {
-    pub(super) fn new(mut lost: Vec<u32>) -> Self {
+    fn new(mut lost: Vec<u32>) -> Self {
         lost.sort_unstable();
-        Self { lost, read: 0, tracker: None, decoded: false }
+        // Not tested yet: as good as nothing there.
+        Self { lost, missing: u32::MAX }
     }
 
-    pub(super) fn lost(&self) -> &[u32] {
-        &self.lost
-    }
-
-    /// Blocks that it misses at least; zero when what it leaves decodes.
-    pub(super) fn missing(&self, code: &Code) -> u32 {
-        if self.decoded { 0 } else { self.tracker.as_ref().map_or(code.k(), RankTracker::missing).max(1) }
-    }
-
-    /// Pushes at most `budget` survivors further; gives the pushes made.
-    pub(super) fn read_on(&mut self, code: &Code, log: &[(u32, BlockIndex)], budget: u32) -> u32 {
-        let mut pushed = 0;
-        if self.decoded {
-            return pushed;
-        }
-        let tracker = self.tracker.get_or_insert_with(|| RankTracker::new(code));
-        while pushed < budget && self.read < log.len() {
-            let (domain, index) = log[self.read];
-            self.read += 1;
-            if self.lost.binary_search(&domain).is_ok() {
-                continue;
-            }
-            tracker.push(index);
-            pushed += 1;
-            if tracker.missing() == 0 {
-                self.decoded = true;
-                self.tracker = None;
-                break;
-            }
-        }
-        pushed
+    /// The domains lost as positions.
+    fn groups(&self) -> Vec<usize> {
+        self.lost.iter().map(|&domain| domain as usize).collect()
     }
 }
 
@@ -82,18 +56,32 @@ pub(super) fn combinations(domains: usize, tolerate: u32) -> u64 {
 }
 
 impl Judge {
-    /// Lets every pattern read a little further; the tests begin once half of what decodes is confirmed, when the
-    /// domains that take part are known.
+    /// Tests a few patterns on the blocks that were here when the early round began; the round begins once there are
+    /// enough of them for nearly every pattern to decode.
     pub(super) fn test_some(&mut self) {
-        if self.log.len() < self.code.k() as usize / 2 {
+        let Some(early) = &self.early else {
+            if self.confirmed() >= self.early_from && self.survivors() >= self.early_from {
+                self.cover();
+                self.early = Some(Early { ranks: LossRanks::new(&self.code, self.held.clone()), tested: 0 });
+            }
+            return;
+        };
+        let end = (early.tested + PATTERNS_PER_CONFIRMATION).min(self.patterns.len());
+        for pattern in &mut self.patterns[early.tested..end] {
+            pattern.missing = early.ranks.missing_without(&pattern.groups());
+        }
+        self.early = Some(Early { tested: end, ..self.early.take().expect("as above") });
+    }
+
+    /// Tests every pattern that is not known to decode, all on the work that they share.
+    pub(super) fn test_all(&mut self) {
+        if self.patterns.iter().all(|pattern| pattern.missing == 0) {
             return;
         }
-        self.cover();
-        let mut budget = PUSHES_PER_CONFIRMATION * self.patterns.len();
-        for _ in 0..self.patterns.len() {
-            self.turn = (self.turn + 1) % self.patterns.len();
-            let step = u32::try_from(budget.min(PUSHES_PER_CONFIRMATION)).expect("at most a few");
-            budget -= self.patterns[self.turn].read_on(&self.code, &self.log, step) as usize;
+        let held: Vec<&[u32]> = self.held.iter().map(Vec::as_slice).collect();
+        let ranks = LossRanks::new(&self.code, held);
+        for pattern in self.patterns.iter_mut().filter(|pattern| pattern.missing > 0) {
+            pattern.missing = ranks.missing_without(&pattern.groups());
         }
     }
 

@@ -146,7 +146,7 @@ fn many_patterns_are_sampled_with_the_heaviest_among_them() {
         judge.confirm(5, 20_000 + index);
     }
     assert!(judge.verdict().holds());
-    assert!(judge.patterns.iter().any(|pattern| pattern.lost() == [5, 63]));
+    assert!(judge.patterns.iter().any(|pattern| pattern.lost == [5, 63]));
 }
 
 #[test]
@@ -196,4 +196,53 @@ fn a_layout_is_judged_as_it_stands() {
     assert!(!nowhere.holds());
     let damaged = SegmentLayout { code: CodeSpec { originals: 0, ..layout.code }, ..layout };
     assert!(judge_layout(&damaged, RULE, domain, 1).is_err());
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(40))]
+
+    /// One rank test for each pattern, from nothing, gives the same verdicts: at the margin, where counting has just
+    /// been met, block by block until the rule holds.
+    #[test]
+    fn verdicts_equal_those_of_independent_rank_tests(
+        kind in 0usize..5, k in 8u32..600, tolerate in 1u32..=3, more in 2u32..6, share in 40u64..100, seed: u64,
+    ) {
+        let lt = Kind::Lt { c: 1.0, delta: 0.5 };
+        let kind = [Kind::Mix, Kind::MixA, Kind::MixC, lt, Kind::Replicated][kind];
+        let Ok(code) = Code::new(kind, k, seed) else { return Ok(()) };
+        let domains = tolerate + more;
+        let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 5);
+        let mut judge = Judge::new(code.clone(), Rule { redundancy: 0.0, tolerate }, domains, seed);
+        let (mut placed, mut asked, mut index) = (Vec::new(), 0, 0);
+        while asked < 6 && index < 12 * k {
+            // The first domain holds about twice as much as another; some blocks are never confirmed.
+            let domain = (random.next_u64() % u64::from(domains + 1)) as u32 % domains;
+            if random.next_u64() % 100 < share {
+                placed.push((domain, index));
+                judge.confirm(domain, index);
+            }
+            index += 1;
+            if judge.counted().is_some() {
+                continue;
+            }
+            asked += 1;
+            let patterns = (0u32..1 << domains).filter(|mask| mask.count_ones() == tolerate);
+            let ranks = patterns.map(|mask| {
+                let left = placed.iter().filter(|(domain, _)| mask >> domain & 1 == 0);
+                code.rank_of(&mut left.map(|&(_, index)| index))
+            });
+            let least = ranks.min().expect("there are patterns");
+            match judge.verdict() {
+                Verdict::Holds { patterns_tested, patterns_total } => {
+                    proptest::prop_assert_eq!((least, u64::from(patterns_tested)), (k, patterns_total));
+                    break;
+                }
+                Verdict::Short { why: Shortfall::Rank { missing, .. }, .. } => {
+                    proptest::prop_assert!(least < k && (1..=k - least).contains(&missing));
+                    proptest::prop_assert!(kind == lt || missing == k - least, "{missing}, rank {least} of {k}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }
