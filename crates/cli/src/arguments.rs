@@ -150,8 +150,8 @@ pub(crate) enum Bucket {
     Create {
         /// Its name: 3 to 63 lower-case letters, digits, `-` and `.`
         name: String,
-        /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=lt,c=1,delta=0.5`,
-        /// `domain=device|node|site`, `devices=N`) or `stripe`
+        /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=mix-a|mix-b|mix-c`,
+        /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`) or `stripe`
         #[arg(long, default_value = "rateless")]
         policy: String,
         #[command(flatten)]

@@ -476,7 +476,7 @@ impl Maker {
         // Originals of systematic codes are sent as they were read; everything else needs them all.
         let plain = |index: BlockIndex| match self.kind {
             CodeKind::Replicated => Some(index % k),
-            CodeKind::Mix => (index < k).then_some(index),
+            CodeKind::Mix | CodeKind::MixA | CodeKind::MixC => (index < k).then_some(index),
             CodeKind::Lt { .. } => None,
         };
         let needed = indices.clone().map(|index| plain(index).map_or(k, |original| original + 1)).max();

@@ -28,7 +28,8 @@ pub struct CodeSpec {
     pub seed: u64,
 }
 
-/// The kinds of [`CodeSpec`], as stored.
+/// The kinds of [`CodeSpec`], as stored: new ones come last, since a kind is written as its place in this list. A server
+/// that does not know one refuses the record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CodeKind {
     /// Block i is original i mod K: stripes and replicas.
@@ -40,8 +41,12 @@ pub enum CodeKind {
         /// Bound on the probability that decoding stalls.
         delta: f64,
     },
-    /// The systematic sparse code with hidden parity columns.
+    /// The systematic sparse code with hidden parity columns, variant B.
     Mix,
+    /// Variant A.
+    MixA,
+    /// Variant C.
+    MixC,
 }
 
 /// Where one segment of an object lies.
@@ -123,6 +128,8 @@ impl CodeSpec {
             CodeKind::Replicated => Kind::Replicated,
             CodeKind::Lt { c, delta } => Kind::Lt { c, delta },
             CodeKind::Mix => Kind::Mix,
+            CodeKind::MixA => Kind::MixA,
+            CodeKind::MixC => Kind::MixC,
         };
         Code::new(kind, self.originals, self.seed)
     }

@@ -35,10 +35,10 @@ pub struct Stripe {
     pub devices: Option<u32>,
 }
 
-/// The rateless codes a bucket can choose.
+/// The rateless codes a bucket can choose; stored by place in this list, so new ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RatelessCode {
-    /// Systematic, inactivation decoding, near-ideal reception overhead. The default.
+    /// Systematic, inactivation decoding, near-ideal reception overhead: variant B, `mix-b` or `mix`. The default.
     Mix,
     /// The dissertation's improved LT code (§5.2.3) with its two parameters.
     Lt {
@@ -47,7 +47,22 @@ pub enum RatelessCode {
         /// Bound on the probability that decoding stalls.
         delta: f64,
     },
+    /// Variant A, `mix-a`: fewer XORs than B, more blocks where originals come first from unequal disks.
+    MixA,
+    /// Variant C, `mix-c`: the fewest blocks needed from very unequal disks, the most XORs.
+    MixC,
 }
+
+/// The codes by the names that a policy's text has for them.
+const CODES: [(&str, RatelessCode); 5] = [
+    ("mix-a", RatelessCode::MixA),
+    ("mix-b", RatelessCode::Mix),
+    ("mix-c", RatelessCode::MixC),
+    ("mix", RatelessCode::Mix),
+    ("lt", LT),
+];
+/// C = 1, delta = 0.5 are the parameters of the dissertation's evaluation (§6.2.6).
+const LT: RatelessCode = RatelessCode::Lt { c: 1.0, delta: 0.5 };
 
 /// The unit of failure that `tolerate` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,7 +153,7 @@ impl FromStr for Policy {
 
 fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Rateless, PolicyError> {
     let mut policy = Rateless::default();
-    let (mut lt, mut c, mut delta) = (false, None, None);
+    let (mut written, mut c, mut delta) = ("mix", None, None);
     for (name, value) in parameters {
         match name {
             "redundancy" => policy.redundancy = number(name, value, 0.0..=REDUNDANCY_MAX, "0 to 15")?,
@@ -153,13 +168,13 @@ fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<
                 }
             }
             "code" => {
-                lt = match value {
-                    "mix" => false,
-                    "lt" => true,
-                    _ => return Err(bad(name, value, "mix or lt")),
-                }
+                let (known, code) = CODES
+                    .iter()
+                    .find(|(known, _)| *known == value)
+                    .ok_or_else(|| bad(name, value, "mix-a, mix-b, mix-c or lt (with c=..,delta=..)"))?;
+                (written, policy.code) = (known, *code);
             }
-            "lt" if value.is_empty() => lt = true,
+            "lt" if value.is_empty() => (written, policy.code) = ("lt", LT),
             "c" => c = Some(number(name, value, 0.001..=10.0, "0.001 to 10 (with code=lt)")?),
             "delta" => delta = Some(number(name, value, 1e-6..=1.0, "0.000001 to 1 (with code=lt)")?),
             _ => {
@@ -171,11 +186,11 @@ fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<
             }
         }
     }
-    if lt {
-        // C = 1, delta = 0.5 are the parameters of the dissertation's evaluation (§6.2.6).
-        policy.code = RatelessCode::Lt { c: c.unwrap_or(1.0), delta: delta.unwrap_or(0.5) };
+    if let RatelessCode::Lt { c: own_c, delta: own_delta } = &mut policy.code {
+        *own_c = c.unwrap_or(*own_c);
+        *own_delta = delta.unwrap_or(*own_delta);
     } else if c.is_some() || delta.is_some() {
-        return Err(bad("code", "mix", "lt where c or delta is given"));
+        return Err(bad("code", written, "lt where c or delta is given"));
     }
     Ok(policy)
 }
@@ -225,8 +240,11 @@ impl fmt::Display for Policy {
         match self {
             Policy::Rateless(policy) => {
                 write!(f, "rateless:")?;
-                if let RatelessCode::Lt { c, delta } = policy.code {
-                    write!(f, "code=lt,c={c},delta={delta},")?;
+                match policy.code {
+                    RatelessCode::Mix => {}
+                    RatelessCode::MixA => write!(f, "code=mix-a,")?,
+                    RatelessCode::MixC => write!(f, "code=mix-c,")?,
+                    RatelessCode::Lt { c, delta } => write!(f, "code=lt,c={c},delta={delta},")?,
                 }
                 write!(f, "redundancy={},tolerate={}", policy.redundancy, policy.tolerate)?;
                 match policy.domain {
@@ -252,6 +270,8 @@ mod tests {
             "rateless:redundancy=0.5,tolerate=2",
             "rateless:code=lt,c=1,delta=0.5,redundancy=3,tolerate=1",
             "rateless:redundancy=3,tolerate=1,domain=device,devices=64",
+            "rateless:code=mix-a,redundancy=0.5,tolerate=2",
+            "rateless:code=mix-c,redundancy=3,tolerate=1,devices=6",
             "stripe",
             "stripe:devices=6",
         ] {
@@ -260,6 +280,9 @@ mod tests {
         }
         assert_eq!("rateless".parse::<Policy>().unwrap(), Policy::Rateless(Rateless::default()));
         assert_eq!("rateless:lt".parse::<Policy>(), "rateless:code=lt".parse::<Policy>());
+        for same in ["rateless:code=mix", "rateless:code=mix-b", "rateless:code=lt,code=mix-b"] {
+            assert_eq!(same.parse::<Policy>(), "rateless".parse::<Policy>(), "{same}");
+        }
     }
 
     #[test]
@@ -271,6 +294,9 @@ mod tests {
             ("rateless:tolerate=99", "0 to 16"),
             ("rateless:speed=3", "speed"),
             ("rateless:c=1", "lt where c"),
+            ("rateless:code=mix-a,delta=0.5", "`code=mix-a` is out of range: it takes lt where c"),
+            ("rateless:code=mix-d", "it takes mix-a, mix-b, mix-c or lt"),
+            ("rateless:code=", "it takes mix-a, mix-b, mix-c or lt"),
             ("stripe:redundancy=1", "devices"),
         ] {
             let error = text.parse::<Policy>().unwrap_err().to_string();

@@ -120,7 +120,9 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
             CodeKind::Replicated => "stripe".to_owned(),
             CodeKind::Lt { c, delta } => format!("LT c={c} delta={delta}"),
-            CodeKind::Mix => "mix".to_owned(),
+            CodeKind::Mix => "mix-b".to_owned(),
+            CodeKind::MixA => "mix-a".to_owned(),
+            CodeKind::MixC => "mix-c".to_owned(),
         };
         println!(
             "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",

@@ -20,6 +20,8 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     }
     assert!(bed.fails(7, &["bucket", "create", "data", "--policy", "stripe"]).contains("exists"));
     assert!(bed.fails(1, &["bucket", "create", "raid", "--policy", "raid6"]).contains("raid6"));
+    let unknown = bed.fails(1, &["bucket", "create", "mixed", "--policy", "rateless:code=mix-d"]);
+    assert!(unknown.contains("mix-a, mix-b, mix-c or lt"), "{unknown}");
     let unmet = bed.fails(6, &["bucket", "create", "wide", "--policy", "rateless:tolerate=4"]);
     assert!(unmet.contains("5 nodes") && unmet.contains("2 missing"), "{unmet}");
     assert!(bed.fails(3, &["put", file, "absent/key"]).contains("bucket create"));

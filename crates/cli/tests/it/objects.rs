@@ -21,13 +21,15 @@ fn every_size_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn the_papers_code_and_the_stripe_serve_too() {
+fn the_papers_code_the_other_variants_and_the_stripe_serve_too() {
     let seed = seed();
     let bed = Bed::start(&shape(6, 2));
     let file = bed.file("original", 11 << 20, seed);
     let original = fs::read(&file).unwrap();
     for (bucket, policy) in [
         ("data", "rateless:code=lt,c=1,delta=0.5,redundancy=1.5,tolerate=1"),
+        ("data-a", "rateless:code=mix-a,redundancy=0.5,tolerate=1"),
+        ("data-c", "rateless:code=mix-c,redundancy=0.5,tolerate=1"),
         ("data-stripe", "stripe:devices=12"),
     ] {
         bed.ok(&["bucket", "create", bucket, "--policy", policy]);
@@ -37,6 +39,14 @@ fn the_papers_code_and_the_stripe_serve_too() {
         bed.ok(&["get", &object, copy.to_str().unwrap()]);
         assert!(fs::read(copy).unwrap() == original, "{policy}");
     }
+    for (bucket, code) in
+        [("data", "LT c=1 delta=0.5"), ("data-a", "mix-a, K = 176"), ("data-c", "mix-c, K = 176")]
+    {
+        let stat = bed.ok(&["stat", &format!("{bucket}/object")]);
+        assert!(stat.contains(code), "{stat}");
+    }
+    let listed = bed.ok(&["bucket", "ls"]);
+    assert!(listed.contains("data-c  rateless:code=mix-c,redundancy=0.5,tolerate=1"), "{listed}");
     let stat = bed.ok(&["stat", "data-stripe/object"]);
     assert!(stat.contains("12 devices") && stat.contains("D = 0.00"), "{stat}");
 }

@@ -99,7 +99,9 @@ fn check_pieces(policy: &Policy, layout: &SegmentLayout) -> Result<(), String> {
         (Policy::Stripe(_), CodeKind::Replicated) => true,
         (Policy::Rateless(rateless), kind) => match (rateless.code, kind) {
             (_, CodeKind::Replicated) => originals == 1,
-            (RatelessCode::Mix, CodeKind::Mix) => true,
+            (RatelessCode::Mix, CodeKind::Mix)
+            | (RatelessCode::MixA, CodeKind::MixA)
+            | (RatelessCode::MixC, CodeKind::MixC) => true,
             (RatelessCode::Lt { c, delta }, CodeKind::Lt { c: own_c, delta: own_delta }) => {
                 c == own_c && delta == own_delta
             }

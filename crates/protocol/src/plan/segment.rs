@@ -36,6 +36,8 @@ pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
             match rateless.code {
                 RatelessCode::Mix => CodeKind::Mix,
                 RatelessCode::Lt { c, delta } => CodeKind::Lt { c, delta },
+                RatelessCode::MixA => CodeKind::MixA,
+                RatelessCode::MixC => CodeKind::MixC,
             },
             Scheme::Rateless,
         ),
@@ -72,6 +74,8 @@ impl SegmentPlan {
         let code = match self.code {
             CodeKind::Replicated => Code::new(Kind::Replicated, originals, seed)?,
             CodeKind::Mix => Code::new(Kind::Mix, originals, seed)?,
+            CodeKind::MixA => Code::new(Kind::MixA, originals, seed)?,
+            CodeKind::MixC => Code::new(Kind::MixC, originals, seed)?,
             CodeKind::Lt { c, delta } => {
                 let stored = (f64::from(originals) * (1.0 + redundancy.max(0.0))).ceil() as u32;
                 Code::checked(Kind::Lt { c, delta }, originals, seed, stored)?
