@@ -8,6 +8,7 @@
 pub mod bits;
 #[cfg(test)]
 pub(crate) mod counting;
+mod force;
 pub mod gf256;
 mod lanes;
 pub mod matrix;
@@ -17,6 +18,8 @@ mod register;
 mod steps;
 pub(crate) mod sums;
 pub mod xor;
+
+pub use force::TierError;
 
 /// Instruction sets the kernels are compiled for, narrowest first. XOR has one body for each register width; GF(2^8)
 /// multiplication has one for each way to multiply.
@@ -63,10 +66,10 @@ impl Tier {
         }
     }
 
-    /// The widest tier this processor has.
+    /// The widest tier this processor has, or the one that was forced ([`Tier::force`]).
     #[inline]
     pub fn detect() -> Tier {
-        Tier::Avx512Gfni.supported()
+        Tier::forced().unwrap_or_else(|| Tier::Avx512Gfni.supported())
     }
 
     /// This tier, or the widest below it where the processor does not have it.
