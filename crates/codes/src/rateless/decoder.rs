@@ -80,6 +80,8 @@ pub struct Decoder<B> {
     /// The constraint to fold next.
     next_fold: usize,
     folds: bool,
+    /// Originals added into rows so far.
+    folded: u64,
 }
 
 impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
@@ -101,6 +103,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             next_fold: 0,
             // Codes without parity columns have short rows or dense ones; coefficients would cost more than they save.
             folds: parities > 0 && code.is_binary() && parities.saturating_mul(block_len) <= FOLDED_BYTES_MAX,
+            folded: 0,
         }
     }
 
@@ -136,7 +139,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             self.original[column as usize].get_or_insert(self.blocks.len() as u32);
             self.originals_here += 1;
         } else if self.folds {
-            self.fold(&mut row, block.as_mut());
+            self.folded += self.fold(&mut row, block.as_mut());
         }
         self.rows.keep(&row);
         self.indices.push(index);
@@ -184,7 +187,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         let mut sum =
             if next < self.sums.len() { self.sums.swap_remove(next) } else { zeroed(self.block_len) };
         assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
-        self.fold(&mut row, sum.as_mut());
+        self.folded += self.fold(&mut row, sum.as_mut());
         self.rows.fold_constraint(next, row);
         self.sums.push(sum);
         let last = self.sums.len() - 1;
@@ -192,8 +195,9 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         true
     }
 
-    /// Adds the originals of `row` that are here into its payload, and takes them out of the row.
-    fn fold(&self, row: &mut Vec<Entry>, payload: &mut [u8]) {
+    /// Adds the originals of `row` that are here into its payload, and takes them out of the row; how
+    /// many those were.
+    fn fold(&self, row: &mut Vec<Entry>, payload: &mut [u8]) -> u64 {
         let mut here = Vec::new();
         row.retain(|entry| {
             let block = self.original.get(entry.column as usize).copied().flatten();
@@ -201,6 +205,12 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             block.is_none()
         });
         xor::xor_many(payload, &here);
+        here.len() as u64
+    }
+
+    /// Slices read so far by folding: what [`Decoder::cost`] does not count because it is done.
+    pub fn folded(&self) -> u64 {
+        self.folded
     }
 
     /// Dimensions known, 0 to K; for LT the originals that peeling recovers.
