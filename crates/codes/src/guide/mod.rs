@@ -42,8 +42,8 @@
 //!    .  1  .  .  .  1  .  1    .  1  .  .  .  .  .  . | .  .  .   original     .  1  .  .   data
 //!    .  .  1  .  .  .  .  .        ...                                         .  .  1  .   data
 //!    1  .  .  .  1  .  .  .    1  .  .  .  .  1  .  . | .  1  .   repair       .  .  .  1   data
-//!        ... without end       .  .  1  .  1  .  .  1 | 1  .  1   repair       a  b  c  d   parity
-//!                                  ... without end                             e  f  g  h   parity
+//!        ... without end       .  .  1  .  1  .  .  1 | 1  .  1   repair       1  1  1  1   parity
+//!                                  ... without end                             1  a  b  c   parity
 //!                             p = sum of the originals that are in p, ...
 //! ```
 //!
@@ -58,24 +58,68 @@
 //! solved last by an inverse over GF(2). From 128 to 511 originals repair rows have coefficients in GF(256); below, every
 //! repair row is dense.
 //!
-//! *Reed-Solomon*: parity rows such that every square part of them inverts, hence any k of n chunks do.
+//! `mix` below K = 128 has no hidden columns, and a repair row has a coefficient of GF(256), none of them zero, at every
+//! original; from 128 to 511 it is sparse as drawn above, its ones replaced by such coefficients; from 512 it is over GF(2):
 //!
-//! *Cauchy*: the same matrix over GF(2): each element becomes an 8 x 8 matrix of bits, each chunk eight packets, each one a
-//! packet to add. *RDP*: chunks of p - 1 rows, p prime; one parity chunk sums rows, the other diagonals through data and
-//! row parity.
+//! ```text
+//!   K = 4                     128 <= K < 512, a repair row                    K >= 512, a repair row
+//!    1  .  .  .  original      .  a  .  .  b  .  .  . | .  c  d  .            .  1  .  .  1  .  .  . | .  1  1  .
+//!    .  1  .  .  original
+//!    .  .  1  .  original      original 1 and 4 and hidden columns 1 and 2; resolved over the originals it has
+//!    .  .  .  1  original      2 + 2 x 12 ones, since a hidden column sums 3 K/S = 12 of them (S = K/4)
+//!    a  b  c  d  repair
+//!    e  f  g  h  repair        A and B: S = K/4, C: S = 3K/8
+//! ```
+//!
+//! *replicated* is the identity, again and again: block i is original i mod K (a stripe is N = K, copies are K = 1).
+//!
+//! *Reed-Solomon*: parity rows such that every square part of them inverts, hence any k of n chunks do. Ours are
+//! 1/(y<sub>j</sub> + z<sub>i</sub>) with y and z distinct elements of GF(256), a Cauchy matrix, rows and columns scaled so that
+//! the first of each are ones; so n is at most 255.
+//!
+//! *Cauchy* is Reed-Solomon with coefficients chosen for few ones, run over GF(2). Every chunk is eight packets; a coefficient a becomes the 8 x 8 matrix of bits whose
+//! column b is a x<sup>b</sup>, and every one in it a packet to add. Here with three bits a coefficient instead of eight:
+//!
+//! ```text
+//!             chunk 0     chunk 1     chunk 2
+//!            0  1  2     0  1  2     0  1  2    packets
+//!   parity   1  .  .  |  1  .  .  |  1  .  .    packet 0 = x00 + x10 + x20
+//!   chunk 0  .  1  .  |  .  1  .  |  .  1  .
+//!            .  .  1  |  .  .  1  |  .  .  1
+//!           ----------+-----------+----------
+//!   parity   1  .  .  |  .  .  1  |  .  1  .    packet 0 = x00 + x12 + x21
+//!   chunk 1  .  1  .  |  1  .  1  |  .  1  1
+//!            .  .  1  |  .  1  .  |  1  .  1
+//! ```
+//!
+//! *RDP*, k <= p - 1, p prime: chunks of p - 1 packets. P sums rows; Q sums diagonals, which run through the data and P;
+//! one diagonal is not stored. For p = 5, each packet with the number of its diagonal:
+//!
+//! ```text
+//!            x0  x1  x2  x3 | P   Q          P, row r:      x0r + x1r + x2r + x3r
+//!   row 0    0   1   2   3  | 4   q0         Q, diagonal d: every packet marked d
+//!   row 1    1   2   3   4  | 0   q1         diagonal 4 is stored nowhere
+//!   row 2    2   3   4   0  | 1   q2
+//!   row 3    3   4   0   1  | 2   q3         an update of x1, row 2 (diagonal 3) changes P's row 2 (diagonal 1):
+//!                                            hence q3 and q1, two ranges of Q
+//! ```
 //!
 //! # What they cost
 //!
 //! `steadfast bench codes` measures all of it on your machine beside other libraries, and `steadfast lab run
-//! codes/overhead` the overheads. In slices read a block (K = 1024):
+//! codes/overhead --plot FILE.svg` the overheads and the trade as a picture. K = 1024, N = 4K; decoding and encoding in
+//! blocks read a source or coded block, for random arrival / 64 unequal disks with the originals first:
 //!
 //! | | ε, random arrival: mean, p99 | decode | encode | update touches |
 //! |---|---|---|---|---|
-//! | `lt` C = 1, δ = 0.5 | 40 %, 79 % | 3 | 4.9 | 20 |
-//! | `mix` A | 0.38 %, 0.98 % | fewer than B: 1.15 times its speed | | 57 |
-//! | `mix` B | 0.23 %, 0.78 % | 13 | 3.5 to 6.5, columns kept | 74 |
-//! | `mix` C | 0.16 %, 0.68 % | more than B: 0.6 times its speed | | 76 |
+//! | `lt` C = 1, δ = 0.5 | 39 %, 85 % | 2.5 / 2.3 | 4.7 | 19 |
+//! | `lt` C = 0.1, δ = 0.5 | 19 %, 30 % | 3.1 / 3.0 | 10 | 42 |
+//! | `mix` A | 0.37 %, 1.07 % | 10 / 6.1 | 3.4, columns kept | 57 |
+//! | `mix` B | 0.24 %, 0.78 % | 13 / 9.0 | 3.5 to 6.5, columns kept | 74 |
+//! | `mix` C | 0.16 %, 0.68 % | 22 / 10 | 5.3, columns kept | 75 |
 //! | Reed-Solomon (k, m) | 0 | k a lost chunk | k a parity chunk | m |
+//! | Cauchy (k, m) | 0 | about 4k a lost chunk | k the first parity chunk, 1.4k (k = 4) to 2.4k (k = 32) the second | m |
+//! | RDP, k = p - 1 | 0 | k - 1 a lost chunk | k - 1 a parity chunk | 2, with two ranges in Q |
 //!
 //! # Inside
 //!
