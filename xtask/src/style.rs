@@ -15,8 +15,8 @@ const FLOORS: &[&[&str]] = &[
     &["codes", "disk", "report"],
     &["protocol"],
     &["net"],
-    &["client", "meta", "node"],
-    &["lab", "bench"],
+    &["client", "meta", "node", "bench"],
+    &["lab"],
     &["cli"],
 ];
 

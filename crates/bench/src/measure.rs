@@ -5,7 +5,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Which time is counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Clock {
+pub enum Clock {
     /// Processor time of the calling thread: other work on the machine costs only what it takes out of the caches.
     Thread,
     /// Time on the wall, for work on several threads.
@@ -21,7 +21,7 @@ impl Clock {
     }
 
     /// Seconds that `work` takes.
-    pub(crate) fn seconds<T>(self, work: impl FnOnce() -> T) -> (f64, T) {
+    pub fn seconds<T>(self, work: impl FnOnce() -> T) -> (f64, T) {
         let start = self.now();
         let done = work();
         let end = self.now();

@@ -104,6 +104,21 @@ pub(crate) fn split_lost<T>(
     work(&mut outs[..lost_shards], &views[..count])
 }
 
+/// Gives `work` all shards of a stripe.
+pub(crate) fn split_writable<T>(
+    stripe: &mut [u8],
+    shard_len: usize,
+    work: impl FnOnce(&mut [&mut [u8]]) -> T,
+) -> T {
+    let mut outs: [&mut [u8]; SHARDS_MAX] = std::array::from_fn(|_| Default::default());
+    let mut count = 0;
+    for (out, shard) in outs.iter_mut().zip(stripe.chunks_exact_mut(shard_len)) {
+        *out = shard;
+        count += 1;
+    }
+    work(&mut outs[..count])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -266,6 +266,9 @@ pub(crate) enum Lab {
         /// Only cases whose name contains this, where the experiment can choose
         #[arg(long)]
         case: Option<String>,
+        /// Write a picture of the figures here, where the experiment has one (`codes/overhead`: two panels, SVG)
+        #[arg(long, value_name = "FILE.svg")]
+        plot: Option<PathBuf>,
     },
 }
 
@@ -281,6 +284,10 @@ pub(crate) enum Bench {
         /// Only the cases that have this in their name
         #[arg(long, value_name = "SUBSTRING")]
         only: Option<String>,
+        /// Run our kernels at this instruction set instead of the widest: portable, ssse3, avx2, avx2-gfni, avx512 or
+        /// avx512-gfni
+        #[arg(long, value_name = "NAME")]
+        tier: Option<String>,
         /// Repeats the same bytes, graphs and arrivals
         #[arg(long, default_value_t = 1)]
         seed: u64,

@@ -4,10 +4,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::time::Duration;
 
-/// Disk bandwidths in MB/s for in-disk layouts with blocking factors 8 to 1024 sectors: first with random, then
-/// with sequential accesses (dissertation Table 6-1). Drawn evenly, as in §6.2.6: on average 14.9 MB/s.
-pub const TABLE_6_1: [f64; 16] =
-    [0.52, 0.76, 1.3, 2.5, 4.7, 8.3, 14.3, 21.4, 3.6, 6.9, 9.3, 12.7, 16.8, 29.8, 53.0, 53.0];
+pub use steadfast_bench::arrival::TABLE_6_1;
 
 /// One disk of a draw: bytes per second.
 pub type Rate = f64;

@@ -18,7 +18,7 @@ pub mod six_devices;
 
 pub use steadfast_report as report;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use report::Report;
 use std::path::Path;
 
@@ -61,6 +61,24 @@ pub fn show(name: &str, report: &Report) -> String {
         codes::overhead::NAME => codes::overhead::show(report),
         _ => six_devices::show(report),
     }
+}
+
+/// Whether an experiment has a picture.
+///
+/// # Errors
+/// When it has none.
+pub fn has_picture(name: &str) -> Result<()> {
+    ensure!(name == codes::overhead::NAME, "`{name}` has no picture: only `{}` has", codes::overhead::NAME);
+    Ok(())
+}
+
+/// An experiment's report as an SVG document.
+///
+/// # Errors
+/// When the experiment has no picture, or what was run of it is too little for one.
+pub fn picture(name: &str, report: &Report) -> Result<String> {
+    has_picture(name)?;
+    codes::plot::svg(report)
 }
 
 /// A directory removed when dropped.

@@ -10,6 +10,7 @@
 //! | `decode mix-b K= block= arrival= threads=` | the object, from the first block taken to the last solved | reading the object |
 //! | `encode mix-b K= block=` | the coded blocks made, K/2 at once | reading the object |
 //! | `encode mix-b ... runs=16` | the same sixteen at a time, parity columns kept from before | the same |
+//! | `overhead mix-b K= arrival=` | none: `mean`, `p99`, `worst` of blocks needed beyond K, shares of K | |
 //! | `symbolic mix-b ...`, `rank mix-b ...` | a time in seconds, no rate | |
 //!
 //! A memory case walks through half a gibibyte, so that every byte was touched last long before the caches'
@@ -26,13 +27,14 @@ mod stripe;
 mod table;
 
 use crate::{
+    arrival::Arrival,
     measure::{Contender, Figure, in_turns},
     memory::Memory,
-    rivals,
+    reception, rivals,
 };
 use anyhow::{Result, ensure};
-use steadfast_codes::kernel::Tier;
-use steadfast_report::Report;
+use steadfast_codes::{kernel::Tier, rateless::Kind};
+use steadfast_report::{Report, mean};
 
 pub use table::show;
 
@@ -48,9 +50,15 @@ pub struct Options {
     pub quick: bool,
     /// Only cases whose name contains this.
     pub only: Option<String>,
+    /// Our kernels run at this tier instead of the widest, in the whole process from then on; cases say so in their names.
+    pub tier: Option<Tier>,
     /// Seeds the bytes, the graphs and the arrivals.
     pub seed: u64,
 }
+
+/// Draws of an overhead; `lab run codes/overhead --draws` makes as many as one likes.
+const DRAWS: u32 = 2000;
+const DRAWS_QUICK: u32 = 100;
 
 /// One line of the report, and what is measured for it.
 struct Case {
@@ -61,6 +69,7 @@ struct Case {
 enum Work {
     Stripe(stripe::Stripe),
     Object(object::Object),
+    Overhead(reception::Case),
 }
 
 /// What the cases share: memory is filled once.
@@ -91,6 +100,7 @@ impl Bed {
 pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut cases = stripe::cases();
     cases.extend(object::cases());
+    cases.extend(overhead_cases());
     if let Some(only) = &options.only {
         cases.retain(|case| case.name.contains(only.as_str()));
         ensure!(!cases.is_empty(), "no case has `{only}` in its name");
@@ -103,21 +113,51 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
         reader: None,
         memory: None,
     };
+    if let Some(tier) = options.tier {
+        tier.force()?;
+        cases.iter_mut().for_each(|case| case.name += &format!(" tier={}", tier.name()));
+    }
     for case in &cases {
         say(&case.name);
         match &case.work {
             Work::Stripe(stripe) => stripe::run(&case.name, stripe, &mut bed, &mut report)?,
             Work::Object(object) => object::run(&case.name, object, &mut bed, &mut report)?,
+            Work::Overhead(case_of) => overhead(&case.name, *case_of, &bed, &mut report)?,
         }
     }
     Ok(report)
 }
 
+/// The reception overheads that readers of the rateless codes are promised.
+fn overhead_cases() -> Vec<Case> {
+    let shapes = [1024, 128, 64, 16]
+        .into_iter()
+        .flat_map(|k| [Arrival::Random, Arrival::Disks].map(|arrival| (k, arrival)));
+    shapes
+        .map(|(k, arrival)| {
+            let case = reception::Case { kind: Kind::Mix, k, arrival };
+            Case { name: format!("overhead {}", case.name()), work: Work::Overhead(case) }
+        })
+        .collect()
+}
+
+/// Draws of a graph and an arrival each: shares of K needed beyond K.
+fn overhead(name: &str, case: reception::Case, bed: &Bed, report: &mut Report) -> Result<()> {
+    let overheads = case.draws(if bed.quick { DRAWS_QUICK } else { DRAWS }, bed.seed)?;
+    let place = (overheads.len() * 99).div_ceil(100) - 1;
+    let worst = overheads.last().copied();
+    let figures = [("mean", Some(mean(&overheads))), ("p99", Some(overheads[place])), ("worst", worst)];
+    for (metric, value) in figures {
+        report.add(EXPERIMENT, name, metric, value, "share of K");
+    }
+    Ok(())
+}
+
 /// What a reader needs beside the figures: instruction sets, rivals that are missing.
 pub fn remarks() -> Vec<String> {
-    let tiers: Vec<String> = Tier::available().iter().map(|tier| format!("{tier:?}")).collect();
+    let tiers: Vec<&str> = Tier::available().iter().map(|tier| tier.name()).collect();
     let mut remarks =
-        vec![format!("kernels: {:?} (this processor has {})", Tier::detect(), tiers.join(", "))];
+        vec![format!("kernels: {} (this processor has {})", Tier::detect().name(), tiers.join(", "))];
     remarks.extend(rivals::remarks());
     remarks
 }

@@ -2,6 +2,7 @@
 
 use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates};
 use crate::{
+    arrival::{Arrival, STORED},
     measure::{Clock, Contender, Figure, in_turns},
     memory::Memory,
     rivals,
@@ -9,11 +10,11 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, Push, RankTracker};
+use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, LossRanks, Push, RankTracker};
 use steadfast_report::Report;
 
-/// Blocks that may arrive, in multiples of K.
-const STORED: u32 = 4;
+/// Disks of the durability rule's question.
+const DISKS: usize = 24;
 /// Blocks a writer mints at once.
 const RUN: u32 = 16;
 
@@ -32,6 +33,7 @@ pub(super) struct Object {
 enum Operation {
     Decode {
         threads: usize,
+        arrival: Arrival,
     },
     /// Half of K repair blocks at once; with `runs`, sixteen at a time and parity columns kept.
     Encode {
@@ -40,6 +42,8 @@ enum Operation {
     Symbolic,
     Rank {
         patterns: u32,
+        /// Whether the originals are among the blocks stored.
+        originals: bool,
     },
 }
 
@@ -53,12 +57,17 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(Case { name: text, work });
         };
         let shape = format!("{name} K={k} block={}KiB", block_len >> 10);
-        push(format!("decode {shape} arrival=random"), Operation::Decode { threads: 1 });
-        push(format!("decode {shape} arrival=random threads=2"), Operation::Decode { threads: 2 });
+        for arrival in [Arrival::Random, Arrival::Disks] {
+            let text = format!("decode {shape} arrival={}", arrival.name());
+            push(text.clone(), Operation::Decode { threads: 1, arrival });
+            push(format!("{text} threads=2"), Operation::Decode { threads: 2, arrival });
+        }
         push(format!("encode {shape}"), Operation::Encode { runs: false });
         push(format!("encode {shape} runs={RUN}"), Operation::Encode { runs: true });
         push(format!("symbolic {name} K={k} arrival=random"), Operation::Symbolic);
-        push(format!("rank {name} K={k} patterns=200"), Operation::Rank { patterns: 200 });
+        push(format!("rank {name} K={k} patterns=200"), Operation::Rank { patterns: 200, originals: true });
+        let operation = Operation::Rank { patterns: 200, originals: false };
+        push(format!("rank {name} repair-only K={k} patterns=200"), operation);
     }
     cases
 }
@@ -66,15 +75,15 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) fn run(name: &str, object: &Object, bed: &mut Bed, report: &mut Report) -> Result<()> {
     let code = Code::checked(object.kind, object.k, bed.seed, STORED * object.k)?;
     match object.operation {
-        Operation::Decode { threads } => decode(name, object, &code, threads, bed, report),
+        Operation::Decode { threads, arrival } => decode(name, object, &code, threads, arrival, bed, report),
         Operation::Encode { runs } => encode(name, object, &code, runs, bed, report),
         Operation::Symbolic => symbolic(name, &code, bed, report),
-        Operation::Rank { patterns } => rank(name, &code, patterns, bed, report),
+        Operation::Rank { patterns, originals } => rank(name, &code, patterns, originals, bed, report),
     }
 }
 
 /// `0..n` in an order drawn by `random`.
-fn arrival(n: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
+fn any_order(n: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n).collect();
     for last in (1..order.len()).rev() {
         order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
@@ -104,12 +113,13 @@ fn decode(
     object: &Object,
     code: &Code,
     threads: usize,
+    arrival: Arrival,
     bed: &mut Bed,
     report: &mut Report,
 ) -> Result<()> {
     let (len, bytes_len) = (object.block_len, object.k as usize * object.block_len);
     let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
-    let order = arrival(STORED * object.k, &mut random);
+    let order = arrival.draw(object.k, &mut random);
     let received = &order[..enough(code, &order)?];
     let originals = Memory::new(bytes_len, bed.seed);
     let mut coded = vec![0; received.len() * len];
@@ -247,7 +257,7 @@ fn symbolic(name: &str, code: &Code, bed: &mut Bed, report: &mut Report) -> Resu
     let k = code.k();
     let mut order = {
         let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
-        move || arrival(STORED * k, &mut random)
+        move || any_order(STORED * k, &mut random)
     };
     let mut order_again = order.clone();
     let schedule = move |_: &mut ()| {
@@ -277,24 +287,58 @@ fn symbolic(name: &str, code: &Code, bed: &mut Bed, report: &mut Report) -> Resu
     Ok(())
 }
 
-/// The durability rule's question: do 3 K / 2 stored blocks survive the loss of a sixth of them, for many sixths?
-fn rank(name: &str, code: &Code, patterns: u32, bed: &mut Bed, report: &mut Report) -> Result<()> {
+/// The durability rule's question: do 3 K / 2 blocks on 24 disks survive the loss of any four, for so many fours? `time`
+/// with the work that patterns share, `time one-by-one` with a rank test each.
+fn rank(
+    name: &str,
+    code: &Code,
+    patterns: u32,
+    originals: bool,
+    bed: &mut Bed,
+    report: &mut Report,
+) -> Result<()> {
+    let first = if originals { 0 } else { code.k() };
     let stored = code.k() * 3 / 2;
     let mut random = Pcg64Mcg::seed_from_u64(bed.seed);
-    let left: Vec<Vec<u32>> = (0..patterns)
+    let mut disks = vec![Vec::new(); DISKS];
+    for (place, index) in any_order(stored, &mut random).into_iter().enumerate() {
+        disks[place % DISKS].push(first + index);
+    }
+    let lost: Vec<Vec<usize>> = (0..patterns)
         .map(|_| {
-            let mut order = arrival(stored, &mut random);
-            order.truncate((stored - stored / 6) as usize);
-            order
+            any_order(DISKS as u32, &mut random)
+                .into_iter()
+                .take(DISKS / 6)
+                .map(|disk| disk as usize)
+                .collect()
         })
         .collect();
-    let all = move |_: &mut ()| {
-        let (seconds, decodable) = Clock::Thread
-            .seconds(|| left.iter().filter(|left| code.decodes(&mut left.iter().copied())).count());
-        ensure!(decodable == left.len(), "{decodable} of {} patterns decode", left.len());
+    let (disks, lost) = (&disks, &lost);
+    let decodes = move |lost: &&Vec<usize>| {
+        let left = disks.iter().enumerate().filter(|(disk, _)| !lost.contains(disk));
+        code.decodes(&mut left.flat_map(|(_, blocks)| blocks.iter().copied()))
+    };
+    let expected = lost.iter().filter(decodes).count();
+    let same = move |count: usize| {
+        ensure!(count == expected, "{count} patterns decode, one by one {expected}");
+        Ok(())
+    };
+    let shared = move |_: &mut ()| {
+        let (seconds, count) = Clock::Thread.seconds(|| {
+            let ranks = LossRanks::new(code, disks.clone());
+            lost.iter().filter(|lost| ranks.without(lost) == code.k()).count()
+        });
+        same(count)?;
         Ok(seconds)
     };
-    let figures = in_turns(bed.rounds.min(9), &mut [Contender::new("rank", all)], &mut ())?;
+    let alone = move |_: &mut ()| {
+        let (seconds, count) = Clock::Thread.seconds(|| lost.iter().filter(decodes).count());
+        same(count)?;
+        Ok(seconds)
+    };
+    let mut contenders = [Contender::new("shared", shared), Contender::new("one-by-one", alone)];
+    let figures = in_turns(bed.rounds.min(9), &mut contenders, &mut ())?;
     add_time(name, "time", figures[0], report);
+    add_time(name, "time one-by-one", figures[1], report);
     Ok(())
 }

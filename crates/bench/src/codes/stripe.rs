@@ -3,7 +3,7 @@
 use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates};
 use crate::{
     measure::{Clock, Contender},
-    memory::{Memory, split, split_lost},
+    memory::{Memory, split, split_lost, split_writable},
     rivals::{self, Stripes},
 };
 use anyhow::{Result, ensure};
@@ -170,6 +170,8 @@ pub(super) fn run(name: &str, stripe: &Stripe, bed: &mut Bed, report: &mut Repor
                 memory.next(stripes, stripe_len, |stripe| {
                     let done = if encodes {
                         split(stripe, shard_len, k, |data, parity| contender.encode(data, parity))
+                    } else if contender.wants_writable() {
+                        split_writable(stripe, shard_len, |shards| contender.rebuild_writable(shards, m))
                     } else {
                         // The parity in the stripe is whoever's wrote last: the bytes rebuilt mean nothing, the
                         // work is the same. That ours are right was checked, and rivals have tests.

@@ -3,7 +3,7 @@
 use super::*;
 
 fn options(only: &str) -> Options {
-    Options { quick: true, only: Some(only.to_owned()), seed: 9 }
+    Options { quick: true, only: Some(only.to_owned()), tier: None, seed: 9 }
 }
 
 #[test]
@@ -16,14 +16,27 @@ fn a_case_gives_a_rate_its_limit_and_their_ratio() {
 }
 
 #[test]
+fn an_overhead_has_its_mean_and_tail_as_shares_of_k() {
+    let report = run(&options("overhead mix-b K=64 arrival=disks"), &mut |_| {}).unwrap();
+    let value = |metric| report.value(EXPERIMENT, "overhead mix-b K=64 arrival=disks", metric).unwrap();
+    // At most one block of the 64.
+    assert!(value("mean") <= value("p99") && value("p99") <= value("worst") && value("worst") <= 1.01 / 64.0);
+    assert!(show(&report).contains("K=64 arrival=disks, worst: "), "{}", show(&report));
+}
+
+#[test]
 fn a_name_that_no_case_has_is_an_error() {
     assert!(run(&options("no such case"), &mut |_| {}).is_err());
 }
 
 #[test]
 fn every_case_has_a_name_of_its_own() {
-    let mut names: Vec<String> =
-        stripe::cases().into_iter().chain(object::cases()).map(|case| case.name).collect();
+    let mut names: Vec<String> = stripe::cases()
+        .into_iter()
+        .chain(object::cases())
+        .chain(overhead_cases())
+        .map(|case| case.name)
+        .collect();
     let count = names.len();
     names.sort();
     names.dedup();

@@ -24,12 +24,21 @@ impl Stripes for Stripe {
         Ok(self.code.encode_sep(data, parity)?)
     }
 
-    // It asks for every shard to be writable, lost or not, which this interface does not give.
-    fn rebuilds(&self) -> bool {
-        false
+    fn rebuild(&mut self, _lost: &mut [&mut [u8]], _others: &[&[u8]]) -> Result<()> {
+        anyhow::bail!("reed-solomon-erasure rebuilds within writable shards only")
     }
 
-    fn rebuild(&mut self, _lost: &mut [&mut [u8]], _others: &[&[u8]]) -> Result<()> {
-        anyhow::bail!("reed-solomon-erasure is measured encoding only")
+    fn wants_writable(&self) -> bool {
+        true
+    }
+
+    // It keeps the inverted matrices of the last patterns: the timing is of the products alone, as with the others.
+    fn rebuild_writable(&mut self, shards: &mut [&mut [u8]], lost_shards: usize) -> Result<()> {
+        let mut shards: Vec<(&mut [u8], bool)> = shards
+            .iter_mut()
+            .enumerate()
+            .map(|(place, shard)| (&mut **shard, place >= lost_shards))
+            .collect();
+        Ok(self.code.reconstruct_data(&mut shards)?)
     }
 }

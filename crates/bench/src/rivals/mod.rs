@@ -33,6 +33,18 @@ pub trait Stripes {
     /// Computes the first m data shards (the lost ones, to be overwritten) from the k others of the stripe, which
     /// follow them: the data shards m.. and then all parity shards.
     fn rebuild(&mut self, lost: &mut [&mut [u8]], others: &[&[u8]]) -> Result<()>;
+
+    /// The same for a library that asks for every shard of the stripe to be writable, lost or not; it does this one instead.
+    fn rebuild_writable(&mut self, shards: &mut [&mut [u8]], lost_shards: usize) -> Result<()> {
+        let (lost, others) = shards.split_at_mut(lost_shards);
+        let others: Vec<&[u8]> = others.iter().map(|shard| &**shard).collect();
+        self.rebuild(lost, &others)
+    }
+
+    /// Whether [`Stripes::rebuild_writable`] is the one to call.
+    fn wants_writable(&self) -> bool {
+        false
+    }
 }
 
 /// A library's code over an object of K blocks.

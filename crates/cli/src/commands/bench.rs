@@ -4,8 +4,9 @@ use crate::arguments::Bench;
 use steadfast_bench::codes;
 
 pub(crate) fn run(command: Bench) -> anyhow::Result<()> {
-    let Bench::Codes { output, quick, only, seed } = command;
-    let options = codes::Options { quick, only, seed };
+    let Bench::Codes { output, quick, only, tier, seed } = command;
+    let tier = tier.map(|name| name.parse()).transpose()?;
+    let options = codes::Options { quick, only, tier, seed };
     let report = codes::run(&options, &mut |case| eprintln!("· {case}"))?;
     if output.json {
         // The table says these itself.

@@ -11,10 +11,14 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                 println!("{name:<14} {about}");
             }
         }
-        Lab::Run { names, output, seed, draws, case } => {
+        Lab::Run { names, output, seed, draws, case, plot } => {
             let options = steadfast_lab::Options { draws, case };
             let seed = seed.unwrap_or_else(fresh_seed);
             let program = std::env::current_exe().context("cannot find this program's own file")?;
+            if plot.is_some() {
+                // Before an hour's run, not after it.
+                names.iter().try_for_each(|name| steadfast_lab::has_picture(name))?;
+            }
             for name in names {
                 if !steadfast_lab::EXPERIMENTS.iter().any(|(known, _)| *known == name) {
                     bail!("no experiment named `{name}`; `steadfast lab list` names them");
@@ -23,6 +27,10 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                 let report =
                     steadfast_lab::run(&name, &program, seed, &options, &mut |text| eprintln!("· {text}"))
                         .await?;
+                if let Some(file) = &plot {
+                    let picture = steadfast_lab::picture(&name, &report)?;
+                    std::fs::write(file, picture).with_context(|| file.display().to_string())?;
+                }
                 if output.json {
                     report.json_lines().for_each(|line| println!("{line}"));
                 } else {

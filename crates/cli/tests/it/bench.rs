@@ -48,3 +48,42 @@ fn a_table_names_the_machine_and_an_unknown_case_is_an_error() {
         Command::new(program()).args(["bench", "codes", "--only", "no such case"]).output().unwrap();
     assert_eq!(unknown.status.code(), Some(1));
 }
+
+#[test]
+fn a_tier_is_forced_by_name_and_a_wrong_name_lists_those_there_are() {
+    let bench = |tier: &str| {
+        let only = "rs-encode k=4 m=2 shard=64KiB cached";
+        let arguments = ["bench", "codes", "--quick", "--json", "--only", only, "--tier", tier];
+        Command::new(program()).args(arguments).output().unwrap()
+    };
+    let output = bench("portable");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("\"rs-encode k=4 m=2 shard=64KiB cached tier=portable\""), "{said}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("kernels: portable (this processor has portable")
+    );
+    let wrong = bench("mmx");
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(1) && said.contains("`mmx`") && said.contains("portable"), "{said}");
+}
+
+#[test]
+fn overheads_are_printed_and_plotted() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("overhead.svg");
+    let lab = |arguments: &[&str]| {
+        let fixed = ["lab", "run", "--json", "--seed", "3", "--plot", file.to_str().unwrap()];
+        Command::new(program()).args(fixed).args(arguments).output().unwrap()
+    };
+    let output = lab(&["codes/overhead", "--draws", "3", "--case", "K=1024 arrival=random"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    for metric in ["mean", "p99", "worst", "xors", "update"] {
+        let line = format!("\"case\":\"overhead mix-b K=1024 arrival=random\",\"metric\":\"{metric}\"");
+        assert!(said.contains(&line), "{metric}: {said}");
+    }
+    assert!(std::fs::read_to_string(&file).unwrap().trim_end().ends_with("</svg>"));
+    let none = lab(&["demo"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("has no picture"));
+    assert_eq!(none.status.code(), Some(1));
+}

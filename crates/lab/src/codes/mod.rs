@@ -1,4 +1,5 @@
 //! Experiments on the codes alone: no processes, no payload, only which blocks are enough.
 
-pub mod arrival;
+pub mod figures;
 pub mod overhead;
+pub mod plot;
