@@ -7,7 +7,7 @@
 //! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from | the same |
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
 //! | `delta KIND k= m= 4KiB ...` | the delta's bytes, added into m parity shards | as many plain XORs |
-//! | `decode mix-b K= block= arrival= threads=` | the object, from the first block taken to the last solved | reading the object |
+//! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
 //! | `encode mix-b K= block=` | the coded blocks made, K/2 at once | reading the object |
 //! | `encode mix-b ... runs=16` | the same sixteen at a time, parity columns kept from before | the same |
 //! | `overhead mix-b K= arrival=` | none: `mean`, `p99`, `worst` of blocks needed beyond K, shares of K | |

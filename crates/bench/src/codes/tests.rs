@@ -41,4 +41,16 @@ fn every_case_has_a_name_of_its_own() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), count);
+    // Names that figures are published under.
+    for name in [
+        "rs-encode k=4 m=2 shard=1MiB memory",
+        "rs-encode k=32 m=8 shard=64KiB memory",
+        "decode mix-b K=1024 block=64KiB",
+        "decode mix-b K=1024 block=64KiB arrival=disks",
+        "overhead mix-b K=1024 arrival=random",
+        "overhead mix-b K=1024 arrival=disks",
+        "overhead mix-b K=16 arrival=random",
+    ] {
+        assert!(names.iter().any(|known| known == name), "{name}");
+    }
 }
