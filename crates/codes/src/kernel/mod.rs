@@ -1,9 +1,9 @@
-//! The byte loops everything else is built from: [`xor`], [`gf256`], [`matrix`], and `sums` and `packets`, which run
-//! whole programs of them.
+//! The byte loops everything else is built from: [`xor`], [`gf256`], [`matrix`], and `sums`, `product` and `packets`,
+//! which run whole programs of them.
 //!
 //! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
 //! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them, and
-//! the raw slots of programs and products (`sums`, `packets`, `steps`). Every tier is tested against a naive twin.
+//! the raw slots of programs and products (`sums`, `product`, `packets`, `steps`). Every tier is tested against a naive twin.
 
 pub mod bits;
 #[cfg(test)]
@@ -13,6 +13,7 @@ pub mod gf256;
 mod lanes;
 pub mod matrix;
 pub(crate) mod packets;
+pub(crate) mod product;
 pub mod read;
 mod register;
 mod steps;

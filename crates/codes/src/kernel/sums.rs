@@ -2,39 +2,46 @@
 //!
 //! ```text
 //!   slots   [ inputs, read only | blocks, read and written | scratch, one strip each ]
-//!   op      dst = scale * dst + sum of coefficient * source
+//!   op      dst, out = sum of coefficient * source
 //! ```
 //!
-//! The whole list of ops runs inside one tier's function: with strips of 1 KiB an op touches some 4 KiB, and choosing
-//! a kernel for each would cost more than the sum. An op's sum is held in registers over all its sources, so that
-//! the destination is written once. Blocks are fetched into the cache a few ops before their first use in a strip,
-//! since the processor's own prefetcher stops at every page and each strip lies in another.
+//! Blocks lie a power of two apart, so their strips share a few sets of every cache: 1,024 strips of 1 KiB find room
+//! for 16 to 256 of them in a second-level cache of 1 MiB. What is read more than once therefore has to be copied
+//! to scratch first, which is one piece and no longer than the cache; `rateless::program` writes programs that read
+//! each input and block once.
 //!
-//! Soundness: [`Steps::new`] checks every slot number, and that an op's destination is neither an input nor one of
-//! its sources; [`Steps::run`] checks the slots' count and lengths, and borrows them all for as long as it runs.
+//! The whole list of ops runs inside one tier's function: an op touches some 4 KiB, and choosing a kernel for each
+//! would cost more than the sum. An op's sum is held in registers over all its sources, so that the destination is
+//! written once. Blocks are fetched into the cache a few ops before they are read, since the processor's own
+//! prefetcher stops at every page and each strip lies in another.
+//!
+//! Soundness: [`Steps::new`] checks every slot number, and that an op's destinations are no inputs; [`Steps::run`]
+//! checks the slots' count and lengths, and borrows them all for as long as it runs.
 
-use super::{Tier, gf256};
+use super::{Tier, gf256, product::Product};
 
-/// Bytes of every slot worked on at once where slots are read again and again: 1,600 slots of it stay within a
-/// second-level cache of 1 to 2 MiB.
-const STRIP_REUSED: usize = 1024;
-/// The same where most slots are read once: memory likes longer stretches.
-const STRIP_STREAMED: usize = 4096;
-/// Slots read side by side where they are streamed.
-const STREAMS: usize = 8;
-/// Reads of a slot from which it counts as read again and again.
-const REUSED_FROM: usize = 2;
-/// Ops between a block's prefetch and its use; measured flat from 4 to 32.
-const AHEAD: usize = 8;
+/// Scratch of all slots together stays below this, in a second-level cache of 1 MiB with what streams through it.
+const SCRATCH_BYTES: usize = 640 << 10;
+/// Bytes of every slot worked on at once: the shortest strip pays for the choice of an op, the longest is a page.
+const STRIPS: std::ops::RangeInclusive<usize> = 256..=4096;
+/// Strips up to this are fetched ahead of their use; the processor itself does better on longer ones.
+const FETCHED_STRIP: usize = 2048;
+/// Ops between a block's prefetch and its use; measured flat from 8 to 24.
+const AHEAD: usize = 16;
+/// Blocks written by one run from which they go past the caches.
+const STREAM_BYTES: usize = 8 << 20;
 
 pub(crate) type Slot = u32;
+/// No slot.
+pub(crate) const NOWHERE: Slot = Slot::MAX;
 
-/// `dst = scale * dst + sum of coefficient * source`, the sources by their places in the program's list.
+/// `dst, out = sum of coefficient * source`, the sources by their places in the program's list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
+    /// Where the sum is read again; or [`NOWHERE`].
     pub(crate) dst: Slot,
-    /// 0 sets, 1 adds.
-    pub(crate) scale: u8,
+    /// Where the sum goes to stay; or [`NOWHERE`].
+    pub(crate) out: Slot,
     /// Sources `start..ones` have coefficient one, `ones..end` others.
     pub(crate) start: u32,
     pub(crate) ones: u32,
@@ -51,23 +58,30 @@ pub(crate) struct Steps {
     sources: Vec<Slot>,
     /// One a source.
     coefficients: Vec<u8>,
-    /// Most slots are read more than once.
-    reused: bool,
     /// Inputs and blocks in the order of their first use in a strip, with the op that is.
     first_uses: Vec<(u32, Slot)>,
+    /// Comes before the op of this number.
+    product: Option<(usize, Product)>,
 }
+
+/// A cache line of scratch.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+#[expect(dead_code, reason = "read and written through slots")]
+struct Line([u8; 64]);
 
 impl Steps {
     /// Checks the ops.
     ///
     /// # Panics
-    /// When an op names a slot that is not there, or writes an input or one of its own sources: our own broken
-    /// invariant.
+    /// When an op names a slot that is not there, writes an input, or multiplies a slot that it writes: our own
+    /// broken invariant.
     pub(crate) fn new(
         [inputs, blocks, scratch]: [usize; 3],
         ops: Vec<Op>,
         sources: Vec<Slot>,
         coefficients: Vec<u8>,
+        product: Option<(usize, Product)>,
     ) -> Self {
         let slots = inputs + blocks + scratch;
         assert_eq!(sources.len(), coefficients.len(), "a coefficient a source");
@@ -77,32 +91,50 @@ impl Steps {
         for (at, op) in ops.iter().enumerate() {
             let all = &sources[op.start as usize..op.end as usize];
             assert!((op.start..=op.end).contains(&op.ones), "an op's sources are two ranges");
-            assert!((inputs..slots).contains(&(op.dst as usize)), "an op writes a slot that is no block");
-            assert!(!all.contains(&op.dst), "an op reads its destination");
-            for slot in all.iter().chain([&op.dst]) {
+            for to in [op.dst, op.out] {
+                assert!(
+                    to == NOWHERE || (inputs..slots).contains(&(to as usize)),
+                    "an op writes a slot that is no block"
+                );
+            }
+            if op.ones < op.end {
+                let products = &sources[op.ones as usize..op.end as usize];
+                assert!(op.dst != NOWHERE && !products.contains(&op.dst), "an op multiplies its destination");
+            }
+            for slot in all {
                 if used.get(*slot as usize) == Some(&false) {
                     used[*slot as usize] = true;
                     first_uses.push((at as u32, *slot));
                 }
             }
         }
-        let reused = sources.len() >= REUSED_FROM * first_uses.len();
-        Self { inputs, blocks, scratch, ops, sources, coefficients, reused, first_uses }
+        if let Some((at, product)) = &product {
+            assert!(*at <= ops.len(), "a product after the last op");
+            product.check(inputs..slots, slots);
+        }
+        Self { inputs, blocks, scratch, ops, sources, coefficients, first_uses, product }
     }
 
     /// Whether there is nothing to do.
     pub(crate) fn is_empty(&self) -> bool {
-        self.ops.is_empty()
+        self.ops.is_empty() && self.product.is_none()
     }
 
-    /// Slices read per run over one block length: for measurements.
+    /// Slices read per run over one block length, a product's sources once: for measurements.
     pub(crate) fn reads(&self) -> usize {
-        self.sources.len()
+        self.sources.len() + self.product.as_ref().map_or(0, |(_, product)| product.sources.len())
     }
 
     /// Scratch slots, one strip each.
     pub(crate) fn scratch(&self) -> usize {
         self.scratch
+    }
+
+    /// Bytes of a slot worked on at once.
+    fn strip(&self) -> usize {
+        let most = SCRATCH_BYTES / self.scratch.max(1);
+        let strip = if most < 2 { 1 } else { 1 << most.ilog2() };
+        strip.clamp(*STRIPS.start(), *STRIPS.end())
     }
 
     /// Runs over `blocks`, all of one length, with inputs of at least that length.
@@ -116,60 +148,76 @@ impl Steps {
             inputs.iter().all(|input| input.len() >= len) && blocks.iter().all(|block| block.len() == len),
             "slots of one length"
         );
-        if len == 0 || self.ops.is_empty() {
+        if len == 0 || self.is_empty() {
             return;
         }
-        let strip = if self.reused { STRIP_REUSED } else { STRIP_STREAMED };
-        let mut scratch = vec![0; self.scratch * strip];
+        let strip = self.strip();
+        let mut scratch = vec![Line([0; 64]); self.scratch * strip / size_of::<Line>()];
         let inputs = inputs.iter().map(|input| input.as_ptr().cast_mut());
         let starts: Vec<*mut u8> = inputs.chain(blocks.iter_mut().map(|block| block.as_mut_ptr())).collect();
         let mut slots = starts.clone();
-        slots.extend(scratch.chunks_exact_mut(strip).map(<[u8]>::as_mut_ptr));
+        let lines = scratch.chunks_exact_mut(strip / size_of::<Line>());
+        slots.extend(lines.map(|lines| lines.as_mut_ptr().cast::<u8>()));
+        let outs = self.ops.iter().filter(|op| op.out != NOWHERE).count();
+        let stream = outs.saturating_mul(len) >= STREAM_BYTES;
         for start in (0..len).step_by(strip) {
             for (slot, first) in slots.iter_mut().zip(&starts) {
                 *slot = first.wrapping_add(start);
             }
-            run_strip(tier, self, &slots, strip.min(len - start));
+            run_strip(tier, self, &slots, strip.min(len - start), stream);
+        }
+        if stream {
+            fence();
         }
     }
 }
 
 /// One strip of `len` bytes, at these addresses, through all ops.
-fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
+fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m256i, __m512i};
 
         #[target_feature(enable = "avx2")]
-        fn avx2(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
-            strip_body::<__m256i>(tier, steps, slots, len);
+        fn avx2(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
+            strip_body::<__m256i>(tier, steps, slots, len, stream);
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
-            strip_body::<__m512i>(tier, steps, slots, len);
+        fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
+            strip_body::<__m512i>(tier, steps, slots, len, stream);
         }
         match tier.supported() {
-            // SAFETY: `supported` gives only tiers whose instructions this processor has.
-            tier @ (Tier::Avx512 | Tier::Avx512Gfni) => return unsafe { avx512(tier, steps, slots, len) },
+            tier @ (Tier::Avx512 | Tier::Avx512Gfni) => {
+                // SAFETY: `supported` gives only tiers whose instructions this processor has.
+                return unsafe { avx512(tier, steps, slots, len, stream) };
+            }
             // SAFETY: as above.
-            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, len) },
+            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, len, stream) },
             Tier::Ssse3 | Tier::Portable => {}
         }
     }
-    strip_body::<[u64; 2]>(tier, steps, slots, len);
+    strip_body::<[u64; 2]>(tier, steps, slots, len, stream);
 }
 
 /// What fits one register of a tier.
-trait Vector: Copy {
+pub(super) trait Vector: Copy {
     /// # Safety
     /// As many bytes as the vector has can be read at `from`; the processor has the tier's instructions.
     unsafe fn load(from: *const u8) -> Self;
     /// # Safety
     /// As many bytes as the vector has can be written at `to`; the processor has the tier's instructions.
     unsafe fn store(self, to: *mut u8);
+    /// A store past the caches.
+    ///
+    /// # Safety
+    /// As for `store`, at a multiple of the vector's size; a [`fence`] comes before anyone else reads it.
+    unsafe fn stream(self, to: *mut u8);
     /// # Safety
     /// The processor has the tier's instructions.
     unsafe fn xor(self, other: Self) -> Self;
+    /// # Safety
+    /// The processor has the tier's instructions.
+    unsafe fn zero() -> Self;
 }
 
 impl Vector for [u64; 2] {
@@ -184,14 +232,23 @@ impl Vector for [u64; 2] {
         unsafe { to.cast::<Self>().write_unaligned(self) }
     }
     #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(to) }
+    }
+    #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         [self[0] ^ other[0], self[1] ^ other[1]]
+    }
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        [0; 2]
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
-    ($vector:ident, $load:ident, $store:ident, $xor:ident) => {
+    ($vector:ident, $load:ident, $store:ident, $stream:ident, $xor:ident, $zero:ident) => {
         impl Vector for core::arch::x86_64::$vector {
             #[inline(always)]
             unsafe fn load(from: *const u8) -> Self {
@@ -204,95 +261,136 @@ macro_rules! vector {
                 unsafe { core::arch::x86_64::$store(to.cast(), self) }
             }
             #[inline(always)]
+            unsafe fn stream(self, to: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { core::arch::x86_64::$stream(to.cast(), self) }
+            }
+            #[inline(always)]
             unsafe fn xor(self, other: Self) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { core::arch::x86_64::$xor(self, other) }
+            }
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { core::arch::x86_64::$zero() }
             }
         }
     };
 }
 #[cfg(target_arch = "x86_64")]
-vector!(__m256i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_xor_si256);
+vector!(
+    __m256i,
+    _mm256_loadu_si256,
+    _mm256_storeu_si256,
+    _mm256_stream_si256,
+    _mm256_xor_si256,
+    _mm256_setzero_si256
+);
 #[cfg(target_arch = "x86_64")]
-vector!(__m512i, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_xor_si512);
+vector!(
+    __m512i,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512,
+    _mm512_stream_si512,
+    _mm512_xor_si512,
+    _mm512_setzero_si512
+);
 
 /// Registers that hold a sum while its sources are added: half of what the tiers have.
 const HELD: usize = 8;
 
 #[inline(always)]
-fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize) {
-    // Memory's own prefetcher does better where long stretches are read once.
-    let prefetched = if steps.reused { &steps.first_uses[..] } else { &[] };
-    let mut first_uses = prefetched.iter().peekable();
+fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
+    let fetched = if len <= FETCHED_STRIP { &steps.first_uses[..] } else { &[] };
+    let mut first_uses = fetched.iter().peekable();
+    let product = steps.product.as_ref();
     for (at, op) in steps.ops.iter().enumerate() {
+        if let Some((_, product)) = product.filter(|(before, _)| *before == at) {
+            // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the product, and the tier's
+            // function runs this body.
+            unsafe { product.run::<V>(slots, len) };
+        }
         while let Some((_, slot)) = first_uses.next_if(|(first, _)| *first as usize <= at + AHEAD) {
             prefetch(slots[*slot as usize], len);
         }
-        let dst = slots[op.dst as usize];
-        if op.scale > 1 {
-            // SAFETY: `run` borrows `len` bytes at every slot, this one uniquely.
-            let whole = unsafe { core::slice::from_raw_parts_mut(dst, len) };
-            gf256::scale_at(tier, whole, op.scale);
-        }
         let ones = &steps.sources[op.start as usize..op.ones as usize];
-        let (mut first, group) = (true, if steps.reused { ones.len() } else { STREAMS });
-        for ones in ones.chunks(group.max(1)).chain(ones.is_empty().then_some(ones)) {
-            let (mut offset, set) = (0, op.scale == 0 && first);
-            first = false;
-            // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the slot numbers and that
-            // `dst` is none of the sources; each call stays within `len`. The tier's function runs this body.
-            unsafe {
-                let wide = HELD * size_of::<V>();
-                while steps.reused && offset + wide <= len {
-                    sum::<V, HELD>(dst, slots, ones, offset, set);
-                    offset += wide;
-                }
-                while offset + size_of::<V>() <= len {
-                    sum::<V, 1>(dst, slots, ones, offset, set);
-                    offset += size_of::<V>();
-                }
-                for offset in offset..len {
-                    let own = if set { 0 } else { *dst.add(offset) };
-                    *dst.add(offset) =
-                        ones.iter().fold(own, |sum, slot| sum ^ *slots[*slot as usize].add(offset));
-                }
+        let others = op.ones as usize..op.end as usize;
+        let at = |slot: Slot| slots.get(slot as usize).copied();
+        let mut to = To { dst: at(op.dst), out: at(op.out), stream };
+        if !others.is_empty() {
+            // The products come on top.
+            to.out = None;
+        }
+        to.stream &= to.out.is_some_and(|out| out.addr().is_multiple_of(size_of::<V>()));
+        let (mut offset, wide) = (0, HELD * size_of::<V>());
+        // SAFETY: `run` borrows `len` bytes at every slot and `Steps::new` has checked the slot numbers; each call
+        // stays within `len`. The tier's function runs this body.
+        unsafe {
+            while offset + wide <= len {
+                sum::<V, HELD>(to, slots, ones, offset);
+                offset += wide;
+            }
+            while offset + size_of::<V>() <= len {
+                sum::<V, 1>(to, slots, ones, offset);
+                offset += size_of::<V>();
+            }
+            for offset in offset..len {
+                let sum = ones.iter().fold(0, |sum, slot| sum ^ *slots[*slot as usize].add(offset));
+                to.dst.into_iter().chain(to.out).for_each(|to| *to.add(offset) = sum);
             }
         }
-        for place in op.ones as usize..op.end as usize {
+        if others.is_empty() {
+            continue;
+        }
+        let dst = slots[op.dst as usize];
+        for place in others {
             let source = slots[steps.sources[place] as usize];
-            // SAFETY: as above; two slots never overlap, since one of them is borrowed uniquely.
-            let (out, source) = unsafe {
+            // SAFETY: as above; two slots never overlap, since all but inputs are borrowed uniquely, and
+            // `Steps::new` has checked that `dst`, no input, is not the source.
+            let (whole, source) = unsafe {
                 (core::slice::from_raw_parts_mut(dst, len), core::slice::from_raw_parts(source, len))
             };
-            gf256::mul_acc_at(tier, out, source, steps.coefficients[place]);
+            gf256::mul_acc_at(tier, whole, source, steps.coefficients[place]);
         }
+        if let Some(out) = at(op.out).filter(|out| *out != dst) {
+            // SAFETY: as above; two slots.
+            unsafe { out.copy_from_nonoverlapping(dst, len) };
+        }
+    }
+    if let Some((_, product)) = product.filter(|(before, _)| *before == steps.ops.len()) {
+        // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the product, and the tier's
+        // function runs this body.
+        unsafe { product.run::<V>(slots, len) };
     }
 }
 
-/// `N` vectors at `offset` of the destination: the sum of the sources there, plus what is there unless `set`.
+/// Where a sum goes.
+#[derive(Clone, Copy)]
+struct To {
+    dst: Option<*mut u8>,
+    out: Option<*mut u8>,
+    /// `out` goes past the caches and is aligned to the vectors.
+    stream: bool,
+}
+
+/// `N` vectors at `offset` of the destinations: the sum of the sources there.
 ///
 /// # Safety
-/// Slots of `sources` are in `slots`; all of them and `dst` have that many bytes at `offset`; `dst` is no source.
+/// Slots of `sources` are in `slots`; all of them and the destinations have that many bytes at `offset`.
 #[inline(always)]
-unsafe fn sum<V: Vector, const N: usize>(
-    dst: *mut u8,
-    slots: &[*mut u8],
-    sources: &[Slot],
-    offset: usize,
-    set: bool,
-) {
+unsafe fn sum<V: Vector, const N: usize>(to: To, slots: &[*mut u8], sources: &[Slot], offset: usize) {
     let at = |slot: *mut u8, place: usize| slot.wrapping_add(offset + place * size_of::<V>());
     // SAFETY: the caller's promise.
     unsafe {
         let read = |slot: Slot| *slots.get_unchecked(slot as usize);
-        let (first, rest) = match sources {
-            [first, rest @ ..] if set => (read(*first), rest),
-            [] if set => {
-                dst.add(offset).write_bytes(0, N * size_of::<V>());
-                return;
+        let [first, rest @ ..] = sources else {
+            for to in to.dst.into_iter().chain(to.out) {
+                to.add(offset).write_bytes(0, N * size_of::<V>());
             }
-            _ => (dst, sources),
+            return;
         };
+        let first = read(*first);
         let mut held: [V; N] = core::array::from_fn(|place| V::load(at(first, place)));
         for source in rest {
             let source = read(*source);
@@ -300,20 +398,37 @@ unsafe fn sum<V: Vector, const N: usize>(
                 *held = held.xor(V::load(at(source, place)));
             }
         }
-        for (place, held) in held.into_iter().enumerate() {
-            held.store(at(dst, place));
+        if let Some(dst) = to.dst {
+            for (place, held) in held.into_iter().enumerate() {
+                held.store(at(dst, place));
+            }
+        }
+        if let Some(out) = to.out {
+            for (place, held) in held.into_iter().enumerate() {
+                if to.stream { held.stream(at(out, place)) } else { held.store(at(out, place)) }
+            }
         }
     }
 }
 
-/// Asks for `len` bytes at `from` to be brought into the first cache; changes nothing else.
+/// Stores past the caches are done before anything after this.
+fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every processor of this architecture has it, and it only waits.
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// Asks for `len` bytes at `from` to be brought into the second cache (the first has no room for so many
+/// misses from memory); changes nothing else.
 #[inline(always)]
 fn prefetch(from: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for offset in (0..len).step_by(64) {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: a prefetch reads nothing that the program could see, and faults at no address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(offset).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(offset).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, len);

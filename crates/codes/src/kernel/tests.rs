@@ -79,47 +79,56 @@ fn slices_of_different_lengths_are_refused() {
     assert!(std::panic::catch_unwind(|| gf256::mul_acc(&mut [0; 5], &[0; 4], 3)).is_err());
 }
 
-/// Random programs over slots of odd lengths at odd addresses, against sums taken byte by byte.
+/// Random programs over slots of odd lengths at odd addresses, against sums taken byte by byte. The longest are
+/// written past the caches.
 #[test]
 fn every_tier_runs_programs_like_the_naive_twin() {
-    use super::sums::{Op, Steps};
+    use super::sums::{NOWHERE, Op, Steps};
     const SLOTS: [usize; 3] = [5, 4, 3];
     let [inputs, blocks, scratch] = SLOTS;
     for seed in 0..40u64 {
         let mut random = bytes(seed + 1000, 4096).into_iter();
         let mut draw = |n: usize| random.next().expect("enough bytes") as usize % n;
         let (mut ops, mut sources, mut coefficients) = (Vec::new(), Vec::new(), Vec::new());
-        let mut push = |dst: usize, scale: u8, ones: &[usize], others: &[(usize, u8)]| {
+        let mut push = |dst: u32, out: u32, ones: &[usize], others: &[(usize, u8)]| {
             let start = sources.len() as u32;
-            let all = ones.iter().map(|slot| (*slot, 1)).chain(others.iter().copied());
-            for (slot, coefficient) in all.filter(|(slot, _)| *slot != dst) {
-                sources.push(slot as u32);
-                coefficients.push(coefficient);
+            sources.extend(ones.iter().map(|slot| *slot as u32));
+            coefficients.extend(ones.iter().map(|_| 1));
+            for (slot, coefficient) in others.iter().filter(|(slot, _)| *slot as u32 != dst) {
+                sources.push(*slot as u32);
+                coefficients.push(*coefficient);
             }
-            let ones = start + ones.iter().filter(|slot| **slot != dst).count() as u32;
-            ops.push(Op { dst: dst as u32, scale, start, ones, end: sources.len() as u32 });
+            ops.push(Op { dst, out, start, ones: start + ones.len() as u32, end: sources.len() as u32 });
         };
         // Scratch is set before it is read.
-        (inputs + blocks..inputs + blocks + scratch).for_each(|slot| push(slot, 0, &[slot % inputs], &[]));
+        (inputs + blocks..inputs + blocks + scratch)
+            .for_each(|slot| push(slot as u32, NOWHERE, &[slot % inputs], &[]));
         for _ in 0..20 {
             let ones: Vec<usize> = (0..draw(12)).map(|_| draw(12)).collect();
             let others: Vec<(usize, u8)> = (0..draw(3)).map(|_| (draw(12), draw(256) as u8)).collect();
-            let scale = [0, 1, 1, 29][draw(4)];
-            push(inputs + draw(blocks + scratch), scale, &ones, &others);
+            let dst = (inputs + draw(blocks + scratch)) as u32;
+            let out = (inputs + draw(blocks)) as u32;
+            match draw(3) {
+                0 if others.is_empty() => push(NOWHERE, out, &ones, &[]),
+                1 => push(dst, NOWHERE, &ones, &others),
+                _ => push(dst, out, &ones, &others),
+            }
         }
-        for len in [0, 1, 63, 64, 130, 1024, 4096, 8192 + 577] {
+        let long = if seed == 0 { (1 << 20) + 65 } else { 0 };
+        for len in [0, 1, 63, 64, 130, 1024, 4096, 8192 + 577, long] {
             let offset = seed as usize % 7;
             let fresh: Vec<Vec<u8>> = (0..12).map(|slot| bytes(slot + 50, len + offset)).collect();
             let mut naive = fresh.clone();
             for op in &ops {
-                let mut out = std::mem::take(&mut naive[op.dst as usize]);
-                for (at, byte) in out.iter_mut().enumerate().skip(offset) {
+                let mut out = vec![0; len + offset];
+                for (at, byte) in out.iter_mut().enumerate() {
                     let range = op.start as usize..op.end as usize;
                     let terms = sources[range.clone()].iter().zip(&coefficients[range]);
-                    let own = naive_mul(op.scale, *byte);
-                    *byte = terms.fold(own, |sum, (slot, c)| sum ^ naive_mul(*c, naive[*slot as usize][at]));
+                    *byte = terms.fold(0, |sum, (slot, c)| sum ^ naive_mul(*c, naive[*slot as usize][at]));
                 }
-                naive[op.dst as usize] = out;
+                for to in [op.dst, op.out].into_iter().filter(|to| *to != NOWHERE) {
+                    naive[to as usize][offset..].copy_from_slice(&out[offset..]);
+                }
             }
             for &tier in Tier::available() {
                 let mut memory = fresh.clone();
@@ -127,7 +136,7 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 let read: Vec<&[u8]> = read.iter().map(|slot| &slot[offset..]).collect();
                 let mut written: Vec<&mut [u8]> =
                     written[..blocks].iter_mut().map(|slot| &mut slot[offset..]).collect();
-                let steps = Steps::new(SLOTS, ops.clone(), sources.clone(), coefficients.clone());
+                let steps = Steps::new(SLOTS, ops.clone(), sources.clone(), coefficients.clone(), None);
                 steps.run(tier, &read, &mut written);
                 assert!(
                     memory[..inputs + blocks] == naive[..inputs + blocks],
@@ -138,20 +147,98 @@ fn every_tier_runs_programs_like_the_naive_twin() {
     }
 }
 
+/// Products of every shape beside the bounds of groups and passes, with ops before and after.
 #[test]
-fn programs_that_break_the_rules_are_refused() {
-    use super::sums::{Op, Steps};
-    let op = |dst, source| {
+fn every_tier_multiplies_slots_like_the_naive_twin() {
+    use super::{
+        product::Product,
+        sums::{NOWHERE, Op, Steps},
+    };
+    for (seed, count) in [0, 1, 3, 4, 5, 63, 64, 65, 113, 130].into_iter().enumerate() {
+        let rows = 17;
+        // Sources are inputs, results scratch, and a block for each result is copied from there.
+        let bits: Vec<u8> = bytes(seed as u64, rows * count).into_iter().map(|byte| byte >> 7).collect();
+        let groups = Product::groups(count);
+        let mut patterns = vec![0; rows * groups];
+        for (place, bit) in bits.iter().enumerate() {
+            let (row, source) = (place / count, place % count);
+            patterns[row * groups + source / 4] |= bit << (source % 4);
+        }
+        let product = Product {
+            sources: (0..count as u32).collect(),
+            outs: (0..rows as u32).map(|row| (count + rows) as u32 + row).collect(),
+            patterns,
+        };
+        let ops = (0..rows as u32).map(|row| Op {
+            dst: NOWHERE,
+            out: count as u32 + row,
+            start: row,
+            ones: row + 1,
+            end: row + 1,
+        });
+        let steps = Steps::new(
+            [count, rows, rows],
+            ops.collect(),
+            product.outs.clone(),
+            vec![1; rows],
+            Some((0, product)),
+        );
+        for len in [0, 1, 63, 64, 200, 1025] {
+            let offset = seed % 7;
+            let read: Vec<Vec<u8>> = (0..count).map(|slot| bytes(slot as u64 + 9, len + offset)).collect();
+            let read: Vec<&[u8]> = read.iter().map(|slot| &slot[offset..]).collect();
+            for &tier in Tier::available() {
+                let mut written = vec![vec![7; len + offset]; rows];
+                let mut views: Vec<&mut [u8]> = written.iter_mut().map(|slot| &mut slot[offset..]).collect();
+                steps.run(tier, &read, &mut views);
+                for (row, out) in views.iter().enumerate() {
+                    let mut naive = vec![0; len];
+                    for (source, _) in read.iter().zip(&bits[row * count..]).filter(|(_, bit)| **bit == 1) {
+                        naive.iter_mut().zip(*source).for_each(|(a, b)| *a ^= b);
+                    }
+                    assert!(**out == naive, "{tier:?}, {count} sources, row {row}, {len} bytes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_that_break_the_rules_are_refused() {
+    use super::{product::Product, sums::Steps};
+    let steps = |sources: &[u32], outs: &[u32], patterns: &[u8], at| {
+        let product = Product { sources: sources.to_vec(), outs: outs.to_vec(), patterns: patterns.to_vec() };
         std::panic::catch_unwind(|| {
-            let op = Op { dst, scale: 1, start: 0, ones: 1, end: 1 };
-            Steps::new([1, 1, 1], vec![op], vec![source], vec![1])
+            Steps::new([2, 1, 2], Vec::new(), Vec::new(), Vec::new(), Some((at, product)))
         })
     };
-    assert!(op(1, 0).is_ok());
-    assert!(op(0, 1).is_err(), "writes an input");
-    assert!(op(1, 1).is_err(), "reads its destination");
-    assert!(op(1, 3).is_err() && op(3, 1).is_err(), "no such slot");
-    let steps = op(1, 0).expect("a program");
+    assert!(steps(&[0, 1], &[2, 3], &[1, 3], 0).is_ok());
+    assert!(steps(&[0, 1], &[1, 3], &[1, 3], 0).is_err(), "writes an input");
+    assert!(steps(&[0, 4], &[2, 4], &[1, 3], 0).is_err(), "reads what it writes");
+    assert!(steps(&[0, 1], &[3, 3], &[1, 3], 0).is_err(), "writes twice");
+    assert!(steps(&[0, 5], &[2, 3], &[1, 3], 0).is_err(), "no such source");
+    assert!(steps(&[0, 1], &[2, 5], &[1, 3], 0).is_err(), "no such slot");
+    assert!(steps(&[0, 1], &[2, 3], &[1], 0).is_err(), "a pattern too few");
+    assert!(steps(&[0, 1], &[2, 3], &[1, 4], 0).is_err(), "a pattern of no source");
+    assert!(steps(&[0, 1], &[2, 3], &[1, 3], 1).is_err(), "after an op that is not there");
+}
+
+#[test]
+fn programs_that_break_the_rules_are_refused() {
+    use super::sums::{NOWHERE, Op, Steps};
+    let op = |dst, out, source, coefficient| {
+        std::panic::catch_unwind(|| {
+            let op = Op { dst, out, start: 0, ones: u32::from(coefficient == 1), end: 1 };
+            Steps::new([1, 1, 1], vec![op], vec![source], vec![coefficient], None)
+        })
+    };
+    assert!(op(1, NOWHERE, 0, 1).is_ok() && op(2, 1, 0, 7).is_ok());
+    assert!(op(0, NOWHERE, 1, 1).is_err() && op(2, 0, 1, 1).is_err(), "writes an input");
+    assert!(op(1, NOWHERE, 1, 7).is_err() && op(2, 1, 2, 7).is_err(), "multiplies its destination");
+    assert!(op(NOWHERE, 1, 0, 7).is_err(), "products have no place");
+    let missing = [op(1, 2, 3, 1), op(3, 1, 0, 1), op(2, 3, 0, 1)];
+    assert!(missing.iter().all(Result::is_err), "no such slot");
+    let steps = op(1, NOWHERE, 0, 1).expect("a program");
     let run = |a: usize, b: usize| {
         std::panic::catch_unwind(|| steps.run(Tier::Portable, &[&vec![0; a]], &mut [&mut vec![0; b]]))
     };

@@ -6,7 +6,7 @@
 //! 4.3 XORs a block instead of up to 24.
 
 use super::code::{Code, Entry};
-use super::program::{Builder, Program, Source};
+use super::program::{Builder, Home, Program, Source};
 use crate::kernel::Tier;
 
 /// Why blocks could not be made.
@@ -79,11 +79,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
             "memory of a block's length"
         );
         let mut builder = Builder::new(originals.len(), parities);
-        for parity in 0..parities {
-            builder.op((originals.len() + parity) as u32, 0, self.members(parity));
-        }
+        let sums =
+            (0..parities).map(|parity| (builder.sum(self.members(parity)), Home::Block(parity as u32)));
+        let sums: Vec<_> = sums.collect();
         let mut blocks: Vec<&mut [u8]> = columns.iter_mut().map(AsMut::as_mut).collect();
-        builder.finish().run(Tier::detect(), originals, &mut blocks);
+        builder.finish(&sums).0.run(Tier::detect(), originals, &mut blocks);
         self.prepared = Some(columns);
         Ok(())
     }
@@ -141,7 +141,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
 
     fn members(&self, parity: usize) -> impl Iterator<Item = Source> {
         let members = self.code.parity_members(parity).iter();
-        members.map(|member| Source { slot: u32::from(*member), coefficient: 1 })
+        members.map(|member| Source { value: u32::from(*member), coefficient: 1 })
     }
 
     /// Inputs are the originals, then the parity columns when `prepared`.
@@ -166,25 +166,23 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
                 uses[entry.column as usize - k] += if entry.coefficient == 1 { 1 } else { 2 };
             }
             for (parity, sum) in sums.iter_mut().enumerate().filter(|(parity, _)| uses[*parity] > 1) {
-                let slot = builder.scratch();
-                builder.op(slot, 0, self.members(parity));
-                *sum = Some(slot);
+                *sum = Some(builder.sum(self.members(parity)));
             }
         }
-        let mut start = 0;
+        let (mut start, mut made) = (0, Vec::with_capacity(indices.len()));
         for (place, end) in ends.into_iter().enumerate() {
             let mut sources = Vec::new();
             for Entry { column, coefficient } in rows[start..end].iter().copied() {
                 let column = column as usize;
                 match column.checked_sub(k).map(|parity| (parity, sums[parity])) {
-                    None => sources.push(Source { slot: column as u32, coefficient }),
-                    Some((_, Some(slot))) => sources.push(Source { slot, coefficient }),
+                    None => sources.push(Source { value: column as u32, coefficient }),
+                    Some((_, Some(value))) => sources.push(Source { value, coefficient }),
                     Some((parity, None)) => sources.extend(self.members(parity)),
                 }
             }
-            builder.op((inputs + place) as u32, 0, sources);
+            made.push((builder.sum(sources), Home::Block(place as u32)));
             start = end;
         }
-        builder.finish()
+        builder.finish(&made).0
     }
 }

@@ -6,23 +6,22 @@
 //!    open columns is *inactivated*: set aside as an unknown u. Afterwards every column is
 //!    `x = y + d u` with y from payload alone, and as many rows are left as columns were set aside.
 //! 2. The rows left are `A u = z`: invert A. Over GF(2) the products with A's inverse go by fours (Kronrod's
-//!    method): sums of every pattern of four z are made once.
+//!    method), in the kernel.
 //! 3. Emit only what an original needs, found from the last step backwards. A column whose d is zero is done in
-//!    one step. Another is either `y` first and d u added later, or, where its row is shorter than d, computed
-//!    from its row again once u is known (its y, if needed, goes to scratch).
+//!    one step. Where nothing needs y, x is computed from its row once u is known. Else y comes first and then the
+//!    difference d u: from u, or, where that is longer, from the differences of the row's columns. So what depends
+//!    on no unknown is read for y only.
 //!
-//! Every repair row works in its own block's buffer and a folded constraint in its sum's; other constraint rows, u
-//! and the rest in scratch. A missing original that ends outside the blocks is copied to one that is free by then.
+//! Where all of it lies is `program`'s business.
 
 use super::code::{Code, Entry};
-use super::program::{Builder, Program, Slot, Source};
-use crate::kernel::gf256;
+use super::program::{Builder, Home, Program, Source, Value};
+use crate::kernel::{gf256, product::Product};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Outputs summed by patterns of four inputs from this many unknowns on; picked by eye: a table of 11 sums must
-/// serve enough rows.
-const FOURS_FROM: usize = 16;
+/// Unknowns are computed by a product from so many on; picked by eye: its tables must serve enough of them.
+const DENSE_FROM: usize = 16;
 
 /// The rows at hand: one a kept block, and one a parity column, its *constraint* (the column and the originals it
 /// sums add up to zero, or to the payload of those that were folded).
@@ -77,6 +76,8 @@ pub(crate) struct Plan {
 }
 
 const NONE: u32 = u32::MAX;
+/// No column of any code.
+const NO_COLUMN: u16 = u16::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Column {
@@ -314,6 +315,11 @@ impl Solver {
         dependence
     }
 
+    /// Whether x of the column depends on an unknown, or is one.
+    fn depends(&self, column: usize, dependence: &Dependence) -> bool {
+        dependence.of[column].is_some() || matches!(self.columns[column], Column::Inactive(_))
+    }
+
     fn depend(&self, vector: &mut [u8], entry: Entry, dependence: &Dependence) {
         match self.columns[entry.column as usize] {
             Column::Inactive(unknown) => vector[unknown as usize] ^= entry.coefficient,
@@ -371,17 +377,22 @@ impl Solver {
     /// Step 3.
     fn emit(&self, dependence: &Dependence, inverse: &Inverse, binary: bool) -> Plan {
         let needs = Needs::find(self, dependence, inverse);
+        let columns = self.columns.len();
         let mut emitter = Emitter {
             solver: self,
+            dependence,
+            needs: &needs,
             builder: Builder::new(0, self.buffers),
-            partial: vec![NONE; self.columns.len()],
-            value: vec![NONE; self.columns.len()],
+            partial: vec![NONE; columns],
+            difference: vec![NONE; columns],
+            value: vec![NONE; columns],
         };
-        emitter.forward(dependence, &needs);
-        emitter.unknowns(inverse, &needs, binary);
-        emitter.backward(dependence, &needs);
-        let home = emitter.settle();
-        Plan { program: emitter.builder.finish(), home, inactive: self.inactive.len() }
+        emitter.forward();
+        emitter.unknowns(inverse, binary);
+        emitter.backward();
+        let homes = emitter.homes();
+        let (program, home) = emitter.builder.finish(&homes);
+        Plan { program, home, inactive: self.inactive.len() }
     }
 }
 
@@ -394,9 +405,11 @@ pub(super) struct Dependence {
 struct Needs {
     /// y of a column.
     partial: Vec<bool>,
+    /// x - y of a column that depends on unknowns; its y is needed as well.
+    difference: Vec<bool>,
     /// x of a column.
     value: Vec<bool>,
-    /// x = y + d u rather than from the row again.
+    /// The difference is summed from unknowns rather than from the differences of the row's columns.
     direct: Vec<bool>,
     /// z of each place in the inverse's rows.
     right: Vec<bool>,
@@ -407,6 +420,7 @@ impl Needs {
         let columns = solver.columns.len();
         let mut needs = Self {
             partial: vec![false; columns],
+            difference: vec![false; columns],
             value: vec![false; columns],
             direct: vec![false; columns],
             right: vec![false; inverse.rows.len()],
@@ -439,19 +453,27 @@ impl Needs {
                 }
                 continue;
             };
-            if needs.value[own] {
+            if needs.value[own] && !needs.partial[own] {
+                others().for_each(|other| needs.value[other] = true);
+                continue;
+            }
+            if needs.partial[own] {
+                others().for_each(|other| needs.partial[other] = true);
+            }
+            if needs.value[own] || needs.difference[own] {
                 let weight = vector.iter().filter(|value| **value != 0).count();
-                needs.direct[own] = needs.partial[own] && weight <= others().count();
+                let depending = others().filter(|other| solver.depends(*other, dependence));
+                needs.direct[own] = weight <= depending.clone().count();
                 if needs.direct[own] {
                     for (unknown, value) in vector.iter().enumerate() {
                         needs.value[solver.inactive[unknown] as usize] |= *value != 0;
                     }
                 } else {
-                    others().for_each(|other| needs.value[other] = true);
+                    depending.for_each(|other| match solver.columns[other] {
+                        Column::Inactive(_) => needs.value[other] = true,
+                        _ => needs.difference[other] = true,
+                    });
                 }
-            }
-            if needs.partial[own] {
-                others().for_each(|other| needs.partial[other] = true);
             }
         }
         needs
@@ -460,170 +482,169 @@ impl Needs {
 
 struct Emitter<'a> {
     solver: &'a Solver,
+    dependence: &'a Dependence,
+    needs: &'a Needs,
     builder: Builder,
-    /// Slot of y by column.
-    partial: Vec<Slot>,
-    /// Slot of x by column.
-    value: Vec<Slot>,
+    /// y by column.
+    partial: Vec<Value>,
+    /// x - y by column, u itself where that is the column.
+    difference: Vec<Value>,
+    /// x by column.
+    value: Vec<Value>,
+}
+
+/// What is added up of a row's columns.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Partials,
+    Differences,
+    Values,
 }
 
 impl Emitter<'_> {
     /// y of the columns that need one, in peeling order.
-    fn forward(&mut self, dependence: &Dependence, needs: &Needs) {
+    fn forward(&mut self) {
         for (column, state) in self.solver.columns.iter().enumerate() {
             if let Column::Known(block) = state {
                 self.partial[column] = *block;
                 self.value[column] = *block;
             }
         }
+        let mut sources = Vec::new();
         for (row, column) in &self.solver.order {
             let own = *column as usize;
-            if !needs.partial[own] {
+            if !self.needs.partial[own] {
                 continue;
             }
-            // The block's payload is wanted again only when x is computed from the row once more.
-            let again = dependence.of[own].is_some() && needs.value[own] && !needs.direct[own];
-            self.partial[own] = self.compute(*row, *column, again, false);
-            if dependence.of[own].is_none() {
+            self.collect(*row, *column, Of::Partials, &mut sources);
+            self.partial[own] = self.builder.sum(sources.drain(..));
+            if self.dependence.of[own].is_none() {
                 self.value[own] = self.partial[own];
             }
         }
     }
 
-    /// Emits the sum that `row` gives for `column`, from the values (or the partial ones) of its other columns.
-    fn compute(&mut self, row: u32, column: u16, keep_payload: bool, values: bool) -> Slot {
-        let mut sources = Vec::new();
-        let mut own = 1;
+    /// Appends what `row` adds up for `column`: its payload, unless these are differences, and its other columns.
+    fn collect(&self, row: u32, column: u16, of: Of, sources: &mut Vec<Source>) {
         let entries = self.solver.row(row);
-        for entry in entries.iter().filter(|entry| entry.column == column) {
-            own = entry.coefficient;
-        }
+        let own = entries.iter().find(|entry| entry.column == column).map_or(1, |entry| entry.coefficient);
         // Ones are all there is over GF(2).
         let scale = if own == 1 { 1 } else { gf256::inverse(own) };
-        sources.reserve(entries.len());
+        if of != Of::Differences && (row as usize) < self.solver.buffers {
+            sources.push(Source { value: row, coefficient: scale });
+        }
+        let of = match of {
+            Of::Partials => &self.partial,
+            Of::Differences => &self.difference,
+            Of::Values => &self.value,
+        };
         for entry in entries.iter().filter(|entry| entry.column != column) {
-            self.add(&mut sources, *entry, scale, values);
+            // An unknown has no y, and what depends on none has no difference.
+            let value = of[entry.column as usize];
+            if value != NONE {
+                let coefficient =
+                    if scale == 1 { entry.coefficient } else { gf256::mul(scale, entry.coefficient) };
+                sources.push(Source { value, coefficient });
+            }
         }
-        self.put(row, sources, scale, keep_payload)
-    }
-
-    fn add(&self, sources: &mut Vec<Source>, entry: Entry, scale: u8, values: bool) {
-        let column = entry.column as usize;
-        let slot = if values { self.value[column] } else { self.partial[column] };
-        if slot == NONE {
-            // Without values an unknown counts as zero.
-            debug_assert!(!values && matches!(self.solver.columns[column], Column::Inactive(_)));
-            return;
-        }
-        let coefficient = if scale == 1 { entry.coefficient } else { gf256::mul(scale, entry.coefficient) };
-        sources.push(Source { slot, coefficient });
-    }
-
-    /// `scale * payload + sources` into the row's buffer, or into scratch for a constraint row (payload zero) or
-    /// where the payload is kept.
-    fn put(&mut self, row: u32, mut sources: Vec<Source>, scale: u8, keep_payload: bool) -> Slot {
-        let has_buffer = (row as usize) < self.solver.buffers;
-        if has_buffer && !keep_payload {
-            self.builder.op(row, scale, sources);
-            return row;
-        }
-        if has_buffer {
-            sources.push(Source { slot: row, coefficient: scale });
-        }
-        let slot = self.builder.scratch();
-        self.builder.op(slot, 0, sources);
-        slot
     }
 
     /// z, and from it the unknowns.
-    fn unknowns(&mut self, inverse: &Inverse, needs: &Needs, binary: bool) {
+    fn unknowns(&mut self, inverse: &Inverse, binary: bool) {
         let count = inverse.rows.len();
         let mut right = vec![NONE; count];
-        for (place, row) in inverse.rows.iter().enumerate().filter(|(place, _)| needs.right[*place]) {
-            let mut sources = Vec::new();
-            for entry in self.solver.row(*row) {
-                self.add(&mut sources, *entry, 1, false);
-            }
-            right[place] = self.put(*row, sources, 1, false);
+        let mut row_sources = Vec::new();
+        for (place, row) in inverse.rows.iter().enumerate().filter(|(place, _)| self.needs.right[*place]) {
+            self.collect(*row, NO_COLUMN, Of::Partials, &mut row_sources);
+            right[place] = self.builder.sum(row_sources.drain(..));
         }
         let wanted: Vec<usize> = (0..self.solver.inactive.len())
-            .filter(|u| needs.value[self.solver.inactive[*u] as usize])
+            .filter(|u| self.needs.value[self.solver.inactive[*u] as usize])
             .collect();
         let row_of = |unknown: usize| &inverse.matrix[unknown * count..(unknown + 1) * count];
-        let mut sources: Vec<Vec<Source>> = vec![Vec::new(); wanted.len()];
-        let fours = binary && wanted.len() >= FOURS_FROM;
-        for first in (0..count).step_by(4) {
-            let group = &right[first..count.min(first + 4)];
-            let pattern = |unknown: usize| {
-                let bits = row_of(unknown)[first..first + group.len()].iter().enumerate();
-                bits.fold(0, |sum, (bit, value)| sum | usize::from(*value != 0) << bit)
-            };
-            let mut table = [NONE; 16];
-            for (place, unknown) in wanted.iter().enumerate() {
-                let pattern = pattern(*unknown);
-                let members = (0..group.len()).filter(|bit| pattern >> bit & 1 == 1);
-                if !fours || pattern.count_ones() < 2 {
-                    let coefficients = &row_of(*unknown)[first..];
-                    sources[place].extend(
-                        members.map(|bit| Source { slot: group[bit], coefficient: coefficients[bit] }),
-                    );
-                    continue;
+        let dense = binary && wanted.len() >= DENSE_FROM;
+        if dense {
+            let places: Vec<usize> = (0..count).filter(|place| self.needs.right[*place]).collect();
+            let groups = Product::groups(places.len());
+            let mut patterns = vec![0; wanted.len() * groups];
+            for (unknown, patterns) in wanted.iter().zip(patterns.chunks_exact_mut(groups)) {
+                let row = row_of(*unknown);
+                for (at, place) in places.iter().enumerate() {
+                    patterns[at / 4] |= row[*place] << (at % 4);
                 }
-                if table[pattern] == NONE {
-                    table[pattern] = self.builder.scratch();
-                    let sum = members.map(|bit| Source { slot: group[bit], coefficient: 1 });
-                    self.builder.op(table[pattern], 0, sum);
-                }
-                sources[place].push(Source { slot: table[pattern], coefficient: 1 });
             }
+            let sources = places.into_iter().map(|place| right[place]).collect();
+            let first = self.builder.product(sources, wanted.len(), patterns);
+            for (unknown, value) in wanted.into_iter().zip(first..) {
+                self.found(unknown, value);
+            }
+            return;
         }
-        for (unknown, sources) in wanted.into_iter().zip(sources) {
-            let slot = self.builder.scratch();
-            self.builder.op(slot, 0, sources);
-            self.value[self.solver.inactive[unknown] as usize] = slot;
+        for unknown in wanted {
+            let members = row_of(unknown).iter().zip(&right).filter(|(coefficient, _)| **coefficient != 0);
+            let sources =
+                members.map(|(coefficient, value)| Source { value: *value, coefficient: *coefficient });
+            let value = self.builder.sum(sources);
+            self.found(unknown, value);
         }
+    }
+
+    fn found(&mut self, unknown: usize, value: Value) {
+        let column = self.solver.inactive[unknown] as usize;
+        self.value[column] = value;
+        self.difference[column] = value;
     }
 
     /// x of the columns that depend on unknowns.
-    fn backward(&mut self, dependence: &Dependence, needs: &Needs) {
+    fn backward(&mut self) {
+        let needs = self.needs;
+        let mut sources = Vec::new();
         for (row, column) in &self.solver.order {
             let own = *column as usize;
-            let Some(vector) = dependence.of[own].as_ref().filter(|_| needs.value[own]) else { continue };
-            if !needs.direct[own] {
-                self.value[own] = self.compute(*row, *column, false, true);
+            let Some(vector) = &self.dependence.of[own] else { continue };
+            if !needs.value[own] && !needs.difference[own] {
                 continue;
             }
-            let sources: Vec<Source> = (vector.iter().zip(&self.solver.inactive))
-                .filter(|(value, _)| **value != 0)
-                .map(|(value, unknown)| Source { slot: self.value[*unknown as usize], coefficient: *value })
-                .collect();
-            self.builder.op(self.partial[own], 1, sources);
-            self.value[own] = self.partial[own];
+            if !needs.partial[own] {
+                self.collect(*row, *column, Of::Values, &mut sources);
+                self.value[own] = self.builder.sum(sources.drain(..));
+                continue;
+            }
+            if needs.direct[own] {
+                let unknowns = vector.iter().zip(&self.solver.inactive);
+                sources.extend(unknowns.filter(|(value, _)| **value != 0).map(|(value, unknown)| Source {
+                    value: self.value[*unknown as usize],
+                    coefficient: *value,
+                }));
+            } else {
+                self.collect(*row, *column, Of::Differences, &mut sources);
+            }
+            if needs.difference[own] {
+                self.difference[own] = self.builder.sum(sources.drain(..));
+                sources.push(Source { value: self.difference[own], coefficient: 1 });
+            }
+            if needs.value[own] {
+                sources.push(Source { value: self.partial[own], coefficient: 1 });
+                self.value[own] = self.builder.sum(sources.drain(..));
+            }
+            sources.clear();
         }
     }
 
-    /// Copies originals that ended in scratch or in a constraint's sum to buffers that hold none; returns each original's buffer.
-    fn settle(&mut self) -> Vec<u32> {
-        let blocks = self.solver.blocks;
-        let mut taken = vec![false; blocks];
-        let originals = self.solver.originals;
-        for slot in &self.value[..originals] {
-            if let Some(taken) = taken.get_mut(*slot as usize) {
-                *taken = true;
-            }
-        }
-        let mut free = (0..blocks as u32).filter(|block| !taken[*block as usize]);
-        let mut home = Vec::with_capacity(originals);
-        for slot in &self.value[..originals] {
-            assert_ne!(*slot, NONE, "every original was needed, so computed");
-            if (*slot as usize) < blocks {
-                home.push(*slot);
-                continue;
-            }
-            let buffer = free.next().expect("at least K buffers, each original in at most one");
-            self.builder.op(buffer, 0, [Source { slot: *slot, coefficient: 1 }]);
-            home.push(buffer);
-        }
-        home
+    /// Where originals shall be: in the block of the row that gave them, or, from a constraint, in any that is free.
+    fn homes(&self) -> Vec<(Value, Home)> {
+        let blocks = self.solver.blocks as u32;
+        let home = |original: usize| match self.solver.columns[original] {
+            Column::Known(row) | Column::Peeled(row) if row < blocks => Home::Block(row),
+            _ => Home::AnyBelow(blocks),
+        };
+        let values = self.value[..self.solver.originals].iter();
+        values
+            .enumerate()
+            .map(|(original, value)| {
+                assert_ne!(*value, NONE, "every original was needed, so computed");
+                (*value, home(original))
+            })
+            .collect()
     }
 }

@@ -1,100 +1,374 @@
 //! Writes a straight-line program of sums over block-sized slots, which the kernel runs strip by strip
 //! ([`Program`]; 1.5 to 1.8 times whole blocks, findings §1).
 //!
-//! Invariants: an op's destination is no input and none of its sources; a scratch slot is set (scale 0) before it
-//! is read. [`Builder::finish`] lets scratch slots whose values are no longer needed be used again.
+//! [`Builder`] takes sums of named values; [`Builder::finish`] decides where they live:
+//!
+//! - A block is read once. One that several sums need is copied to scratch at the first of them.
+//! - Every other value is in scratch from its sum to its last use, and scratch freed last is used first.
+//! - What shall stay goes to its block in the same step, once that block's own bytes have been read.
+//!
+//! So the strips that are read again and again lie in scratch, which fits the cache, whatever the blocks' addresses.
 
-use crate::kernel::sums::Op;
 pub(crate) use crate::kernel::sums::{Slot, Steps as Program};
+use crate::kernel::{
+    product::Product,
+    sums::{NOWHERE, Op},
+};
+
+/// A block's own bytes (inputs first), or what an op gave.
+pub(crate) type Value = u32;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
-    pub(crate) slot: Slot,
+    pub(crate) value: Value,
     pub(crate) coefficient: u8,
 }
 
-/// Collects ops; scratch slots are virtual, as many as one likes.
+/// Where a value shall be in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// In this block.
+    Block(u32),
+    /// In any of the first blocks, up to this one, that is no other value's home.
+    AnyBelow(u32),
+}
+
+/// Collects sums; each gives a value of its own.
 pub(crate) struct Builder {
     inputs: u32,
     blocks: u32,
-    next: Slot,
-    ops: Vec<Op>,
+    /// Where each sum's sources start.
+    starts: Vec<u32>,
     sources: Vec<Source>,
+    product: Option<Dense>,
 }
+
+/// Sums of many of the same values.
+struct Dense {
+    /// The first of the sums that stand for the results; those have no sources of their own.
+    first: usize,
+    sources: Vec<Value>,
+    patterns: Vec<u8>,
+}
+
+const UNUSED: u32 = u32::MAX;
+/// After all sums.
+const AT_END: u32 = u32::MAX - 1;
 
 impl Builder {
     pub(crate) fn new(inputs: usize, blocks: usize) -> Self {
-        let (inputs, blocks) = (inputs as u32, blocks as u32);
-        Self { inputs, blocks, next: inputs + blocks, ops: Vec::new(), sources: Vec::new() }
+        Self {
+            inputs: inputs as u32,
+            blocks: blocks as u32,
+            starts: Vec::new(),
+            sources: Vec::new(),
+            product: None,
+        }
     }
 
-    /// A new scratch slot.
-    pub(crate) fn scratch(&mut self) -> Slot {
-        self.next += 1;
-        self.next - 1
-    }
-
-    /// Appends `dst = scale * dst + sources`.
-    pub(crate) fn op(&mut self, dst: Slot, scale: u8, sources: impl IntoIterator<Item = Source>) {
+    /// The sum of `sources`; one of them alone is that value itself.
+    pub(crate) fn sum(&mut self, sources: impl IntoIterator<Item = Source>) -> Value {
         let start = self.sources.len();
         self.sources.extend(sources);
-        let added = &mut self.sources[start..];
-        if added.iter().any(|source| source.coefficient != 1) {
-            added.sort_by_key(|source| source.coefficient != 1);
+        if let [Source { value, coefficient: 1 }] = self.sources[start..] {
+            self.sources.pop();
+            return value;
         }
-        let ones = start + added.partition_point(|source| source.coefficient == 1);
-        debug_assert!(
-            self.sources[start..].iter().all(|source| source.slot != dst),
-            "an op reads its destination"
-        );
-        if scale == 1 && self.sources.len() == start {
-            return;
-        }
-        let end = self.sources.len() as u32;
-        self.ops.push(Op { dst, scale, start: start as u32, ones: ones as u32, end });
+        self.starts.push(start as u32);
+        self.inputs + self.blocks + self.starts.len() as u32 - 1
     }
 
-    /// Assigns real scratch slots, the most recently freed first.
-    pub(crate) fn finish(mut self) -> Program {
-        let first = self.inputs + self.blocks;
-        let mut last_use = vec![0; (self.next - first) as usize];
-        for (time, op) in self.ops.iter().enumerate() {
-            let sources = &self.sources[op.start as usize..op.end as usize];
-            for slot in sources.iter().map(|source| source.slot).chain([op.dst]).filter(|slot| *slot >= first)
-            {
-                last_use[(slot - first) as usize] = time;
+    /// `results` sums of `sources`, those of sum r named by the bits of `patterns[r * n..][..n]` as [`Product`] has them;
+    /// their values follow the one returned. Once a program.
+    pub(crate) fn product(&mut self, sources: Vec<Value>, results: usize, patterns: Vec<u8>) -> Value {
+        assert!(self.product.is_none(), "one product a program");
+        let first = self.starts.len();
+        self.product = Some(Dense { first, sources, patterns });
+        self.starts.resize(first + results, self.sources.len() as u32);
+        self.inputs + self.blocks + first as u32
+    }
+
+    /// The program that leaves `kept` values at their homes, and the block of each. Sums that nothing needs are left
+    /// out.
+    ///
+    /// # Panics
+    /// When a home has two values or there are too few blocks: our own broken invariants.
+    pub(crate) fn finish(self, kept: &[(Value, Home)]) -> (Program, Vec<u32>) {
+        let mut layout = Layout::new(&self, kept);
+        let homes = layout.find_homes(kept);
+        (layout.write(), homes)
+    }
+
+    fn sources_of(&self, sum: usize) -> &[Source] {
+        let end = self.starts.get(sum + 1).map_or(self.sources.len(), |end| *end as usize);
+        &self.sources[self.starts[sum] as usize..end]
+    }
+}
+
+/// Decisions of [`Builder::finish`].
+struct Layout<'a> {
+    builder: &'a Builder,
+    /// Inputs and blocks.
+    external: u32,
+    /// Reads of each value that are still to be written down.
+    uses: Vec<u32>,
+    /// The block that each sum goes to as it is made, counted without inputs.
+    home: Vec<u32>,
+    /// The first sum that reads each block, or [`UNUSED`].
+    read_at: Vec<u32>,
+    /// What goes to a block after all sums, by copying.
+    copies: Vec<(Value, u32)>,
+}
+
+impl<'a> Layout<'a> {
+    fn new(builder: &'a Builder, kept: &[(Value, Home)]) -> Self {
+        let external = builder.inputs + builder.blocks;
+        let values = external as usize + builder.starts.len();
+        let mut uses = vec![0; values];
+        let mut needed = vec![false; values];
+        kept.iter().for_each(|(value, _)| needed[*value as usize] = true);
+        let mut read_at = vec![UNUSED; external as usize];
+        for sum in (0..builder.starts.len()).rev() {
+            let value = external as usize + sum;
+            let wanted = needed[value] || uses[value] > 0;
+            let mut read = |value: Value| {
+                uses[value as usize] += 1;
+                if let Some(first) = read_at.get_mut(value as usize) {
+                    *first = sum as u32;
+                }
+            };
+            if let Some(dense) = builder.product.as_ref().filter(|dense| dense.first == sum) {
+                dense.sources.iter().for_each(|value| read(*value));
+            } else if wanted {
+                builder.sources_of(sum).iter().for_each(|source| read(source.value));
             }
         }
-        let (mut real, mut free, mut count) = (vec![None; last_use.len()], Vec::new(), 0);
-        for (time, op) in self.ops.iter_mut().enumerate() {
-            let mut ended = Vec::new();
-            if let Some(slot) = op.dst.checked_sub(first) {
-                let slot = slot as usize;
-                let assigned = *real[slot].get_or_insert_with(|| {
-                    free.pop().unwrap_or_else(|| {
-                        count += 1;
-                        first + count - 1
-                    })
-                });
-                op.dst = assigned;
-                if last_use[slot] == time {
-                    ended.push(assigned);
+        let home = vec![UNUSED; builder.starts.len()];
+        Self { builder, external, uses, home, read_at, copies: Vec::new() }
+    }
+
+    /// Each value that may be in any block gets one: in the order in which they are computed, the block read first.
+    fn find_homes(&mut self, kept: &[(Value, Home)]) -> Vec<u32> {
+        let inputs = self.builder.inputs;
+        let mut taken = vec![false; self.builder.blocks as usize];
+        let mut homes = vec![UNUSED; kept.len()];
+        let (mut any, mut any_end) = (Vec::new(), 0);
+        for (place, (value, home)) in kept.iter().enumerate() {
+            match home {
+                Home::Block(block) => {
+                    assert!(!std::mem::replace(&mut taken[*block as usize], true), "a block of two values");
+                    homes[place] = *block;
+                    self.keep(*value, *block);
                 }
-            }
-            for source in &mut self.sources[op.start as usize..op.end as usize] {
-                if let Some(slot) = source.slot.checked_sub(first) {
-                    let assigned = real[slot as usize].expect("a scratch slot is set before it is read");
-                    source.slot = assigned;
-                    if last_use[slot as usize] == time && !ended.contains(&assigned) {
-                        ended.push(assigned);
+                Home::AnyBelow(end) => {
+                    any.push((*value, place));
+                    any_end = any_end.max(*end);
+                    if *value < self.external && self.read_at[*value as usize] == UNUSED {
+                        self.read_at[*value as usize] = AT_END;
                     }
                 }
             }
-            free.append(&mut ended);
         }
-        let (slots, coefficients) =
-            self.sources.iter().map(|source| (source.slot, source.coefficient)).unzip();
-        let counts = [self.inputs, self.blocks, count].map(|count| count as usize);
-        Program::new(counts, self.ops, slots, coefficients)
+        any.sort_unstable();
+        let mut free: Vec<u32> = (0..any_end).filter(|block| !taken[*block as usize]).collect();
+        // One that is never read is free from the beginning.
+        free.sort_by_key(|block| self.read_at[(inputs + block) as usize].wrapping_add(1));
+        let mut free = free.into_iter();
+        for (value, place) in any {
+            homes[place] = free.next().expect("a block for every value that is kept");
+            self.keep(value, homes[place]);
+        }
+        homes
+    }
+
+    /// Notes that `value` ends in `block`.
+    fn keep(&mut self, value: Value, block: u32) {
+        if self.builder.inputs + block == value {
+            return;
+        }
+        if let Some(sum) = value.checked_sub(self.external)
+            && self.home[sum as usize] == UNUSED
+        {
+            self.home[sum as usize] = block;
+            return;
+        }
+        if value < self.external && self.read_at[value as usize] == UNUSED {
+            self.read_at[value as usize] = AT_END;
+        }
+        self.uses[value as usize] += 1;
+        self.copies.push((value, block));
+    }
+
+    /// The ops, with slots for all values.
+    fn write(mut self) -> Program {
+        let builder = self.builder;
+        let mut writer = Writer {
+            ops: Vec::new(),
+            sources: Vec::new(),
+            coefficients: Vec::new(),
+            slots: Slots { first: self.external, count: 0, free: Vec::new() },
+            // Where each value is: an external one at home or in scratch.
+            place: (0..self.external).collect(),
+            late: Vec::new(),
+        };
+        writer.place.resize(self.uses.len(), NOWHERE);
+        let (mut ones, mut others, mut product) = (Vec::new(), Vec::new(), None);
+        let mut sum = 0;
+        while sum < builder.starts.len() {
+            if let Some(dense) = builder.product.as_ref().filter(|dense| dense.first == sum) {
+                let results = dense.patterns.len() / Product::groups(dense.sources.len()).max(1);
+                let written = self.write_product(dense, results, &mut writer);
+                // Copies that its sources needed come before it, those of its results after it.
+                product = Some((writer.ops.len(), written));
+                self.keep_results(sum..sum + results, &mut writer);
+                sum += results;
+                continue;
+            }
+            let value = self.external as usize + sum;
+            if self.uses[value] == 0 && self.home[sum] == UNUSED {
+                sum += 1;
+                continue;
+            }
+            ones.clear();
+            others.clear();
+            for source in builder.sources_of(sum) {
+                let from = self.read(source.value, &mut writer);
+                match source.coefficient {
+                    1 => ones.push(from),
+                    coefficient => others.push((from, coefficient)),
+                }
+            }
+            let (out, waits) = self.out(sum);
+            // What is multiplied must not be written, so a sum of products has scratch that is no source's.
+            let apart = if others.is_empty() { NOWHERE } else { writer.slots.take() };
+            builder.sources_of(sum).iter().for_each(|source| self.done(source.value, &mut writer));
+            let read_again = self.uses[value] > 0 || waits;
+            let dst = if apart == NOWHERE && read_again { writer.slots.take() } else { apart };
+            writer.op(dst, if waits { NOWHERE } else { out }, &ones, &others);
+            writer.place[value] = dst;
+            if waits {
+                // Never freed.
+                self.uses[value] += 1;
+                writer.late.push((dst, out));
+            }
+            if !read_again && dst != NOWHERE {
+                writer.slots.free.push(dst);
+            }
+            sum += 1;
+        }
+        // Blocks that move are all read before the first of them is written.
+        for (value, block) in std::mem::take(&mut self.copies) {
+            let mut from = writer.place[value as usize];
+            if (builder.inputs..self.external).contains(&from) {
+                from = writer.slots.take();
+                writer.op(from, NOWHERE, &[value], &[]);
+                writer.place[value as usize] = from;
+            }
+            writer.late.push((from, builder.inputs + block));
+        }
+        for (from, out) in std::mem::take(&mut writer.late) {
+            writer.op(NOWHERE, out, &[from], &[]);
+        }
+        let counts = [builder.inputs, builder.blocks, writer.slots.count].map(|count| count as usize);
+        Program::new(counts, writer.ops, writer.sources, writer.coefficients, product)
+    }
+
+    fn write_product(&mut self, dense: &Dense, results: usize, writer: &mut Writer) -> Product {
+        let sources = dense.sources.iter().map(|value| self.read(*value, writer)).collect();
+        let outs: Vec<Slot> = (0..results).map(|_| writer.slots.take()).collect();
+        let first = self.external as usize + dense.first;
+        writer.place[first..first + results].copy_from_slice(&outs);
+        dense.sources.iter().for_each(|value| self.done(*value, writer));
+        Product { sources, outs, patterns: dense.patterns.clone() }
+    }
+
+    /// Results of the product that are to stay go to their blocks.
+    fn keep_results(&mut self, sums: std::ops::Range<usize>, writer: &mut Writer) {
+        for sum in sums {
+            let value = self.external as usize + sum;
+            let from = writer.place[value];
+            match self.out(sum) {
+                (NOWHERE, _) => {}
+                (out, true) => {
+                    self.uses[value] += 1;
+                    writer.late.push((from, out));
+                }
+                (out, false) => writer.op(NOWHERE, out, &[from], &[]),
+            }
+            if self.uses[value] == 0 {
+                writer.slots.free.push(from);
+            }
+        }
+    }
+
+    /// The block's slot that `sum` goes to, and whether that has not been read yet.
+    fn out(&self, sum: usize) -> (Slot, bool) {
+        if self.home[sum] == UNUSED {
+            return (NOWHERE, false);
+        }
+        let out = self.builder.inputs + self.home[sum];
+        let read_at = self.read_at[out as usize];
+        (out, read_at != UNUSED && read_at > sum as u32)
+    }
+
+    /// Where `value` is to be read; a block that is wanted again is copied first.
+    fn read(&self, value: Value, writer: &mut Writer) -> Slot {
+        let place = writer.place[value as usize];
+        if place >= self.external || self.uses[value as usize] < 2 {
+            return place;
+        }
+        let copy = writer.slots.take();
+        writer.op(copy, NOWHERE, &[place], &[]);
+        writer.place[value as usize] = copy;
+        copy
+    }
+
+    /// One read less of `value` is to come.
+    fn done(&mut self, value: Value, writer: &mut Writer) {
+        let uses = &mut self.uses[value as usize];
+        *uses -= 1;
+        let place = writer.place[value as usize];
+        if *uses == 0 && place >= self.external {
+            writer.slots.free.push(place);
+        }
+    }
+}
+
+struct Slots {
+    first: u32,
+    count: u32,
+    free: Vec<Slot>,
+}
+
+impl Slots {
+    /// The slot freed last, or a new one.
+    fn take(&mut self) -> Slot {
+        self.free.pop().unwrap_or_else(|| {
+            self.count += 1;
+            self.first + self.count - 1
+        })
+    }
+}
+
+struct Writer {
+    ops: Vec<Op>,
+    sources: Vec<Slot>,
+    coefficients: Vec<u8>,
+    slots: Slots,
+    /// Where each value is now.
+    place: Vec<Slot>,
+    /// Sums that wait in scratch until their block has been read.
+    late: Vec<(Slot, Slot)>,
+}
+
+impl Writer {
+    fn op(&mut self, dst: Slot, out: Slot, ones: &[Slot], others: &[(Slot, u8)]) {
+        let start = self.sources.len() as u32;
+        self.sources.extend_from_slice(ones);
+        self.sources.extend(others.iter().map(|(slot, _)| *slot));
+        self.coefficients.resize(self.coefficients.len() + ones.len(), 1);
+        self.coefficients.extend(others.iter().map(|(_, coefficient)| *coefficient));
+        let end = self.sources.len() as u32;
+        self.ops.push(Op { dst, out, start, ones: start + ones.len() as u32, end });
     }
 }

@@ -1,0 +1,141 @@
+//! Many sums of the same slots: `out r = sum of those sources whose bit is set in row r`, by fours (Kronrod's
+//! method).
+//!
+//! ```text
+//!   for every register's width of the strip:
+//!     for 16 groups of four sources:   table[group] = the sums of all 16 patterns      16 KiB, in the first cache
+//!     for every row:                   out ^= table[group][pattern], one load a group
+//! ```
+//!
+//! As single sums the same additions would read the second cache; here only the sources come from there, once. With
+//! 113 rows of 113 that is a third of the time.
+
+use super::sums::{Slot, Vector};
+use std::ops::Range;
+
+/// Groups whose tables fit the first cache together, with what else goes through it.
+const GROUPS: usize = 16;
+/// Sources in a group.
+const GROUP: usize = 4;
+const PATTERNS: usize = 1 << GROUP;
+
+/// A matrix over GF(2) and the slots it is applied to.
+#[derive(Clone, Debug)]
+pub(crate) struct Product {
+    pub(crate) sources: Vec<Slot>,
+    /// One a row; none is a source, no two are the same.
+    pub(crate) outs: Vec<Slot>,
+    /// [`Product::groups`] a row: bit b of number g is the row's bit for source `4 g + b`.
+    pub(crate) patterns: Vec<u8>,
+}
+
+impl Product {
+    /// Patterns a row.
+    pub(crate) fn groups(sources: usize) -> usize {
+        sources.div_ceil(GROUP)
+    }
+
+    /// # Panics
+    /// When it does not read slots below `slots` and write others of `writable`, or has not a pattern for each: our
+    /// own broken invariant.
+    pub(super) fn check(&self, writable: Range<usize>, slots: usize) {
+        let mut seen = vec![false; slots];
+        for source in &self.sources {
+            assert!((*source as usize) < slots, "a product's source that is no slot");
+            seen[*source as usize] = true;
+        }
+        for out in &self.outs {
+            assert!(writable.contains(&(*out as usize)), "a product writes a slot that is no block");
+            assert!(!std::mem::replace(&mut seen[*out as usize], true), "a product reads what it writes");
+        }
+        assert_eq!(
+            self.patterns.len(),
+            self.outs.len() * Self::groups(self.sources.len()),
+            "a pattern a group"
+        );
+        let last = self.sources.len() % GROUP;
+        let beyond = |pattern: &u8| *pattern >= if last == 0 { 1 << GROUP } else { 1 << last };
+        let mut rows = self.patterns.chunks_exact(Self::groups(self.sources.len()).max(1));
+        assert!(self.patterns.iter().all(|pattern| *pattern < PATTERNS as u8), "patterns of four bits");
+        assert!(!rows.any(|row| row.last().is_some_and(beyond)), "a pattern of sources that are not there");
+    }
+
+    /// Over `len` bytes at these addresses.
+    ///
+    /// # Safety
+    /// `check` has passed for these slots; each has `len` bytes, which nobody else uses; the processor has the
+    /// instructions of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn run<V: Vector>(&self, slots: &[*mut u8], len: usize) {
+        let mut offset = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut tables = [[V::zero(); PATTERNS]; GROUPS];
+            while offset + size_of::<V>() <= len {
+                self.column(slots, offset, &mut tables);
+                offset += size_of::<V>();
+            }
+            for offset in offset..len {
+                self.byte(slots, offset);
+            }
+        }
+    }
+
+    /// One register of every slot.
+    ///
+    /// # Safety
+    /// As for `run`, with a register's bytes at `offset`.
+    #[inline(always)]
+    unsafe fn column<V: Vector>(
+        &self,
+        slots: &[*mut u8],
+        offset: usize,
+        tables: &mut [[V; PATTERNS]; GROUPS],
+    ) {
+        let groups = Self::groups(self.sources.len());
+        // Plain loops: what is not inlined here is not compiled for the tier.
+        // SAFETY: the caller's promise; `check` has seen every pattern below 16.
+        unsafe {
+            for (pass, sources) in self.sources.chunks(GROUP * GROUPS).enumerate() {
+                for (group, four) in sources.chunks(GROUP).enumerate() {
+                    let mut load = [V::zero(); GROUP];
+                    for (load, slot) in load.iter_mut().zip(four) {
+                        *load = V::load(slots.get_unchecked(*slot as usize).add(offset));
+                    }
+                    let table = &mut tables[group];
+                    for bit in 0..GROUP {
+                        for below in 0..1 << bit {
+                            table[1 << bit | below] = table[below].xor(load[bit]);
+                        }
+                    }
+                }
+                let (first, last) = (pass * GROUPS, groups.min(pass * GROUPS + GROUPS));
+                for (row, out) in self.outs.iter().enumerate() {
+                    let to = slots.get_unchecked(*out as usize).add(offset);
+                    let mut sum = if pass == 0 { V::zero() } else { V::load(to) };
+                    let patterns = &self.patterns[row * groups + first..row * groups + last];
+                    for (group, pattern) in patterns.iter().enumerate() {
+                        sum = sum.xor(*tables.get_unchecked(group).get_unchecked(*pattern as usize));
+                    }
+                    sum.store(to);
+                }
+            }
+        }
+    }
+
+    /// One byte of every slot.
+    ///
+    /// # Safety
+    /// As for `run`, with a byte at `offset`.
+    unsafe fn byte(&self, slots: &[*mut u8], offset: usize) {
+        let groups = Self::groups(self.sources.len()).max(1);
+        // SAFETY: the caller's promise.
+        let at = |slot: Slot| unsafe { slots[slot as usize].add(offset) };
+        for (out, row) in self.outs.iter().zip(self.patterns.chunks_exact(groups)) {
+            let named = |place: &usize| row[place / GROUP] >> (place % GROUP) & 1 == 1;
+            let sources = (0..self.sources.len()).filter(named);
+            // SAFETY: as above.
+            unsafe { *at(*out) = sources.fold(0, |sum, place| sum ^ *at(self.sources[place])) };
+        }
+    }
+}
