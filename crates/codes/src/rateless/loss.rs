@@ -193,7 +193,7 @@ impl Shared {
     /// The rank left without the `size` blocks of the groups `lost`.
     fn without(&self, size: usize, lost: &[usize]) -> u32 {
         let width: usize = lost.iter().map(|group| self.parts[*group].len()).sum();
-        let (mut pivots, mut echelon) = (vec![0u64; width], vec![0u64; 64 * width * width]);
+        let mut echelon = bits::Echelon::new(64 * width, width);
         let (mut row, mut rank) = (Vec::with_capacity(width), 0);
         for null in self.null.chunks_exact(self.words) {
             if rank == size {
@@ -203,10 +203,9 @@ impl Shared {
             for group in lost {
                 row.extend_from_slice(&null[self.parts[*group].clone()]);
             }
-            bits::reduce(&mut row, &echelon, &pivots);
+            echelon.reduce(&mut row);
             if let Some(pivot) = bits::lowest(&row) {
-                pivots[pivot / 64] |= 1 << (pivot % 64);
-                echelon[pivot * width..(pivot + 1) * width].copy_from_slice(&row);
+                echelon.insert(pivot, &row);
                 rank += 1;
             }
         }

@@ -127,7 +127,7 @@ pub(crate) fn plan(code: &Code, rows: &Rows, folded: usize) -> Option<Plan> {
     } else {
         let dependence = solver.dependence();
         let inverse = solver.invert(&dependence, &left)?;
-        (dependence, inverse)
+        (Dependence::Bytes { width: solver.inactive.len(), of: dependence }, inverse)
     };
     Some(solver.emit(&dependence, &inverse, code.is_binary()))
 }
@@ -293,13 +293,14 @@ impl Solver {
     }
 
     /// d of every peeled column, u bytes each, by column; zero for others.
-    fn dependence(&self) -> Dependence {
-        let mut dependence = Dependence { width: self.inactive.len(), of: vec![None; self.columns.len()] };
-        if dependence.width == 0 {
+    fn dependence(&self) -> Vec<Option<Vec<u8>>> {
+        let mut dependence: Vec<Option<Vec<u8>>> = vec![None; self.columns.len()];
+        let width = self.inactive.len();
+        if width == 0 {
             return dependence;
         }
         for (row, column) in &self.order {
-            let (mut vector, mut own) = (vec![0; dependence.width], 1);
+            let (mut vector, mut own) = (vec![0; width], 1);
             for entry in self.row(*row) {
                 if entry.column == *column {
                     own = entry.coefficient
@@ -309,7 +310,7 @@ impl Solver {
             }
             if vector.iter().any(|value| *value != 0) {
                 gf256::scale(&mut vector, gf256::inverse(own));
-                dependence.of[*column as usize] = Some(vector);
+                dependence[*column as usize] = Some(vector);
             }
         }
         dependence
@@ -317,14 +318,14 @@ impl Solver {
 
     /// Whether x of the column depends on an unknown, or is one.
     fn depends(&self, column: usize, dependence: &Dependence) -> bool {
-        dependence.of[column].is_some() || matches!(self.columns[column], Column::Inactive(_))
+        dependence.weight(column) > 0 || matches!(self.columns[column], Column::Inactive(_))
     }
 
-    fn depend(&self, vector: &mut [u8], entry: Entry, dependence: &Dependence) {
+    fn depend(&self, vector: &mut [u8], entry: Entry, dependence: &[Option<Vec<u8>>]) {
         match self.columns[entry.column as usize] {
             Column::Inactive(unknown) => vector[unknown as usize] ^= entry.coefficient,
             _ => {
-                if let Some(other) = &dependence.of[entry.column as usize] {
+                if let Some(other) = &dependence[entry.column as usize] {
                     gf256::mul_acc(vector, other, entry.coefficient);
                 }
             }
@@ -339,8 +340,8 @@ impl Solver {
     }
 
     /// Step 2: Gauss-Jordan on the rows left; None when they have not full rank.
-    fn invert(&self, dependence: &Dependence, left: &[u32]) -> Option<Inverse> {
-        let width = dependence.width;
+    fn invert(&self, dependence: &[Option<Vec<u8>>], left: &[u32]) -> Option<Inverse> {
+        let width = self.inactive.len();
         // [ A | I ] by row, the identity as wide as there are rows.
         let stride = width + left.len();
         let mut rows: Vec<Vec<u8>> = left
@@ -396,9 +397,50 @@ impl Solver {
     }
 }
 
-pub(super) struct Dependence {
-    pub(super) width: usize,
-    pub(super) of: Vec<Option<Vec<u8>>>,
+/// d of every column: which unknowns its x depends on.
+pub(super) enum Dependence {
+    /// Bits, so many words a column.
+    Bits { width: usize, words: usize, of: Vec<u64> },
+    /// Coefficients; None where all are zero.
+    Bytes { width: usize, of: Vec<Option<Vec<u8>>> },
+}
+
+impl Dependence {
+    fn width(&self) -> usize {
+        let (Self::Bits { width, .. } | Self::Bytes { width, .. }) = self;
+        *width
+    }
+
+    /// How many unknowns `column` depends on; an unknown on itself, over GF(2).
+    fn weight(&self, column: usize) -> usize {
+        match self {
+            Self::Bits { words, of, .. } => {
+                of[column * words..][..*words].iter().map(|word| word.count_ones() as usize).sum()
+            }
+            Self::Bytes { of, .. } => {
+                of[column].as_ref().map_or(0, |d| d.iter().filter(|value| **value != 0).count())
+            }
+        }
+    }
+
+    /// Calls `f` with those and their coefficients.
+    fn each(&self, column: usize, mut f: impl FnMut(usize, u8)) {
+        match self {
+            Self::Bits { words, of, .. } => {
+                for (at, word) in of[column * words..][..*words].iter().enumerate() {
+                    let mut rest = *word;
+                    while rest != 0 {
+                        f(at * 64 + rest.trailing_zeros() as usize, 1);
+                        rest &= rest - 1;
+                    }
+                }
+            }
+            Self::Bytes { of, .. } => {
+                let values = of[column].iter().flatten().enumerate();
+                values.filter(|(_, value)| **value != 0).for_each(|(unknown, value)| f(unknown, *value));
+            }
+        }
+    }
 }
 
 /// What has to be computed, from the last step backwards.
@@ -429,7 +471,7 @@ impl Needs {
         // Every original in order of rows may ask for u; which z that takes is known once all have asked. Rows
         // left are asked first: nearly all are needed whenever there is an unknown.
         let count = inverse.rows.len();
-        for unknown in 0..dependence.width {
+        for unknown in 0..dependence.width() {
             for place in 0..count {
                 needs.right[place] |= inverse.matrix[unknown * count + place] != 0;
             }
@@ -446,13 +488,14 @@ impl Needs {
             let others = || {
                 solver.row(*row).iter().map(|entry| entry.column as usize).filter(move |other| *other != own)
             };
-            let Some(vector) = &dependence.of[own] else {
+            let weight = dependence.weight(own);
+            if weight == 0 {
                 if needs.value[own] || needs.partial[own] {
                     needs.partial[own] = true;
                     others().for_each(|other| needs.partial[other] = true);
                 }
                 continue;
-            };
+            }
             if needs.value[own] && !needs.partial[own] {
                 others().for_each(|other| needs.value[other] = true);
                 continue;
@@ -461,13 +504,10 @@ impl Needs {
                 others().for_each(|other| needs.partial[other] = true);
             }
             if needs.value[own] || needs.difference[own] {
-                let weight = vector.iter().filter(|value| **value != 0).count();
                 let depending = others().filter(|other| solver.depends(*other, dependence));
                 needs.direct[own] = weight <= depending.clone().count();
                 if needs.direct[own] {
-                    for (unknown, value) in vector.iter().enumerate() {
-                        needs.value[solver.inactive[unknown] as usize] |= *value != 0;
-                    }
+                    dependence.each(own, |unknown, _| needs.value[solver.inactive[unknown] as usize] = true);
                 } else {
                     depending.for_each(|other| match solver.columns[other] {
                         Column::Inactive(_) => needs.value[other] = true,
@@ -518,7 +558,7 @@ impl Emitter<'_> {
             }
             self.collect(*row, *column, Of::Partials, &mut sources);
             self.partial[own] = self.builder.sum(sources.drain(..));
-            if self.dependence.of[own].is_none() {
+            if self.dependence.weight(own) == 0 {
                 self.value[own] = self.partial[own];
             }
         }
@@ -601,8 +641,8 @@ impl Emitter<'_> {
         let mut sources = Vec::new();
         for (row, column) in &self.solver.order {
             let own = *column as usize;
-            let Some(vector) = &self.dependence.of[own] else { continue };
-            if !needs.value[own] && !needs.difference[own] {
+            let wanted = needs.value[own] || needs.difference[own];
+            if !wanted || self.dependence.weight(own) == 0 {
                 continue;
             }
             if !needs.partial[own] {
@@ -611,11 +651,10 @@ impl Emitter<'_> {
                 continue;
             }
             if needs.direct[own] {
-                let unknowns = vector.iter().zip(&self.solver.inactive);
-                sources.extend(unknowns.filter(|(value, _)| **value != 0).map(|(value, unknown)| Source {
-                    value: self.value[*unknown as usize],
-                    coefficient: *value,
-                }));
+                self.dependence.each(own, |unknown, coefficient| {
+                    let value = self.value[self.solver.inactive[unknown] as usize];
+                    sources.push(Source { value, coefficient });
+                });
             } else {
                 self.collect(*row, *column, Of::Differences, &mut sources);
             }

@@ -53,9 +53,8 @@ impl RankTracker {
             let none = vec![0; words];
             State::Binary(Binary {
                 known: none.clone(),
-                pivots: none.clone(),
                 scratch: none,
-                matrix: vec![0; k * words],
+                echelon: bits::Echelon::new(k, words),
             })
         } else {
             State::Bytes(Bytes {
@@ -183,43 +182,40 @@ impl Peeling {
     }
 }
 
-/// Echelon form over GF(2); row c of `matrix` has its lowest bit at c when bit c of `pivots` is set.
+/// Echelon form over GF(2).
 #[derive(Clone)]
 struct Binary {
     known: Vec<u64>,
-    pivots: Vec<u64>,
     scratch: Vec<u64>,
-    matrix: Vec<u64>,
+    echelon: bits::Echelon,
 }
 
 impl Binary {
     fn push(&mut self, code: &Code, row: &[Entry], rank: &mut u32) -> bool {
-        let words = self.known.len();
         self.scratch.fill(0);
         if let [unit] = row {
-            let (word, mask) = (unit.column as usize / 64, 1u64 << (unit.column % 64));
+            let column = unit.column as usize;
+            let (word, mask) = (column / 64, 1u64 << (column % 64));
             if self.known[word] & mask != 0 {
                 return false;
             }
             self.known[word] |= mask;
-            if self.pivots[word] & mask == 0 {
+            let Some(old) = self.echelon.row(column) else {
                 *rank += 1;
                 return true;
-            }
+            };
             // The unit row takes the pivot's place; the old row less this column is pushed on.
-            self.pivots[word] &= !mask;
-            let start = unit.column as usize * words;
-            self.scratch.copy_from_slice(&self.matrix[start..start + words]);
+            self.scratch.copy_from_slice(old);
+            self.echelon.remove(column);
         } else {
             let scratch = &mut self.scratch;
             code.resolve(row, |column, _| scratch[column as usize / 64] ^= 1 << (column % 64));
         }
         self.mask_known();
-        bits::reduce(&mut self.scratch, &self.matrix, &self.pivots);
+        self.echelon.reduce(&mut self.scratch);
         self.mask_known();
         let Some(pivot) = bits::lowest(&self.scratch) else { return false };
-        self.pivots[pivot / 64] |= 1 << (pivot % 64);
-        self.matrix[pivot * words..(pivot + 1) * words].copy_from_slice(&self.scratch);
+        self.echelon.insert(pivot, &self.scratch);
         *rank += 1;
         true
     }

@@ -7,9 +7,9 @@ use super::plan::{Column, Dependence, Inverse, Solver};
 /// Dependence of every peeled column and the inverse of the rows left; None when they have not full rank.
 pub(super) fn binary(solver: &Solver, left: &[u32]) -> Option<(Dependence, Inverse)> {
     let width = solver.inactive.len();
-    let mut dependence = Dependence { width, of: vec![None; solver.columns.len()] };
     if width == 0 {
-        return Some((dependence, Inverse { rows: left.to_vec(), matrix: Vec::new() }));
+        let none = Dependence::Bits { width, words: 0, of: Vec::new() };
+        return Some((none, Inverse { rows: left.to_vec(), matrix: Vec::new() }));
     }
     let words = width.div_ceil(64);
     let mut bits = vec![0u64; solver.columns.len() * words];
@@ -22,9 +22,6 @@ pub(super) fn binary(solver: &Solver, left: &[u32]) -> Option<(Dependence, Inver
         let others = solver.row(*row).iter().filter(|entry| entry.column != *column);
         others.for_each(|entry| add(&mut vector, of(&bits, words, entry)));
         bits[*column as usize * words..][..words].copy_from_slice(&vector);
-        if vector.iter().any(|word| *word != 0) {
-            dependence.of[*column as usize] = Some(bytes(&vector, width).collect());
-        }
     }
     debug_assert!(
         solver.columns.iter().zip(bits.chunks(words)).all(|(column, bits)| {
@@ -32,7 +29,7 @@ pub(super) fn binary(solver: &Solver, left: &[u32]) -> Option<(Dependence, Inver
         })
     );
     let inverse = invert(solver, left, width, words, &bits)?;
-    Some((dependence, inverse))
+    Some((Dependence::Bits { width, words, of: bits }, inverse))
 }
 
 /// Gauss-Jordan on [ A | I ], both parts from a word of their own on.
