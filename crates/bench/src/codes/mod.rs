@@ -8,8 +8,8 @@
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
 //! | `delta KIND k= m= 4KiB ...` | the delta's bytes, added into m parity shards | as many plain XORs |
 //! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
-//! | `encode mix-b K= block=` | the coded blocks made, K/2 at once | reading the object |
-//! | `encode mix-b ... runs=16` | the same sixteen at a time, parity columns kept from before | the same |
+//! | `encode mix-b K= block=` | the coded blocks made: the 3 K repair blocks of N = 4 K at once | reading the object |
+//! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 4 to 7 blocks from memory | the same |
 //! | `overhead mix-b K= arrival=` | none: `mean`, `p99`, `worst` of blocks needed beyond K, shares of K | |
 //! | `symbolic mix-b ...`, `rank mix-b ...` | a time in seconds, no rate | |
 //!

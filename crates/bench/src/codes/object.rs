@@ -35,7 +35,7 @@ enum Operation {
         threads: usize,
         arrival: Arrival,
     },
-    /// Half of K repair blocks at once; with `runs`, sixteen at a time and parity columns kept.
+    /// All repair blocks of N = 4 K at once; with `runs`, half of K sixteen at a time, parity columns kept from before.
     Encode {
         runs: bool,
     },
@@ -108,8 +108,8 @@ fn enough(code: &Code, order: &[u32]) -> Result<usize> {
 /// An object in memory, the blocks made of it, and where they are worked on.
 struct Bytes {
     originals: Memory,
-    coded: Vec<u8>,
-    work: Vec<u8>,
+    coded: Memory,
+    work: Memory,
 }
 
 fn decode(
@@ -126,18 +126,18 @@ fn decode(
     let order = arrival.draw(object.k, &mut random);
     let received = &order[..enough(code, &order)?];
     let originals = Memory::new(bytes_len, bed.seed);
-    let mut coded = vec![0; received.len() * len];
+    let mut coded = Memory::new(received.len() * len, bed.seed);
     let views: Vec<&[u8]> = originals.view().chunks_exact(len).collect();
-    let mut outs: Vec<&mut [u8]> = coded.chunks_exact_mut(len).collect();
+    let mut outs: Vec<&mut [u8]> = coded.all().chunks_exact_mut(len).collect();
     code.encode(received, &views, &mut outs)?;
-    let work = coded.clone();
+    let work = Memory::new(received.len() * len, bed.seed);
     let mut bytes = Bytes { originals, coded, work };
     // Two threads are timed on the wall, and so is then the one beside them.
     let clock = if threads == 1 { Clock::Thread } else { Clock::Wall };
     let solve = |threads: usize| {
         move |bytes: &mut Bytes| {
-            bytes.work.copy_from_slice(&bytes.coded);
-            let blocks: Vec<&mut [u8]> = bytes.work.chunks_exact_mut(len).collect();
+            bytes.work.all().copy_from_slice(bytes.coded.view());
+            let blocks: Vec<&mut [u8]> = bytes.work.all().chunks_exact_mut(len).collect();
             let (seconds, solved) = clock.seconds(|| {
                 let mut decoder = Decoder::new(code, len);
                 for (index, block) in received.iter().zip(blocks) {
@@ -191,11 +191,11 @@ fn encode(
     report: &mut Report,
 ) -> Result<()> {
     let (k, len) = (object.k, object.block_len);
-    let count = k / 2;
+    let count = if runs { k / 2 } else { (STORED - 1) * k };
     let indices: Vec<u32> = (k..k + count).collect();
     let coded_len = count as usize * len;
     let originals = Memory::new(k as usize * len, bed.seed);
-    let mut bytes = Bytes { originals, coded: Vec::new(), work: vec![0; coded_len] };
+    let mut bytes = Bytes { originals, coded: Memory::new(0, 0), work: Memory::new(coded_len, bed.seed) };
     let coded_rate = move |seconds: f64| coded_len as f64 / seconds / 1e9;
     let clock = Clock::Thread;
     let mut encoder = Encoder::new(code);
@@ -205,7 +205,7 @@ fn encode(
     }
     let make = |bytes: &mut Bytes| -> Result<f64> {
         let views: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();
-        let mut outs: Vec<&mut [u8]> = bytes.work.chunks_exact_mut(len).collect();
+        let mut outs: Vec<&mut [u8]> = bytes.work.all().chunks_exact_mut(len).collect();
         let (seconds, outcome) = clock.seconds(|| {
             if !runs {
                 return code.encode(&indices, &views, &mut outs);
@@ -235,7 +235,7 @@ fn encode(
 /// The blocks in `bytes.work`, with the originals they cannot replace, have to give the object back.
 fn verify_encoded(code: &Code, indices: &[u32], bytes: &Bytes, len: usize) -> Result<()> {
     let mut decoder = Decoder::new(code, len);
-    for (index, block) in indices.iter().zip(bytes.work.chunks_exact(len)) {
+    for (index, block) in indices.iter().zip(bytes.work.view().chunks_exact(len)) {
         decoder.push(*index, block.to_vec())?;
     }
     let originals: Vec<&[u8]> = bytes.originals.view().chunks_exact(len).collect();

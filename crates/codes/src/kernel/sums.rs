@@ -20,11 +20,12 @@
 
 use super::{Tier, gf256, product::Product};
 
-/// Scratch of all slots together stays below this, in a second-level cache of 1 MiB with what streams through it.
-const SCRATCH_BYTES: usize = 640 << 10;
+/// Scratch of all slots together stays below this. A little more than a second-level cache of 1 MiB: half as much did
+/// worse, since the start of an op and of a page cost more than what the third level serves.
+const SCRATCH_BYTES: usize = 1280 << 10;
 /// Bytes of every slot worked on at once: the shortest strip pays for the choice of an op, the longest is a page.
 const STRIPS: std::ops::RangeInclusive<usize> = 256..=4096;
-/// Strips up to this are fetched ahead of their use; the processor itself does better on longer ones.
+/// Strips up to this are fetched ahead of their use.
 const FETCHED_STRIP: usize = 2048;
 /// Ops between a block's prefetch and its use; measured flat from 8 to 24.
 const AHEAD: usize = 16;
@@ -302,7 +303,9 @@ const HELD: usize = 8;
 
 #[inline(always)]
 fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
-    let fetched = if len <= FETCHED_STRIP { &steps.first_uses[..] } else { &[] };
+    // Memory's own prefetcher does better on long strips, when it sees all streams side by side.
+    let streamed = len > FETCHED_STRIP;
+    let fetched = if streamed { &[] } else { &steps.first_uses[..] };
     let mut first_uses = fetched.iter().peekable();
     let product = steps.product.as_ref();
     for (at, op) in steps.ops.iter().enumerate() {
@@ -327,7 +330,7 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usiz
         // SAFETY: `run` borrows `len` bytes at every slot and `Steps::new` has checked the slot numbers; each call
         // stays within `len`. The tier's function runs this body.
         unsafe {
-            while offset + wide <= len {
+            while !streamed && offset + wide <= len {
                 sum::<V, HELD>(to, slots, ones, offset);
                 offset += wide;
             }
