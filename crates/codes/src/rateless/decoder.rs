@@ -240,7 +240,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     /// them; each computes its own stretch of every block. Nothing is computed when the originals came as they are.
     ///
     /// Memory: the blocks stay where they are; the plan takes some 100 bytes a row and unknown, and each thread a strip
-    /// of 1 KiB for each of the scratch sums that [`Decoder::cost`] counts, 0.6 MiB for B at K = 1024.
+    /// of 1 KiB for each of the scratch sums that [`Decoder::cost`] counts, 1 MiB for B at K = 1024.
     pub fn solve(mut self, threads: usize) -> Result<Vec<B>, DecodeError> {
         let missing = self.tracker.missing();
         if missing > 0 {
