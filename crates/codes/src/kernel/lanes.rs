@@ -8,7 +8,7 @@
 
 use core::arch::x86_64::*;
 
-use super::gf256::{AFFINE, NIBBLES};
+use super::gf256::NIBBLES;
 use super::register::Register;
 
 /// A register of bytes that multiplies.
@@ -20,7 +20,11 @@ pub(super) trait Lanes: Register {
     type Factor: Copy;
     /// A register, ready to be multiplied by several constants.
     type Split: Copy;
-    unsafe fn factor(c: u8) -> Self::Factor;
+    /// The constant at a place in a list of them, given as they are and as affine maps.
+    ///
+    /// # Safety
+    /// Both lists reach that far.
+    unsafe fn factor(coefficients: &[u8], maps: &[u64], at: usize) -> Self::Factor;
     unsafe fn split(self) -> Self::Split;
     unsafe fn times(split: Self::Split, factor: Self::Factor) -> Self;
 }
@@ -28,6 +32,7 @@ pub(super) trait Lanes: Register {
 macro_rules! common {
     ($register:ident, $zero:ident, $load:ident, $store:ident, $stream:ident, $xor:ident) => {
         const BYTES: usize = size_of::<$register>();
+        const REGISTERS: usize = if size_of::<$register>() == 64 { 32 } else { 16 };
         #[inline(always)]
         unsafe fn zero() -> Self {
             // SAFETY: the caller's promise.
@@ -69,9 +74,9 @@ macro_rules! affine {
             type Factor = $register;
             type Split = Self;
             #[inline(always)]
-            unsafe fn factor(c: u8) -> $register {
+            unsafe fn factor(_: &[u8], maps: &[u64], at: usize) -> $register {
                 // SAFETY: the caller's promise.
-                unsafe { $broadcast(AFFINE[c as usize] as i64) }
+                unsafe { $broadcast(*maps.get_unchecked(at) as i64) }
             }
             #[inline(always)]
             unsafe fn split(self) -> Self {
@@ -99,10 +104,13 @@ macro_rules! shuffle {
             type Factor = [$register; 2];
             type Split = [$register; 2];
             #[inline(always)]
-            unsafe fn factor(c: u8) -> [$register; 2] {
-                let tables: *const __m128i = NIBBLES.0[c as usize].as_ptr().cast();
-                // SAFETY: the entry has two tables of 16 bytes each; the processor is the caller's promise.
-                unsafe { [$table(_mm_loadu_si128(tables)), $table(_mm_loadu_si128(tables.add(1)))] }
+            unsafe fn factor(coefficients: &[u8], _: &[u64], at: usize) -> [$register; 2] {
+                // SAFETY: the caller's promise; the entry has two tables of 16 bytes each.
+                unsafe {
+                    let c = *coefficients.get_unchecked(at);
+                    let tables: *const __m128i = NIBBLES.0[c as usize].as_ptr().cast();
+                    [$table(_mm_loadu_si128(tables)), $table(_mm_loadu_si128(tables.add(1)))]
+                }
             }
             #[inline(always)]
             unsafe fn split(self) -> [$register; 2] {

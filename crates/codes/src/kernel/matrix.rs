@@ -15,7 +15,10 @@
 //! 16 + 4: 0.41, 0.60; 32 + 8: 0.26, 0.50.
 
 #[cfg(target_arch = "x86_64")]
-use super::steps::{self, Job};
+use std::ops::Range;
+
+#[cfg(target_arch = "x86_64")]
+use super::steps::{self, Job, Row};
 use super::{Tier, gf256};
 
 /// Sources the processor's prefetcher follows side by side: 10 measured well, 16 badly.
@@ -56,14 +59,27 @@ pub struct Matrix {
     sources: usize,
     /// `c[j][i]` at `i * outputs + j`.
     coefficients: Vec<u8>,
+    /// The same as affine maps.
+    #[cfg(target_arch = "x86_64")]
+    maps: Vec<u64>,
+    #[cfg(target_arch = "x86_64")]
+    row: Row,
 }
 
 impl Matrix {
     /// A matrix of these coefficients, `coefficient(output, source)`.
     pub fn new(outputs: usize, sources: usize, coefficient: impl Fn(usize, usize) -> u8) -> Self {
         let places = (0..sources).flat_map(|source| (0..outputs).map(move |output| (output, source)));
-        let coefficients = places.map(|(output, source)| coefficient(output, source)).collect();
-        Self { outputs, sources, coefficients }
+        let coefficients: Vec<u8> = places.map(|(output, source)| coefficient(output, source)).collect();
+        Self {
+            outputs,
+            sources,
+            #[cfg(target_arch = "x86_64")]
+            maps: coefficients.iter().map(|c| gf256::AFFINE[*c as usize]).collect(),
+            #[cfg(target_arch = "x86_64")]
+            row: row(outputs, &coefficients),
+            coefficients,
+        }
     }
 
     /// Rows: slices written by a product.
@@ -116,8 +132,11 @@ impl Matrix {
         }
         let stream = !many && mode == Mode::Set && touched >= STREAM_FROM;
         let next = if many { sources } else { &[] };
-        let coefficients = &self.coefficients[..];
-        let job = Job { coefficients, stride: self.outputs, sources, mode, stream, next, ahead: AHEAD };
+        let mut job = Job { stream, next, ahead: AHEAD, ..self.job(tier, 0..sources.len(), sources, mode) };
+        if mode == Mode::Add && matches!(job.row, Row::Complement(_)) {
+            // The first output would take what the others held before.
+            job.row = Row::Any;
+        }
         let groups = self.outputs.div_ceil(steps::width(tier));
         let piece =
             if groups > 1 { (PIECE / sources.len().max(1)).next_multiple_of(512) } else { len.max(1) };
@@ -130,6 +149,37 @@ impl Matrix {
         }
         if stream {
             steps::fence();
+        }
+    }
+
+    /// The columns `range` of the matrix, `sources` being theirs.
+    #[cfg(target_arch = "x86_64")]
+    fn job<'a>(&'a self, tier: Tier, range: Range<usize>, sources: &'a [&'a [u8]], mode: Mode) -> Job<'a> {
+        let here = |ones: usize| ones.saturating_sub(range.start).min(range.len());
+        let row = match self.row {
+            Row::Plain(ones) => Row::Plain(here(ones)),
+            // Formed from all outputs at once, by the last sources.
+            Row::Complement(ones) if self.outputs <= steps::width(tier) => {
+                if range.end == self.sources {
+                    Row::Complement(here(ones))
+                } else {
+                    Row::Plain(here(ones))
+                }
+            }
+            _ => Row::Any,
+        };
+        let places = range.start * self.outputs..range.end * self.outputs;
+        let (coefficients, maps) = (&self.coefficients[places.clone()], &self.maps[places]);
+        Job {
+            coefficients,
+            maps,
+            stride: self.outputs,
+            row,
+            sources,
+            mode,
+            stream: false,
+            next: &[],
+            ahead: 0,
         }
     }
 
@@ -154,15 +204,9 @@ impl Matrix {
                     } else {
                         (part(sources.len(), source_groups, 0), BLOCK)
                     };
-                    let job = Job {
-                        coefficients: &self.coefficients[from * self.outputs..to * self.outputs],
-                        stride: self.outputs,
-                        sources: &sources[from..to],
-                        mode: if source_group == 0 { Mode::Set } else { Mode::Add },
-                        stream: false,
-                        next: &sources[next_from..next_to],
-                        ahead,
-                    };
+                    let mode = if source_group == 0 { Mode::Set } else { Mode::Add };
+                    let job = self.job(tier, from..to, &sources[from..to], mode);
+                    let job = Job { next: &sources[next_from..next_to], ahead, ..job };
                     steps::run_into_block(tier, &job, first, &mut sums.0[..last - first], start..end);
                 }
                 for (output, sum) in outputs[first..last].iter_mut().zip(&sums.0) {
@@ -191,6 +235,23 @@ impl Matrix {
     }
 }
 
+/// What saves multiplications in the first of so many rows.
+#[cfg(target_arch = "x86_64")]
+fn row(outputs: usize, coefficients: &[u8]) -> Row {
+    let ones = |sum: fn(&[u8]) -> u8| {
+        let mut columns = coefficients.chunks_exact(outputs.max(1)).map(sum);
+        let ones = columns.by_ref().take_while(|sum| *sum == 1).count();
+        let rest = coefficients.chunks_exact(outputs.max(1)).skip(ones).all(|column| sum(column) == 0);
+        (rest && ones > 0).then_some(ones)
+    };
+    let whole = |column: &[u8]| column.iter().fold(0, |sum, c| sum ^ c);
+    match (ones(|column| column[0]), ones(whole)) {
+        (Some(ones), _) => Row::Plain(ones),
+        (None, Some(ones)) if outputs > 1 => Row::Complement(ones),
+        _ => Row::Any,
+    }
+}
+
 /// Where part `index` of `parts` begins and ends: as even as can be.
 #[cfg(target_arch = "x86_64")]
 fn part(total: usize, parts: usize, index: usize) -> [usize; 2] {
@@ -216,7 +277,7 @@ pub(super) fn mul_acc(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
         let len = dst.len();
         return steps::run(
             tier.supported(),
-            &Job::one_output(&[c], &[src], Mode::Add),
+            &Job::one_output(&[c], &[gf256::AFFINE[c as usize]], &[src], Mode::Add),
             0,
             &mut [dst],
             0..len,
@@ -232,8 +293,8 @@ pub(super) fn difference(tier: Tier, dst: &mut [u8], old: &[u8], new: &[u8], c: 
     #[cfg(target_arch = "x86_64")]
     if tier.supported() != Tier::Portable {
         let len = dst.len();
-        let (coefficients, sources) = ([c, c], [old, new]);
-        let job = Job::one_output(&coefficients, &sources, Mode::Set);
+        let (coefficients, maps, sources) = ([c; 2], [gf256::AFFINE[c as usize]; 2], [old, new]);
+        let job = Job::one_output(&coefficients, &maps, &sources, Mode::Set);
         return steps::run(tier.supported(), &job, 0, &mut [dst], 0..len);
     }
     let _ = tier;

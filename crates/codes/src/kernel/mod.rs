@@ -8,6 +8,7 @@
 pub mod bits;
 #[cfg(test)]
 pub(crate) mod counting;
+pub(crate) mod double;
 mod force;
 pub mod gf256;
 mod lanes;

@@ -7,6 +7,8 @@
 pub(super) trait Register: Copy {
     /// Bytes in a register.
     const BYTES: usize;
+    /// How many there are.
+    const REGISTERS: usize;
     unsafe fn zero() -> Self;
     /// # Safety
     /// `BYTES` bytes can be read at `from`.
@@ -20,6 +22,12 @@ pub(super) trait Register: Copy {
     /// `BYTES` bytes can be written at `to`, a multiple of `BYTES`; a fence comes before anyone else reads them.
     unsafe fn stream(self, to: *mut u8);
     unsafe fn xor(self, other: Self) -> Self;
+    /// The sum of three. One instruction where there are such: compilers know.
+    #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.xor(a.xor(b)) }
+    }
 }
 
 /// What every target has.
@@ -28,6 +36,7 @@ pub(super) struct Plain([u64; 2]);
 
 impl Register for Plain {
     const BYTES: usize = 16;
+    const REGISTERS: usize = 16;
     #[inline(always)]
     unsafe fn zero() -> Self {
         Self([0; 2])

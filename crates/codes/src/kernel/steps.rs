@@ -4,9 +4,11 @@
 use std::ops::Range;
 
 use super::Tier;
+use super::double;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
 use super::packets::{self, Packets};
+use super::register::Plain;
 
 /// Outputs formed at once at most.
 pub(super) const WIDTH_MAX: usize = 8;
@@ -20,7 +22,11 @@ pub(super) fn width(tier: Tier) -> usize {
 pub(super) struct Job<'a> {
     /// `stride` for each source, one of them for each output.
     pub(super) coefficients: &'a [u8],
+    /// The same as affine maps ([`AFFINE`](super::gf256::AFFINE)).
+    pub(super) maps: &'a [u64],
     pub(super) stride: usize,
+    /// What is known of the first output's coefficients; counts only where the outputs begin with the first one.
+    pub(super) row: Row,
     pub(super) sources: &'a [&'a [u8]],
     pub(super) mode: Mode,
     /// Outputs go past the caches, where all are aligned alike.
@@ -30,16 +36,37 @@ pub(super) struct Job<'a> {
     pub(super) ahead: usize,
 }
 
+/// What is known of the coefficients of the first output, which saves its multiplications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    /// Nothing.
+    Any,
+    /// So many ones, then zeros.
+    Plain(usize),
+    /// So many ones, then zeros, are the sum of *all* outputs' coefficients.
+    Complement(usize),
+}
+
 impl<'a> Job<'a> {
     /// A sum into one output.
-    pub(super) fn one_output(coefficients: &'a [u8], sources: &'a [&'a [u8]], mode: Mode) -> Self {
-        Self { coefficients, stride: 1, sources, mode, stream: false, next: &[], ahead: 0 }
+    pub(super) fn one_output(
+        coefficients: &'a [u8],
+        maps: &'a [u64],
+        sources: &'a [&'a [u8]],
+        mode: Mode,
+    ) -> Self {
+        let row = Row::Any;
+        Self { coefficients, maps, stride: 1, row, sources, mode, stream: false, next: &[], ahead: 0 }
     }
 
     fn check(&self, tier: Tier, first: usize, outputs: usize, range: &Range<usize>) {
         assert!(tier.is_supported() && tier != Tier::Portable, "a tier with registers");
         assert!(first + outputs <= self.stride && outputs <= WIDTH_MAX, "outputs of the product");
-        assert!(self.coefficients.len() >= self.sources.len() * self.stride, "a coefficient for every place");
+        let places = self.sources.len() * self.stride;
+        assert!(
+            self.coefficients.len() >= places && self.maps.len() >= places,
+            "a coefficient for every place"
+        );
         assert!(self.sources.iter().all(|source| source.len() >= range.end), "sources reach the end");
         assert!(range.start <= range.end, "a range of bytes");
     }
@@ -173,6 +200,34 @@ by_tier! {
     )
 }
 
+/// Two parities at once: XORs alone, so that only the registers' width counts.
+///
+/// # Safety
+/// As for [`double::body`]; the tier is supported.
+pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
+    #[target_feature(enable = "avx2")]
+    unsafe fn avx2(job: &double::Job) {
+        // SAFETY: the caller's promise; the tier is this function's.
+        unsafe { double::body::<Shuffle256>(job) }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn avx512(job: &double::Job) {
+        // SAFETY: as above.
+        unsafe { double::body::<Shuffle512>(job) }
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match tier {
+            Tier::Portable | Tier::Ssse3 => double::body::<Plain>(job),
+            Tier::Avx2 | Tier::Avx2Gfni => avx2(job),
+            Tier::Avx512 | Tier::Avx512Gfni => avx512(job),
+        }
+        if job.stream() {
+            fence();
+        }
+    }
+}
+
 /// # Safety
 /// As for [`packets::block_body`].
 #[inline(always)]
@@ -196,22 +251,28 @@ unsafe fn copy<L: Lanes>(to: *mut u8, from: *const u8, len: usize) {
 #[inline(always)]
 unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>) {
     macro_rules! exactly {
-        ($outputs:literal) => {{
+        ($outputs:literal, $wide:literal) => {{
             let dst: [*mut u8; $outputs] = core::array::from_fn(|place| outputs[place]);
             // SAFETY: the caller's promise.
-            unsafe { exact::<L, $outputs, 2>(job, first, dst, range) }
+            unsafe {
+                if L::REGISTERS > 16 {
+                    exact::<L, $outputs, $wide>(job, first, dst, range)
+                } else {
+                    exact::<L, $outputs, 2>(job, first, dst, range)
+                }
+            }
         }};
     }
     match outputs.len() {
         0 => {}
-        1 => exactly!(1),
-        2 => exactly!(2),
-        3 => exactly!(3),
-        4 => exactly!(4),
-        5 => exactly!(5),
-        6 => exactly!(6),
-        7 => exactly!(7),
-        8 => exactly!(8),
+        1 => exactly!(1, 4),
+        2 => exactly!(2, 4),
+        3 => exactly!(3, 4),
+        4 => exactly!(4, 4),
+        5 => exactly!(5, 2),
+        6 => exactly!(6, 2),
+        7 => exactly!(7, 2),
+        8 => exactly!(8, 2),
         _ => unreachable!("groups of at most eight"),
     }
 }
@@ -228,38 +289,25 @@ unsafe fn exact<L: Lanes, const M: usize, const U: usize>(
     let Range { start, end } = range;
     // SAFETY: `first + M <= stride`, the caller's promise; all offsets below end at `end` or before it.
     unsafe {
-        let coefficients = job.coefficients.as_ptr().wrapping_add(first);
         let mut offset = start;
         let misaligned = |offset: usize| dst.map(|dst| (dst.addr() + offset) % L::BYTES);
         let head = misaligned(offset)[0];
         let stream = job.stream && misaligned(offset).iter().all(|other| *other == head);
         if stream && head != 0 && end - offset >= 2 * L::BYTES {
             // Written twice, up to the register's boundary: streaming is only ever a replacement.
-            step::<L, M, 1, false, false>(job, coefficients, dst, offset);
+            step::<L, M, 1>(job, first, dst, offset, false);
             offset += L::BYTES - head;
         }
-        if stream {
-            while offset + U * L::BYTES <= end {
-                step::<L, M, U, true, false>(job, coefficients, dst, offset);
-                offset += U * L::BYTES;
-            }
-        } else if !job.next.is_empty() {
-            while offset + U * L::BYTES <= end {
-                step::<L, M, U, false, true>(job, coefficients, dst, offset);
-                offset += U * L::BYTES;
-            }
-        } else {
-            while offset + U * L::BYTES <= end {
-                step::<L, M, U, false, false>(job, coefficients, dst, offset);
-                offset += U * L::BYTES;
-            }
+        while offset + U * L::BYTES <= end {
+            step::<L, M, U>(job, first, dst, offset, stream);
+            offset += U * L::BYTES;
         }
         while offset + L::BYTES <= end {
-            step::<L, M, 1, false, false>(job, coefficients, dst, offset);
+            step::<L, M, 1>(job, first, dst, offset, false);
             offset += L::BYTES;
         }
         if offset < end {
-            tail::<L, M>(job, coefficients, dst, offset, end - offset);
+            tail::<L, M>(job, first, dst, offset, end - offset);
         }
     }
 }
@@ -267,16 +315,17 @@ unsafe fn exact<L: Lanes, const M: usize, const U: usize>(
 /// `U` registers at `offset` of every source into as many of each output.
 ///
 /// # Safety
-/// All sources and outputs reach so far; `coefficients` has `M` for every source, `stride` apart; the processor has
-/// the tier's instructions; where `STREAM`, outputs are at multiples of a register there.
+/// All sources and outputs reach so far; the job has coefficients of `M` outputs from the `first` on; the processor
+/// has the tier's instructions; where `stream`, outputs are at multiples of a register there.
 #[inline(always)]
-unsafe fn step<L: Lanes, const M: usize, const U: usize, const STREAM: bool, const FETCH: bool>(
+unsafe fn step<L: Lanes, const M: usize, const U: usize>(
     job: &Job,
-    coefficients: *const u8,
+    first: usize,
     dst: [*mut u8; M],
     offset: usize,
+    stream: bool,
 ) {
-    // SAFETY: the caller's promise; a prefetch faults at no address.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[L::zero(); U]; M];
         if job.mode == Mode::Add {
@@ -286,33 +335,101 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize, const STREAM: bool, con
                 }
             }
         }
-        let mut coefficients = coefficients;
-        for (index, source) in job.sources.iter().enumerate() {
-            let from = source.as_ptr().add(offset);
-            if FETCH && let Some(next) = job.next.get(index) {
+        let all = job.sources.len();
+        match job.row {
+            Row::Plain(ones) | Row::Complement(ones) if first == 0 => {
+                columns::<L, M, U, PLAIN>(job, first, 0..ones, offset, &mut sums);
+                columns::<L, M, U, NOTHING>(job, first, ones..all, offset, &mut sums);
+                if let (Row::Complement(_), [complement, others @ ..]) = (job.row, &mut sums[..]) {
+                    for other in others {
+                        for (sum, other) in complement.iter_mut().zip(other) {
+                            *sum = sum.xor(*other);
+                        }
+                    }
+                }
+            }
+            _ => columns::<L, M, U, PRODUCT>(job, first, 0..all, offset, &mut sums),
+        }
+        for (sums, dst) in sums.iter().zip(dst) {
+            for (place, sum) in sums.iter().enumerate() {
+                let to = dst.wrapping_add(offset + place * L::BYTES);
+                if stream { sum.stream(to) } else { sum.store(to) }
+            }
+        }
+    }
+}
+
+/// How the first output's sum takes a source: times its coefficient, as it is, or not at all.
+const PRODUCT: u8 = 0;
+const PLAIN: u8 = 1;
+const NOTHING: u8 = 2;
+
+/// Adds sources `range` to the sums. Where there are registers enough, two at a time: a sum takes both products in
+/// one instruction.
+///
+/// # Safety
+/// As for [`step`]; the range is one of the job's sources.
+#[inline(always)]
+unsafe fn columns<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
+    job: &Job,
+    first: usize,
+    range: Range<usize>,
+    offset: usize,
+    sums: &mut [[L; U]; M],
+) {
+    // SAFETY: the caller's promise; a prefetch faults at no address.
+    unsafe {
+        let mut index = range.start;
+        let source = |index: usize| -> [L; U] {
+            if let Some(next) = job.next.get(index) {
                 let next = next.as_ptr().wrapping_add(offset + job.ahead);
                 for line in 0..(U * L::BYTES).div_ceil(64) {
                     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(line * 64).cast());
                 }
             }
-            let mut split = [L::zero().split(); U];
-            for (place, split) in split.iter_mut().enumerate() {
-                *split = L::load(from.add(place * L::BYTES)).split();
+            let from = job.sources.get_unchecked(index).as_ptr().add(offset);
+            core::array::from_fn(|place| L::load(from.add(place * L::BYTES)))
+        };
+        if L::REGISTERS > 16 {
+            while index + 2 <= range.end {
+                let [a, b] = [source(index), source(index + 1)];
+                let [split_a, split_b] = [a.map(|a| a.split()), b.map(|b| b.split())];
+                for (output, sums) in sums.iter_mut().enumerate() {
+                    if output > 0 || FIRST == PRODUCT {
+                        let at = index * job.stride + first + output;
+                        let factor_a = L::factor(job.coefficients, job.maps, at);
+                        let factor_b = L::factor(job.coefficients, job.maps, at + job.stride);
+                        for (place, sum) in sums.iter_mut().enumerate() {
+                            let product = L::times(split_a[place], factor_a);
+                            *sum = sum.xor3(product, L::times(split_b[place], factor_b));
+                        }
+                    } else if FIRST == PLAIN {
+                        for (place, sum) in sums.iter_mut().enumerate() {
+                            *sum = sum.xor3(a[place], b[place]);
+                        }
+                    }
+                }
+                index += 2;
             }
+        }
+        while index < range.end {
+            let a = source(index);
+            let split = a.map(|a| a.split());
             for (output, sums) in sums.iter_mut().enumerate() {
-                let factor = L::factor(*coefficients.add(output));
-                for (sum, split) in sums.iter_mut().zip(split) {
-                    *sum = sum.xor(L::times(split, factor));
+                if output > 0 || FIRST == PRODUCT {
+                    let at = index * job.stride + first + output;
+                    let factor = L::factor(job.coefficients, job.maps, at);
+                    for (sum, split) in sums.iter_mut().zip(split) {
+                        *sum = sum.xor(L::times(split, factor));
+                    }
+                } else if FIRST == PLAIN {
+                    for (sum, a) in sums.iter_mut().zip(a) {
+                        *sum = sum.xor(a);
+                    }
                 }
             }
-            coefficients = coefficients.wrapping_add(job.stride);
-        }
-        for (sums, dst) in sums.iter().zip(dst) {
-            for (place, sum) in sums.iter().enumerate() {
-                let to = dst.wrapping_add(offset + place * L::BYTES);
-                if STREAM { sum.stream(to) } else { sum.store(to) }
-            }
+            index += 1;
         }
     }
 }
@@ -324,7 +441,7 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize, const STREAM: bool, con
 #[inline(always)]
 unsafe fn tail<L: Lanes, const M: usize>(
     job: &Job,
-    coefficients: *const u8,
+    first: usize,
     dst: [*mut u8; M],
     offset: usize,
     len: usize,
@@ -339,12 +456,27 @@ unsafe fn tail<L: Lanes, const M: usize>(
                 *sum = L::load(buffer.as_ptr());
             }
         }
+        let ones = match job.row {
+            Row::Plain(ones) | Row::Complement(ones) if first == 0 => Some(ones),
+            _ => None,
+        };
         for (index, source) in job.sources.iter().enumerate() {
             buffer.as_mut_ptr().copy_from_nonoverlapping(source.as_ptr().add(offset), len);
-            let split = L::load(buffer.as_ptr()).split();
+            let loaded = L::load(buffer.as_ptr());
+            let split = loaded.split();
             for (output, sum) in sums.iter_mut().enumerate() {
-                *sum = sum.xor(L::times(split, L::factor(*coefficients.add(index * job.stride + output))));
+                match ones {
+                    Some(ones) if output == 0 && index < ones => *sum = sum.xor(loaded),
+                    Some(_) if output == 0 => {}
+                    _ => {
+                        let at = index * job.stride + first + output;
+                        *sum = sum.xor(L::times(split, L::factor(job.coefficients, job.maps, at)));
+                    }
+                }
             }
+        }
+        if let (Row::Complement(_), Some(_), [complement, others @ ..]) = (job.row, ones, &mut sums[..]) {
+            others.iter().for_each(|other| *complement = complement.xor(*other));
         }
         for (sum, dst) in sums.iter().zip(dst) {
             sum.store(buffer.as_mut_ptr());

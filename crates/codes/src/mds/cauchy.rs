@@ -6,7 +6,9 @@
 //! Cauchy Reed-Solomon Codes for Fault-Tolerant Network Storage Applications", NCA 2006):
 //!
 //! - m = 1: all ones.
-//! - m = 2: ones, then the k elements of fewest ones; two rows need only be distinct in every column.
+//! - m = 2: ones, then powers of x; two rows need only be distinct in every column. Elements of fewer ones would do with
+//!   fewer XORs in a schedule, but sums of powers need no schedule at all: Horner's rule takes two XORs a word of data
+//!   whatever k is, and packets of one line of the caches ([`kernel::double`](crate::kernel::double)).
 //! - otherwise: a Cauchy matrix with columns scaled so that the first row is ones and each other row divided by
 //!   whichever element leaves fewest ones, its points y chosen for few ones given points x; the best of several x.
 
@@ -20,6 +22,11 @@ pub(super) const PACKETS: usize = 8;
 /// Sets of points tried; more than some dozens gain under 1 % (picked by eye).
 const TRIES: u64 = 32;
 
+/// x to this power.
+pub(super) fn power(exponent: usize) -> u8 {
+    (0..exponent % 255).fold(1, |product, _| mul(product, 2))
+}
+
 /// Ones in the bit matrix of multiplication by `c`.
 fn ones(c: u8) -> u32 {
     (0..PACKETS).map(|bit| mul(c, 1 << bit).count_ones()).sum()
@@ -31,9 +38,7 @@ pub(super) fn generator(k: usize, m: usize) -> Result<Matrix, MdsError> {
         return Err(MdsError::Parameters { kind: Kind::Cauchy, k, m });
     }
     if m <= 2 {
-        let mut elements: Vec<u8> = (1..=255).collect();
-        elements.sort_by_key(|element| (ones(*element), *element));
-        return Ok(Matrix::new(m, k, |parity, data| if parity == 0 { 1 } else { elements[data] }));
+        return Ok(Matrix::new(m, k, |parity, data| if parity == 0 { 1 } else { power(data) }));
     }
     let weights: [u32; 256] = std::array::from_fn(|element| ones(element as u8));
     let tries = (0..TRIES).map(|seed| attempt(k, m, seed, &weights));
@@ -89,7 +94,7 @@ pub(super) fn sums(matrix: &Matrix, used: &[usize]) -> Vec<Sum> {
 }
 
 /// The packets of a parity chunk in which packet `packet` of a data chunk with this coefficient counts.
-pub(super) fn touched(coefficient: u8, packet: usize) -> Vec<usize> {
+pub(super) fn touched(coefficient: u8, packet: usize) -> impl Iterator<Item = usize> {
     let product = mul(coefficient, 1 << packet);
-    (0..PACKETS).filter(|bit| product & (1 << bit) != 0).collect()
+    (0..PACKETS).filter(move |bit| product & (1 << bit) != 0)
 }

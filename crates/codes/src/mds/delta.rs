@@ -10,20 +10,91 @@ use super::MdsError;
 use crate::kernel::xor;
 
 /// Ascending, disjoint, non-empty ranges of a parity chunk that a delta changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct DeltaRanges(Ranges);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl std::fmt::Debug for DeltaRanges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("DeltaRanges").field(&self.as_slice()).finish()
+    }
+}
+
+impl PartialEq for DeltaRanges {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for DeltaRanges {}
+
+#[derive(Clone)]
 enum Ranges {
-    /// What Reed-Solomon needs, without an allocation.
-    One(Range<usize>),
+    /// The first so many, without an allocation: what a small write makes of a code with packets of one line.
+    Few([Range<usize>; FEW], usize),
     Many(Vec<Range<usize>>),
+}
+
+/// Ranges kept without an allocation. A write of whole blocks makes one, and each end of one within a block up to half as
+/// many as a block has packets.
+const FEW: usize = 17;
+const NONE: Range<usize> = 0..0;
+
+/// Collects ranges in any order; such as overlap or touch become one.
+pub(super) struct Union {
+    few: [Range<usize>; FEW],
+    count: usize,
+    /// All of them, in any order, once they are too many.
+    many: Vec<Range<usize>>,
+}
+
+impl Default for Union {
+    fn default() -> Self {
+        Self { few: [NONE; FEW], count: 0, many: Vec::new() }
+    }
+}
+
+impl Union {
+    pub(super) fn add(&mut self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
+        if !self.many.is_empty() {
+            return self.many.push(range);
+        }
+        let few = &self.few[..self.count];
+        let from = few.partition_point(|other| other.end < range.start);
+        let to = few.partition_point(|other| other.start <= range.end);
+        if from == to && self.count == FEW {
+            self.many.extend(self.few.iter().cloned());
+            self.many.push(range);
+        } else if from == to {
+            self.few[from..=self.count].rotate_right(1);
+            self.few[from] = range;
+            self.count += 1;
+        } else {
+            let merged = self.few[from].start.min(range.start)..self.few[to - 1].end.max(range.end);
+            self.few[from] = merged;
+            self.few[from + 1..self.count].rotate_left(to - from - 1);
+            self.count -= to - from - 1;
+        }
+    }
+
+    pub(super) fn into_ranges(self) -> DeltaRanges {
+        if self.many.is_empty() {
+            DeltaRanges(Ranges::Few(self.few, self.count))
+        } else {
+            DeltaRanges::merged(self.many)
+        }
+    }
 }
 
 impl DeltaRanges {
     /// One range, or none where it is empty.
     pub(super) fn one(range: Range<usize>) -> Self {
-        Self(if range.is_empty() { Ranges::Many(Vec::new()) } else { Ranges::One(range) })
+        let mut few = [NONE; FEW];
+        let count = usize::from(!range.is_empty());
+        few[0] = range;
+        Self(Ranges::Few(few, count))
     }
 
     /// Ranges that came from elsewhere.
@@ -68,7 +139,7 @@ impl DeltaRanges {
     /// The ranges, ascending.
     pub fn as_slice(&self) -> &[Range<usize>] {
         match &self.0 {
-            Ranges::One(range) => std::slice::from_ref(range),
+            Ranges::Few(ranges, count) => &ranges[..*count],
             Ranges::Many(ranges) => ranges,
         }
     }

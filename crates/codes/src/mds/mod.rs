@@ -28,6 +28,7 @@
 
 mod cauchy;
 mod delta;
+mod double;
 mod error;
 mod packets;
 mod rdp;
@@ -39,9 +40,11 @@ pub use delta::{DeltaRanges, apply, fold};
 pub use error::MdsError;
 
 use crate::kernel::Tier;
+use crate::kernel::double::Double;
 use crate::kernel::gf256;
 use crate::kernel::matrix::{Matrix, Mode};
 use crate::kernel::xor;
+use double::Pass;
 use packets::{Layout, Program, Sum, Unit};
 
 /// Chunks of a code at most: numbers are field elements, and one is kept free.
@@ -69,17 +72,37 @@ pub struct Code {
     engine: Engine,
     /// For codes of packets; of no use to products.
     layout: Layout,
+    /// By data chunk, what whole blocks of it add to Q; of codes with a kernel for two parities.
+    updates: Vec<Double>,
 }
 
 #[derive(Clone, Debug)]
 enum Engine {
     Products(Matrix),
     /// The generator over GF(2^8) whose coefficients the packets' sums spell out.
-    Cauchy(Matrix, Program),
+    Cauchy(Matrix, Encoder),
     Rdp {
         prime: usize,
-        encode: Program,
+        encode: Encoder,
     },
+}
+
+/// How parity packets are formed.
+#[derive(Clone, Debug)]
+enum Encoder {
+    Program(Program),
+    Double(Double),
+}
+
+impl Encoder {
+    /// # Panics
+    /// When that is another pass: our own broken invariant.
+    fn double(pass: Option<Pass>) -> Self {
+        match pass {
+            Some(Pass::Double(double)) => Self::Double(double),
+            other => panic!("two parities are two sums, not {other:?}"),
+        }
+    }
 }
 
 impl Code {
@@ -93,9 +116,14 @@ impl Code {
             Kind::ReedSolomon => Engine::Products(reed_solomon::generator(k, m)?),
             Kind::Cauchy => {
                 let generator = cauchy::generator(k, m)?;
-                let sums = cauchy::sums(&generator, &Vec::from_iter(0..k));
-                layout = Layout::new(k + m, cauchy::PACKETS);
-                let encode = Program::new(layout, &sums);
+                let data = Vec::from_iter(0..k);
+                let encode = if m == 2 {
+                    layout = Layout::lines(cauchy::PACKETS);
+                    Encoder::double(double::cauchy(k, &data, &[k, k + 1]))
+                } else {
+                    layout = Layout::new(k + m, cauchy::PACKETS);
+                    Encoder::Program(Program::new(layout, &cauchy::sums(&generator, &data)))
+                };
                 Engine::Cauchy(generator, encode)
             }
             Kind::Rdp => {
@@ -104,11 +132,23 @@ impl Code {
                     None => Unit::Source(chunk, packet),
                     Some(parity) => Unit::Output(parity, packet),
                 };
-                layout = Layout::new(k + m, prime - 1);
-                Engine::Rdp { prime, encode: Program::new(layout, &rdp::sums(k, prime, unit)) }
+                let encode = if rdp::has_kernel(prime) {
+                    layout = Layout::lines(prime - 1);
+                    Encoder::double(double::rdp(k, prime, &Vec::from_iter(0..k), &[k, k + 1]))
+                } else {
+                    layout = Layout::new(k + m, prime - 1);
+                    Encoder::Program(Program::new(layout, &rdp::sums(k, prime, unit)))
+                };
+                Engine::Rdp { prime, encode }
             }
         };
-        Ok(Self { kind, k, m, engine, layout })
+        let ring = match &engine {
+            Engine::Cauchy(_, Encoder::Double(double)) => Some(double.ring()),
+            Engine::Rdp { encode: Encoder::Double(double), .. } => Some(double.ring()),
+            _ => None,
+        };
+        let updates = ring.map_or(Vec::new(), |ring| (0..k).map(|data| double::update(ring, data)).collect());
+        Ok(Self { kind, k, m, engine, layout, updates })
     }
 
     /// Data chunks.
@@ -155,9 +195,10 @@ impl Code {
         self.lengths(length, parity.iter().map(|chunk| chunk.len()))?;
         match &self.engine {
             Engine::Products(generator) => generator.run(tier, data, parity, Mode::Set),
-            Engine::Cauchy(_, program) | Engine::Rdp { encode: program, .. } => {
-                program.run(tier, data, parity);
-            }
+            Engine::Cauchy(_, encode) | Engine::Rdp { encode, .. } => match encode {
+                Encoder::Program(program) => program.run(tier, data, parity),
+                Encoder::Double(double) => double.run(tier, data, parity),
+            },
         }
         Ok(())
     }
@@ -228,7 +269,9 @@ impl Code {
         if available.len() < self.k {
             return Err(MdsError::TooFew { given: available.len(), needed: self.k });
         }
+        let pass = self.pass(available, wanted);
         let method = match &self.engine {
+            _ if pass.is_some() => Method::pass(pass.expect("there is one")),
             Engine::Products(generator) => {
                 let reed_solomon::Solution { used, matrix } =
                     reed_solomon::solve(self.k, generator, available, wanted);
@@ -327,21 +370,56 @@ impl Code {
         if out.len() != ranges.total() {
             return Err(MdsError::Length { given: out.len(), expected: ranges.total() });
         }
-        if let Engine::Products(generator) = &self.engine {
-            let coefficient = generator.coefficient(parity_index, data_index);
+        if let Some(coefficient) = self.bytewise(data_index, parity_index) {
             gf256::difference_at(Tier::detect(), out, old, new, coefficient);
             return Ok(ranges);
         }
-        out.fill(0);
-        self.affected(data_index, &range, chunk_len, parity_index, |from, to| {
-            let start = ranges.offset_of(to.start).expect("ranges hold every affected byte");
-            xor::xor_many(&mut out[start..start + to.len()], &[&old[from.clone()], &new[from]]);
-        });
+        let place = |byte| ranges.offset_of(byte).expect("ranges hold every affected byte");
+        let whole = self.layout.whole_blocks(&range);
+        match self.updates.get(data_index) {
+            Some(update) if !whole.is_empty() => {
+                let [within, at] = [whole.start - range.start..whole.end - range.start, {
+                    let start = place(whole.start);
+                    start..start + whole.len()
+                }];
+                out[..at.start].fill(0);
+                out[at.end..].fill(0);
+                let sources = [&old[within.clone()], &new[within]];
+                update.run(Tier::detect(), &sources, &mut [&mut out[at]]);
+            }
+            _ => out.fill(0),
+        }
+        for part in self.parts(&range) {
+            self.affected(data_index, &part, chunk_len, parity_index, |from, to| {
+                let start = place(to.start);
+                let from = from.start - range.start..from.end - range.start;
+                xor::xor_many(&mut out[start..start + to.len()], &[&old[from.clone()], &new[from]]);
+            });
+        }
         Ok(ranges)
     }
 
-    /// Calls `each` with parts of a written range, counted from its start, and the bytes of the parity chunk that
-    /// each part counts in. Codes of packets only.
+    /// The factor between the bytes of a data chunk and the same bytes of a parity chunk, if that is all there is to it.
+    fn bytewise(&self, data: usize, parity: usize) -> Option<u8> {
+        match &self.engine {
+            Engine::Products(generator) => Some(generator.coefficient(parity, data)),
+            Engine::Cauchy(generator, _) => (generator.coefficient(parity, data) == 1).then_some(1),
+            Engine::Rdp { .. } => (parity == 0).then_some(1),
+        }
+    }
+
+    /// What of a written range of a code of packets goes packet by packet: where blocks have a kernel, what is written
+    /// of blocks in part.
+    fn parts(&self, range: &Range<usize>) -> [Range<usize>; 2] {
+        let whole = self.layout.whole_blocks(range);
+        if whole.is_empty() || self.updates.is_empty() {
+            return [range.clone(), range.end..range.end];
+        }
+        [range.start..whole.start, whole.end..range.end]
+    }
+
+    /// Calls `each` with parts of a written range and the bytes of the parity chunk that each counts in. Codes of packets
+    /// only.
     fn affected(
         &self,
         data: usize,
@@ -355,14 +433,16 @@ impl Code {
             let (block, packet) = self.layout.block_of(chunk_len, start);
             let at = (start - block) / packet;
             let end = range.end.min(block + (at + 1) * packet);
-            let touched = match &self.engine {
-                Engine::Products(_) => Vec::new(),
-                Engine::Cauchy(generator, _) => cauchy::touched(generator.coefficient(parity, data), at),
-                Engine::Rdp { prime, .. } => rdp::touched(*prime, parity, data, at),
-            };
-            for to in touched {
+            let mut touch = |to: usize| {
                 let [first, last] = [start, end].map(|place| to * packet + place - at * packet);
-                each(start - range.start..end - range.start, first..last);
+                each(start..end, first..last);
+            };
+            match &self.engine {
+                Engine::Products(_) => unreachable!("products have no packets"),
+                Engine::Cauchy(generator, _) => {
+                    cauchy::touched(generator.coefficient(parity, data), at).for_each(&mut touch);
+                }
+                Engine::Rdp { prime, .. } => rdp::touched(*prime, data, at).for_each(&mut touch),
             }
             start = end;
         }
@@ -387,18 +467,32 @@ impl Code {
         }
         self.lengths(chunk_len, [])?;
         within(&range, chunk_len)?;
-        if self.kind == Kind::ReedSolomon {
+        if self.bytewise(data_index, parity_index).is_some() {
             return Ok(DeltaRanges::one(range));
         }
-        let mut all = Vec::new();
-        self.affected(data_index, &range, chunk_len, parity_index, |_, to| all.push(to));
-        Ok(DeltaRanges::merged(all))
+        let mut all = delta::Union::default();
+        let parts = self.parts(&range);
+        // Between the parts are whole blocks, and such change whole blocks.
+        all.add(parts[0].end..parts[1].start);
+        for part in &parts {
+            self.affected(data_index, part, chunk_len, parity_index, |_, to| all.add(to));
+        }
+        Ok(all.into_ranges())
     }
 
     /// Checks a chunk length, and that others equal it.
     fn lengths(&self, expected: usize, others: impl IntoIterator<Item = usize>) -> Result<(), MdsError> {
         multiple(expected, self.chunk_multiple())?;
         lengths(expected, others)
+    }
+
+    /// The one pass that gives `wanted`, if it is one.
+    fn pass(&self, available: &[usize], wanted: &[usize]) -> Option<Pass> {
+        match self.engine {
+            Engine::Cauchy(..) if self.m == 2 => double::cauchy(self.k, available, wanted),
+            Engine::Rdp { prime, .. } => double::rdp(self.k, prime, available, wanted),
+            _ => None,
+        }
     }
 
     fn distinct(&self, chunks: &[usize]) -> Result<(), MdsError> {
@@ -435,9 +529,21 @@ enum Method {
         used: Vec<usize>,
         program: Program,
     },
+    Double {
+        used: Vec<usize>,
+        double: Double,
+    },
 }
 
 impl Method {
+    fn pass(pass: Pass) -> Self {
+        match pass {
+            // Bytes, not packets: the sum of rows is the sum of bytes.
+            Pass::Sum(used) => Self::Products { matrix: Matrix::new(1, used.len(), |_, _| 1), used },
+            Pass::Double(double) => Self::Double { used: double.used(), double },
+        }
+    }
+
     fn packets(layout: Layout, sums: &[Sum]) -> Self {
         let program = Program::new(layout, sums);
         Self::Packets { used: program.used(), program }
@@ -448,7 +554,9 @@ impl Reconstruction {
     /// Positions, in the list of available chunks the plan was made for, of those that are read at all.
     pub fn used(&self) -> &[usize] {
         match &self.method {
-            Method::Products { used, .. } | Method::Packets { used, .. } => used,
+            Method::Products { used, .. } | Method::Packets { used, .. } | Method::Double { used, .. } => {
+                used
+            }
         }
     }
 
@@ -481,6 +589,7 @@ impl Reconstruction {
                 matrix.run(tier, &sources[..used.len()], wanted, Mode::Set);
             }
             Method::Packets { program, .. } => program.run(tier, available, wanted),
+            Method::Double { double, .. } => double.run(tier, available, wanted),
         }
         Ok(())
     }

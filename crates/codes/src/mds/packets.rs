@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::kernel::Tier;
 use crate::kernel::packets::{PacketSum, Packets};
+use crate::kernel::{Tier, double};
 
 /// Bytes of a block of all chunks at most, where packets are not the shortest already: a tenth of a second-level
 /// cache. A first-level cache's worth gave RDP 16 + 2 a third less, packets being 64 bytes then; others the same.
@@ -34,6 +34,11 @@ impl Layout {
         Self { count, packet }
     }
 
+    /// For the kernel of two parities: packets of one line.
+    pub(super) fn lines(count: usize) -> Self {
+        Self { count, packet: double::PACKET }
+    }
+
     /// Bytes of a whole block.
     pub(super) fn block(self) -> usize {
         self.count * self.packet
@@ -46,6 +51,13 @@ impl Layout {
         }
         let block = self.block();
         range.start / block * block..range.end.next_multiple_of(block).min(chunk_len)
+    }
+
+    /// The whole blocks within a range; empty where there is none.
+    pub(super) fn whole_blocks(self, range: &Range<usize>) -> Range<usize> {
+        let block = self.block();
+        let [start, end] = [range.start.next_multiple_of(block), range.end / block * block];
+        if start < end { start..end } else { range.start..range.start }
     }
 
     /// Where the block of byte `at` starts, and how long its packets are.

@@ -17,6 +17,7 @@
 
 use super::MdsError;
 use super::packets::{Sum, Unit};
+use crate::kernel::double::PRIMES;
 
 /// The smallest prime above k, at least 3.
 pub(super) fn prime(k: usize, m: usize) -> Result<usize, MdsError> {
@@ -25,6 +26,11 @@ pub(super) fn prime(k: usize, m: usize) -> Result<usize, MdsError> {
     }
     let is_prime = |n: &usize| (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     Ok((k.max(2) + 1..).find(is_prime).expect("there is a prime above every number"))
+}
+
+/// Whether the kernel of two parities has this prime: up to 17, which is k up to 16.
+pub(super) fn has_kernel(prime: usize) -> bool {
+    PRIMES.contains(&prime)
 }
 
 /// The sums that are zero, as (chunk, packet): each row with P, each stored diagonal with Q.
@@ -73,11 +79,8 @@ pub(super) fn sums(k: usize, p: usize, unit: impl Fn(usize, usize) -> Unit) -> V
     sums
 }
 
-/// The packets of parity chunk `parity` in which packet `row` of data chunk `data` counts.
-pub(super) fn touched(p: usize, parity: usize, data: usize, row: usize) -> Vec<usize> {
-    match parity {
-        0 => vec![row],
-        // Its own diagonal, and that of its row's parity.
-        _ => [(row + data) % p, (row + p - 1) % p].into_iter().filter(|diagonal| *diagonal < p - 1).collect(),
-    }
+/// The packets of the diagonal parity in which packet `row` of data chunk `data` counts: on its own diagonal, and on that
+/// of its row's parity.
+pub(super) fn touched(p: usize, data: usize, row: usize) -> impl Iterator<Item = usize> {
+    [(row + data) % p, (row + p - 1) % p].into_iter().filter(move |diagonal| *diagonal < p - 1)
 }

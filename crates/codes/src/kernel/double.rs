@@ -1,0 +1,586 @@
+//! Two parities in one pass: every packet of every source is read once, and added to a plain and to a weighted sum that
+//! stay in registers.
+//!
+//! ```text
+//!   S[r] = sum over columns c of d_c[r]              r: packet of a block, one register of it at a time
+//!   T    = sum over columns c of x^w(c) * d_c        by Horner's rule, columns in descending order of their weights:
+//!                                                    T = x^(difference of weights) * T + d_c
+//! ```
+//!
+//! Multiplying all packets of a block by x costs next to nothing where packets are registers:
+//!
+//! - [`Ring::Field`]: 8 packets are the bits of elements of GF(2^8). They move up by one; the highest is added in
+//!   again in four places. Cauchy-Reed-Solomon with the rows 1 and x^c.
+//! - [`Ring::Cyclic`]: p packets modulo x^p - 1, the last of a column being zero. They move round by one. Row-diagonal
+//!   parity: T[g] is the sum on diagonal g.
+//!
+//! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`].
+//!
+//! Soundness: [`Double::run`] checks every length and place before the first address is formed.
+
+use super::Tier;
+#[cfg(not(target_arch = "x86_64"))]
+use super::register::Plain;
+use super::register::Register;
+
+/// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
+pub(crate) const PACKET: usize = 64;
+/// Primes that have a kernel; others' sums would not fit the registers there are.
+pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
+/// Packets at most: of a cyclic ring of the largest prime.
+const PACKETS_MAX: usize = 17;
+/// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
+const STREAM_FROM: usize = 2 * 1024 * 1024;
+/// Sources from which the processor's prefetcher needs help, and how many bytes ahead it gets it.
+const FETCH_FROM: usize = 12;
+const AHEAD: usize = 2048;
+
+/// What packets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ring {
+    /// Bits of elements of GF(2^8).
+    Field,
+    /// p - 1 of the p coefficients modulo x^p - 1, for one of [`PRIMES`].
+    Cyclic(usize),
+}
+
+impl Ring {
+    /// Packets of a block.
+    pub(crate) fn packets(self) -> usize {
+        match self {
+            Ring::Field => 8,
+            Ring::Cyclic(prime) => prime - 1,
+        }
+    }
+}
+
+/// A source that counts in both sums.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    /// Place in the list of sources.
+    pub(crate) source: usize,
+    /// What power of x it has in T.
+    pub(crate) weight: usize,
+}
+
+/// What is made of the sums; places are those in the list of outputs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Finish {
+    /// `output = a S + b T` for each.
+    Combine([Option<Combination>; 2]),
+    /// S is the one column that lacks, and goes to `sum`; T with it goes to `weighted`.
+    Column { column: usize, sum: Option<usize>, weighted: Option<usize> },
+    /// S is what was added to a data column; what that adds to Q goes to `weighted`.
+    Update { column: usize, weighted: usize },
+    /// Two columns lack, the first below the second; each packet found leads to the next (Corbett et al. 2004, section 4).
+    Chain { columns: [usize; 2], outputs: [Option<usize>; 2] },
+}
+
+/// `output = a S + b T`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Combination {
+    pub(crate) output: usize,
+    pub(crate) a: u8,
+    pub(crate) b: u8,
+}
+
+/// What is read and what is made of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Double {
+    ring: Ring,
+    /// Descending weights.
+    columns: Vec<Column>,
+    /// Counts in S only, in T only.
+    others: [Option<usize>; 2],
+    finish: Finish,
+    /// The steps of a chain.
+    links: Vec<Link>,
+}
+
+/// A step of a chain: `packet row of the one column = what was found of the other before + T[diagonal]`, then
+/// `packet row of the other = that + S[row]`.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    diagonal: usize,
+    row: usize,
+    /// Places of the one column and the other in the finish.
+    one: usize,
+    other: usize,
+    /// Nothing was found before: the other column's packet p - 1 is zero.
+    first: bool,
+}
+
+/// The links of a chain of columns `x < y` modulo p. Diagonal p - 1 is unknown: one walk begins at each of the two zeros
+/// and ends at that diagonal.
+fn links(p: usize, [x, y]: [usize; 2]) -> Vec<Link> {
+    let mut links = Vec::new();
+    for ([one, other], [one_column, other_column]) in [([0, 1], [x, y]), ([1, 0], [y, x])] {
+        let mut row = p - 1;
+        loop {
+            let first = row == p - 1;
+            let diagonal = (row + other_column) % p;
+            row = (diagonal + p - one_column) % p;
+            if diagonal == p - 1 || row == p - 1 {
+                break;
+            }
+            links.push(Link { diagonal, row, one, other, first });
+        }
+    }
+    assert_eq!(links.len(), p - 1, "every row of two columns");
+    links
+}
+
+impl Double {
+    /// # Panics
+    /// When the ring has no kernel, the finish is another ring's, or a column is not one of the ring's: our own broken
+    /// invariants.
+    pub(crate) fn new(
+        ring: Ring,
+        mut columns: Vec<Column>,
+        others: [Option<usize>; 2],
+        finish: Finish,
+    ) -> Self {
+        columns.sort_by_key(|column| std::cmp::Reverse(column.weight));
+        assert!(columns.is_sorted_by(|a, b| a.weight > b.weight), "columns of different weights");
+        match (ring, finish) {
+            (Ring::Field, Finish::Combine(_)) => {}
+            (Ring::Cyclic(prime), Finish::Column { column, .. } | Finish::Update { column, .. }) => {
+                assert!(PRIMES.contains(&prime) && column < prime, "a column of the ring");
+            }
+            (Ring::Cyclic(prime), Finish::Chain { columns: [x, y], .. }) => {
+                assert!(PRIMES.contains(&prime) && x < y && y < prime, "columns of the ring");
+            }
+            _ => panic!("{finish:?} is not of {ring:?}"),
+        }
+        let links = match (ring, finish) {
+            (Ring::Cyclic(prime), Finish::Chain { columns, .. }) => links(prime, columns),
+            _ => Vec::new(),
+        };
+        Self { ring, columns, others, finish, links }
+    }
+
+    /// What its packets are.
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Places of the sources that are read, ascending.
+    pub(crate) fn used(&self) -> Vec<usize> {
+        let columns = self.columns.iter().map(|column| column.source);
+        let mut used: Vec<usize> = columns.chain(self.others.into_iter().flatten()).collect();
+        used.sort_unstable();
+        used
+    }
+
+    /// Runs over chunks, or whole blocks of them; allocates nothing. The last block may have shorter packets.
+    ///
+    /// # Panics
+    /// When a source or an output that belongs is not there, or their lengths differ or are no multiple of the
+    /// ring's packets.
+    pub(crate) fn run(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
+        let Some(len) = outputs.first().map(|output| output.len()) else { return };
+        let count = self.ring.packets();
+        assert!(len.is_multiple_of(count), "packets of one length");
+        assert!(outputs.iter().all(|output| output.len() == len), "outputs of one length");
+        let length_of = |place: usize| sources[place].len();
+        assert!(self.columns.iter().all(|column| length_of(column.source) == len), "sources of one length");
+        assert!(self.others.iter().flatten().all(|place| length_of(*place) == len), "sources of one length");
+        let lined = outputs.iter().all(|output| output.as_ptr().addr().is_multiple_of(PACKET));
+        let large = (self.columns.len() + outputs.len()) * len >= STREAM_FROM;
+        let mut to = |place: Option<usize>| place.map(|place| outputs[place].as_mut_ptr());
+        let to = match self.finish {
+            Finish::Combine(pair) => pair.map(|one| to(one.map(|one| one.output))),
+            Finish::Column { sum, weighted, .. } => [to(sum), to(weighted)],
+            Finish::Update { weighted, .. } => [None, to(Some(weighted))],
+            Finish::Chain { outputs, .. } => outputs.map(to),
+        };
+        let ahead = if large && self.columns.len() >= FETCH_FROM { AHEAD } else { 0 };
+        let job = Job { double: self, sources, to, len, stream: large && lined, ahead };
+        // SAFETY: all places were looked up just now, all of them have `len` bytes, the outputs borrowed uniquely;
+        // `stream` only where outputs begin at lines. The tier is supported.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            super::steps::double_at(tier.supported(), &job);
+            #[cfg(not(target_arch = "x86_64"))]
+            body::<Plain>(&job);
+            rest(&job);
+        }
+        let _ = tier;
+    }
+}
+
+/// A run, its addresses checked.
+pub(super) struct Job<'a> {
+    double: &'a Double,
+    sources: &'a [&'a [u8]],
+    /// Outputs in the order of the finish.
+    to: [Option<*mut u8>; 2],
+    len: usize,
+    stream: bool,
+    /// Bytes that sources are fetched ahead, or 0.
+    ahead: usize,
+}
+
+impl Job<'_> {
+    /// Whether outputs are written past the caches.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn stream(&self) -> bool {
+        self.stream
+    }
+}
+
+/// Multiplication by x; `T` packets in registers, of which sources have `N`.
+trait Shift<R, const T: usize> {
+    /// # Safety
+    /// The processor has the tier's instructions.
+    unsafe fn times_x(packets: [R; T]) -> [R; T];
+}
+
+struct Field;
+struct Cyclic;
+
+impl<R: Register> Shift<R, 8> for Field {
+    #[inline(always)]
+    unsafe fn times_x([a, b, c, d, e, f, g, h]: [R; 8]) -> [R; 8] {
+        // x^8 = x^4 + x^3 + x^2 + 1. SAFETY: the caller's promise.
+        unsafe { [h, a, b.xor(h), c.xor(h), d.xor(h), e, f, g] }
+    }
+}
+
+impl<R: Register, const T: usize> Shift<R, T> for Cyclic {
+    #[inline(always)]
+    unsafe fn times_x(packets: [R; T]) -> [R; T] {
+        core::array::from_fn(|at| packets[if at == 0 { T - 1 } else { at - 1 }])
+    }
+}
+
+/// # Safety
+/// As [`Double::run`] has checked; the processor has the tier's instructions.
+#[inline(always)]
+pub(super) unsafe fn body<R: Register>(job: &Job) {
+    // SAFETY: the caller's promise; `N` packets are the ring's.
+    unsafe {
+        match job.double.ring {
+            Ring::Field => blocks::<R, Field, 8, 8>(job),
+            Ring::Cyclic(3) => blocks::<R, Cyclic, 2, 3>(job),
+            Ring::Cyclic(5) => blocks::<R, Cyclic, 4, 5>(job),
+            Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
+            Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
+            Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
+            Ring::Cyclic(17) => blocks::<R, Cyclic, 16, 17>(job),
+            Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`body`]; the ring has `N` packets and `T` coefficients.
+#[inline(always)]
+unsafe fn blocks<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(job: &Job) {
+    let whole = job.len / (N * PACKET) * (N * PACKET);
+    // SAFETY: the caller's promise; blocks end at `len`.
+    unsafe {
+        for start in (0..whole).step_by(N * PACKET) {
+            for offset in (0..PACKET).step_by(R::BYTES) {
+                strip::<R, X, N, T>(job, start + offset, PACKET);
+            }
+        }
+    }
+}
+
+/// The last block, whose packets are shorter than a line.
+///
+/// # Safety
+/// As [`Double::run`] has checked.
+unsafe fn rest(job: &Job) {
+    let count = job.double.ring.packets();
+    let start = job.len / (count * PACKET) * (count * PACKET);
+    let packet = (job.len - start) / count;
+    for offset in start..start + packet {
+        // SAFETY: the caller's promise; every processor has bytes.
+        unsafe {
+            match job.double.ring {
+                Ring::Field => strip::<Byte, Field, 8, 8>(job, offset, packet),
+                Ring::Cyclic(3) => strip::<Byte, Cyclic, 2, 3>(job, offset, packet),
+                Ring::Cyclic(5) => strip::<Byte, Cyclic, 4, 5>(job, offset, packet),
+                Ring::Cyclic(7) => strip::<Byte, Cyclic, 6, 7>(job, offset, packet),
+                Ring::Cyclic(11) => strip::<Byte, Cyclic, 10, 11>(job, offset, packet),
+                Ring::Cyclic(13) => strip::<Byte, Cyclic, 12, 13>(job, offset, packet),
+                Ring::Cyclic(17) => strip::<Byte, Cyclic, 16, 17>(job, offset, packet),
+                Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
+            }
+        }
+    }
+}
+
+/// One register of each packet, of the first at `start`, packets `stride` apart.
+///
+/// # Safety
+/// As for [`blocks`]; all chunks have those bytes.
+#[inline(always)]
+unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+    job: &Job,
+    start: usize,
+    stride: usize,
+) {
+    // SAFETY: the caller's promise; `Double::run` has looked every source up. A prefetch faults at no address.
+    unsafe {
+        let source = |place: usize| job.sources.get_unchecked(place).as_ptr().add(start);
+        let read = |from: *const u8, row: usize| R::load(from.add(row * stride));
+        let (mut sum, mut weighted) = ([R::zero(); N], [R::zero(); T]);
+        let mut last = 0;
+        // Both sums at once where they fit the registers; else one after the other, the strip being near by then.
+        if R::REGISTERS < N + T + 2 {
+            for column in &job.double.columns {
+                let from = source(column.source);
+                for (row, sum) in sum.iter_mut().enumerate() {
+                    *sum = sum.xor(read(from, row));
+                }
+            }
+            // Out of the registers until T is done.
+            let mut kept = sum;
+            core::hint::black_box(&mut kept);
+            sum = kept;
+        }
+        for column in &job.double.columns {
+            let from = source(column.source);
+            #[cfg(target_arch = "x86_64")]
+            if job.ahead > 0 {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                for row in 0..N {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(row * stride + job.ahead).cast());
+                }
+            }
+            // Multiplying nothing before the first column costs nothing worth a branch.
+            for _ in column.weight + 1..last {
+                weighted = X::times_x(weighted);
+            }
+            weighted = X::times_x(weighted);
+            last = column.weight;
+            for row in 0..N {
+                let packet = read(from, row);
+                if R::REGISTERS >= N + T + 2 {
+                    sum[row] = sum[row].xor(packet);
+                }
+                weighted[row] = weighted[row].xor(packet);
+            }
+        }
+        for _ in 0..last {
+            weighted = X::times_x(weighted);
+        }
+        if let Some(place) = job.double.others[0] {
+            let from = source(place);
+            for (row, sum) in sum.iter_mut().enumerate() {
+                *sum = sum.xor(read(from, row));
+            }
+        }
+        if let Some(place) = job.double.others[1] {
+            let from = source(place);
+            for (row, weighted) in weighted.iter_mut().take(N).enumerate() {
+                *weighted = weighted.xor(read(from, row));
+            }
+        }
+        let out = Out { to: job.to.map(|to| to.map(|to| to.add(start))), stride, stream: job.stream };
+        match job.double.finish {
+            Finish::Combine(pair) if T == N => combine::<R, X, N, T>(pair, &sum, &weighted, &out),
+            Finish::Column { column, .. } if T > N && column + 1 == T => {
+                // The row parity: row r of it is on diagonal r - 1.
+                for row in 0..N {
+                    out.write::<R>(0, row, sum[row]);
+                    let other = if row + 1 < N { weighted[row].xor(sum[row + 1]) } else { weighted[row] };
+                    out.write::<R>(1, row, other);
+                }
+            }
+            Finish::Column { column, .. } if T > N => {
+                let (sum, weighted) = (Kept::new(&sum), Kept::new(&weighted));
+                for row in 0..N {
+                    let own: R = sum.get(row);
+                    out.write::<R>(0, row, own);
+                    let on = (row + T - column) % T;
+                    let other: R = weighted.get(row);
+                    out.write::<R>(1, row, if on < N { other.xor(sum.get(on)) } else { other });
+                }
+            }
+            Finish::Chain { .. } if T > N => {
+                chain::<R>(&job.double.links, &Kept::new(&sum), &Kept::new(&weighted), &out);
+            }
+            Finish::Update { column, .. } if T > N => {
+                // On the column's own diagonal, and by the row parity on the one before.
+                let sum = Kept::new(&sum);
+                for row in 0..N {
+                    let on = (row + T - column) % T;
+                    let mut packet = if on < N { sum.get(on) } else { R::zero() };
+                    if row + 1 < N {
+                        packet = packet.xor(sum.get(row + 1));
+                    }
+                    out.write::<R>(1, row, packet);
+                }
+            }
+            _ => unreachable!("`Double::new` takes only a finish of the ring"),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`strip`].
+#[inline(always)]
+unsafe fn combine<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+    pair: [Option<Combination>; 2],
+    sum: &[R; N],
+    weighted: &[R; T],
+    out: &Out,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let [first, second] = pair.map(|one| one.map_or((2, 2), |one| (one.a, one.b)))
+            && matches!(first, (1, 0) | (2, 2))
+            && matches!(second, (0, 1) | (2, 2))
+        {
+            // Encoding; an output that nobody wants is none.
+            for row in 0..N {
+                out.write::<R>(0, row, sum[row]);
+                out.write::<R>(1, row, weighted[row]);
+            }
+            return;
+        }
+        let mut before = None;
+        for (place, one) in pair.into_iter().enumerate() {
+            let Some(Combination { a, b, .. }) = one else { continue };
+            let mut made = [R::zero(); T];
+            match (a, b, before) {
+                (1, 0, _) => made[..N].copy_from_slice(sum),
+                (0, 1, _) => made = *weighted,
+                // The second of two lost chunks: all that lacks in S but the first.
+                (_, _, Some((first_a, first_b, first))) if (first_a ^ 1, first_b) == (a, b) => {
+                    made = first;
+                    for row in 0..N {
+                        made[row] = made[row].xor(sum[row]);
+                    }
+                }
+                _ => {
+                    for bit in (0..8).rev() {
+                        made = X::times_x(made);
+                        if a >> bit & 1 != 0 {
+                            for row in 0..N {
+                                made[row] = made[row].xor(sum[row]);
+                            }
+                        }
+                        if b >> bit & 1 != 0 {
+                            for row in 0..N {
+                                made[row] = made[row].xor(weighted[row]);
+                            }
+                        }
+                    }
+                }
+            }
+            for (row, packet) in made.iter().take(N).enumerate() {
+                out.write::<R>(place, row, *packet);
+            }
+            before = Some((a, b, made));
+        }
+    }
+}
+
+/// Two columns from their sums S and diagonals T.
+///
+/// # Safety
+/// As for [`strip`].
+#[inline(always)]
+unsafe fn chain<R: Register>(links: &[Link], sum: &Kept, diagonals: &Kept, out: &Out) {
+    // SAFETY: the caller's promise; rows and diagonals of links are below p - 1.
+    unsafe {
+        let mut found = R::zero();
+        for link in links {
+            let diagonal = diagonals.get(link.diagonal);
+            let packet = if link.first { diagonal } else { found.xor(diagonal) };
+            out.write::<R>(link.one, link.row, packet);
+            found = packet.xor(sum.get(link.row));
+            out.write::<R>(link.other, link.row, found);
+        }
+    }
+}
+
+/// Registers that are looked up by a number only known at run time.
+#[repr(align(64))]
+struct Kept([u8; PACKETS_MAX * 64]);
+
+impl Kept {
+    /// # Safety
+    /// The processor has the tier's instructions.
+    #[inline(always)]
+    unsafe fn new<R: Register, const T: usize>(registers: &[R; T]) -> Self {
+        assert!(T <= PACKETS_MAX, "packets of a ring");
+        let mut kept = Self([0; PACKETS_MAX * 64]);
+        for (at, register) in registers.iter().enumerate() {
+            // SAFETY: there is room for so many registers.
+            unsafe { register.store(kept.0.as_mut_ptr().add(at * R::BYTES)) };
+        }
+        kept
+    }
+
+    /// # Safety
+    /// The processor has the tier's instructions, and `at` is one of those kept.
+    #[inline(always)]
+    unsafe fn get<R: Register>(&self, at: usize) -> R {
+        // SAFETY: the caller's promise.
+        unsafe { R::load(self.0.as_ptr().add(at * R::BYTES)) }
+    }
+}
+
+/// Where a strip's packets go.
+struct Out {
+    to: [Option<*mut u8>; 2],
+    stride: usize,
+    stream: bool,
+}
+
+impl Out {
+    /// # Safety
+    /// The output has a packet `row`; the processor has the tier's instructions.
+    #[inline(always)]
+    unsafe fn write<R: Register>(&self, output: usize, row: usize, packet: R) {
+        let Some(to) = self.to[output] else { return };
+        // SAFETY: the caller's promise; whole blocks that begin at a line have packets that do. Narrower registers
+        // would send each line in parts.
+        unsafe {
+            let to = to.add(row * self.stride);
+            if self.stream && R::BYTES == PACKET && self.stride == PACKET {
+                packet.stream(to);
+            } else {
+                packet.store(to);
+            }
+        }
+    }
+}
+
+/// A byte: what is left of packets at the end of a chunk, and there is too little of it for more.
+#[derive(Clone, Copy)]
+struct Byte(u8);
+
+impl Register for Byte {
+    const BYTES: usize = 1;
+    const REGISTERS: usize = 16;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self(0)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { from.read() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(to) }
+    }
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+}
