@@ -25,15 +25,13 @@ use super::register::Register;
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
 pub(crate) const PACKET: usize = 64;
-/// Primes that have a kernel; others' sums would not fit the registers there are.
-pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
+/// Primes that have a kernel. Both sums of 17 do not fit 32 registers: 30 GB/s from the second-level cache for k = 16,
+/// where the program of `packets` has 38.
+pub(crate) const PRIMES: [usize; 5] = [3, 5, 7, 11, 13];
 /// Packets at most: of a cyclic ring of the largest prime.
-const PACKETS_MAX: usize = 17;
+const PACKETS_MAX: usize = 13;
 /// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
 const STREAM_FROM: usize = 2 * 1024 * 1024;
-/// Sources from which the processor's prefetcher needs help, and how many bytes ahead it gets it.
-const FETCH_FROM: usize = 12;
-const AHEAD: usize = 2048;
 
 /// What packets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,8 +192,7 @@ impl Double {
             Finish::Update { weighted, .. } => [None, to(Some(weighted))],
             Finish::Chain { outputs, .. } => outputs.map(to),
         };
-        let ahead = if large && self.columns.len() >= FETCH_FROM { AHEAD } else { 0 };
-        let job = Job { double: self, sources, to, len, stream: large && lined, ahead };
+        let job = Job { double: self, sources, to, len, stream: large && lined };
         // SAFETY: all places were looked up just now, all of them have `len` bytes, the outputs borrowed uniquely;
         // `stream` only where outputs begin at lines. The tier is supported.
         unsafe {
@@ -217,8 +214,6 @@ pub(super) struct Job<'a> {
     to: [Option<*mut u8>; 2],
     len: usize,
     stream: bool,
-    /// Bytes that sources are fetched ahead, or 0.
-    ahead: usize,
 }
 
 impl Job<'_> {
@@ -267,7 +262,6 @@ pub(super) unsafe fn body<R: Register>(job: &Job) {
             Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
             Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
             Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
-            Ring::Cyclic(17) => blocks::<R, Cyclic, 16, 17>(job),
             Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
         }
     }
@@ -306,7 +300,6 @@ unsafe fn rest(job: &Job) {
                 Ring::Cyclic(7) => strip::<Byte, Cyclic, 6, 7>(job, offset, packet),
                 Ring::Cyclic(11) => strip::<Byte, Cyclic, 10, 11>(job, offset, packet),
                 Ring::Cyclic(13) => strip::<Byte, Cyclic, 12, 13>(job, offset, packet),
-                Ring::Cyclic(17) => strip::<Byte, Cyclic, 16, 17>(job, offset, packet),
                 Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
             }
         }
@@ -323,7 +316,7 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
     start: usize,
     stride: usize,
 ) {
-    // SAFETY: the caller's promise; `Double::run` has looked every source up. A prefetch faults at no address.
+    // SAFETY: the caller's promise; `Double::run` has looked every source up.
     unsafe {
         let source = |place: usize| job.sources.get_unchecked(place).as_ptr().add(start);
         let read = |from: *const u8, row: usize| R::load(from.add(row * stride));
@@ -344,13 +337,6 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
         }
         for column in &job.double.columns {
             let from = source(column.source);
-            #[cfg(target_arch = "x86_64")]
-            if job.ahead > 0 {
-                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                for row in 0..N {
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(row * stride + job.ahead).cast());
-                }
-            }
             // Multiplying nothing before the first column costs nothing worth a branch.
             for _ in column.weight + 1..last {
                 weighted = X::times_x(weighted);
@@ -502,7 +488,7 @@ unsafe fn chain<R: Register>(links: &[Link], sum: &Kept, diagonals: &Kept, out: 
 
 /// Registers that are looked up by a number only known at run time.
 #[repr(align(64))]
-struct Kept([u8; PACKETS_MAX * 64]);
+struct Kept(core::mem::MaybeUninit<[u8; PACKETS_MAX * 64]>);
 
 impl Kept {
     /// # Safety
@@ -510,10 +496,10 @@ impl Kept {
     #[inline(always)]
     unsafe fn new<R: Register, const T: usize>(registers: &[R; T]) -> Self {
         assert!(T <= PACKETS_MAX, "packets of a ring");
-        let mut kept = Self([0; PACKETS_MAX * 64]);
+        let mut kept = Self(core::mem::MaybeUninit::uninit());
         for (at, register) in registers.iter().enumerate() {
             // SAFETY: there is room for so many registers.
-            unsafe { register.store(kept.0.as_mut_ptr().add(at * R::BYTES)) };
+            unsafe { register.store(kept.0.as_mut_ptr().cast::<u8>().add(at * R::BYTES)) };
         }
         kept
     }
@@ -523,7 +509,7 @@ impl Kept {
     #[inline(always)]
     unsafe fn get<R: Register>(&self, at: usize) -> R {
         // SAFETY: the caller's promise.
-        unsafe { R::load(self.0.as_ptr().add(at * R::BYTES)) }
+        unsafe { R::load(self.0.as_ptr().cast::<u8>().add(at * R::BYTES)) }
     }
 }
 

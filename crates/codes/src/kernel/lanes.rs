@@ -18,6 +18,9 @@ use super::register::Register;
 pub(super) trait Lanes: Register {
     /// A constant, ready to multiply by.
     type Factor: Copy;
+    /// Whether sources are taken two at a time and ones are not multiplied by: worth its many copies of the loops only
+    /// where multiplication is as fast as that.
+    const PAIRS: bool;
     /// A register, ready to be multiplied by several constants.
     type Split: Copy;
     /// The constant at a place in a list of them, given as they are and as affine maps.
@@ -71,6 +74,7 @@ macro_rules! affine {
             common!($register, $zero, $load, $store, $stream, $xor);
         }
         impl Lanes for $name {
+            const PAIRS: bool = Self::REGISTERS > 16;
             type Factor = $register;
             type Split = Self;
             #[inline(always)]
@@ -101,6 +105,7 @@ macro_rules! shuffle {
             common!($register, $zero, $load, $store, $stream, $xor);
         }
         impl Lanes for $name {
+            const PAIRS: bool = false;
             type Factor = [$register; 2];
             type Split = [$register; 2];
             #[inline(always)]

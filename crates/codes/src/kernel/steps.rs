@@ -337,7 +337,7 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize>(
         }
         let all = job.sources.len();
         match job.row {
-            Row::Plain(ones) | Row::Complement(ones) if first == 0 => {
+            Row::Plain(ones) | Row::Complement(ones) if L::PAIRS && first == 0 => {
                 columns::<L, M, U, PLAIN>(job, first, 0..ones, offset, &mut sums);
                 columns::<L, M, U, NOTHING>(job, first, ones..all, offset, &mut sums);
                 if let (Row::Complement(_), [complement, others @ ..]) = (job.row, &mut sums[..]) {
@@ -391,7 +391,7 @@ unsafe fn columns<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
             let from = job.sources.get_unchecked(index).as_ptr().add(offset);
             core::array::from_fn(|place| L::load(from.add(place * L::BYTES)))
         };
-        if L::REGISTERS > 16 {
+        if L::PAIRS {
             while index + 2 <= range.end {
                 let [a, b] = [source(index), source(index + 1)];
                 let [split_a, split_b] = [a.map(|a| a.split()), b.map(|b| b.split())];
