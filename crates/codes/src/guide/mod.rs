@@ -78,7 +78,8 @@
 //! the first of each are ones; so n is at most 255.
 //!
 //! *Cauchy* is Reed-Solomon with coefficients chosen for few ones, run over GF(2). Every chunk is eight packets; a coefficient a becomes the 8 x 8 matrix of bits whose
-//! column b is a x<sup>b</sup>, and every one in it a packet to add. Here with three bits a coefficient instead of eight:
+//! column b is a x<sup>b</sup>, and every one in it a packet to add. With m = 2 the second row is powers of x, and both
+//! parities come of one pass, two additions a word whatever k is. Here with three bits a coefficient instead of eight:
 //!
 //! ```text
 //!             chunk 0     chunk 1     chunk 2

@@ -28,7 +28,10 @@ impl PartialEq for DeltaRanges {
 impl Eq for DeltaRanges {}
 
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a small write allocates nothing")]
 enum Ranges {
+    /// What Reed-Solomon and a sum of rows need.
+    One(Range<usize>),
     /// The first so many, without an allocation: what a small write makes of a code with packets of one line.
     Few([Range<usize>; FEW], usize),
     Many(Vec<Range<usize>>),
@@ -91,10 +94,7 @@ impl Union {
 impl DeltaRanges {
     /// One range, or none where it is empty.
     pub(super) fn one(range: Range<usize>) -> Self {
-        let mut few = [NONE; FEW];
-        let count = usize::from(!range.is_empty());
-        few[0] = range;
-        Self(Ranges::Few(few, count))
+        Self(if range.is_empty() { Ranges::Many(Vec::new()) } else { Ranges::One(range) })
     }
 
     /// Ranges that came from elsewhere.
@@ -139,6 +139,7 @@ impl DeltaRanges {
     /// The ranges, ascending.
     pub fn as_slice(&self) -> &[Range<usize>] {
         match &self.0 {
+            Ranges::One(range) => std::slice::from_ref(range),
             Ranges::Few(ranges, count) => &ranges[..*count],
             Ranges::Many(ranges) => ranges,
         }

@@ -7,8 +7,10 @@
 //! | [`Kind::Cauchy`] | k + m <= 255 | XOR of packets, 8 a chunk | a multiple of 8 |
 //! | [`Kind::Rdp`] | m = 2, k <= 253 | XOR of packets, p - 1 a chunk | a multiple of p - 1, p the prime above k |
 //!
-//! Reed-Solomon is the one to take where the processor multiplies bytes (GFNI, shuffles); the others do as well on
-//! any. RDP does the fewest XORs there can be, but a small write changes more of its diagonal parity.
+//! Reed-Solomon is the one to take where the processor multiplies bytes (GFNI, shuffles) and for m above 2. With m = 2
+//! Cauchy (any k) and RDP (k up to 12) run as one pass of two XORs a word, on any processor; measured on Zen 4 from a
+//! second-level cache, GB/s of data (Reed-Solomon beside it): Cauchy 4 + 2: 74 (71), 10 + 2: 87 (79), 16 + 2: 88 (60); RDP
+//! 4 + 2: 73 (72), 10 + 2: 65 (90). A small write changes more of RDP's diagonal parity.
 //!
 //! ```
 //! use steadfast_codes::mds::{Code, Kind};
@@ -561,7 +563,8 @@ impl Reconstruction {
     }
 
     /// Computes the wanted chunks. Both lists are in the order of the plan's; slices of available chunks that are not
-    /// [`used`](Self::used) may be empty. Reed-Solomon allocates nothing, codes of packets lists of them and scratch.
+    /// [`used`](Self::used) may be empty. Allocates nothing, but for
+    /// Cauchy with m above 2 and RDP with k above 12: lists of packets and scratch.
     ///
     /// # Errors
     /// Wrong counts or lengths.
