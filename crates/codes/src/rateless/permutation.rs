@@ -43,8 +43,8 @@ impl Walk {
         Self { permutation: (0..len as u16).collect(), position: len }
     }
 
-    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`: the next of the permutation, but those
-    /// in `avoid` (offset included) only where nothing else is left of it.
+    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`: the next of the permutation, but those in
+    /// `avoid` (offset included) only where nothing else is left of it.
     pub(crate) fn take(
         &mut self,
         count: usize,
@@ -63,13 +63,15 @@ impl Walk {
             }
             // Where the row holds items of the permutation before, take the next that is not among them. Those
             // passed over keep their turn.
-            let fresh = |item: u16| !row[start..crossed].contains(&(item + offset));
-            let next = (self.position..self.permutation.len())
-                .find(|place| {
-                    let item = self.permutation[*place];
-                    fresh(item) && !avoid.contains(&(item + offset))
+            let earlier = &row[start..crossed];
+            let first = |avoid: &[u16]| {
+                (self.position..self.permutation.len()).find(|place| {
+                    let item = self.permutation[*place] + offset;
+                    !earlier.contains(&item) && !avoid.contains(&item)
                 })
-                .or_else(|| (self.position..self.permutation.len()).find(|p| fresh(self.permutation[*p])))
+            };
+            let next = first(avoid)
+                .or_else(|| first(&[]))
                 .expect("a row has at most as many items as there are, so one is free");
             self.permutation.swap(self.position, next);
             row.push(self.permutation[self.position] + offset);

@@ -32,15 +32,15 @@ pub(crate) enum Drawing {
 pub(crate) enum Repair {
     /// 2 originals and 1 or 2 parity columns (.6, .4).
     A,
-    /// 2 or 3 originals (1/2, 1/2) and 3, 4 or 5 parity columns in the first K/2 rows, 2, 3 or 4 up to row K, then 1.
+    /// 2 or 3 originals (1/2, 1/2) and 3 or 4 parity columns in the first K rows, then 1.
     ///
     /// findings §1 has 1, 2 or 3 (.4, .4, .2) for all rows, at the same cost of an update at N = 4 K. An original is
     /// found once a row that holds it is there, and rows are stored and read in order: those that are stored at any
-    /// redundancy and arrive first had best hold the most. Odd and even numbers are mixed: rows that hold an even
-    /// number of one class's columns do not see a change of all of them, and so never reach full rank. The numbers
-    /// follow a fixed pattern, so that no column is drawn more than 22 times up to row 3 K and no update touches more
-    /// than 75 of N = 4 K blocks. Below [`CLASSES_FROM`] each has one column more: on 64 unequal disks K = 128 then
-    /// needs 0.44 instead of 0.50 %, and an update touches up to 87 blocks.
+    /// redundancy and arrive first had best hold the most. The numbers follow a fixed pattern, so that no column is
+    /// drawn more than 22 times up to row 3 K and no update touches more than 75 of N = 4 K blocks; odd and even
+    /// ones are mixed, since rows that hold an even number of one class's columns do not see a change of all of
+    /// them. Below [`CLASSES_FROM`] each has one column more: on 64 unequal disks K = 128 then needs 0.44 instead of
+    /// 0.50 %, and an update touches up to 87 blocks.
     B,
     /// 2 or 3 originals (1/2, 1/2) and 1 parity column (.2) or 2 to 12, drawn with weights 1/(d (d - 1)).
     C,
@@ -59,8 +59,7 @@ impl Repair {
         let small = usize::from(k < CLASSES_FROM);
         match self {
             Repair::A => [1, 1, 1, 2, 2][below(generator, 5) as usize],
-            Repair::B if number < k / 2 => [3, 4, 5][number as usize % 3] + small,
-            Repair::B if number < k => [2, 3, 4, 2, 3][number as usize % 5] + small,
+            Repair::B if number < k => [3, 4, 3, 4, 3, 4, 3][number as usize % 7] + small,
             Repair::B => 1,
             Repair::C if below(generator, 5) == 0 => 1,
             Repair::C => {
@@ -153,9 +152,9 @@ impl Rows {
     ///
     /// What one disk holds, and an unequal one sends all or nearly nothing of, are rows that follow one another or
     /// lie a fixed stride apart. They had best hold as many originals as they can: so they are of one class, whose
-    /// columns have no original in common, and [`Rows::avoided`] keeps a column from coming twice. Every K/2 rows
-    /// the classes change places: with a disk's rows all of one class, the few fast disks of a draw brought many
-    /// rows of one class and hardly any of another, and 0.4 % of the draws needed more than 5 %.
+    /// columns have no original in common, and [`Rows::avoid`] keeps a column from coming twice. Every K/2 rows the
+    /// classes change places: with a disk's rows all of one class, the few fast disks of a draw bring many rows of
+    /// one class and hardly any of another, and 0.4 % of the draws needed more than 5 %.
     fn class_of(&self, number: u32) -> usize {
         let (classes, round) = (self.classes.len() as u32, self.round());
         ((number % round * classes / round + number / self.stage()) % classes) as usize
@@ -166,32 +165,40 @@ impl Rows {
         (self.originals / 2).max(1)
     }
 
-    /// Rows that use every column once when they have four each, as the first K/2 of B on average: K/16, which is
-    /// also the stride at which 64 disks hold 1024 originals dealt one by one.
+    /// Rows that use every column once when they have four each: K/16, which is also the stride at which 64 disks
+    /// hold 1024 originals dealt one by one.
     fn round(&self) -> u32 {
         let columns = self.classes.last().map_or(0, |class| class.end);
-        (columns as u32 / 4).max(1)
+        (columns as u32 / 4).max(4)
     }
 
-    /// Columns of the rows one round, two rounds … before row `number`, as far as the classes lay as they do here.
+    /// Columns that row `number` had better not take, since a row that is likely on the same disk has them.
     /// `columns` and `ends` are those of the piece being made.
-    fn avoided(&self, number: u32, columns: &[u16], ends: &[u32], avoid: &mut Vec<u16>) {
+    fn avoid(&self, number: u32, columns: &[u16], ends: &[u32], avoid: &mut Vec<u16>) {
         avoid.clear();
-        if self.classes.len() == 1 {
+        let (k, piece, place) = (self.originals, number / self.piece_rows, number % self.piece_rows);
+        // Later epochs are for writers that mint without end: their few rows are as they come.
+        if self.classes.len() == 1 || piece as usize >= self.first.len() {
             return;
         }
-        let (round, piece, place) = (self.round(), number / self.piece_rows, number % self.piece_rows);
-        for back in (1..=number % self.stage() / round).map(|rounds| rounds * round) {
-            let mut add = |row: &[u16]| avoid.extend(row.iter().filter(|c| u32::from(**c) >= self.originals));
-            if let Some(place) = place.checked_sub(back) {
-                add(row_at(columns, ends, place as usize));
-            } else if (piece as usize) < self.first.len() {
-                let before = self.first[((number - back) / self.piece_rows) as usize].get();
-                let before = before.expect("pieces of the first epoch are made in order");
-                add(before.row(((number - back) % self.piece_rows) as usize));
-            } else {
-                break; // A later epoch is one piece.
-            }
+        let mut add = |before: u32| {
+            let row = match place.checked_sub(number - before) {
+                Some(place) => row_at(columns, ends, place as usize),
+                None => {
+                    let piece = self.first[(before / self.piece_rows) as usize].get();
+                    let piece = piece.expect("pieces of the first epoch are made in order");
+                    piece.row((before % self.piece_rows) as usize)
+                }
+            };
+            avoid.extend(row.iter().filter(|column| u32::from(**column) >= k));
+        };
+        // The classes lie as they do here since this stage began, and did in the stage as many before as there are
+        // classes.
+        let (round, stage) = (self.round(), self.stage());
+        let start = number / stage * stage;
+        let ago = start.checked_sub(stage * self.classes.len() as u32);
+        for (start, end) in ago.map(|ago| (ago, ago + stage)).into_iter().chain([(start, number)]) {
+            (start + (number - start) % round..end).step_by(round as usize).for_each(&mut add);
         }
     }
 
@@ -211,7 +218,7 @@ impl Rows {
                     let parities = repair.parities(number, self.originals, &mut state.generator);
                     state.originals.take(originals, 0, &[], &mut state.generator, &mut columns);
                     let class = self.class_of(number);
-                    self.avoided(number, &columns, &ends, &mut avoid);
+                    self.avoid(number, &columns, &ends, &mut avoid);
                     let offset = (self.originals as usize + self.classes[class].start) as u16;
                     state.parities[class].take(parities, offset, &avoid, &mut state.generator, &mut columns);
                 }
