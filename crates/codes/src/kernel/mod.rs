@@ -129,6 +129,8 @@ macro_rules! tiered {
 pub(crate) use tiered;
 
 #[cfg(test)]
+mod double_tests;
+#[cfg(test)]
 mod matrix_tests;
 #[cfg(test)]
 mod tests;

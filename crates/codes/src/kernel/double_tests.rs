@@ -1,0 +1,257 @@
+//! Two parities at every tier, against twins that follow the codes' definitions bit by bit.
+
+use super::Tier;
+use super::double::{Column, Combination, Double, Finish, Ring};
+use super::tests::{bytes, naive_mul};
+use crate::mds::{Code, Kind};
+
+/// Around every output, to be found unchanged.
+const GUARD: usize = 64;
+/// Bytes of a packet of a whole block: part of what the codes are.
+const PACKET: usize = 64;
+
+/// Code, data chunks; every prime with a kernel, with and without columns of imagined zeros.
+const SHAPES: [(Kind, usize); 11] = [
+    (Kind::Cauchy, 1),
+    (Kind::Cauchy, 3),
+    (Kind::Cauchy, 10),
+    (Kind::Rdp, 1),
+    (Kind::Rdp, 2),
+    (Kind::Rdp, 3),
+    (Kind::Rdp, 4),
+    (Kind::Rdp, 6),
+    (Kind::Rdp, 8),
+    (Kind::Rdp, 10),
+    (Kind::Rdp, 12),
+];
+
+/// A slice that begins so many bytes after a line of the caches.
+struct Placed {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Placed {
+    fn new(content: &[u8], shift: usize) -> Self {
+        let mut memory = vec![0x6b; content.len() + 2 * 64 + 2 * GUARD];
+        let start = memory.as_ptr().align_offset(64) + GUARD + shift % 64;
+        memory[start..start + content.len()].copy_from_slice(content);
+        Self { memory, start, len: content.len() }
+    }
+
+    fn empty(len: usize, shift: usize) -> Self {
+        Self::new(&vec![0xa5; len], shift)
+    }
+
+    fn view(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    fn view_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+
+    fn holds(&self, content: &[u8]) -> bool {
+        let outside = self.memory[..self.start].iter().chain(&self.memory[self.start + self.len..]);
+        self.view() == content && outside.copied().all(|byte| byte == 0x6b)
+    }
+}
+
+fn prime(k: usize) -> usize {
+    *[3, 5, 7, 11, 13].iter().find(|prime| **prime > k).expect("a prime with a kernel")
+}
+
+fn packets(kind: Kind, k: usize) -> usize {
+    if kind == Kind::Cauchy { 8 } else { prime(k) - 1 }
+}
+
+/// x to this power, in GF(2^8).
+fn power(exponent: usize) -> u8 {
+    (0..exponent).fold(1, |product, _| naive_mul(product, 2))
+}
+
+/// Calls `each` with the place of every packet's byte of an offset: blocks of whole packets, then one of shorter ones.
+fn offsets(len: usize, count: usize, mut each: impl FnMut(&dyn Fn(usize) -> usize)) {
+    let mut start = 0;
+    while start < len {
+        let packet = PACKET.min((len - start) / count);
+        (start..start + packet).for_each(|offset| each(&|row| offset + row * packet));
+        start += packet * count;
+    }
+}
+
+/// What data `columns` (number, bytes) add to P and Q.
+fn naive(kind: Kind, k: usize, columns: &[(usize, &[u8])]) -> [Vec<u8>; 2] {
+    let len = columns[0].1.len();
+    let count = packets(kind, k);
+    let [mut p, mut q] = [vec![0; len], vec![0; len]];
+    let tables: Vec<[u8; 256]> = columns
+        .iter()
+        .map(|(column, _)| std::array::from_fn(|byte| naive_mul(power(*column), byte as u8)))
+        .collect();
+    offsets(len, count, |at| {
+        for row in 0..count {
+            p[at(row)] = columns.iter().fold(0, |sum, (_, data)| sum ^ data[at(row)]);
+        }
+        if kind == Kind::Cauchy {
+            // Bit `row` of an element lies in packet `row`.
+            for bit in 0..8 {
+                let element =
+                    |data: &[u8]| (0..8).fold(0, |sum, row| sum | (data[at(row)] >> bit & 1) << row);
+                let sum =
+                    columns.iter().zip(&tables).fold(0, |sum, ((_, d), t)| sum ^ t[usize::from(element(d))]);
+                (0..8).for_each(|row| q[at(row)] |= (sum >> row & 1) << bit);
+            }
+        } else {
+            let prime = count + 1;
+            for diagonal in 0..count {
+                let mut packet = 0;
+                for (column, data) in columns.iter().copied().chain([(prime - 1, &*p)]) {
+                    let row = (diagonal + prime - column) % prime;
+                    packet ^= if row < count { data[at(row)] } else { 0 };
+                }
+                q[at(diagonal)] = packet;
+            }
+        }
+    });
+    [p, q]
+}
+
+/// All chunks of random data, parity by the naive twin.
+fn chunks(kind: Kind, k: usize, len: usize) -> Vec<Vec<u8>> {
+    let mut chunks: Vec<Vec<u8>> = (0..k as u64).map(|seed| bytes(seed + len as u64, len)).collect();
+    let columns: Vec<(usize, &[u8])> = chunks.iter().map(Vec::as_slice).enumerate().collect();
+    let parity = naive(kind, k, &columns);
+    chunks.extend(parity);
+    chunks
+}
+
+/// `wanted` from all but `lost`, chunk n placed `shifts(n)` bytes after a line.
+fn check(
+    tier: Tier,
+    code: &Code,
+    chunks: &[Vec<u8>],
+    [lost, wanted]: [&[usize]; 2],
+    shifts: &dyn Fn(usize) -> usize,
+) {
+    let kept: Vec<usize> = (0..chunks.len()).filter(|chunk| !lost.contains(chunk)).collect();
+    let sources: Vec<Placed> =
+        kept.iter().map(|chunk| Placed::new(&chunks[*chunk], shifts(*chunk))).collect();
+    let sources: Vec<&[u8]> = sources.iter().map(Placed::view).collect();
+    let mut outputs: Vec<Placed> =
+        wanted.iter().map(|chunk| Placed::empty(chunks[0].len(), shifts(*chunk))).collect();
+    let mut views: Vec<&mut [u8]> = outputs.iter_mut().map(Placed::view_mut).collect();
+    if *wanted == [code.k(), code.k() + 1] {
+        code.encode_at(tier, &sources, &mut views).expect("as many as there are");
+    } else {
+        let plan = code.plan(&kept, wanted).expect("enough chunks");
+        plan.run_at(tier, &sources, &mut views).expect("as many as planned");
+    }
+    for (output, chunk) in outputs.iter().zip(wanted) {
+        assert!(
+            output.holds(&chunks[*chunk]),
+            "{tier:?}, {:?} {} + 2, {} bytes, chunk {chunk} without {lost:?}",
+            code.kind(),
+            code.k(),
+            chunks[0].len()
+        );
+    }
+}
+
+/// The update of data chunk `data` by hand.
+fn update(kind: Kind, k: usize, data: usize) -> Double {
+    let columns = [0, 1].map(|source| Column { source, weight: source }).to_vec();
+    if kind == Kind::Cauchy {
+        let combination = Combination { output: 0, a: power(data), b: 0 };
+        Double::new(Ring::Field, columns, [None, None], Finish::Combine([Some(combination), None]))
+    } else {
+        let finish = Finish::Update { column: data, weighted: 0 };
+        Double::new(Ring::Cyclic(prime(k)), columns, [None, None], finish)
+    }
+}
+
+fn check_update(tier: Tier, (kind, k): (Kind, usize), data: usize, len: usize, shift: usize) {
+    let [old, new] = [1, 2].map(|seed| bytes(seed, len));
+    let change: Vec<u8> = old.iter().zip(&new).map(|(old, new)| old ^ new).collect();
+    let [_, expected] = naive(kind, k, &[(data, &change)]);
+    let [old, new] = [(old, shift), (new, shift * 5)].map(|(content, shift)| Placed::new(&content, shift));
+    let mut out = Placed::empty(len, shift * 3 + 1);
+    update(kind, k, data).run(tier, &[old.view(), new.view()], &mut [out.view_mut()]);
+    assert!(out.holds(&expected), "{tier:?}, {kind:?} {k} + 2, {len} bytes at {shift}, update of {data}");
+}
+
+#[test]
+fn every_tier_makes_two_parities_of_every_length_like_the_naive_twin() {
+    for (kind, k) in SHAPES {
+        let code = Code::new(kind, k, 2).expect("a code");
+        let count = packets(kind, k);
+        // Every length of the last block's packets, after no, one and two whole blocks.
+        for packet in (0..=2 * PACKET).chain([3 * PACKET - 1, 3 * PACKET]) {
+            let chunks = chunks(kind, k, count * packet);
+            for (place, &tier) in Tier::available().iter().enumerate() {
+                let shifts = |chunk| packet * 7 + chunk * 3;
+                check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
+                let lost = [packet % k, k + packet % 2];
+                check(tier, &code, &chunks, [&lost; 2], &shifts);
+                check_update(tier, (kind, k), (packet + place) % k, count * packet, packet);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_tier_makes_two_parities_at_every_alignment() {
+    for (kind, k) in [(Kind::Cauchy, 2), (Kind::Rdp, 4)] {
+        let code = Code::new(kind, k, 2).expect("a code");
+        let chunks = chunks(kind, k, packets(kind, k) * (PACKET + 21));
+        for sources in 0..64 {
+            for outputs in 0..64 {
+                // The tiers take turns: each has every place of sources and every place of outputs.
+                let tier = Tier::available()[(sources + outputs) % Tier::available().len()];
+                let shifts = |chunk| if chunk < k { sources } else { outputs };
+                check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
+            }
+            Tier::available().iter().for_each(|tier| check_update(*tier, (kind, k), 1, 8 * 91 * 4, sources));
+        }
+    }
+}
+
+#[test]
+fn every_tier_finds_any_two_chunks_like_the_naive_twin() {
+    for (kind, k) in SHAPES {
+        let code = Code::new(kind, k, 2).expect("a code");
+        let chunks = chunks(kind, k, packets(kind, k) * (PACKET + 5));
+        for (x, y) in (0..k + 2).flat_map(|y| (0..y).map(move |x| (x, y))) {
+            for &tier in Tier::available() {
+                for wanted in [&[x, y][..], &[y, x], &[x], &[y]] {
+                    check(tier, &code, &chunks, [&[x, y], wanted], &|chunk| chunk * 11);
+                }
+                check(tier, &code, &chunks, [&[x], &[x]], &|chunk| chunk);
+            }
+        }
+        for data in 0..k {
+            Tier::available()
+                .iter()
+                .for_each(|tier| check_update(*tier, (kind, k), data, chunks[0].len(), data));
+        }
+    }
+}
+
+#[test]
+fn every_tier_writes_two_parities_past_the_caches_like_the_naive_twin() {
+    for (kind, k) in [(Kind::Cauchy, 3), (Kind::Rdp, 6)] {
+        let code = Code::new(kind, k, 2).expect("a code");
+        let count = packets(kind, k);
+        // Over 2 MiB in all, and a shorter block at the end.
+        let chunks = chunks(kind, k, ((2 << 20) / (k + 2) / count + PACKET) * count);
+        for &tier in Tier::available() {
+            // Outputs at lines, which alone go past the caches, and one or both beside them.
+            for [p, q] in [[0, 0], [0, 16], [32, 32]] {
+                let shifts = |chunk: usize| [p, q].get(chunk.wrapping_sub(k)).copied().unwrap_or(chunk);
+                check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
+            }
+            check(tier, &code, &chunks, [&[0, k - 1]; 2], &|_| 0);
+        }
+    }
+}
