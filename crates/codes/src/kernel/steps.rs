@@ -194,7 +194,7 @@ by_tier! {
     /// As for [`packets::block_body`]; the tier is supported.
     pub(super) unsafe fn packets_at = packet_block(
         program: &Packets,
-        slots: &[*mut u8],
+        chunks: &packets::Chunks,
         len: usize,
         stream: bool,
     )
@@ -231,9 +231,9 @@ pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
 /// # Safety
 /// As for [`packets::block_body`].
 #[inline(always)]
-unsafe fn packet_block<L: Lanes>(program: &Packets, slots: &[*mut u8], len: usize, stream: bool) {
+unsafe fn packet_block<L: Lanes>(program: &Packets, chunks: &packets::Chunks, len: usize, stream: bool) {
     // SAFETY: the caller's promise.
-    unsafe { packets::block_body::<L>(program, slots, len, stream) }
+    unsafe { packets::block_body::<L>(program, chunks, len, stream) }
 }
 
 /// # Safety

@@ -40,14 +40,16 @@ pub(super) fn generator(k: usize, m: usize) -> Result<Matrix, MdsError> {
     if m <= 2 {
         return Ok(Matrix::new(m, k, |parity, data| if parity == 0 { 1 } else { power(data) }));
     }
-    let weights: [u32; 256] = std::array::from_fn(|element| ones(element as u8));
-    let tries = (0..TRIES).map(|seed| attempt(k, m, seed, &weights));
+    // What a scale leaves of each element: tens of millions are looked up for a large code.
+    let scaled: Vec<[u8; 256]> =
+        (0..=255).map(|by| std::array::from_fn(|element| ones(mul(by, element as u8)) as u8)).collect();
+    let tries = (0..TRIES).map(|seed| attempt(k, m, seed, &scaled));
     let (_, rows) = tries.min_by_key(|(weight, _)| *weight).expect("there is at least one try");
     Ok(Matrix::new(m, k, |parity, data| rows[parity][data]))
 }
 
-/// Rows from one set of points x, and their ones.
-fn attempt(k: usize, m: usize, seed: u64, weights: &[u32; 256]) -> (u32, Vec<Vec<u8>>) {
+/// Rows from one set of points x, and their ones; `scaled[by][element]` is the ones of their product.
+fn attempt(k: usize, m: usize, seed: u64, scaled: &[[u8; 256]]) -> (u32, Vec<Vec<u8>>) {
     // The first try takes 0..m; the others shuffle by a multiplicative generator.
     let mut points: Vec<u8> = (0..=255).collect();
     let mut state = seed;
@@ -62,21 +64,26 @@ fn attempt(k: usize, m: usize, seed: u64, weights: &[u32; 256]) -> (u32, Vec<Vec
     // Columns for the scales, scales for the columns; settles in a round or two.
     for _ in 0..2 {
         let mut all = rest.to_vec();
-        all.sort_by_key(|y| {
-            let column = scales.iter().enumerate().map(|(row, scale)| mul(*scale, entry(*y, row)));
-            (column.map(|element| weights[element as usize]).sum::<u32>(), *y)
+        all.sort_by_cached_key(|y| {
+            let column = scales.iter().enumerate();
+            let weight =
+                column.map(|(row, scale)| u32::from(scaled[*scale as usize][entry(*y, row) as usize]));
+            (weight.sum::<u32>(), *y)
         });
         all.truncate(k);
         chosen = all;
         for (row, scale) in scales.iter_mut().enumerate() {
-            let weight =
-                |by: u8| -> u32 { chosen.iter().map(|y| weights[mul(by, entry(*y, row)) as usize]).sum() };
+            let entries: Vec<u8> = chosen.iter().map(|y| entry(*y, row)).collect();
+            let weight = |by: u8| -> u32 {
+                let scaled = &scaled[by as usize];
+                entries.iter().map(|element| u32::from(scaled[*element as usize])).sum()
+            };
             *scale = (1..=255).min_by_key(|by| weight(*by)).expect("there are elements");
         }
     }
     let row = |row: usize| chosen.iter().map(|y| mul(scales[row], entry(*y, row))).collect();
     let rows: Vec<Vec<u8>> = (0..m).map(row).collect();
-    (rows.iter().flatten().map(|element| weights[*element as usize]).sum(), rows)
+    (rows.iter().flatten().map(|element| u32::from(scaled[1][*element as usize])).sum(), rows)
 }
 
 /// The sums of a product with this matrix, from the sources at `used` in the caller's list.

@@ -176,15 +176,26 @@ pub fn apply(ranges: &DeltaRanges, delta: &[u8], parity: &mut [u8]) -> Result<()
 /// # Errors
 /// A delta not as long as its ranges.
 pub fn fold(deltas: &[(&DeltaRanges, &[u8])]) -> Result<(DeltaRanges, Vec<u8>), MdsError> {
+    let mut bytes = Vec::new();
+    Ok((fold_into(deltas, &mut bytes)?, bytes))
+}
+
+/// [`fold`] into a buffer of the caller's, whatever it held before. Allocates nothing where that has room for the bytes
+/// and there are no more than 17 ranges.
+///
+/// # Errors
+/// A delta not as long as its ranges; the buffer is unchanged then.
+pub fn fold_into(deltas: &[(&DeltaRanges, &[u8])], bytes: &mut Vec<u8>) -> Result<DeltaRanges, MdsError> {
+    let mut union = Union::default();
     for (ranges, delta) in deltas {
         if delta.len() != ranges.total() {
             return Err(MdsError::Length { given: delta.len(), expected: ranges.total() });
         }
+        ranges.as_slice().iter().cloned().for_each(|range| union.add(range));
     }
-    let merged = DeltaRanges::merged(
-        deltas.iter().flat_map(|(ranges, _)| ranges.as_slice().iter().cloned()).collect(),
-    );
-    let mut bytes = vec![0; merged.total()];
+    let merged = union.into_ranges();
+    bytes.clear();
+    bytes.resize(merged.total(), 0);
     for (ranges, delta) in deltas {
         let mut rest = *delta;
         for range in ranges.as_slice() {
@@ -194,5 +205,5 @@ pub fn fold(deltas: &[(&DeltaRanges, &[u8])]) -> Result<(DeltaRanges, Vec<u8>), 
             rest = after;
         }
     }
-    Ok((merged, bytes))
+    Ok(merged)
 }

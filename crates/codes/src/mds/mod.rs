@@ -38,7 +38,7 @@ mod reed_solomon;
 
 use std::ops::Range;
 
-pub use delta::{DeltaRanges, apply, fold};
+pub use delta::{DeltaRanges, apply, fold, fold_into};
 pub use error::MdsError;
 
 use crate::kernel::Tier;
@@ -51,8 +51,10 @@ use packets::{Layout, Program, Sum, Unit};
 
 /// Chunks of a code at most: numbers are field elements, and one is kept free.
 pub const CHUNKS_MAX: usize = 255;
-/// Bytes of each parity chunk formed and compared at once by [`Code::verify`].
-const VERIFY_PIECE: usize = 16 * 1024;
+/// Bytes of all parity chunks formed and compared at once by [`Code::verify`]: they stay in the first-level cache.
+const VERIFY_LEN: usize = 16 * 1024;
+/// The same where a block of each has no room there: Cauchy's m is 254 at most, a block then 8 packets of a line.
+const VERIFY_LEN_MAX: usize = 128 * 1024;
 
 /// The codes there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +180,7 @@ impl Code {
     }
 
     /// The parity chunks of `data`: k slices in, m slices of the same length out, which are not read.
+    /// Allocates nothing.
     ///
     /// # Errors
     /// Wrong counts or lengths.
@@ -205,7 +208,7 @@ impl Code {
         Ok(())
     }
 
-    /// Whether `parity` is what [`Code::encode`] would make of `data`.
+    /// Whether `parity` is what [`Code::encode`] would make of `data`. Allocates nothing.
     ///
     /// # Errors
     /// Wrong counts or lengths.
@@ -214,16 +217,30 @@ impl Code {
         count(parity.len(), self.m)?;
         let length = data[0].len();
         self.lengths(length, data.iter().chain(parity).map(|chunk| chunk.len()))?;
-        // Packets of one chunk lie far apart, so that those codes are compared whole.
-        let piece =
-            if self.kind == Kind::ReedSolomon { VERIFY_PIECE.min(length).max(1) } else { length.max(1) };
-        let mut formed = vec![0; self.m * piece];
+        if self.m * self.layout.block() <= VERIFY_LEN {
+            self.verify_by::<VERIFY_LEN>(data, parity)
+        } else {
+            self.verify_by::<VERIFY_LEN_MAX>(data, parity)
+        }
+    }
+
+    /// The same, `LEN` bytes of all parity chunks at once; at least a block of each has room there.
+    fn verify_by<const LEN: usize>(&self, data: &[&[u8]], parity: &[&[u8]]) -> Result<bool, MdsError> {
+        let length = data[0].len();
+        let unit = self.layout.block().max(64);
+        let piece = (LEN / self.m / unit * unit).max(self.layout.block());
+        let mut formed = [0; LEN];
+        let mut sources: [&[u8]; CHUNKS_MAX] = [&[]; CHUNKS_MAX];
         for start in (0..length).step_by(piece) {
             let range = start..length.min(start + piece);
-            let sources: Vec<&[u8]> = data.iter().map(|chunk| &chunk[range.clone()]).collect();
-            let mut outputs: Vec<&mut [u8]> =
-                formed.chunks_exact_mut(piece).map(|chunk| &mut chunk[..range.len()]).collect();
-            self.encode(&sources, &mut outputs)?;
+            for (source, chunk) in sources.iter_mut().zip(data) {
+                *source = &chunk[range.clone()];
+            }
+            let mut outputs: [&mut [u8]; CHUNKS_MAX] = std::array::from_fn(|_| Default::default());
+            for (output, chunk) in outputs.iter_mut().zip(formed.chunks_exact_mut(piece)).take(self.m) {
+                *output = &mut chunk[..range.len()];
+            }
+            self.encode(&sources[..self.k], &mut outputs[..self.m])?;
             if outputs.iter().zip(parity).any(|(formed, parity)| **formed != parity[range.clone()]) {
                 return Ok(false);
             }
@@ -548,7 +565,7 @@ impl Method {
 
     fn packets(layout: Layout, sums: &[Sum]) -> Self {
         let program = Program::new(layout, sums);
-        Self::Packets { used: program.used(), program }
+        Self::Packets { used: program.used().to_vec(), program }
     }
 }
 
@@ -563,8 +580,7 @@ impl Reconstruction {
     }
 
     /// Computes the wanted chunks. Both lists are in the order of the plan's; slices of available chunks that are not
-    /// [`used`](Self::used) may be empty. Allocates nothing, but for
-    /// Cauchy with m above 2 and RDP with k above 12: lists of packets and scratch.
+    /// [`used`](Self::used) may be empty. Allocates nothing.
     ///
     /// # Errors
     /// Wrong counts or lengths.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::kernel::packets::{PacketSum, Packets};
+use crate::kernel::packets::{PacketSum, Packets, Place};
 use crate::kernel::{Tier, double};
 
 /// Bytes of a block of all chunks at most, where packets are not the shortest already: a tenth of a second-level
@@ -101,40 +101,33 @@ impl Program {
             }
         }
         kept.reverse();
-        let inputs: Vec<Unit> =
-            needed.iter().copied().filter(|unit| matches!(unit, Unit::Source(..))).collect();
-        let computed = kept.iter().map(|(unit, _)| *unit);
-        let outputs: Vec<Unit> = computed.clone().filter(|unit| matches!(unit, Unit::Output(..))).collect();
         // What is read again is read from scratch.
-        let again: Vec<Unit> = computed.filter(|unit| needed.contains(unit)).collect();
-        let places: BTreeMap<Unit, u32> = outputs.iter().copied().zip(inputs.len() as u32..).collect();
-        let scratch = again.iter().copied().zip((inputs.len() + outputs.len()) as u32..);
-        let read: BTreeMap<Unit, u32> = inputs.iter().copied().zip(0..).chain(scratch).collect();
+        let again = kept.iter().map(|(unit, _)| *unit).filter(|unit| needed.contains(unit));
+        let scratch: BTreeMap<Unit, Place> =
+            again.enumerate().map(|(packet, unit)| (unit, Place::scratch(packet))).collect();
+        let read = |unit: &Unit| match *unit {
+            Unit::Source(chunk, packet) => Place::source(chunk, packet),
+            _ => scratch[unit],
+        };
         let (mut list, mut sources) = (Vec::new(), Vec::new());
         for (unit, terms) in &kept {
             let start = sources.len() as u32;
-            sources.extend(terms.iter().map(|term| read[term]));
-            let (dst, copy) = match places.get(unit) {
-                Some(output) => (*output, read.get(unit).copied()),
-                None => (read[unit], None),
+            sources.extend(terms.iter().map(read));
+            let (dst, copy) = match *unit {
+                Unit::Output(chunk, packet) => (Place::output(chunk, packet), scratch.get(unit).copied()),
+                _ => (read(unit), None),
             };
             list.push(PacketSum { dst, copy, start, end: sources.len() as u32 });
         }
-        let place = |unit: &Unit| match *unit {
-            Unit::Source(chunk, packet) | Unit::Output(chunk, packet) | Unit::Passing(chunk, packet) => {
-                [chunk, packet]
-            }
-        };
-        let [inputs, outputs] = [inputs, outputs].map(|units| units.iter().map(place).collect());
-        Self { layout, packets: Packets::new(inputs, outputs, again.len(), list, sources) }
+        Self { layout, packets: Packets::new(list, sources) }
     }
 
     /// Chunks of the list of sources that are read, ascending.
-    pub(super) fn used(&self) -> Vec<usize> {
+    pub(super) fn used(&self) -> &[usize] {
         self.packets.used()
     }
 
-    /// Runs over chunks, or whole blocks of them.
+    /// Runs over chunks, or whole blocks of them; allocates nothing.
     pub(super) fn run(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
         self.packets.run(tier, [self.layout.count, self.layout.packet], sources, outputs);
     }

@@ -26,35 +26,69 @@ fn reed_solomon_allocates_nothing_once_it_is_planned() {
     }
 }
 
+/// Every operation with the caller's buffers; Reed-Solomon in pieces, codes with a kernel, and such as run a program.
 #[test]
-fn codes_of_packets_with_a_kernel_allocate_nothing_once_they_are_planned() {
-    for kind in [Kind::Cauchy, Kind::Rdp] {
-        let code = Code::new(kind, 10, 2).unwrap();
-        let plan = code.plan(&Vec::from_iter(2..12), &[0, 1]).unwrap();
-        let len = 64 * code.chunk_multiple() * 3;
-        let data = vec![vec![7u8; len]; 10];
+fn nothing_is_allocated_with_the_callers_buffers() {
+    let shapes = [
+        (Kind::ReedSolomon, 10, 4),
+        (Kind::ReedSolomon, 3, 200),
+        (Kind::Cauchy, 10, 2),
+        (Kind::Cauchy, 6, 3),
+        (Kind::Cauchy, 4, 40),
+        (Kind::Rdp, 10, 2),
+        (Kind::Rdp, 16, 2),
+        (Kind::Rdp, 60, 2),
+    ];
+    for (kind, k, m) in shapes {
+        let code = Code::new(kind, k, m).unwrap();
+        let lost = m.min(2);
+        let kept = Vec::from_iter(lost..k + lost);
+        // The second list names a chunk that is there.
+        let plans = [code.plan(&kept, &[0, 1]).unwrap(), code.plan(&kept, &[0, k]).unwrap()];
+        let len = 64 * code.chunk_multiple() * 3 + 5 * code.chunk_multiple();
+        let data: Vec<Vec<u8>> = (0..k).map(|chunk| vec![chunk as u8 + 7; len]).collect();
         let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-        let mut parity = vec![vec![0u8; len]; 2];
+        let mut parity = vec![vec![0u8; len]; m];
         let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut lost = vec![vec![1u8; len]; 2];
-        let mut lost: Vec<&mut [u8]> = lost.iter_mut().map(Vec::as_mut_slice).collect();
-        let mut delta = vec![0u8; len];
+        let mut out = vec![vec![1u8; len]; 2];
+        let mut out: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+        let (mut delta, mut folded) = (vec![0u8; len], Vec::with_capacity(len));
         // The processor is asked once what it can do.
         code.encode(&data, &mut parity).unwrap();
         let before = allocations();
         code.encode(&data, &mut parity).unwrap();
-        let all = [&data[2..], &[&*parity[0], &*parity[1]]].concat();
-        let gathered = allocations();
-        assert_eq!(gathered - before, 1, "the test's own list");
-        plan.run(&all, &mut lost).unwrap();
-        // Blocks in part at both ends, whole ones between.
-        for range in [0..1500, 3..1400, 100..163] {
-            let (old, new) = (&data[9][range.clone()], &data[8][range.clone()]);
-            let ranges = code.delta_ranges(9, range.clone(), len, 1).unwrap();
-            let out = &mut delta[..ranges.total()];
-            code.delta(9, range.start, len, old, new, 1, out).unwrap();
-            apply(&ranges, out, parity[1]).unwrap();
+        assert_eq!(allocations(), before, "{kind:?} {k} + {m}: encode");
+        let copies: Vec<Vec<u8>> = parity.iter().map(|chunk| chunk.to_vec()).collect();
+        let copies: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
+        let all = [&data[lost..], &copies[..lost]].concat();
+
+        let before = allocations();
+        for plan in &plans {
+            plan.run(&all, &mut out).unwrap();
         }
-        assert_eq!(allocations(), gathered, "{kind:?}");
+        assert_eq!(allocations(), before, "{kind:?} {k} + {m}: reconstruct");
+        assert!(*out[0] == *data[0]);
+        assert!(*out[1] == *all[k - lost], "a copy");
+
+        let before = allocations();
+        assert!(code.verify(&data, &copies).unwrap());
+        assert_eq!(allocations(), before, "{kind:?} {k} + {m}: verify");
+
+        // Blocks in part at both ends, whole ones between.
+        let mut writes = vec![0..64, 3..100, 100..163];
+        if kind != Kind::Rdp || k < 13 {
+            writes.push(3..len - 5);
+        }
+        for range in writes {
+            let before = allocations();
+            let (old, new) = (&data[k - 1][range.clone()], &data[0][range.clone()]);
+            let ranges = code.delta_ranges(k - 1, range.clone(), len, m - 1).unwrap();
+            let first = &mut delta[..ranges.total()];
+            code.delta(k - 1, range.start, len, old, new, m - 1, first).unwrap();
+            apply(&ranges, first, parity[m - 1]).unwrap();
+            let sum = fold_into(&[(&ranges, &*first), (&ranges, &*first)], &mut folded).unwrap();
+            assert_eq!(allocations(), before, "{kind:?} {k} + {m}: a delta of {range:?}");
+            assert!(sum == ranges && folded.iter().all(|byte| *byte == 0), "twice the same is nothing");
+        }
     }
 }
