@@ -94,10 +94,15 @@ fn a_delta_does_what_encoding_again_does() {
             for (start, end) in [(0, len), (3, 17), (len / 2 - 5, len / 2 + 9), (len - 1, len), (5, 5)] {
                 seed += 1;
                 let (old, new) = (chunk[start..end].to_vec(), bytes(seed, end - start));
+                let total = |at| code.delta_ranges(data, start..end, len, at).unwrap().total();
+                let mut all: Vec<Vec<u8>> = (0..code.m()).map(|at| vec![0xb4; total(at)]).collect();
+                let mut outs: Vec<&mut [u8]> = all.iter_mut().map(Vec::as_mut_slice).collect();
+                code.deltas(data, start, len, &old, &new, &mut outs).unwrap();
                 for (at, parity) in parity.iter_mut().enumerate() {
                     let ranges = code.delta_ranges(data, start..end, len, at).unwrap();
                     let mut out = vec![0; ranges.total()];
                     assert_eq!(code.delta(data, start, len, &old, &new, at, &mut out).unwrap(), ranges);
+                    assert!(out == all[at], "all at once");
                     apply(&ranges, &out, parity).unwrap();
                 }
                 chunk[start..end].copy_from_slice(&new);
@@ -289,6 +294,20 @@ fn bad_requests_are_refused_with_their_reason() {
             Err(MdsError::Range { start: len, end: len + 1, length: len })
         );
         assert!(delta(0, usize::MAX, &[1], &[2], 0, 1).is_err());
+        let deltas = |data, start, old: &[u8], new: &[u8], rooms: &[usize]| {
+            let mut outs: Vec<Vec<u8>> = rooms.iter().map(|room| vec![9; *room]).collect();
+            let mut views: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+            let done = code.deltas(data, start, len, old, new, &mut views);
+            assert!(done.is_ok() || outs.iter().flatten().all(|byte| *byte == 9), "nothing written");
+            done
+        };
+        let fits = [0, 1].map(|at| code.delta_ranges(0, 0..1, len, at).unwrap().total());
+        assert_eq!(deltas(0, 0, &[1], &[2], &fits), Ok(()));
+        assert_eq!(deltas(3, 0, &[1], &[2], &fits), Err(MdsError::NoSuchChunk { chunk: 3, count: 3 }));
+        assert_eq!(deltas(0, 0, &[1], &[2], &fits[..1]), Err(MdsError::Count { given: 1, expected: 2 }));
+        assert!(matches!(deltas(0, 0, &[1], &[2, 3], &fits), Err(MdsError::Length { .. })));
+        assert!(matches!(deltas(0, 0, &[1], &[2], &[1, fits[1] + 1]), Err(MdsError::Length { .. })));
+        assert!(matches!(deltas(0, len, &[1], &[2], &fits), Err(MdsError::Range { .. })));
         let ranges = code.delta_ranges(0, 0..2, len, 0).unwrap();
         let mut chunk = vec![3; len];
         assert_eq!(apply(&ranges, &[1], &mut chunk), Err(MdsError::Length { given: 1, expected: 2 }));
@@ -352,12 +371,18 @@ proptest! {
         let (data, a, b) = (data % k, a % (len + 1), b % (len + 1));
         let (start, end) = (a.min(b), a.max(b));
         let (old, new) = (chunks[data][start..end].to_vec(), bytes(seed, end - start));
+        let mut deltas = Vec::new();
         for parity in 0..2 {
             let ranges = code.delta_ranges(data, start..end, len, parity).unwrap();
             let mut out = vec![0xaa; ranges.total()];
             code.delta(data, start, len, &old, &new, parity, &mut out).unwrap();
             apply(&ranges, &out, &mut chunks[k + parity]).unwrap();
+            deltas.push(out);
         }
+        let mut all: Vec<Vec<u8>> = deltas.iter().map(|out| vec![0xbb; out.len()]).collect();
+        let mut outs: Vec<&mut [u8]> = all.iter_mut().map(Vec::as_mut_slice).collect();
+        code.deltas(data, start, len, &old, &new, &mut outs).unwrap();
+        prop_assert!(all == deltas);
         chunks[data][start..end].copy_from_slice(&new);
         prop_assert!(code.verify(&views(&chunks[..k]), &views(&chunks[k..])).unwrap());
     }

@@ -6,7 +6,7 @@
 //! | `rs-encode k= m= shard= cached` | data read, one stripe again and again | reading the same data from the cache |
 //! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from | the same |
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
-//! | `delta KIND k= m= 4KiB ...` | the delta's bytes, added into m parity shards | as many plain XORs |
+//! | `delta KIND k= m= 4KiB ...` | the bytes written, from which both parity shards' deltas are made | one pass of plain XOR that moves the same bytes |
 //! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
 //! | `encode mix-b K= block=` | the coded blocks made: the 3 K repair blocks of N = 4 K at once | reading the object |
 //! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 4 to 7 blocks from memory | the same |

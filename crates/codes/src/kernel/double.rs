@@ -68,8 +68,8 @@ pub(crate) enum Finish {
     Combine([Option<Combination>; 2]),
     /// S is the one column that lacks, and goes to `sum`; T with it goes to `weighted`.
     Column { column: usize, sum: Option<usize>, weighted: Option<usize> },
-    /// S is what was added to a data column; what that adds to Q goes to `weighted`.
-    Update { column: usize, weighted: usize },
+    /// S is what was added to a data column, and goes to `sum`; what that adds to Q goes to `weighted`.
+    Update { column: usize, sum: Option<usize>, weighted: usize },
     /// Two columns lack, the first below the second; each packet found leads to the next (Corbett et al. 2004, section 4).
     Chain { columns: [usize; 2], outputs: [Option<usize>; 2] },
 }
@@ -189,7 +189,7 @@ impl Double {
         let to = match self.finish {
             Finish::Combine(pair) => pair.map(|one| to(one.map(|one| one.output))),
             Finish::Column { sum, weighted, .. } => [to(sum), to(weighted)],
-            Finish::Update { weighted, .. } => [None, to(Some(weighted))],
+            Finish::Update { sum, weighted, .. } => [to(sum), to(Some(weighted))],
             Finish::Chain { outputs, .. } => outputs.map(to),
         };
         let job = Job { double: self, sources, to, len, stream: large && lined };
@@ -395,6 +395,9 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
                 let sum = Kept::new(&sum);
                 for row in 0..N {
                     let on = (row + T - column) % T;
+                    if job.to[0].is_some() {
+                        out.write::<R>(0, row, sum.get(row));
+                    }
                     let mut packet = if on < N { sum.get(on) } else { R::zero() };
                     if row + 1 < N {
                         packet = packet.xor(sum.get(row + 1));
@@ -444,7 +447,8 @@ unsafe fn combine<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
                     }
                 }
                 _ => {
-                    for bit in (0..8).rev() {
+                    // From the highest bit there is.
+                    for bit in (0..8 - (a | b).leading_zeros()).rev() {
                         made = X::times_x(made);
                         if a >> bit & 1 != 0 {
                             for row in 0..N {

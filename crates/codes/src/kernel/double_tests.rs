@@ -166,7 +166,7 @@ fn update(kind: Kind, k: usize, data: usize) -> Double {
         let combination = Combination { output: 0, a: power(data), b: 0 };
         Double::new(Ring::Field, columns, [None, None], Finish::Combine([Some(combination), None]))
     } else {
-        let finish = Finish::Update { column: data, weighted: 0 };
+        let finish = Finish::Update { column: data, sum: None, weighted: 0 };
         Double::new(Ring::Cyclic(prime(k)), columns, [None, None], finish)
     }
 }

@@ -217,6 +217,49 @@ impl Matrix {
         steps::fence();
     }
 
+    /// What a source that changed from `old` to `new` adds to every output, in one pass; allocates nothing.
+    ///
+    /// # Panics
+    /// When there is no such source, not one slice for each output, or their lengths differ.
+    pub(crate) fn differences(
+        &self,
+        tier: Tier,
+        source: usize,
+        old: &[u8],
+        new: &[u8],
+        outputs: &mut [&mut [u8]],
+    ) {
+        assert!(source < self.sources && outputs.len() == self.outputs, "slices of the product");
+        let len = old.len();
+        assert!(new.len() == len && outputs.iter().all(|output| output.len() == len), "slices of one length");
+        let column = source * self.outputs..(source + 1) * self.outputs;
+        #[cfg(target_arch = "x86_64")]
+        if tier.supported() != Tier::Portable {
+            let tier = tier.supported();
+            let mut start = column.start;
+            for outputs in outputs.chunks_mut(steps::width(tier)) {
+                let count = outputs.len();
+                let (mut coefficients, mut maps) = ([0; 2 * steps::WIDTH_MAX], [0; 2 * steps::WIDTH_MAX]);
+                for at in 0..2 * count {
+                    coefficients[at] = self.coefficients[start + at % count];
+                    maps[at] = self.maps[start + at % count];
+                }
+                let sources = [old, new];
+                let job = Job {
+                    stride: count,
+                    row: if coefficients[0] == 1 { Row::Plain(2) } else { Row::Any },
+                    ..Job::one_output(&coefficients, &maps, &sources, Mode::Set)
+                };
+                steps::run(tier, &job, 0, outputs, 0..len);
+                start += count;
+            }
+            return;
+        }
+        for (output, coefficient) in outputs.iter_mut().zip(&self.coefficients[column]) {
+            difference(tier, output, old, new, *coefficient);
+        }
+    }
+
     fn run_portable(&self, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode) {
         let len = outputs.first().map_or(0, |output| output.len());
         let piece = (PIECE / (self.sources + self.outputs)).max(64);

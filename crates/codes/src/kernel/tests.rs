@@ -56,6 +56,56 @@ fn every_tier_of_xor_matches_the_naive_twin() {
     }
 }
 
+/// Sums at every alignment of sources and destination, bytes around the destination unchanged.
+#[test]
+fn every_tier_of_xor_keeps_to_its_bytes_at_every_alignment() {
+    const LEN: usize = 581;
+    let long = (2 << 20) / 3 + 77;
+    for &tier in Tier::available() {
+        for shift in 0..64 {
+            for (count, len, set) in [
+                (1, LEN, false),
+                (2, LEN, true),
+                (5, LEN, true),
+                (8, LEN, false),
+                (11, LEN, true),
+                (2, long, true),
+            ] {
+                // The long ones, past the caches, at some of the places.
+                if len == long && shift % 21 > 1 {
+                    continue;
+                }
+                let sources: Vec<_> = (0..count).map(|n| bytes(n + 1, len + 64)).collect();
+                let views: Vec<&[u8]> = sources
+                    .iter()
+                    .enumerate()
+                    .map(|(n, source)| &source[(shift * 3 + n) % 64..][..len])
+                    .collect();
+                let mut memory = bytes(99, len + 192);
+                let start = memory.as_ptr().align_offset(64) + shift;
+                let mut naive = memory.clone();
+                for (at, byte) in naive[start..start + len].iter_mut().enumerate() {
+                    let own = if set { 0 } else { *byte };
+                    *byte = views.iter().fold(own, |sum, view| sum ^ view[at]);
+                }
+                xor::fused(tier, &mut memory[start..start + len], &views, set);
+                assert!(memory == naive, "{tier:?}, {len} bytes at {shift}, {count} sources, set {set}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_sum_goes_to_every_destination() {
+    for count in 0..6 {
+        let (a, b) = (bytes(1, 333), bytes(2, 333));
+        let mut out = vec![vec![7; 333]; count];
+        let mut views: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+        xor::set_all(&mut views, &a, &b);
+        assert!(out.iter().flatten().zip(a.iter().zip(&b).cycle()).all(|(out, (a, b))| *out == a ^ b));
+    }
+}
+
 #[test]
 fn every_tier_of_multiply_accumulate_matches_the_naive_twin() {
     for &tier in Tier::available() {

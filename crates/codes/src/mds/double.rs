@@ -109,13 +109,18 @@ pub(super) fn rdp(k: usize, p: usize, available: &[usize], wanted: &[usize]) -> 
     Some(Pass::Double(Double::new(Ring::Cyclic(p), columns, [None, last], finish)))
 }
 
-/// What changing data chunk `data` adds to Q, over whole blocks: sources are the old and the new bytes.
-pub(super) fn update(ring: Ring, data: usize) -> Double {
+/// What changing data chunk `data` adds to Q, or to `both` P and Q, over whole blocks: sources are the old and the new
+/// bytes.
+pub(super) fn update(ring: Ring, data: usize, both: bool) -> Double {
     // S is the change, T of no use.
     let columns = [0, 1].map(|source| Column { source, weight: source });
+    let (sum, weighted) = (both.then_some(0), usize::from(both));
     let finish = match ring {
-        Ring::Field => Finish::Combine([Some(Combination { output: 0, a: cauchy::power(data), b: 0 }), None]),
-        Ring::Cyclic(_) => Finish::Update { column: data, weighted: 0 },
+        Ring::Field => Finish::Combine([
+            sum.map(|output| Combination { output, a: 1, b: 0 }),
+            Some(Combination { output: weighted, a: cauchy::power(data), b: 0 }),
+        ]),
+        Ring::Cyclic(_) => Finish::Update { column: data, sum, weighted },
     };
     Double::new(ring, columns.to_vec(), [None, None], finish)
 }

@@ -76,8 +76,8 @@ pub struct Code {
     engine: Engine,
     /// For codes of packets; of no use to products.
     layout: Layout,
-    /// By data chunk, what whole blocks of it add to Q; of codes with a kernel for two parities.
-    updates: Vec<Double>,
+    /// By data chunk, what whole blocks of it add to Q, and to P and Q; of codes with a kernel for two parities.
+    updates: Vec<[Double; 2]>,
 }
 
 #[derive(Clone, Debug)]
@@ -151,7 +151,10 @@ impl Code {
             Engine::Rdp { encode: Encoder::Double(double), .. } => Some(double.ring()),
             _ => None,
         };
-        let updates = ring.map_or(Vec::new(), |ring| (0..k).map(|data| double::update(ring, data)).collect());
+        let updates = ring.map_or(Vec::new(), |ring| {
+            let both = |data| [false, true].map(|both| double::update(ring, data, both));
+            (0..k).map(both).collect()
+        });
         Ok(Self { kind, k, m, engine, layout, updates })
     }
 
@@ -393,29 +396,105 @@ impl Code {
             gf256::difference_at(Tier::detect(), out, old, new, coefficient);
             return Ok(ranges);
         }
-        let place = |byte| ranges.offset_of(byte).expect("ranges hold every affected byte");
         let whole = self.layout.whole_blocks(&range);
         match self.updates.get(data_index) {
-            Some(update) if !whole.is_empty() => {
-                let [within, at] = [whole.start - range.start..whole.end - range.start, {
-                    let start = place(whole.start);
-                    start..start + whole.len()
-                }];
-                out[..at.start].fill(0);
-                out[at.end..].fill(0);
+            Some([update, _]) if !whole.is_empty() => {
+                let within = whole.start - range.start..whole.end - range.start;
+                let at = self.clear_around(&ranges, &whole, out);
                 let sources = [&old[within.clone()], &new[within]];
                 update.run(Tier::detect(), &sources, &mut [&mut out[at]]);
             }
             _ => out.fill(0),
         }
-        for part in self.parts(&range) {
+        self.add_parts(data_index, &range, chunk_len, [old, new], parity_index, &ranges, out);
+        Ok(ranges)
+    }
+
+    /// [`Code::delta`] for all parity chunks at once: `outs[j]` is parity chunk j's, as long as its
+    /// [`Code::delta_ranges`] total. Old and new bytes are read once where Reed-Solomon, or two parities and whole
+    /// blocks, allow. Allocates nothing where `delta` does not.
+    ///
+    /// # Errors
+    /// As for [`Code::delta`], and not m slices; nothing is written then.
+    pub fn deltas(
+        &self,
+        data_index: usize,
+        range_start: usize,
+        chunk_len: usize,
+        old: &[u8],
+        new: &[u8],
+        outs: &mut [&mut [u8]],
+    ) -> Result<(), MdsError> {
+        count(outs.len(), self.m)?;
+        if old.len() != new.len() {
+            return Err(MdsError::Length { given: new.len(), expected: old.len() });
+        }
+        if data_index >= self.k {
+            return Err(MdsError::NoSuchChunk { chunk: data_index, count: self.k });
+        }
+        let range = range_start..range_start.saturating_add(old.len());
+        self.lengths(chunk_len, [])?;
+        within(&range, chunk_len)?;
+        if let Engine::Products(generator) = &self.engine {
+            lengths(old.len(), outs.iter().map(|out| out.len()))?;
+            generator.differences(Tier::detect(), data_index, old, new, outs);
+            return Ok(());
+        }
+        let whole = self.layout.whole_blocks(&range);
+        match (self.updates.get(data_index), &mut *outs) {
+            (Some([_, both]), [sum, weighted]) if !whole.is_empty() => {
+                let ranges = self.delta_ranges(data_index, range.clone(), chunk_len, 1)?;
+                lengths(range.len(), [sum.len()])?;
+                lengths(ranges.total(), [weighted.len()])?;
+                let within = whole.start - range.start..whole.end - range.start;
+                let at = self.clear_around(&ranges, &whole, weighted);
+                let sources = [&old[within.clone()], &new[within.clone()]];
+                both.run(Tier::detect(), &sources, &mut [&mut sum[within.clone()], &mut weighted[at]]);
+                for part in [0..within.start, within.end..range.len()] {
+                    xor::set_xor(&mut sum[part.clone()], &[&old[part.clone()], &new[part]]);
+                }
+                self.add_parts(data_index, &range, chunk_len, [old, new], 1, &ranges, weighted);
+            }
+            _ => {
+                for (parity, out) in outs.iter().enumerate() {
+                    let ranges = self.delta_ranges(data_index, range.clone(), chunk_len, parity)?;
+                    lengths(ranges.total(), [out.len()])?;
+                }
+                for (parity, out) in outs.iter_mut().enumerate() {
+                    self.delta(data_index, range_start, chunk_len, old, new, parity, out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where in a delta's bytes blocks `whole` of the parity chunk lie, all others being zeroed.
+    fn clear_around(&self, ranges: &DeltaRanges, whole: &Range<usize>, out: &mut [u8]) -> Range<usize> {
+        let start = ranges.offset_of(whole.start).expect("ranges hold every affected byte");
+        let at = start..start + whole.len();
+        out[..at.start].fill(0);
+        out[at.end..].fill(0);
+        at
+    }
+
+    /// Adds to a delta what of a written range goes packet by packet.
+    fn add_parts(
+        &self,
+        data_index: usize,
+        range: &Range<usize>,
+        chunk_len: usize,
+        [old, new]: [&[u8]; 2],
+        parity_index: usize,
+        ranges: &DeltaRanges,
+        out: &mut [u8],
+    ) {
+        for part in self.parts(range) {
             self.affected(data_index, &part, chunk_len, parity_index, |from, to| {
-                let start = place(to.start);
+                let start = ranges.offset_of(to.start).expect("ranges hold every affected byte");
                 let from = from.start - range.start..from.end - range.start;
                 xor::xor_many(&mut out[start..start + to.len()], &[&old[from.clone()], &new[from]]);
             });
         }
-        Ok(ranges)
     }
 
     /// The factor between the bytes of a data chunk and the same bytes of a parity chunk, if that is all there is to it.

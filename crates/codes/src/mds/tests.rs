@@ -52,7 +52,7 @@ fn nothing_is_allocated_with_the_callers_buffers() {
         let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
         let mut out = vec![vec![1u8; len]; 2];
         let mut out: Vec<&mut [u8]> = out.iter_mut().map(Vec::as_mut_slice).collect();
-        let (mut delta, mut folded) = (vec![0u8; len], Vec::with_capacity(len));
+        let (mut delta, mut both, mut folded) = (vec![0u8; len], vec![0u8; len], Vec::with_capacity(len));
         // The processor is asked once what it can do.
         code.encode(&data, &mut parity).unwrap();
         let before = allocations();
@@ -86,6 +86,12 @@ fn nothing_is_allocated_with_the_callers_buffers() {
             let first = &mut delta[..ranges.total()];
             code.delta(k - 1, range.start, len, old, new, m - 1, first).unwrap();
             apply(&ranges, first, parity[m - 1]).unwrap();
+            if m == 2 {
+                let p = code.delta_ranges(k - 1, range.clone(), len, 0).unwrap().total();
+                let (p, q) = (&mut out[0][..p], &mut both[..ranges.total()]);
+                code.deltas(k - 1, range.start, len, old, new, &mut [p, q]).unwrap();
+                assert!(*first == both[..ranges.total()]);
+            }
             let sum = fold_into(&[(&ranges, &*first), (&ranges, &*first)], &mut folded).unwrap();
             assert_eq!(allocations(), before, "{kind:?} {k} + {m}: a delta of {range:?}");
             assert!(sum == ranges && folded.iter().all(|byte| *byte == 0), "twice the same is nothing");
