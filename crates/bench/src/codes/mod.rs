@@ -7,6 +7,7 @@
 //! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from | the same |
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
 //! | `delta KIND k= m= 4KiB ...` | the bytes written, from which both parity shards' deltas are made | one pass of plain XOR that moves the same bytes |
+//! | `xor d= LEN memory`, `cached` | the d sources, into one destination that is only written | reading the sources |
 //! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
 //! | `encode mix-b K= block=` | the coded blocks made: the 3 K repair blocks of N = 4 K at once | reading the object |
 //! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 4 to 7 blocks from memory | the same |
@@ -24,6 +25,7 @@
 mod limit;
 mod object;
 mod stripe;
+mod sum;
 mod table;
 
 use crate::{
@@ -68,6 +70,7 @@ struct Case {
 
 enum Work {
     Stripe(stripe::Stripe),
+    Sum(sum::Sum),
     Object(object::Object),
     Overhead(reception::Case),
 }
@@ -99,6 +102,7 @@ impl Bed {
 /// When no case has the name, a code computes wrong bytes or a rival refuses.
 pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut cases = stripe::cases();
+    cases.extend(sum::cases());
     cases.extend(object::cases());
     cases.extend(overhead_cases());
     if let Some(only) = &options.only {
@@ -121,6 +125,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
         say(&case.name);
         match &case.work {
             Work::Stripe(stripe) => stripe::run(&case.name, stripe, &mut bed, &mut report)?,
+            Work::Sum(sum) => sum::run(&case.name, sum, &mut bed, &mut report)?,
             Work::Object(object) => object::run(&case.name, object, &mut bed, &mut report)?,
             Work::Overhead(case_of) => overhead(&case.name, *case_of, &bed, &mut report)?,
         }

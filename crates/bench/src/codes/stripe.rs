@@ -19,7 +19,7 @@ const SHAPES: [(usize, usize); 5] = [(4, 2), (8, 3), (10, 4), (16, 4), (32, 8)];
 /// Data shards of the double-parity cases.
 const DOUBLE: [usize; 3] = [4, 10, 16];
 /// A stripe that is worked on again and again leaves half of a second-level cache of 1 MiB to everything else.
-const CACHED_LEN: usize = 512 << 10;
+pub(super) const CACHED_LEN: usize = 512 << 10;
 /// Bytes that a small write changes.
 const DELTA_LEN: usize = 4 << 10;
 /// Data worked on in one turn.

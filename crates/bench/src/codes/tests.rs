@@ -33,6 +33,7 @@ fn a_name_that_no_case_has_is_an_error() {
 fn every_case_has_a_name_of_its_own() {
     let mut names: Vec<String> = stripe::cases()
         .into_iter()
+        .chain(sum::cases())
         .chain(object::cases())
         .chain(overhead_cases())
         .map(|case| case.name)
@@ -45,6 +46,8 @@ fn every_case_has_a_name_of_its_own() {
     for name in [
         "rs-encode k=4 m=2 shard=1MiB memory",
         "rs-encode k=32 m=8 shard=64KiB memory",
+        "xor d=2 1MiB memory",
+        "xor d=8 32KiB cached",
         "decode mix-b K=1024 block=64KiB",
         "decode mix-b K=1024 block=64KiB arrival=disks",
         "overhead mix-b K=1024 arrival=random",

@@ -18,6 +18,8 @@
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
+use super::difference;
+#[cfg(target_arch = "x86_64")]
 use super::steps::{self, Job, Row};
 use super::{Tier, gf256};
 
@@ -235,25 +237,8 @@ impl Matrix {
         let column = source * self.outputs..(source + 1) * self.outputs;
         #[cfg(target_arch = "x86_64")]
         if tier.supported() != Tier::Portable {
-            let tier = tier.supported();
-            let mut start = column.start;
-            for outputs in outputs.chunks_mut(steps::width(tier)) {
-                let count = outputs.len();
-                let (mut coefficients, mut maps) = ([0; 2 * steps::WIDTH_MAX], [0; 2 * steps::WIDTH_MAX]);
-                for at in 0..2 * count {
-                    coefficients[at] = self.coefficients[start + at % count];
-                    maps[at] = self.maps[start + at % count];
-                }
-                let sources = [old, new];
-                let job = Job {
-                    stride: count,
-                    row: if coefficients[0] == 1 { Row::Plain(2) } else { Row::Any },
-                    ..Job::one_output(&coefficients, &maps, &sources, Mode::Set)
-                };
-                steps::run(tier, &job, 0, outputs, 0..len);
-                start += count;
-            }
-            return;
+            let factors = (&self.coefficients[column.clone()], &self.maps[column]);
+            return difference::run(tier.supported(), factors, old, new, outputs);
         }
         for (output, coefficient) in outputs.iter_mut().zip(&self.coefficients[column]) {
             difference(tier, output, old, new, *coefficient);
@@ -335,10 +320,8 @@ pub(super) fn difference(tier: Tier, dst: &mut [u8], old: &[u8], new: &[u8], c: 
     assert!(dst.len() == old.len() && dst.len() == new.len(), "slices of one length");
     #[cfg(target_arch = "x86_64")]
     if tier.supported() != Tier::Portable {
-        let len = dst.len();
-        let (coefficients, maps, sources) = ([c; 2], [gf256::AFFINE[c as usize]; 2], [old, new]);
-        let job = Job::one_output(&coefficients, &maps, &sources, Mode::Set);
-        return steps::run(tier.supported(), &job, 0, &mut [dst], 0..len);
+        let factors: (&[u8], &[u64]) = (&[c], &[gf256::AFFINE[c as usize]]);
+        return difference::run(tier.supported(), factors, old, new, &mut [dst]);
     }
     let _ = tier;
     let powers = gf256::powers(c);

@@ -97,6 +97,31 @@ fn every_tier_scales_and_takes_differences_like_the_naive_twin() {
 }
 
 #[test]
+fn every_tier_takes_differences_of_all_outputs_at_every_alignment() {
+    for &tier in Tier::available() {
+        for shift in 0..64 {
+            let (outputs, len) = (1 + shift % 9, [0, 63 + shift, 257 + 7 * shift][shift % 3]);
+            let coefficients = bytes(shift as u64, outputs);
+            let matrix = Matrix::new(outputs, 2, |output, source| coefficients[output] * source as u8);
+            let [old, new] = [1, 2].map(|seed| bytes(seed, len + 64));
+            let [old, new] = [&old[shift..][..len], &new[63 - shift..][..len]];
+            let before: Vec<Vec<u8>> = (0..outputs as u64).map(|seed| bytes(seed + 9, len + 64)).collect();
+            let mut memory = before.clone();
+            let place = |output: usize| (shift * 5 + output) % 64;
+            let mut views: Vec<&mut [u8]> =
+                memory.iter_mut().enumerate().map(|(n, out)| &mut out[place(n)..][..len]).collect();
+            matrix.differences(tier, 1, old, new, &mut views);
+            for (output, (memory, mut naive)) in memory.iter().zip(before).enumerate() {
+                for (at, byte) in naive[place(output)..][..len].iter_mut().enumerate() {
+                    *byte = naive_mul(coefficients[output], old[at] ^ new[at]);
+                }
+                assert!(*memory == naive, "{tier:?}, {len} bytes at {shift}, output {output} of {outputs}");
+            }
+        }
+    }
+}
+
+#[test]
 fn slices_that_do_not_fit_the_matrix_are_refused() {
     let refused = |sources: &[&[u8]], lens: &[usize]| {
         let mut outputs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();

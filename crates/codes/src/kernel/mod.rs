@@ -8,6 +8,7 @@
 pub mod bits;
 #[cfg(test)]
 pub(crate) mod counting;
+mod difference;
 pub(crate) mod double;
 mod force;
 pub mod gf256;

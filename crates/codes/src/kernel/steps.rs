@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::Tier;
+use super::difference;
 use super::double;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
@@ -188,6 +189,12 @@ by_tier! {
 }
 
 by_tier! {
+    /// # Safety
+    /// As for [`difference::sized`]; the tier is supported.
+    pub(super) unsafe fn differences_at = differences(task: &difference::Task)
+}
+
+by_tier! {
     /// A block of an XOR program.
     ///
     /// # Safety
@@ -226,6 +233,14 @@ pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
             fence();
         }
     }
+}
+
+/// # Safety
+/// As for [`difference::sized`].
+#[inline(always)]
+unsafe fn differences<L: Lanes>(task: &difference::Task) {
+    // SAFETY: the caller's promise.
+    unsafe { difference::sized::<L>(task) }
 }
 
 /// # Safety
