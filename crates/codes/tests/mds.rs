@@ -83,6 +83,31 @@ fn every_tier_encodes_and_reconstructs_alike() {
 }
 
 #[test]
+fn strips_are_the_chunks_in_order() {
+    let large = [(Kind::ReedSolomon, 5, 3), (Kind::Cauchy, 5, 2), (Kind::Cauchy, 5, 3), (Kind::Rdp, 20, 2)];
+    let large = large.map(|(kind, k, m)| (Code::new(kind, k, m).unwrap(), 5003));
+    for (code, units) in shapes().into_iter().map(|code| (code, 3)).chain(large) {
+        let k = code.k();
+        let chunks = encoded(&code, 12, code.chunk_multiple() * units);
+        let mut parity = vec![vec![0; chunks[0].len()]; code.m()];
+        let mut outputs: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        let mut reached = 0;
+        let strip = |range: std::ops::Range<usize>, data: &[&[u8]], made: &[&mut [u8]]| {
+            assert_eq!(range.start, reached);
+            reached = range.end;
+            let data = data.iter().map(|strip| &**strip).chain(made.iter().map(|strip| &**strip));
+            assert_eq!(data.clone().count(), chunks.len());
+            assert!(data.zip(&chunks).all(|(strip, chunk)| *strip == chunk[range.clone()]));
+        };
+        code.encode_strips(&views(&chunks[..k]), &mut outputs, strip).unwrap();
+        assert_eq!(reached, chunks[0].len());
+        assert!(parity == chunks[k..]);
+        let short = code.encode_strips(&views(&chunks[..k - 1]), &mut [], |_, _, _| panic!("bad counts"));
+        assert_eq!(short, Err(MdsError::Count { given: k - 1, expected: k }));
+    }
+}
+
+#[test]
 fn a_delta_does_what_encoding_again_does() {
     for code in shapes() {
         let len = code.chunk_multiple() * 40;

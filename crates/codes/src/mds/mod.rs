@@ -51,6 +51,8 @@ use packets::{Layout, Program, Sum, Unit};
 
 /// Chunks of a code at most: numbers are field elements, and one is kept free.
 pub const CHUNKS_MAX: usize = 255;
+/// Bytes of each chunk in a strip of [`Code::encode_strips`]: of 4 to 64 KiB, the fastest with checksums at 10 + 4.
+const STRIP: usize = 16 * 1024;
 /// Bytes of all parity chunks formed and compared at once by [`Code::verify`]: they stay in the first-level cache.
 const VERIFY_LEN: usize = 16 * 1024;
 /// The same where a block of each has no room there: Cauchy's m is 254 at most, a block then 8 packets of a line.
@@ -207,6 +209,45 @@ impl Code {
                 Encoder::Program(program) => program.run(tier, data, parity),
                 Encoder::Double(double) => double.run(tier, data, parity),
             },
+        }
+        Ok(())
+    }
+
+    /// [`Code::encode`] strip by strip, calling `each` with the strip's place in the chunks, its data and its parity while
+    /// all of them are in the nearer caches: for checksums, or to send what is made while the rest is. Strips are 16 KiB a
+    /// chunk, or the multiple of a code's blocks next to that; the last may be shorter. Allocates nothing.
+    ///
+    /// With a CRC-32C of every chunk, GB/s of data of Reed-Solomon with 1 MiB chunks from memory, against a second pass
+    /// over the chunks and without checksums (Zen 4, busy machine, lower quartiles of times): 10 + 4: 7.4, 3.5, 8.1;
+    /// 4 + 2: 8.3, 8.5, 14.0, the stripe being in the last-level cache still.
+    ///
+    /// # Errors
+    /// As for [`Code::encode`]; `each` is not called then.
+    pub fn encode_strips(
+        &self,
+        data: &[&[u8]],
+        parity: &mut [&mut [u8]],
+        mut each: impl FnMut(Range<usize>, &[&[u8]], &[&mut [u8]]),
+    ) -> Result<(), MdsError> {
+        count(data.len(), self.k)?;
+        count(parity.len(), self.m)?;
+        let length = data[0].len();
+        self.lengths(length, data.iter().map(|chunk| chunk.len()))?;
+        self.lengths(length, parity.iter().map(|chunk| chunk.len()))?;
+        let block = self.layout.block();
+        let strip = (STRIP / block).max(1) * block;
+        for start in (0..length).step_by(strip) {
+            let range = start..length.min(start + strip);
+            let mut sources: [&[u8]; CHUNKS_MAX] = [&[]; CHUNKS_MAX];
+            for (source, chunk) in sources.iter_mut().zip(data) {
+                *source = &chunk[range.clone()];
+            }
+            let mut outputs: [&mut [u8]; CHUNKS_MAX] = std::array::from_fn(|_| Default::default());
+            for (output, chunk) in outputs.iter_mut().zip(parity.iter_mut()) {
+                *output = &mut chunk[range.clone()];
+            }
+            self.encode(&sources[..self.k], &mut outputs[..self.m])?;
+            each(range, &sources[..self.k], &outputs[..self.m]);
         }
         Ok(())
     }

@@ -57,6 +57,7 @@ fn nothing_is_allocated_with_the_callers_buffers() {
         code.encode(&data, &mut parity).unwrap();
         let before = allocations();
         code.encode(&data, &mut parity).unwrap();
+        code.encode_strips(&data, &mut parity, |_, _, _| {}).unwrap();
         assert_eq!(allocations(), before, "{kind:?} {k} + {m}: encode");
         let copies: Vec<Vec<u8>> = parity.iter().map(|chunk| chunk.to_vec()).collect();
         let copies: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
