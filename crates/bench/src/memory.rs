@@ -1,9 +1,13 @@
 //! The bytes worked on: stripes of k + m shards, one after the other, filled and touched before anything is timed.
+//!
+//! They lie in large pages where the system gives them, as the client's segments do (`steadfast_net::huge_pages`): ours,
+//! the rivals and the memory limit work on the same bytes.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use steadfast_net::{HUGE_PAGE_BYTES, huge_pages};
 
-/// Where shards begin: a page, so that neither a cache line nor a page is shared.
+/// Where shards begin at least: a page, so that neither a cache line nor a page is shared.
 const ALIGN: usize = 4096;
 
 /// A stretch of memory that begins at a page.
@@ -17,8 +21,11 @@ pub(crate) struct Memory {
 impl Memory {
     /// `len` bytes made from `seed`.
     pub(crate) fn new(len: usize, seed: u64) -> Self {
-        let mut bytes = vec![0; len + ALIGN];
-        let start = bytes.as_ptr().align_offset(ALIGN);
+        let align = if len < HUGE_PAGE_BYTES { ALIGN } else { HUGE_PAGE_BYTES };
+        let mut bytes = Vec::with_capacity(len + align);
+        huge_pages(bytes.spare_capacity_mut());
+        bytes.resize(len + align, 0);
+        let start = bytes.as_ptr().align_offset(align);
         // What lies there is told by the seed alone, not by where the allocator put it.
         Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes[start..start + len]);
         Self { bytes, start, len, cursor: 0 }

@@ -6,6 +6,9 @@
 //! 0.5 to 1 GB/s. So the process remembers its buffers by an empty handle to their tail: once that handle is the
 //! only one left, whoever had the buffer is done with it and it is used again.
 //!
+//! Whoever works on whole segments says so by [`keep_buffers`]; from then on, until [`release_buffers`], buffers are cut
+//! from large pages ([`slabs`]).
+//!
 //! Invariants: a buffer is handed out only while nobody else can see its bytes; what is remembered takes at most
 //! [`KEPT_BYTES`], or what [`keep_buffers`] asked for since the last [`release_buffers`].
 
@@ -15,8 +18,11 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+mod slabs;
 #[cfg(test)]
 mod tests;
+
+use slabs::{SLAB_BYTES, Slabs};
 
 /// Sizes of buffers that are kept, up to the largest block; smaller ones are the allocator's business, it does them
 /// well.
@@ -29,12 +35,18 @@ const KEPT_BYTES: usize = 32 << 20;
 /// may hold a thousand of one size while a few dozen others come and go: looking at four found none of these.
 const LOOKED_AT: usize = 64;
 
-static KEPT: Mutex<Kept> =
-    Mutex::new(Kept { shelves: [const { VecDeque::new() }; SIZES.len()], bytes: 0, bytes_max: KEPT_BYTES });
+static KEPT: Mutex<Kept> = Mutex::new(Kept {
+    shelves: [const { VecDeque::new() }; SIZES.len()],
+    slabs: None,
+    bytes: 0,
+    bytes_max: KEPT_BYTES,
+});
 
 /// Tails of buffers, by size; the one handed out longest ago first.
 struct Kept {
     shelves: [VecDeque<BytesMut>; SIZES.len()],
+    /// Takes the shelves' place while segments are worked on.
+    slabs: Option<[Slabs; SIZES.len()]>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -57,8 +69,7 @@ pub fn zeroed_buffer(len: usize) -> BytesMut {
 
 /// Buffers of up to so many bytes in all stay with the process when they are dropped.
 pub fn keep_buffers(bytes: usize) {
-    let mut kept = kept();
-    kept.bytes_max = kept.bytes_max.max(bytes);
+    kept().keep_more(bytes);
 }
 
 /// Gives back what nobody uses, and keeps little from now on.
@@ -67,6 +78,7 @@ pub fn release_buffers() {
     kept.bytes_max = KEPT_BYTES;
     kept.bytes = 0;
     kept.shelves = Default::default();
+    kept.slabs.take().into_iter().flatten().for_each(|mut slabs| slabs.release());
 }
 
 fn kept() -> MutexGuard<'static, Kept> {
@@ -74,8 +86,24 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
+    fn keep_more(&mut self, bytes: usize) {
+        if bytes <= self.bytes_max {
+            return;
+        }
+        self.bytes_max = bytes;
+        if self.slabs.is_none() {
+            self.shelves = Default::default();
+            self.bytes = 0;
+            self.slabs = Some(Default::default());
+        }
+    }
+
     fn take(&mut self, class: usize) -> BytesMut {
         let size = SIZES[class];
+        if self.slabs.is_some() {
+            // Past what may be kept, a buffer of its own.
+            return self.take_from_slab(class).unwrap_or_else(|| BytesMut::with_capacity(size));
+        }
         if let Some(free) = self.free(class) {
             return self.keep(class, free);
         }
@@ -90,6 +118,21 @@ impl Kept {
         }
         self.bytes += size;
         self.keep(class, fresh)
+    }
+
+    fn take_from_slab(&mut self, class: usize) -> Option<BytesMut> {
+        let slabs = self.slabs.as_mut()?;
+        if let Some(buffer) = slabs[class].take(SIZES[class]) {
+            return Some(buffer);
+        }
+        while self.bytes + SLAB_BYTES > self.bytes_max {
+            let mut others = (0..SIZES.len()).filter(|&other| other != class);
+            others.find_map(|other| slabs[other].free())?;
+            self.bytes -= SLAB_BYTES;
+        }
+        self.bytes += SLAB_BYTES;
+        slabs[class].grow();
+        slabs[class].take(SIZES[class])
     }
 
     /// Takes a buffer of which nobody holds a part out of its shelf; the caller sees to `bytes`.

@@ -2,7 +2,7 @@ use super::*;
 
 /// What one piece of the store is tested on: a pool of its own, so that tests do not meet.
 fn pool(bytes_max: usize) -> Kept {
-    Kept { shelves: Default::default(), bytes: 0, bytes_max }
+    Kept { shelves: Default::default(), slabs: None, bytes: 0, bytes_max }
 }
 
 const LARGEST: usize = SIZES.len() - 1;
@@ -57,4 +57,54 @@ fn every_length_gets_room() {
         assert!(buffer.is_empty() && buffer.capacity() >= len, "{len}");
         assert!(zeroed_buffer(len) == vec![0; len], "{len}");
     }
+}
+
+/// One that works on segments.
+fn slab_pool(bytes_max: usize) -> Kept {
+    let mut pool = pool(0);
+    pool.keep_more(bytes_max);
+    pool
+}
+
+#[test]
+fn buffers_of_segments_lie_side_by_side_in_large_pages() {
+    for (class, size) in SIZES.into_iter().enumerate() {
+        let mut pool = slab_pool(2 * SLAB_BYTES);
+        let mut held: Vec<_> = (0..SLAB_BYTES / size).map(|_| pool.take(class)).collect();
+        let slab = held[0].as_ptr().addr();
+        assert!(slab.is_multiple_of(SLAB_BYTES));
+        for (place, buffer) in held.iter_mut().enumerate() {
+            assert_eq!((buffer.as_ptr().addr(), buffer.capacity()), (slab + place * size, size));
+            buffer.resize(size, place as u8);
+        }
+        let whole = |(place, buffer): (usize, &BytesMut)| buffer.iter().all(|&byte| byte == place as u8);
+        assert!(held.iter().enumerate().all(whole));
+        // Another slab while one buffer of the first is held, then the first again.
+        let last = held.pop().unwrap();
+        drop(held);
+        let next = pool.take(class);
+        assert_ne!(next.as_ptr().addr(), slab);
+        drop(last);
+        let others: Vec<_> = (1..SLAB_BYTES / size).map(|_| pool.take(class)).collect();
+        let again = pool.take(class);
+        assert!(again.is_empty() && again.as_ptr().addr() == slab, "{size}");
+        assert_eq!(pool.bytes, 2 * SLAB_BYTES);
+        drop((next, others));
+    }
+}
+
+#[test]
+fn slabs_of_another_size_make_room_and_what_does_not_fit_is_not_kept() {
+    let mut pool = slab_pool(3 * SLAB_BYTES);
+    let each = SLAB_BYTES / LEN;
+    let held: Vec<_> = (0..5 * each).map(|_| pool.take(LARGEST)).collect();
+    assert!(held.iter().all(|buffer| buffer.is_empty() && buffer.capacity() >= LEN));
+    let slabs = |pool: &Kept, class: usize| pool.slabs.as_ref().unwrap()[class].len();
+    assert_eq!((slabs(&pool, LARGEST), pool.bytes), (3, 3 * SLAB_BYTES));
+    drop(pool.take(0));
+    assert_eq!(slabs(&pool, 0), 0, "nothing is free");
+    drop(held);
+    let small: Vec<_> = (0..2 * SLAB_BYTES / SIZES[0]).map(|_| pool.take(0)).collect();
+    assert_eq!((slabs(&pool, 0), slabs(&pool, LARGEST), pool.bytes), (2, 1, 3 * SLAB_BYTES));
+    drop(small);
 }

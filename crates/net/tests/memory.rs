@@ -1,0 +1,43 @@
+//! What kept buffers cost the process, in a process of its own.
+
+use bytes::BytesMut;
+use std::fs;
+use steadfast_net::{keep_buffers, payload_buffer, release_buffers};
+
+/// Resident memory of this process, bytes.
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+fn filled(count: usize, len: usize) -> Vec<BytesMut> {
+    let fill = |_| {
+        let mut buffer = payload_buffer(len);
+        buffer.resize(len, 1);
+        buffer
+    };
+    (0..count).map(fill).collect()
+}
+
+/// Segments of several block sizes, one after the other, take no more than the largest of them, are kept, and are
+/// given back when they are released.
+#[test]
+fn segments_take_their_size_and_are_given_back() {
+    const SEGMENT: usize = 64 << 20;
+    const SLACK: usize = 12 << 20;
+    let before = resident();
+    for len in [64 << 10, 256 << 10, 1 << 20] {
+        keep_buffers(SEGMENT);
+        for _ in 0..3 {
+            let segment = filled(SEGMENT / len, len);
+            let taken = resident() - before;
+            assert!((SEGMENT..SEGMENT + SLACK).contains(&taken), "{len}: {taken}");
+            drop(segment);
+            assert!(resident() - before >= SEGMENT, "{len}: kept for the next");
+        }
+        release_buffers();
+        let left = resident().saturating_sub(before);
+        assert!(left < SLACK, "{len}: {left} bytes left");
+    }
+}
