@@ -22,6 +22,11 @@ impl Echelon {
         Self { words, pivots: vec![0; words], matrix: vec![0; columns * words], leading: vec![0; columns] }
     }
 
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.pivots.fill(0);
+    }
+
     /// Row `column`, if it is there.
     pub fn row(&self, column: usize) -> Option<&[u64]> {
         let there = self.pivots[column / 64] >> (column % 64) & 1 == 1;

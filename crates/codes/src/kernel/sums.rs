@@ -71,6 +71,19 @@ pub(crate) struct Steps {
 #[expect(dead_code, reason = "read and written through slots")]
 struct Line([u8; 64]);
 
+/// Scratch of runs, kept from one to the next.
+#[derive(Default)]
+pub(crate) struct Strips {
+    lines: Vec<Line>,
+    /// Where each slot's strip is; empty between runs.
+    slots: Vec<*mut u8>,
+}
+
+// SAFETY: there are addresses only while a run borrows what is there.
+unsafe impl Send for Strips {}
+// SAFETY: as above; and a shared one gives access to nothing.
+unsafe impl Sync for Strips {}
+
 impl Steps {
     /// Checks the ops.
     ///
@@ -138,11 +151,12 @@ impl Steps {
         strip.clamp(*STRIPS.start(), *STRIPS.end())
     }
 
-    /// Runs over `blocks`, all of one length, with inputs of at least that length.
+    /// Runs over `blocks`, all of one length, with inputs of at least that length. Allocates nothing once `strips` has
+    /// run a program as large.
     ///
     /// # Panics
     /// When slots are missing or of the wrong length.
-    pub(crate) fn run(&self, tier: Tier, inputs: &[&[u8]], blocks: &mut [&mut [u8]]) {
+    pub(crate) fn run(&self, tier: Tier, strips: &mut Strips, inputs: &[&[u8]], blocks: &mut [&mut [u8]]) {
         assert_eq!((inputs.len(), blocks.len()), (self.inputs, self.blocks), "slots of the program");
         let len = blocks.first().map_or(0, |block| block.len());
         assert!(
@@ -153,20 +167,24 @@ impl Steps {
             return;
         }
         let strip = self.strip();
-        let mut scratch = vec![Line([0; 64]); self.scratch * strip / size_of::<Line>()];
-        let inputs = inputs.iter().map(|input| input.as_ptr().cast_mut());
-        let starts: Vec<*mut u8> = inputs.chain(blocks.iter_mut().map(|block| block.as_mut_ptr())).collect();
-        let mut slots = starts.clone();
-        let lines = scratch.chunks_exact_mut(strip / size_of::<Line>());
+        let Strips { lines, slots } = strips;
+        let lines_needed = self.scratch * strip / size_of::<Line>();
+        if lines.len() < lines_needed {
+            lines.resize(lines_needed, Line([0; 64]));
+        }
+        slots.clear();
+        slots.extend(inputs.iter().map(|input| input.as_ptr().cast_mut()));
+        slots.extend(blocks.iter_mut().map(|block| block.as_mut_ptr()));
+        let external = slots.len();
+        let lines = lines[..lines_needed].chunks_exact_mut(strip / size_of::<Line>());
         slots.extend(lines.map(|lines| lines.as_mut_ptr().cast::<u8>()));
         let outs = self.ops.iter().filter(|op| op.out != NOWHERE).count();
         let stream = outs.saturating_mul(len) >= STREAM_BYTES;
         for start in (0..len).step_by(strip) {
-            for (slot, first) in slots.iter_mut().zip(&starts) {
-                *slot = first.wrapping_add(start);
-            }
-            run_strip(tier, self, &slots, strip.min(len - start), stream);
+            run_strip(tier, self, slots, strip.min(len - start), stream);
+            slots[..external].iter_mut().for_each(|slot| *slot = slot.wrapping_add(strip));
         }
+        slots.clear();
         if stream {
             fence();
         }

@@ -187,7 +187,7 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 let mut written: Vec<&mut [u8]> =
                     written[..blocks].iter_mut().map(|slot| &mut slot[offset..]).collect();
                 let steps = Steps::new(SLOTS, ops.clone(), sources.clone(), coefficients.clone(), None);
-                steps.run(tier, &read, &mut written);
+                steps.run(tier, &mut sums::Strips::default(), &read, &mut written);
                 assert!(
                     memory[..inputs + blocks] == naive[..inputs + blocks],
                     "{tier:?}, seed {seed}, {len} bytes"
@@ -240,7 +240,7 @@ fn every_tier_multiplies_slots_like_the_naive_twin() {
             for &tier in Tier::available() {
                 let mut written = vec![vec![7; len + offset]; rows];
                 let mut views: Vec<&mut [u8]> = written.iter_mut().map(|slot| &mut slot[offset..]).collect();
-                steps.run(tier, &read, &mut views);
+                steps.run(tier, &mut sums::Strips::default(), &read, &mut views);
                 for (row, out) in views.iter().enumerate() {
                     let mut naive = vec![0; len];
                     for (source, _) in read.iter().zip(&bits[row * count..]).filter(|(_, bit)| **bit == 1) {
@@ -290,7 +290,9 @@ fn programs_that_break_the_rules_are_refused() {
     assert!(missing.iter().all(Result::is_err), "no such slot");
     let steps = op(1, NOWHERE, 0, 1).expect("a program");
     let run = |a: usize, b: usize| {
-        std::panic::catch_unwind(|| steps.run(Tier::Portable, &[&vec![0; a]], &mut [&mut vec![0; b]]))
+        std::panic::catch_unwind(|| {
+            steps.run(Tier::Portable, &mut sums::Strips::default(), &[&vec![0; a]], &mut [&mut vec![0; b]])
+        })
     };
     assert!(run(9, 8).is_ok());
     assert!(run(7, 8).is_err(), "an input too short");

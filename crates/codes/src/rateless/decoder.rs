@@ -16,6 +16,7 @@
 use super::code::{Code, Entry};
 use super::plan::{Rows, plan};
 use super::rank::{Push, RankTracker};
+use super::scratch::Scratch;
 use crate::kernel::{Tier, xor};
 use std::ops::Range;
 
@@ -82,12 +83,14 @@ pub struct Decoder<B> {
     folds: bool,
     /// Originals added into rows so far.
     folded: u64,
+    /// Memory of [`Decoder::push`] and [`Decoder::solve_with`], empty between calls.
+    row: Vec<Entry>,
+    taken: Vec<Option<B>>,
 }
 
 impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     /// No blocks yet; every block has `block_len` bytes.
     pub fn new(code: &Code, block_len: usize) -> Self {
-        let parities = code.parity_count();
         Self {
             code: code.clone(),
             tracker: RankTracker::new(code),
@@ -101,10 +104,28 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             originals_here: 0,
             originals_folded: 0,
             next_fold: 0,
-            // Codes without parity columns have short rows or dense ones; coefficients would cost more than they save.
-            folds: parities > 0 && code.is_binary() && parities.saturating_mul(block_len) <= FOLDED_BYTES_MAX,
+            folds: folds(code, block_len),
             folded: 0,
+            row: Vec::new(),
+            taken: Vec::new(),
         }
+    }
+
+    /// No blocks again, of this or another code, and every index expected: a decoder for the next segment that keeps
+    /// its memory. Buffers still held are dropped.
+    pub fn reset(&mut self, code: &Code, block_len: usize) {
+        self.code = code.clone();
+        self.tracker.reset(code);
+        self.block_len = block_len;
+        self.expected = None;
+        self.blocks.clear();
+        self.indices.clear();
+        self.rows.reset(code);
+        self.sums.clear();
+        self.original.clear();
+        self.original.resize(code.k() as usize, None);
+        (self.originals_here, self.originals_folded, self.next_fold, self.folded) = (0, 0, 0, 0);
+        self.folds = folds(code, block_len);
     }
 
     /// Refuses blocks outside `indices`. Without this every index is a block of the code: it has no last one.
@@ -133,7 +154,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         if push != Push::Innovative {
             return Ok((push, Some(block)));
         }
-        let mut row = Vec::new();
+        let mut row = std::mem::take(&mut self.row);
+        row.clear();
         self.code.row(index, &mut row);
         if let [Entry { column, coefficient: 1 }] = row[..] {
             self.original[column as usize].get_or_insert(self.blocks.len() as u32);
@@ -142,6 +164,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             self.folded += self.fold(&mut row, block.as_mut());
         }
         self.rows.keep(&row);
+        self.row = row;
         self.indices.push(index);
         self.blocks.push(block);
         Ok((push, None))
@@ -182,13 +205,13 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         }
         let next = self.next_fold;
         self.next_fold += 1;
-        let mut row = self.rows.constraint(next).to_vec();
+        let mut row = std::mem::take(self.rows.constraint(next));
         // Taken out while the other blocks are read.
         let mut sum =
             if next < self.sums.len() { self.sums.swap_remove(next) } else { zeroed(self.block_len) };
         assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
         self.folded += self.fold(&mut row, sum.as_mut());
-        self.rows.fold_constraint(next, row);
+        *self.rows.constraint(next) = row;
         self.sums.push(sum);
         let last = self.sums.len() - 1;
         self.sums.swap(next, last);
@@ -198,14 +221,21 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     /// Adds the originals of `row` that are here into its payload, and takes them out of the row; how
     /// many those were.
     fn fold(&self, row: &mut Vec<Entry>, payload: &mut [u8]) -> u64 {
-        let mut here = Vec::new();
+        let (mut here, mut waiting, mut folded) = ([&[][..]; xor::FUSED_MAX], 0, 0);
         row.retain(|entry| {
             let block = self.original.get(entry.column as usize).copied().flatten();
-            here.extend(block.map(|block| self.blocks[block as usize].as_ref()));
+            if let Some(block) = block {
+                here[waiting] = self.blocks[block as usize].as_ref();
+                (waiting, folded) = (waiting + 1, folded + 1);
+                if waiting == here.len() {
+                    xor::xor_many(payload, &here);
+                    waiting = 0;
+                }
+            }
             block.is_none()
         });
-        xor::xor_many(payload, &here);
-        here.len() as u64
+        xor::xor_many(payload, &here[..waiting]);
+        folded
     }
 
     /// Slices read so far by folding: what [`Decoder::cost`] does not count because it is done.
@@ -242,20 +272,51 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     /// Memory: the blocks stay where they are; the plan takes some 100 bytes a row and unknown, and each thread a strip
     /// of 1 KiB for each of the scratch sums that [`Decoder::cost`] counts, 1 MiB for B at K = 1024.
     pub fn solve(mut self, threads: usize) -> Result<Vec<B>, DecodeError> {
+        let mut originals = Vec::new();
+        self.solve_with(&mut Scratch::new(), threads, &mut originals)?;
+        Ok(originals)
+    }
+
+    /// [`Decoder::solve`] in memory that stays for the next call, originals appended to `out`; the decoder has no
+    /// blocks afterwards, and takes some again once it is [`Decoder::reset`]. After an error nothing has changed.
+    ///
+    /// From the second segment of a shape on [`Decoder::push`] and [`Decoder::advance`] allocate nothing (for mix), and
+    /// this allocates the plan alone: some hundred pieces, together below 1 MiB at K = 1024, whatever the blocks' length;
+    /// nothing when the originals came as they are. Further threads take what starting them does.
+    pub fn solve_with(
+        &mut self,
+        scratch: &mut Scratch,
+        threads: usize,
+        out: &mut Vec<B>,
+    ) -> Result<(), DecodeError> {
         let missing = self.tracker.missing();
-        if missing > 0 {
-            return Err(DecodeError::Missing { missing });
+        if missing > 0 || self.blocks.is_empty() {
+            return Err(DecodeError::Missing { missing: missing.max(1) });
+        }
+        out.reserve(self.code.k() as usize);
+        self.taken.clear();
+        if self.originals_here == self.code.k() {
+            self.taken.extend(self.blocks.drain(..).map(Some));
+            let home = self.original.iter().map(|block| block.expect("every original is here"));
+            let taken = &mut self.taken;
+            out.extend(home.map(|block| taken[block as usize].take().expect("a block is one original")));
+            self.taken.clear();
+            return Ok(());
         }
         let plan =
             plan(&self.code, &self.rows, self.sums.len()).expect("rank is full, so the rows can be solved");
-        if !plan.program.is_empty() {
-            let blocks = self.blocks.iter_mut().map(AsMut::as_mut);
-            let slots = blocks.chain(self.sums.iter_mut().map(AsMut::as_mut)).collect();
-            run(&plan.program, slots, self.block_len, threads);
-        }
-        let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
-        let taken = plan.home.iter().map(|block| blocks[*block as usize].take());
-        Ok(taken.map(|block| block.expect("each original has a buffer of its own")).collect())
+        let mut slots = scratch.take_unique();
+        slots.extend(self.blocks.iter_mut().map(AsMut::as_mut));
+        slots.extend(self.sums.iter_mut().map(AsMut::as_mut));
+        run(&plan.program, scratch, &mut slots, self.block_len, threads);
+        scratch.keep_unique(slots);
+        self.sums.clear();
+        self.taken.extend(self.blocks.drain(..).map(Some));
+        let taken = &mut self.taken;
+        let home = plan.home.iter().map(|block| taken[*block as usize].take());
+        out.extend(home.map(|block| block.expect("each original has a buffer of its own")));
+        self.taken.clear();
+        Ok(())
     }
 
     /// Size of the program [`Decoder::solve`] would run: columns set aside, slices read and scratch strips. For
@@ -269,21 +330,41 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
 /// Stretches are multiples of this, so that no two threads write one cache line.
 const STRETCH_ALIGN: usize = 4096;
 
-fn run(program: &super::program::Program, mut rest: Vec<&mut [u8]>, block_len: usize, threads: usize) {
+/// Whether originals are added into rows before the end. Codes without parity columns have short rows or dense ones;
+/// coefficients would cost more than they save.
+fn folds(code: &Code, block_len: usize) -> bool {
+    let parities = code.parity_count();
+    parities > 0 && code.is_binary() && parities.saturating_mul(block_len) <= FOLDED_BYTES_MAX
+}
+
+fn run(
+    program: &super::program::Program,
+    scratch: &mut Scratch,
+    rest: &mut [&mut [u8]],
+    block_len: usize,
+    threads: usize,
+) {
+    if program.is_empty() {
+        return;
+    }
     let tier = Tier::detect();
     let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
+    let strips = scratch.strips(block_len.div_ceil(stretch.max(1)).max(1));
+    let (own, others) = strips.split_first_mut().expect("strips for the caller");
+    if others.is_empty() {
+        program.run(tier, own, &[], rest);
+        return;
+    }
     std::thread::scope(|scope| {
-        let mut left = block_len;
-        while left > stretch {
+        for strips in others {
             let mut parts = Vec::with_capacity(rest.len());
-            for block in &mut rest {
+            for block in rest.iter_mut() {
                 let (part, tail) = std::mem::take(block).split_at_mut(stretch);
                 parts.push(part);
                 *block = tail;
             }
-            scope.spawn(move || program.run(tier, &[], &mut parts));
-            left -= stretch;
+            scope.spawn(move || program.run(tier, strips, &[], &mut parts));
         }
-        program.run(tier, &[], &mut rest);
+        program.run(tier, own, &[], rest);
     });
 }

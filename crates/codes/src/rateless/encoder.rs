@@ -7,6 +7,7 @@
 
 use super::code::{Code, Entry};
 use super::program::{Builder, Home, Program, Source};
+use super::scratch::{Scratch, Strips};
 use crate::kernel::Tier;
 
 /// Why blocks could not be made.
@@ -83,7 +84,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
             (0..parities).map(|parity| (builder.sum(self.members(parity)), Home::Block(parity as u32)));
         let sums: Vec<_> = sums.collect();
         let mut blocks: Vec<&mut [u8]> = columns.iter_mut().map(AsMut::as_mut).collect();
-        builder.finish(&sums).0.run(Tier::detect(), originals, &mut blocks);
+        builder.finish(&sums).0.run(Tier::detect(), &mut Strips::default(), originals, &mut blocks);
         self.prepared = Some(columns);
         Ok(())
     }
@@ -95,16 +96,39 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
     ) -> Result<(), EncodeError> {
+        self.encode_run_with(&mut Scratch::new(), first_index, originals, out)
+    }
+
+    /// [`Encoder::encode_run`] in memory that stays for the next call.
+    pub fn encode_run_with(
+        &self,
+        scratch: &mut Scratch,
+        first_index: u32,
+        originals: &[&[u8]],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
         let past = EncodeError::IndexRange { first: first_index, count: out.len() };
         let count = u32::try_from(out.len()).map_err(|_| past)?;
         let last = first_index.checked_add(count.saturating_sub(1)).ok_or(past)?;
         let indices: Vec<u32> = if count == 0 { Vec::new() } else { (first_index..=last).collect() };
-        self.encode(&indices, originals, out)
+        self.encode_with(scratch, &indices, originals, out)
     }
 
     /// The blocks of `indices` into `out`, in that order; see [`Code::encode`].
     pub fn encode(
         &self,
+        indices: &[u32],
+        originals: &[&[u8]],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        self.encode_with(&mut Scratch::new(), indices, originals, out)
+    }
+
+    /// [`Encoder::encode`] in memory that stays for the next call: from the second one of a size on, only the list of
+    /// sums is allocated, in pieces of up to a few dozen bytes for each of them.
+    pub fn encode_with(
+        &self,
+        scratch: &mut Scratch,
         indices: &[u32],
         originals: &[&[u8]],
         out: &mut [&mut [u8]],
@@ -118,11 +142,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         }
         match &self.prepared {
             Some(columns) if columns.iter().all(|column| column.as_ref().len() == expected) => {
-                let mut inputs = originals.to_vec();
+                let mut inputs = scratch.take_shared();
+                inputs.extend(originals);
                 inputs.extend(columns.iter().map(AsRef::as_ref));
-                self.program(indices, true).run(Tier::detect(), &inputs, out);
+                let program = self.program(indices, true);
+                program.run(Tier::detect(), &mut scratch.strips(1)[0], &inputs, out);
+                scratch.keep_shared(inputs);
             }
-            _ => self.program(indices, false).run(Tier::detect(), originals, out),
+            _ => {
+                let program = self.program(indices, false);
+                program.run(Tier::detect(), &mut scratch.strips(1)[0], originals, out);
+            }
         }
         Ok(())
     }

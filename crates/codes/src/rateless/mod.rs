@@ -20,6 +20,7 @@
 //! - [`RankTracker`]: whether indices are enough, without payload. Exact for Mix; peeling for LT.
 //! - [`LossRanks`]: the rank that each of many loss patterns leaves.
 //! - [`Decoder`]: takes blocks as they arrive, gives the originals in the buffers they arrived in.
+//! - [`Scratch`]: memory kept from one solve or encode to the next.
 
 mod code;
 mod decoder;
@@ -31,11 +32,16 @@ mod plan;
 mod program;
 mod rank;
 mod rows;
+mod scratch;
 mod soliton;
 mod unknowns;
+
+#[cfg(test)]
+mod allocations;
 
 pub use code::{Code, CodeError, Delta, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};
 pub use encoder::{EncodeError, Encoder};
 pub use loss::LossRanks;
 pub use rank::{Push, RankTracker};
+pub use scratch::Scratch;

@@ -34,13 +34,23 @@ pub(crate) struct Rows {
 impl Rows {
     /// No blocks yet.
     pub(crate) fn new(code: &Code) -> Self {
-        let constraint = |parity: usize| {
+        let mut rows = Self { entries: Vec::new(), starts: Vec::new(), constraints: Vec::new() };
+        rows.reset(code);
+        rows
+    }
+
+    /// No blocks again.
+    pub(crate) fn reset(&mut self, code: &Code) {
+        self.entries.clear();
+        self.starts.clear();
+        self.starts.push(0);
+        self.constraints.resize_with(code.parity_count(), Vec::new);
+        for (parity, constraint) in self.constraints.iter_mut().enumerate() {
             let column = (code.k() as usize + parity) as u16;
             let columns = code.parity_members(parity).iter().copied().chain([column]);
-            columns.map(|column| Entry { column, coefficient: 1 }).collect()
-        };
-        let constraints = (0..code.parity_count()).map(constraint).collect();
-        Self { entries: Vec::new(), starts: vec![0], constraints }
+            constraint.clear();
+            constraint.extend(columns.map(|column| Entry { column, coefficient: 1 }));
+        }
     }
 
     /// The next kept block's row.
@@ -54,14 +64,9 @@ impl Rows {
         &self.entries[self.starts[block] as usize..self.starts[block + 1] as usize]
     }
 
-    /// The constraint row of parity column `parity`.
-    pub(crate) fn constraint(&self, parity: usize) -> &[Entry] {
-        &self.constraints[parity]
-    }
-
-    /// What is left of it after folding.
-    pub(crate) fn fold_constraint(&mut self, parity: usize, rest: Vec<Entry>) {
-        self.constraints[parity] = rest;
+    /// The constraint row of parity column `parity`, less what was folded.
+    pub(crate) fn constraint(&mut self, parity: usize) -> &mut Vec<Entry> {
+        &mut self.constraints[parity]
     }
 }
 

@@ -67,6 +67,36 @@ impl RankTracker {
         Self { code: code.clone(), seen: Seen::new(k), rank: 0, kept: 0, row: Vec::new(), state }
     }
 
+    /// No blocks again, of this or another code; what memory fits is kept.
+    pub fn reset(&mut self, code: &Code) {
+        if self.code.k() != code.k()
+            || self.code.peels() != code.peels()
+            || self.code.is_binary() != code.is_binary()
+        {
+            *self = Self::new(code);
+            return;
+        }
+        self.code = code.clone();
+        self.seen.low.fill(0);
+        self.seen.high.clear();
+        (self.rank, self.kept) = (0, 0);
+        match &mut self.state {
+            State::Peeling(peeling) => {
+                peeling.recovered.fill(false);
+                peeling.rows_of.iter_mut().for_each(Vec::clear);
+                peeling.rows.clear();
+            }
+            State::Binary(binary) => {
+                binary.known.fill(0);
+                binary.echelon.clear();
+            }
+            State::Bytes(bytes) => {
+                bytes.known.fill(false);
+                bytes.pivots.fill(false);
+            }
+        }
+    }
+
     /// Adds block `index` and says what it was worth.
     pub fn push(&mut self, index: u32) -> Push {
         if !self.seen.insert(index) {
