@@ -1,5 +1,7 @@
 //! What kept buffers cost the process, in a process of its own.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use bytes::BytesMut;
 use std::fs;
 use steadfast_net::{keep_buffers, payload_buffer, release_buffers};
