@@ -12,7 +12,7 @@
 //! - [`Ring::Field`]: 8 packets are the bits of elements of GF(2^8). They move up by one; the highest is added in
 //!   again in four places. Cauchy-Reed-Solomon with the rows 1 and x^c.
 //! - [`Ring::Cyclic`]: p packets modulo x^p - 1, the last of a column being zero. They move round by one. Row-diagonal
-//!   parity: T[g] is the sum on diagonal g.
+//!   parity: `T[g]` is the sum on diagonal g.
 //!
 //! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`].
 //!
