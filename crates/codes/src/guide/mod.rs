@@ -52,8 +52,9 @@
 //! Decoded by peeling: a block with one unknown gives it.
 //!
 //! *mix*: the originals are stored as they are. Every original is in three hidden columns, no two originals share two
-//! of them. A repair block is two or three originals and one to four hidden columns (more in the first K
-//! rows, which are the ones that come when few originals are missing), both walked from permutations.
+//! of them. A repair block is two or three originals and, as B has it, one hidden column, three or four in the first K
+//! rows, which are the ones that come when few originals are missing. Both are walked from permutations, such that
+//! the blocks one disk is likely to hold repeat no column.
 //! Decoded by peeling with inactivation: where peeling stalls a column is set aside as an unknown, and the unknowns are
 //! solved last by an inverse over GF(2). From 128 to 511 originals repair rows have coefficients in GF(256); below, every
 //! repair row is dense.
@@ -115,9 +116,9 @@
 //! |---|---|---|---|---|
 //! | `lt` C = 1, δ = 0.5 | 39 %, 85 % | 2.5 / 2.3 | 4.7 | 19 |
 //! | `lt` C = 0.1, δ = 0.5 | 19 %, 30 % | 3.1 / 3.0 | 10 | 42 |
-//! | `mix` A | 0.37 %, 1.07 % | 10 / 6.1 | 3.4, columns kept | 57 |
-//! | `mix` B | 0.24 %, 0.78 % | 13 / 9.0 | 3.5 to 6.5, columns kept | 74 |
-//! | `mix` C | 0.16 %, 0.68 % | 22 / 10 | 5.3, columns kept | 75 |
+//! | `mix` A | 0.37 %, 1.07 % | 9.6 / 6.1 | 3.4, columns kept | 57 |
+//! | `mix` B | 0.22 %, 0.88 % | 10 / 7.7 | 3.5 to 6.5, columns kept | 73 |
+//! | `mix` C | 0.16 %, 0.68 % | 11 / 8.0 | 5.3, columns kept | 76 |
 //! | Reed-Solomon (k, m) | 0 | k a lost chunk | k a parity chunk | m |
 //! | Cauchy (k, m) | 0 | about 4k a lost chunk | k the first parity chunk, 1.4k (k = 4) to 2.4k (k = 32) the second | m |
 //! | RDP, k = p - 1 | 0 | k - 1 a lost chunk | k - 1 a parity chunk | 2, with two ranges in Q |
