@@ -59,8 +59,10 @@ impl Slabs {
     /// Gives memory back that nobody uses. Slabs still in use go to the allocator with their last buffer.
     pub(super) fn release(&mut self) {
         self.rest = BytesMut::new();
-        while let Some(mut slab) = self.free() {
-            discard(slab.spare_capacity_mut());
+        for mut slab in self.tails.drain(..) {
+            if slab.try_reclaim(HUGE_PAGE_BYTES + SLAB_BYTES + 1) {
+                discard(slab.spare_capacity_mut());
+            }
         }
     }
 

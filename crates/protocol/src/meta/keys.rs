@@ -29,8 +29,9 @@ use crate::{DeviceId, IntentId, NodeId, RequestId, SegmentId, Time};
 use crc_fast::{CrcAlgorithm, Digest};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Version of the records' format; first byte of every value.
-pub const FORMAT: u8 = 1;
+/// Version of the records' format; first byte of every value. A record of a code names its graph by a seed, so other
+/// graphs for the same seed are another format too: 2 has those of which a disk's rows complete each other.
+pub const FORMAT: u8 = 2;
 
 /// The cluster's own record.
 pub(super) fn cluster() -> Key {
@@ -194,6 +195,9 @@ pub(super) fn parse<T: DeserializeOwned>(
         Some(([FORMAT, stored @ ..], body)) if stored == sum(key, body).to_le_bytes() => {
             crate::message::decode(body).map_err(|_| damaged)
         }
+        Some(([found, stored @ ..], body)) if stored == sum(key, body).to_le_bytes() => {
+            Err(ViewError::Format { what, found: *found })
+        }
         _ => Err(damaged),
     }
 }
@@ -219,4 +223,21 @@ pub(super) fn read<T: DeserializeOwned>(
 pub(super) fn write<T: Serialize>(txn: &mut Txn<'_>, key: Key, record: &T) {
     let value = value(&key, record);
     txn.put(key, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_record_of_another_format_is_not_taken_for_damage_nor_for_ours() {
+        let mut value = value(b"key", &7u64);
+        assert_eq!(parse::<u64>("test", b"key", &value), Ok(7));
+        value[0] = FORMAT - 1;
+        let refused = parse::<u64>("test", b"key", &value).expect_err("written by an earlier build");
+        assert_eq!(refused, ViewError::Format { what: "test", found: FORMAT - 1 });
+        value[HEAD_BYTES] ^= 1;
+        let damaged = parse::<u64>("test", b"key", &value);
+        assert!(matches!(damaged, Err(ViewError::Damaged { .. })), "{damaged:?}");
+    }
 }

@@ -7,6 +7,7 @@
 //! Invariants: what a transaction read and wrote depends on nothing but the view and its arguments; a transaction
 //! that is dropped leaves nothing.
 
+use super::keys::FORMAT;
 use std::collections::BTreeMap;
 
 /// Bytes of one key.
@@ -31,6 +32,17 @@ pub enum ViewError {
         what: &'static str,
         /// Its length in bytes.
         length: usize,
+    },
+    /// A whole record of another format: read as if it were ours it could give wrong bytes.
+    #[error(
+        "a {what} record has format {found}, this build reads {FORMAT}: use the build that wrote the store, and copy \
+         the objects to a new one"
+    )]
+    Format {
+        /// The kind of record.
+        what: &'static str,
+        /// Its format.
+        found: u8,
     },
 }
 
