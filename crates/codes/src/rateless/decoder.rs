@@ -5,9 +5,11 @@
 //!     └─ hands back a block that adds nothing
 //! ```
 //!
-//! *Folding* takes work off the end: while blocks arrive, originals that are here already are added into the repair
-//! rows as those arrive and, by [`Decoder::advance`] in the caller's idle time, into the parity columns' constraint
-//! rows, so that [`Decoder::solve`] finds shorter rows. A row's payload and its entries always agree: the sum of what the entries name is the payload.
+//! *Folding* takes work off the end: in the caller's idle time [`Decoder::advance`] adds originals that are here already
+//! into the repair rows and into the parity columns' constraint rows, so that [`Decoder::solve`] finds shorter rows. A
+//! row's payload and its entries always agree: the sum of what the entries name is the payload. [`Decoder::push`] reads
+//! no payload: for a caller without idle time what it would fold costs four times as much as the same sums in `solve`,
+//! where the strips lie in the cache.
 //!
 //! Invariants: a mix decoder keeps at most K buffers, and at most [`FOLDED_BYTES_MAX`] of constraint sums beside
 //! them; the originals are computed in the kept buffers, with a few strips of scratch a thread; originals that
@@ -78,6 +80,8 @@ pub struct Decoder<B> {
     originals_here: u32,
     /// Originals that were here when the round of folding began.
     originals_folded: u32,
+    /// The kept block whose row is to be folded next.
+    next_row: usize,
     /// The constraint to fold next.
     next_fold: usize,
     folds: bool,
@@ -103,6 +107,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             original: vec![None; code.k() as usize],
             originals_here: 0,
             originals_folded: 0,
+            next_row: 0,
             next_fold: 0,
             folds: folds(code, block_len),
             folded: 0,
@@ -124,7 +129,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         self.sums.clear();
         self.original.clear();
         self.original.resize(code.k() as usize, None);
-        (self.originals_here, self.originals_folded, self.next_fold, self.folded) = (0, 0, 0, 0);
+        (self.originals_here, self.originals_folded, self.folded) = (0, 0, 0);
+        (self.next_row, self.next_fold) = (0, 0);
         self.folds = folds(code, block_len);
     }
 
@@ -160,8 +166,6 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         if let [Entry { column, coefficient: 1 }] = row[..] {
             self.original[column as usize].get_or_insert(self.blocks.len() as u32);
             self.originals_here += 1;
-        } else if self.folds {
-            self.folded += self.fold(&mut row, block.as_mut());
         }
         self.rows.keep(&row);
         self.row = row;
@@ -189,8 +193,17 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     /// Does one piece of work (a few sums over one block) that shortens [`Decoder::solve`], for a caller with nothing
     /// else to do; `false` when there is none now. `zeroed` gives memory for a sum: so many zero bytes.
     pub fn advance(&mut self, zeroed: impl FnOnce(usize) -> B) -> bool {
+        if !self.folds {
+            return false;
+        }
+        while self.next_row < self.blocks.len() {
+            self.next_row += 1;
+            if self.fold_kept(self.next_row - 1) {
+                return true;
+            }
+        }
         let parities = self.code.parity_count();
-        if !self.folds || self.tracker.rank() < self.code.k() / 2 {
+        if self.tracker.rank() < self.code.k() / 2 {
             return false;
         }
         if self.next_fold == parities {
@@ -210,7 +223,13 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         let mut sum =
             if next < self.sums.len() { self.sums.swap_remove(next) } else { zeroed(self.block_len) };
         assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
-        self.folded += self.fold(&mut row, sum.as_mut());
+        let mut adding = Adding::to(sum.as_mut());
+        row.retain(|entry| {
+            let block = self.original.get(entry.column as usize).copied().flatten();
+            block.into_iter().for_each(|block| adding.add(self.blocks[block as usize].as_ref()));
+            block.is_none()
+        });
+        self.folded += adding.finish();
         *self.rows.constraint(next) = row;
         self.sums.push(sum);
         let last = self.sums.len() - 1;
@@ -218,24 +237,29 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         true
     }
 
-    /// Adds the originals of `row` that are here into its payload, and takes them out of the row; how
-    /// many those were.
-    fn fold(&self, row: &mut Vec<Entry>, payload: &mut [u8]) -> u64 {
-        let (mut here, mut waiting, mut folded) = ([&[][..]; xor::FUSED_MAX], 0, 0);
-        row.retain(|entry| {
-            let block = self.original.get(entry.column as usize).copied().flatten();
-            if let Some(block) = block {
-                here[waiting] = self.blocks[block as usize].as_ref();
-                (waiting, folded) = (waiting + 1, folded + 1);
-                if waiting == here.len() {
-                    xor::xor_many(payload, &here);
-                    waiting = 0;
-                }
-            }
-            block.is_none()
+    /// Adds the originals of a kept block's row that are here into its payload, and takes them out of the row; whether
+    /// there were any.
+    fn fold_kept(&mut self, block: usize) -> bool {
+        let original = &self.original;
+        let here = |entry: &Entry| {
+            let other = original.get(entry.column as usize).copied().flatten()? as usize;
+            (other != block).then_some(other)
+        };
+        if !self.rows.kept(block).iter().any(|entry| here(entry).is_some()) {
+            return false;
+        }
+        let (before, rest) = self.blocks.split_at_mut(block);
+        let (own, after) = rest.split_first_mut().expect("a block that is kept");
+        let mut adding = Adding::to(own.as_mut());
+        self.rows.fold(block, |entry| {
+            let other = here(entry);
+            let place = other
+                .map(|other| other.checked_sub(block + 1).map_or_else(|| &before[other], |at| &after[at]));
+            place.into_iter().for_each(|original| adding.add(original.as_ref()));
+            other.is_some()
         });
-        xor::xor_many(payload, &here[..waiting]);
-        folded
+        self.folded += adding.finish();
+        true
     }
 
     /// Slices read so far by folding: what [`Decoder::cost`] does not count because it is done.
@@ -324,6 +348,36 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     pub fn cost(&self) -> Option<(usize, usize, usize)> {
         let plan = plan(&self.code, &self.rows, self.sums.len())?;
         Some((plan.inactive, plan.program.reads(), plan.program.scratch()))
+    }
+}
+
+/// Blocks that are added into a payload, as many at once as one pass takes.
+struct Adding<'a> {
+    payload: &'a mut [u8],
+    waiting: [&'a [u8]; xor::FUSED_MAX],
+    count: usize,
+    added: u64,
+}
+
+impl<'a> Adding<'a> {
+    fn to(payload: &'a mut [u8]) -> Self {
+        Self { payload, waiting: [&[]; xor::FUSED_MAX], count: 0, added: 0 }
+    }
+
+    fn add(&mut self, block: &'a [u8]) {
+        self.waiting[self.count] = block;
+        self.count += 1;
+        self.added += 1;
+        if self.count == self.waiting.len() {
+            xor::xor_many(self.payload, &self.waiting);
+            self.count = 0;
+        }
+    }
+
+    /// How many were added.
+    fn finish(self) -> u64 {
+        xor::xor_many(self.payload, &self.waiting[..self.count]);
+        self.added
     }
 }
 

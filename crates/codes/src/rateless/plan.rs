@@ -19,6 +19,7 @@ use super::program::{Builder, Home, Program, Source, Value};
 use crate::kernel::{gf256, product::Product};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 /// Unknowns are computed by a product from so many on; picked by eye: its tables must serve enough of them.
 const DENSE_FROM: usize = 16;
@@ -27,14 +28,15 @@ const DENSE_FROM: usize = 16;
 /// sums add up to zero, or to the payload of those that were folded).
 pub(crate) struct Rows {
     entries: Vec<Entry>,
-    starts: Vec<u32>,
+    /// Where each kept block's entries are: folding leaves gaps.
+    places: Vec<Range<u32>>,
     constraints: Vec<Vec<Entry>>,
 }
 
 impl Rows {
     /// No blocks yet.
     pub(crate) fn new(code: &Code) -> Self {
-        let mut rows = Self { entries: Vec::new(), starts: Vec::new(), constraints: Vec::new() };
+        let mut rows = Self { entries: Vec::new(), places: Vec::new(), constraints: Vec::new() };
         rows.reset(code);
         rows
     }
@@ -42,8 +44,7 @@ impl Rows {
     /// No blocks again.
     pub(crate) fn reset(&mut self, code: &Code) {
         self.entries.clear();
-        self.starts.clear();
-        self.starts.push(0);
+        self.places.clear();
         self.constraints.resize_with(code.parity_count(), Vec::new);
         for (parity, constraint) in self.constraints.iter_mut().enumerate() {
             let column = (code.k() as usize + parity) as u16;
@@ -55,13 +56,29 @@ impl Rows {
 
     /// The next kept block's row.
     pub(crate) fn keep(&mut self, row: &[Entry]) {
+        let start = self.entries.len() as u32;
         self.entries.extend_from_slice(row);
-        self.starts.push(self.entries.len() as u32);
+        self.places.push(start..self.entries.len() as u32);
+    }
+
+    /// Takes what `folded` says out of the row of a kept block.
+    pub(crate) fn fold(&mut self, block: usize, mut folded: impl FnMut(&Entry) -> bool) {
+        let place = &mut self.places[block];
+        let mut end = place.start;
+        for at in place.clone() {
+            let entry = self.entries[at as usize];
+            if !folded(&entry) {
+                self.entries[end as usize] = entry;
+                end += 1;
+            }
+        }
+        place.end = end;
     }
 
     /// The row of a kept block, less what was folded.
     pub(crate) fn kept(&self, block: usize) -> &[Entry] {
-        &self.entries[self.starts[block] as usize..self.starts[block + 1] as usize]
+        let place = &self.places[block];
+        &self.entries[place.start as usize..place.end as usize]
     }
 
     /// The constraint row of parity column `parity`, less what was folded.
@@ -145,10 +162,15 @@ pub(super) struct Inverse {
 
 impl Solver {
     fn new(code: &Code, at_hand: &Rows, folded: usize) -> Self {
-        let (k, parities, blocks) = (code.k() as usize, code.parity_count(), at_hand.starts.len() - 1);
-        let (mut entries, mut starts) = (at_hand.entries.clone(), at_hand.starts.clone());
-        for constraint in &at_hand.constraints {
-            entries.extend_from_slice(constraint);
+        let (k, parities, blocks) = (code.k() as usize, code.parity_count(), at_hand.places.len());
+        let constraints = &at_hand.constraints;
+        let length = at_hand.entries.len() + constraints.iter().map(Vec::len).sum::<usize>();
+        let (mut entries, mut starts) =
+            (Vec::with_capacity(length), Vec::with_capacity(blocks + parities + 1));
+        starts.push(0);
+        let kept = (0..blocks).map(|block| at_hand.kept(block));
+        for row in kept.chain(constraints.iter().map(Vec::as_slice)) {
+            entries.extend_from_slice(row);
             starts.push(entries.len() as u32);
         }
         let rows = blocks + parities;
@@ -213,12 +235,12 @@ impl Solver {
         solver
     }
 
-    fn range(&self, row: u32) -> std::ops::Range<usize> {
+    fn range(&self, row: u32) -> Range<usize> {
         self.starts[row as usize] as usize..self.starts[row as usize + 1] as usize
     }
 
     /// Places in `rows_of`; none for a column known from the start.
-    fn rows_of(&self, column: usize) -> std::ops::Range<usize> {
+    fn rows_of(&self, column: usize) -> Range<usize> {
         self.rows_of_starts[column] as usize..self.rows_of_starts[column + 1] as usize
     }
 
