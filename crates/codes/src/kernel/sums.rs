@@ -13,7 +13,9 @@
 //! The whole list of ops runs inside one tier's function: an op touches some 4 KiB, and choosing a kernel for each
 //! would cost more than the sum. An op's sum is held in registers over all its sources, so that the destination is
 //! written once. Blocks are fetched into the cache a few ops before they are read, since the processor's own
-//! prefetcher stops at every page and each strip lies in another.
+//! prefetcher stops at every page and each strip lies in another. Second caches hold few of them at a time, for the
+//! reason above, but what falls out is in the third: so the next strip's bytes are asked for a strip ahead, in the
+//! stretch of ops that reads no new block, while memory would be idle.
 //!
 //! Soundness: [`Steps::new`] checks every slot number, and that an op's destinations are no inputs; [`Steps::run`]
 //! checks the slots' count and lengths, and borrows them all for as long as it runs.
@@ -62,6 +64,9 @@ pub(crate) struct Steps {
     coefficients: Vec<u8>,
     /// Inputs and blocks in the order of their first use in a strip, with the op that is.
     first_uses: Vec<(u32, Slot)>,
+    /// The op from which on the next strip's bytes are asked for, all by the last op: the one after the last first
+    /// use. None where so much is written that memory has no time for it.
+    early_from: Option<usize>,
     /// Comes before the op of this number.
     product: Option<(usize, Product)>,
 }
@@ -127,7 +132,10 @@ impl Steps {
             assert!(*at <= ops.len(), "a product after the last op");
             product.check(inputs..slots, slots);
         }
-        Self { inputs, blocks, scratch, ops, sources, coefficients, first_uses, product }
+        let last = first_uses.last().map_or(0, |(at, _)| *at as usize + 1);
+        let outs = ops.iter().filter(|op| op.out != NOWHERE).count();
+        let early_from = (last < ops.len() && outs <= first_uses.len()).then_some(last);
+        Self { inputs, blocks, scratch, ops, sources, coefficients, first_uses, early_from, product }
     }
 
     /// Whether there is nothing to do.
@@ -182,7 +190,9 @@ impl Steps {
         let outs = self.ops.iter().filter(|op| op.out != NOWHERE).count();
         let stream = outs.saturating_mul(len) >= STREAM_BYTES;
         for start in (0..len).step_by(strip) {
-            run_strip(tier, self, slots, strip.min(len - start), stream);
+            let piece = strip.min(len - start);
+            let next = strip.min(len - start - piece);
+            run_strip(tier, self, slots, Strip { len: piece, next, stream });
             slots[..external].iter_mut().for_each(|slot| *slot = slot.wrapping_add(strip));
         }
         slots.clear();
@@ -192,31 +202,42 @@ impl Steps {
     }
 }
 
-/// One strip of `len` bytes, at these addresses, through all ops.
-fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
+/// What is worked on at once.
+#[derive(Clone, Copy)]
+struct Strip {
+    /// Bytes of each slot.
+    len: usize,
+    /// Bytes of the strip behind this one, 0 for the last.
+    next: usize,
+    /// What stays goes past the caches.
+    stream: bool,
+}
+
+/// One strip at these addresses through all ops.
+fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m256i, __m512i};
 
         #[target_feature(enable = "avx2")]
-        fn avx2(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
-            strip_body::<__m256i>(tier, steps, slots, len, stream);
+        fn avx2(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
+            strip_body::<__m256i>(tier, steps, slots, strip);
         }
         #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
-            strip_body::<__m512i>(tier, steps, slots, len, stream);
+        fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
+            strip_body::<__m512i>(tier, steps, slots, strip);
         }
         match tier.supported() {
             tier @ (Tier::Avx512 | Tier::Avx512Gfni) => {
                 // SAFETY: `supported` gives only tiers whose instructions this processor has.
-                return unsafe { avx512(tier, steps, slots, len, stream) };
+                return unsafe { avx512(tier, steps, slots, strip) };
             }
             // SAFETY: as above.
-            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, len, stream) },
+            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, strip) },
             Tier::Ssse3 | Tier::Portable => {}
         }
     }
-    strip_body::<[u64; 2]>(tier, steps, slots, len, stream);
+    strip_body::<[u64; 2]>(tier, steps, slots, strip);
 }
 
 /// What fits one register of a tier.
@@ -321,7 +342,8 @@ vector!(
 const HELD: usize = 8;
 
 #[inline(always)]
-fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usize, stream: bool) {
+fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
+    let Strip { len, next, stream } = strip;
     // Memory's own prefetcher does better on long strips, when it sees all streams side by side.
     let streamed = len > FETCHED_STRIP;
     let fetched = if streamed { &[] } else { &steps.first_uses[..] };
@@ -332,6 +354,13 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], len: usiz
             // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the product, and the tier's
             // function runs this body.
             unsafe { product.run::<V>(slots, len) };
+        }
+        if let Some(from) = steps.early_from.filter(|from| *from <= at && next > 0 && !streamed) {
+            // An even share of them all by the last op.
+            let share = |ops: usize| ops * steps.first_uses.len() / (steps.ops.len() - from);
+            for (_, slot) in &steps.first_uses[share(at - from)..share(at - from + 1)] {
+                prefetch(slots[*slot as usize].wrapping_add(len), next);
+            }
         }
         while let Some((_, slot)) = first_uses.next_if(|(first, _)| *first as usize <= at + AHEAD) {
             prefetch(slots[*slot as usize], len);
