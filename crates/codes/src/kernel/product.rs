@@ -7,6 +7,9 @@
 //!     for every row:                   out ^= table[group][pattern], one load a group
 //! ```
 //!
+//! A row's patterns for those 16 groups are one word, taken apart by shifts: a load of each would wait for the loads of
+//! the tables.
+//!
 //! As single sums the same additions would read the second cache; here only the sources come from there, once. With
 //! 113 rows of 113 that is a third of the time.
 
@@ -18,6 +21,10 @@ const GROUPS: usize = 16;
 /// Sources in a group.
 const GROUP: usize = 4;
 const PATTERNS: usize = 1 << GROUP;
+/// Sources whose tables are there together: those of a word.
+const WORD: usize = GROUP * GROUPS;
+/// Groups whose patterns are taken apart at once.
+const STEP: usize = 4;
 
 /// A matrix over GF(2) and the slots it is applied to.
 #[derive(Clone, Debug)]
@@ -25,18 +32,18 @@ pub(crate) struct Product {
     pub(crate) sources: Vec<Slot>,
     /// One a row; none is a source, no two are the same.
     pub(crate) outs: Vec<Slot>,
-    /// [`Product::groups`] a row: bit b of number g is the row's bit for source `4 g + b`.
-    pub(crate) patterns: Vec<u8>,
+    /// [`Product::words`] a row: bit b of word w is the row's bit for source `64 w + b`.
+    pub(crate) rows: Vec<u64>,
 }
 
 impl Product {
-    /// Patterns a row.
-    pub(crate) fn groups(sources: usize) -> usize {
-        sources.div_ceil(GROUP)
+    /// Words a row.
+    pub(crate) fn words(sources: usize) -> usize {
+        sources.div_ceil(WORD)
     }
 
     /// # Panics
-    /// When it does not read slots below `slots` and write others of `writable`, or has not a pattern for each: our
+    /// When it does not read slots below `slots` and write others of `writable`, or has not a row of bits for each: our
     /// own broken invariant.
     pub(super) fn check(&self, writable: Range<usize>, slots: usize) {
         let mut seen = vec![false; slots];
@@ -48,16 +55,11 @@ impl Product {
             assert!(writable.contains(&(*out as usize)), "a product writes a slot that is no block");
             assert!(!std::mem::replace(&mut seen[*out as usize], true), "a product reads what it writes");
         }
-        assert_eq!(
-            self.patterns.len(),
-            self.outs.len() * Self::groups(self.sources.len()),
-            "a pattern a group"
-        );
-        let last = self.sources.len() % GROUP;
-        let beyond = |pattern: &u8| *pattern >= if last == 0 { 1 << GROUP } else { 1 << last };
-        let mut rows = self.patterns.chunks_exact(Self::groups(self.sources.len()).max(1));
-        assert!(self.patterns.iter().all(|pattern| *pattern < PATTERNS as u8), "patterns of four bits");
-        assert!(!rows.any(|row| row.last().is_some_and(beyond)), "a pattern of sources that are not there");
+        let words = Self::words(self.sources.len());
+        assert_eq!(self.rows.len(), self.outs.len() * words, "a bit a source");
+        let last = self.sources.len() % WORD;
+        let beyond = |row: &[u64]| last > 0 && row.last().is_some_and(|word| word >> last != 0);
+        assert!(!self.rows.chunks_exact(words.max(1)).any(beyond), "a bit of sources that are not there");
     }
 
     /// Over `len` bytes at these addresses.
@@ -92,11 +94,11 @@ impl Product {
         offset: usize,
         tables: &mut [[V; PATTERNS]; GROUPS],
     ) {
-        let groups = Self::groups(self.sources.len());
+        let words = Self::words(self.sources.len());
         // Plain loops: what is not inlined here is not compiled for the tier.
-        // SAFETY: the caller's promise; `check` has seen every pattern below 16.
+        // SAFETY: the caller's promise; `check` has seen as many words.
         unsafe {
-            for (pass, sources) in self.sources.chunks(GROUP * GROUPS).enumerate() {
+            for (pass, sources) in self.sources.chunks(WORD).enumerate() {
                 for (group, four) in sources.chunks(GROUP).enumerate() {
                     let mut load = [V::zero(); GROUP];
                     for (load, slot) in load.iter_mut().zip(four) {
@@ -109,13 +111,18 @@ impl Product {
                         }
                     }
                 }
-                let (first, last) = (pass * GROUPS, groups.min(pass * GROUPS + GROUPS));
+                let steps = sources.len().div_ceil(GROUP * STEP);
                 for (row, out) in self.outs.iter().enumerate() {
                     let to = slots.get_unchecked(*out as usize).add(offset);
                     let mut sum = if pass == 0 { V::zero() } else { V::load(to) };
-                    let patterns = &self.patterns[row * groups + first..row * groups + last];
-                    for (group, pattern) in patterns.iter().enumerate() {
-                        sum = sum.xor(*tables.get_unchecked(group).get_unchecked(*pattern as usize));
+                    let mut bits = *self.rows.get_unchecked(row * words + pass);
+                    // Groups behind the last have no bits, and every table's first pattern is zero.
+                    for step in 0..steps {
+                        for group in 0..STEP {
+                            let pattern = (bits >> (group * GROUP)) as usize % PATTERNS;
+                            sum = sum.xor(*tables.get_unchecked(step * STEP + group).get_unchecked(pattern));
+                        }
+                        bits >>= STEP * GROUP;
                     }
                     sum.store(to);
                 }
@@ -128,11 +135,11 @@ impl Product {
     /// # Safety
     /// As for `run`, with a byte at `offset`.
     unsafe fn byte(&self, slots: &[*mut u8], offset: usize) {
-        let groups = Self::groups(self.sources.len()).max(1);
+        let words = Self::words(self.sources.len()).max(1);
         // SAFETY: the caller's promise.
         let at = |slot: Slot| unsafe { slots[slot as usize].add(offset) };
-        for (out, row) in self.outs.iter().zip(self.patterns.chunks_exact(groups)) {
-            let named = |place: &usize| row[place / GROUP] >> (place % GROUP) & 1 == 1;
+        for (out, row) in self.outs.iter().zip(self.rows.chunks_exact(words)) {
+            let named = |place: &usize| row[place / WORD] >> (place % WORD) & 1 == 1;
             let sources = (0..self.sources.len()).filter(named);
             // SAFETY: as above.
             unsafe { *at(*out) = sources.fold(0, |sum, place| sum ^ *at(self.sources[place])) };

@@ -208,16 +208,16 @@ fn every_tier_multiplies_slots_like_the_naive_twin() {
         let rows = 17;
         // Sources are inputs, results scratch, and a block for each result is copied from there.
         let bits: Vec<u8> = bytes(seed as u64, rows * count).into_iter().map(|byte| byte >> 7).collect();
-        let groups = Product::groups(count);
-        let mut patterns = vec![0; rows * groups];
+        let words = Product::words(count);
+        let mut matrix = vec![0; rows * words];
         for (place, bit) in bits.iter().enumerate() {
             let (row, source) = (place / count, place % count);
-            patterns[row * groups + source / 4] |= bit << (source % 4);
+            matrix[row * words + source / 64] |= u64::from(*bit) << (source % 64);
         }
         let product = Product {
             sources: (0..count as u32).collect(),
             outs: (0..rows as u32).map(|row| (count + rows) as u32 + row).collect(),
-            patterns,
+            rows: matrix,
         };
         let ops = (0..rows as u32).map(|row| Op {
             dst: NOWHERE,
@@ -256,8 +256,8 @@ fn every_tier_multiplies_slots_like_the_naive_twin() {
 #[test]
 fn products_that_break_the_rules_are_refused() {
     use super::{product::Product, sums::Steps};
-    let steps = |sources: &[u32], outs: &[u32], patterns: &[u8], at| {
-        let product = Product { sources: sources.to_vec(), outs: outs.to_vec(), patterns: patterns.to_vec() };
+    let steps = |sources: &[u32], outs: &[u32], rows: &[u64], at| {
+        let product = Product { sources: sources.to_vec(), outs: outs.to_vec(), rows: rows.to_vec() };
         std::panic::catch_unwind(|| {
             Steps::new([2, 1, 2], Vec::new(), Vec::new(), Vec::new(), Some((at, product)))
         })
@@ -268,8 +268,8 @@ fn products_that_break_the_rules_are_refused() {
     assert!(steps(&[0, 1], &[3, 3], &[1, 3], 0).is_err(), "writes twice");
     assert!(steps(&[0, 5], &[2, 3], &[1, 3], 0).is_err(), "no such source");
     assert!(steps(&[0, 1], &[2, 5], &[1, 3], 0).is_err(), "no such slot");
-    assert!(steps(&[0, 1], &[2, 3], &[1], 0).is_err(), "a pattern too few");
-    assert!(steps(&[0, 1], &[2, 3], &[1, 4], 0).is_err(), "a pattern of no source");
+    assert!(steps(&[0, 1], &[2, 3], &[1], 0).is_err(), "a row too few");
+    assert!(steps(&[0, 1], &[2, 3], &[1, 4], 0).is_err(), "a bit of no source");
     assert!(steps(&[0, 1], &[2, 3], &[1, 3], 1).is_err(), "after an op that is not there");
 }
 

@@ -632,16 +632,16 @@ impl Emitter<'_> {
         let dense = binary && wanted.len() >= DENSE_FROM;
         if dense {
             let places: Vec<usize> = (0..count).filter(|place| self.needs.right[*place]).collect();
-            let groups = Product::groups(places.len());
-            let mut patterns = vec![0; wanted.len() * groups];
-            for (unknown, patterns) in wanted.iter().zip(patterns.chunks_exact_mut(groups)) {
+            let words = Product::words(places.len());
+            let mut bits = vec![0; wanted.len() * words];
+            for (unknown, bits) in wanted.iter().zip(bits.chunks_exact_mut(words)) {
                 let row = row_of(*unknown);
                 for (at, place) in places.iter().enumerate() {
-                    patterns[at / 4] |= row[*place] << (at % 4);
+                    bits[at / 64] |= u64::from(row[*place]) << (at % 64);
                 }
             }
             let sources = places.into_iter().map(|place| right[place]).collect();
-            let first = self.builder.product(sources, wanted.len(), patterns);
+            let first = self.builder.product(sources, wanted.len(), bits);
             for (unknown, value) in wanted.into_iter().zip(first..) {
                 self.found(unknown, value);
             }

@@ -48,7 +48,7 @@ struct Dense {
     /// The first of the sums that stand for the results; those have no sources of their own.
     first: usize,
     sources: Vec<Value>,
-    patterns: Vec<u8>,
+    rows: Vec<u64>,
 }
 
 const UNUSED: u32 = u32::MAX;
@@ -78,12 +78,12 @@ impl Builder {
         self.inputs + self.blocks + self.starts.len() as u32 - 1
     }
 
-    /// `results` sums of `sources`, those of sum r named by the bits of `patterns[r * n..][..n]` as [`Product`] has them;
+    /// `results` sums of `sources`, those of sum r named by the bits of `rows[r * n..][..n]` as [`Product`] has them;
     /// their values follow the one returned. Once a program.
-    pub(crate) fn product(&mut self, sources: Vec<Value>, results: usize, patterns: Vec<u8>) -> Value {
+    pub(crate) fn product(&mut self, sources: Vec<Value>, results: usize, rows: Vec<u64>) -> Value {
         assert!(self.product.is_none(), "one product a program");
         let first = self.starts.len();
-        self.product = Some(Dense { first, sources, patterns });
+        self.product = Some(Dense { first, sources, rows });
         self.starts.resize(first + results, self.sources.len() as u32);
         self.inputs + self.blocks + first as u32
     }
@@ -216,7 +216,7 @@ impl<'a> Layout<'a> {
         let mut sum = 0;
         while sum < builder.starts.len() {
             if let Some(dense) = builder.product.as_ref().filter(|dense| dense.first == sum) {
-                let results = dense.patterns.len() / Product::groups(dense.sources.len()).max(1);
+                let results = dense.rows.len() / Product::words(dense.sources.len()).max(1);
                 let written = self.write_product(dense, results, &mut writer);
                 // Copies that its sources needed come before it, those of its results after it.
                 product = Some((writer.ops.len(), written));
@@ -279,7 +279,7 @@ impl<'a> Layout<'a> {
         let first = self.external as usize + dense.first;
         writer.place[first..first + results].copy_from_slice(&outs);
         dense.sources.iter().for_each(|value| self.done(*value, writer));
-        Product { sources, outs, patterns: dense.patterns.clone() }
+        Product { sources, outs, rows: dense.rows.clone() }
     }
 
     /// Results of the product that are to stay go to their blocks.
