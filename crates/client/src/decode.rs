@@ -11,8 +11,8 @@ use steadfast_codes::rateless::{Code, DecodeError, Decoder};
 use steadfast_disk::checksum;
 use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
-    BlockIndex, DeviceId, SegmentId, Version,
-    layout::SegmentLayout,
+    BlockIndex, DeviceId,
+    layout::{Holder, SegmentLayout},
     message::{NodeAnswer, Slice},
     read::Cause,
 };
@@ -53,8 +53,7 @@ impl Decoding {
         let worker = Worker {
             decoder: Decoder::new(code, layout.block_bytes as usize),
             partial: BTreeMap::new(),
-            segment: layout.segment,
-            version: layout.version,
+            holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
             say,
@@ -98,8 +97,8 @@ struct Worker {
     decoder: Decoder<BytesMut>,
     /// Blocks of which not all slices have arrived.
     partial: BTreeMap<(DeviceId, BlockIndex), BytesMut>,
-    segment: SegmentId,
-    version: Version,
+    /// What each device holds: which piece a block is of decides what its checksums are seeded with.
+    holders: BTreeMap<DeviceId, Holder>,
     block_bytes: usize,
     granule_bytes: u32,
     say: mpsc::UnboundedSender<Verified>,
@@ -148,7 +147,7 @@ impl Worker {
         let offset = slice.offset as usize;
         let before = self.partial.remove(&(device, index));
         let in_order = before.as_ref().map_or(0, BytesMut::len) == offset;
-        if !in_order || offset + payload.len() > self.block_bytes || !self.intact(slice, &payload) {
+        if !in_order || offset + payload.len() > self.block_bytes || !self.intact(device, slice, &payload) {
             return Some(Verified::Corrupt { device, index });
         }
         let mut block = match before {
@@ -173,16 +172,19 @@ impl Worker {
         })
     }
 
-    /// Whether every granule of the slice is what was stored under this segment, version, index and place.
-    fn intact(&self, slice: &Slice, payload: &[u8]) -> bool {
+    /// Whether the device is to hold the block, and every granule of the slice is what was stored under the segment and
+    /// version of the block's piece, its index and this place.
+    fn intact(&self, device: DeviceId, slice: &Slice, payload: &[u8]) -> bool {
+        let holder = self.holders.get(&device);
+        let Some(piece) = holder.and_then(|holder| holder.piece_of(slice.index)) else { return false };
         let first = slice.offset / self.granule_bytes;
         let granule = self.granule_bytes as usize;
         slice.offset.is_multiple_of(self.granule_bytes)
             && slice.sums.len() == payload.len().div_ceil(granule)
             && payload.chunks(granule).zip(&slice.sums).zip(first..).all(|((bytes, &sum), number)| {
                 let tag = checksum::Tag {
-                    segment: self.segment,
-                    version: self.version,
+                    segment: piece.segment,
+                    version: piece.version,
                     index: slice.index,
                     granule_number: number,
                 };

@@ -168,8 +168,8 @@ impl Client {
     /// When there is no such object.
     pub async fn remove(&self, bucket: &str, key: &str) -> Result<(), ClientError> {
         match self.metadata.change(Change::Remove { bucket: bucket.to_owned(), key: key.to_owned() }).await? {
-            MetaAnswer::Removed { segments } => {
-                self.delete_segments(&segments);
+            MetaAnswer::Removed { freed } => {
+                self.free(freed);
                 Ok(())
             }
             other => Err(unexpected("Removed", &other)),

@@ -20,7 +20,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeKind, CodeSpec, Geometry, SEGMENT_BYTES_MAX, SegmentLayout},
-    message::{Change, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
+    message::{Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
     plan::{self, Plan, SegmentPlan, Wanted},
     read::Cause,
     write::{Action, FailureKind, Input, WriteDone, WriteSpec, Writer},
@@ -87,10 +87,10 @@ impl Client {
         };
         let stored = put.run(Pieces::new(source), size, start).await;
         match stored {
-            Ok(replaced) => {
+            Ok(freed) => {
                 put.report.latency = start.elapsed();
                 put.seal();
-                self.delete_segments(&replaced);
+                self.free(freed);
                 Ok(put.report)
             }
             Err(error) => {
@@ -100,13 +100,17 @@ impl Client {
         }
     }
 
-    /// Frees segments on every device that can be reached, behind the answer.
-    pub(crate) fn delete_segments(&self, layouts: &[SegmentLayout]) {
-        let requests = layouts.iter().flat_map(|layout| {
-            let SegmentLayout { segment, epoch, .. } = *layout;
-            layout.holders.iter().map(move |holder| (holder.device, segment, epoch))
-        });
-        self.delete(requests);
+    /// Frees what a change of layout left, on every device that can be reached, behind the answer.
+    pub(crate) fn free(&self, freed: Vec<Freed>) {
+        let request = |Freed { device, segment, keep, epoch }| {
+            let request = if keep.is_empty() {
+                NodeRequest::Delete { device, segment }
+            } else {
+                NodeRequest::Seal { device, segment, keep }
+            };
+            (device, request, epoch)
+        };
+        self.tell_all(freed.into_iter().map(request).collect());
     }
 
     fn delete(&self, blocks: impl IntoIterator<Item = (DeviceId, SegmentId, Epoch)>) {
@@ -138,13 +142,13 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// Stores every segment and commits; the layouts of the version it replaced.
+    /// Stores every segment and commits; what the version it replaced leaves to be freed.
     async fn run(
         &mut self,
         source: Pieces,
         size: Option<u64>,
         start: Instant,
-    ) -> Result<Vec<SegmentLayout>, PutError> {
+    ) -> Result<Vec<Freed>, PutError> {
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
         let storing = async {
             match size {
@@ -158,7 +162,7 @@ impl Put<'_> {
                 segments: self.layouts.clone(),
             };
             match self.client.metadata.change(commit).await? {
-                MetaAnswer::Committed { replaced, .. } => Ok(replaced),
+                MetaAnswer::Committed { freed, .. } => Ok(freed),
                 other => Err(unexpected("Committed", &other).into()),
             }
         };
@@ -297,7 +301,7 @@ impl Put<'_> {
             code: spec,
             block_bytes: segment.geometry.block_bytes,
             granule_bytes: segment.geometry.granule_bytes,
-            holders: done.holders,
+            holders: done.holders.into_iter().map(|share| share.stored(name, self.begun.version)).collect(),
         });
         Ok(())
     }
@@ -315,12 +319,10 @@ impl Put<'_> {
 
     /// Frees what the layouts do not list and marks the rest as committed.
     fn seal(&self) {
-        let listed = self.layouts.iter().flat_map(|layout| {
-            layout.holders.iter().map(|holder| (holder.device, layout.segment, holder.blocks.clone()))
-        });
         let mut requests = Vec::new();
         let mut kept = BTreeSet::new();
-        for (device, segment, keep) in listed {
+        for (device, piece) in self.layouts.iter().flat_map(SegmentLayout::pieces) {
+            let (segment, keep) = (piece.segment, piece.blocks.clone());
             kept.insert((device, segment));
             requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
         }

@@ -82,7 +82,7 @@ pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result
             let layout = layouts.first().context("a stored object has a segment")?;
             let held = layout.holders.iter().map(|holder| {
                 let at = devices.iter().position(|&device| device == holder.device);
-                (at.map_or(0.0, |at| rates[at]), holder.blocks.count())
+                (at.map_or(0.0, |at| rates[at]), holder.count())
             });
             let k = layout.code.originals;
             ideals.push(millis(disks::any_k_ideal(held, layout.block_bytes, k).context("too few blocks")?));

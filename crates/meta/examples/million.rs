@@ -111,9 +111,9 @@ fn begin(key: String) -> Change {
 fn commit(begun: &PutBegun) -> Change {
     let geometry = Geometry::coded(OBJECT_BYTES);
     let share = geometry.originals * 3 / 12;
-    let holder = |device: u32| Holder {
-        device: DeviceId(u128::from(device) + 1),
-        blocks: IndexRanges::from(device * share..(device + 1) * share),
+    let holder = |device: u32| {
+        let blocks = IndexRanges::from(device * share..(device + 1) * share);
+        Holder::whole(DeviceId(u128::from(device) + 1), begun.segments[0], begun.version, blocks)
     };
     let layout = SegmentLayout {
         segment: begun.segments[0],

@@ -92,8 +92,8 @@ impl Service {
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
         let outcome = match request {
-            NodeRequest::Read { device, segment, version, want } => {
-                read::serve(self, &opened, &mut stream, device, segment, version, want).await
+            NodeRequest::Read { device, pieces } => {
+                read::serve(self, &opened, &mut stream, device, &pieces).await
             }
             NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open).await,
             short => match self.short(&opened, &mut stream, short).await {
@@ -200,6 +200,17 @@ pub(crate) async fn operation(
     class: LanePriority,
     op: Op,
 ) -> Result<OpOutput, OpError> {
+    operations(service, device, class, [op]).await.pop().expect("one operation has one result")
+}
+
+/// Operations of a lane, all in its queue at once, and their results in their order; dropped, those that have not
+/// begun are withdrawn.
+pub(crate) async fn operations(
+    service: &Service,
+    device: &ServedDevice,
+    class: LanePriority,
+    ops: impl IntoIterator<Item = Op>,
+) -> Vec<Result<OpOutput, OpError>> {
     struct Withdraw<'a>(&'a ServedDevice, u64);
     impl Drop for Withdraw<'_> {
         fn drop(&mut self) {
@@ -207,14 +218,23 @@ pub(crate) async fn operation(
         }
     }
     let lane_stream = service.lane_stream();
-    let (answer, answered) = oneshot::channel();
-    // Nobody listens any more: the answer is not needed.
-    let reply = Box::new(move |result| drop(answer.send(result)));
-    device.lane.submit(lane_stream, class, op, reply);
+    let submitted: Vec<_> = ops
+        .into_iter()
+        .map(|op| {
+            let (answer, answered) = oneshot::channel();
+            // Nobody listens any more: the answer is not needed.
+            let reply = Box::new(move |result| drop(answer.send(result)));
+            device.lane.submit(lane_stream, class, op, reply);
+            answered
+        })
+        .collect();
     let withdraw = Withdraw(device, lane_stream);
-    let result = answered.await.unwrap_or(Err(OpError::Closed));
+    let mut results = Vec::with_capacity(submitted.len());
+    for answered in submitted {
+        results.push(answered.await.unwrap_or(Err(OpError::Closed)));
+    }
     std::mem::forget(withdraw);
-    result
+    results
 }
 
 /// Messages that an asker may send before its stream has begun: one end of a write, and a few grants.

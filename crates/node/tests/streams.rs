@@ -9,7 +9,8 @@ use steadfast_node::Node;
 use steadfast_protocol::{
     DeviceId, IndexRanges, SegmentId, Version,
     message::{
-        self, DeviceHealth, Fault, NodeAnswer, NodeFault, NodePush, NodeRequest, RefusalReason, Slice, Want,
+        self, DeviceHealth, Fault, NodeAnswer, NodeFault, NodePush, NodeRequest, ReadPiece, RefusalReason,
+        Slice, Want,
     },
 };
 
@@ -192,8 +193,9 @@ async fn damage_and_nonsense_get_typed_answers_and_hurt_nobody() {
     assert_eq!(writer.finish().await.unwrap(), IndexRanges::from(0..1));
 
     // Another version of the segment is another segment.
-    let (segment, version) = (SegmentId(1), Version(8));
-    let read = NodeRequest::Read { device, segment, version, want: Want::All };
+    let segment = SegmentId(1);
+    let pieces = vec![ReadPiece { segment, version: Version(8), want: Want::All }];
+    let read = NodeRequest::Read { device, pieces };
     assert_eq!(client.call(&read, 0).await, Err(Fault::Node(NodeFault::UnknownSegment { device, segment })));
     let wrong = message::WriteOpen { granule_bytes: 5000, ..open(device, 2, 64 << 10, Granule::KIB_64) };
     assert!(matches!(client.writer(wrong).await.answer().await, Err(Fault::Protocol(_))));

@@ -302,13 +302,13 @@ pub fn judge_layout(
     domain_of: impl Fn(DeviceId) -> Option<u32>,
     seed: u64,
 ) -> Result<Verdict, CodeError> {
-    let placed: Vec<(u32, &IndexRanges)> = layout
+    let placed: Vec<(u32, IndexRanges)> = layout
         .holders
         .iter()
-        .filter_map(|holder| Some((domain_of(holder.device)?, &holder.blocks)))
+        .filter_map(|holder| Some((domain_of(holder.device)?, holder.blocks())))
         .collect();
     // Domains are renumbered densely: the caller's numbers may be any.
-    let mut names: Vec<u32> = placed.iter().map(|&(domain, _)| domain).collect();
+    let mut names: Vec<u32> = placed.iter().map(|(domain, _)| *domain).collect();
     names.sort_unstable();
     names.dedup();
     let domains = u32::try_from(names.len()).expect("fewer domains than 2^32");

@@ -1,4 +1,16 @@
-//! Layouts: who holds what of a segment. Written once when a version commits, listing confirmed blocks only.
+//! Layouts: who holds what of a segment. Written when a version commits, listing confirmed blocks only.
+//!
+//! A segment is coded once and may be changed without being rewritten: an amendment drops blocks and stores others (new
+//! contents of a few, more of them, the same elsewhere) as *pieces* of their own beside those that stay.
+//!
+//! ```text
+//!   coded segment 7 (version 3)         after an amendment (version 9, new segment 12)
+//!     device A   7/3: 0-15                device A   7/3: 0-4,6-15    12/9: 5
+//!     device B   7/3: 16-31               device B   7/3: 16-31
+//! ```
+//!
+//! Invariants: an index is listed once in a layout; a device holds a piece as one extent under the piece's own segment,
+//! and segment and version of the piece, not of the layout, are in its checksums; what a piece lists only shrinks.
 
 use crate::{BlockIndex, DeviceId, Epoch, IndexRanges, SegmentId, Version};
 use serde::{Deserialize, Serialize};
@@ -49,14 +61,18 @@ pub enum CodeKind {
     MixC,
 }
 
+/// The most pieces one device may hold of one coded segment: as many as one read asks for. Picked by eye: the index
+/// entry of a piece is read before its blocks are, and small pieces make a disk seek.
+pub const PIECES_PER_HOLDER_MAX: usize = 256;
+
 /// Where one segment of an object lies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SegmentLayout {
-    /// The segment.
+    /// Names the coded segment: that of its first piece, also where no block of that one is left.
     pub segment: SegmentId,
-    /// The version it was created for; part of every checksum's seed.
+    /// The version that `segment` was created for.
     pub version: Version,
-    /// The epoch of this layout.
+    /// The epoch of this layout; each amendment raises it.
     pub epoch: Epoch,
     /// Bytes of the object that it holds.
     pub length: u64,
@@ -73,6 +89,26 @@ pub struct SegmentLayout {
 /// One device's share of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
+    /// The device.
+    pub device: DeviceId,
+    /// What it holds: one piece until the segment is amended, at most [`PIECES_PER_HOLDER_MAX`].
+    pub pieces: Vec<Piece>,
+}
+
+/// Blocks that one device holds in one extent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The segment that it is stored under; part of every checksum's seed.
+    pub segment: SegmentId,
+    /// The version that it was created for; part of every checksum's seed.
+    pub version: Version,
+    /// The confirmed blocks in it that count. There may be others that were dropped and wait to be freed.
+    pub blocks: IndexRanges,
+}
+
+/// Blocks placed on a device, without the name that they are stored under: what the cores that write give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
     /// The device.
     pub device: DeviceId,
     /// The confirmed blocks on it.
@@ -135,10 +171,46 @@ impl CodeSpec {
     }
 }
 
+impl Holder {
+    /// The share of a device that holds one piece.
+    pub fn whole(device: DeviceId, segment: SegmentId, version: Version, blocks: IndexRanges) -> Self {
+        Self { device, pieces: vec![Piece { segment, version, blocks }] }
+    }
+
+    /// The blocks of all pieces.
+    pub fn blocks(&self) -> IndexRanges {
+        let mut all = IndexRanges::new();
+        self.pieces.iter().for_each(|piece| all.insert_all(&piece.blocks));
+        all
+    }
+
+    /// How many blocks it holds.
+    pub fn count(&self) -> u32 {
+        self.pieces.iter().map(|piece| piece.blocks.count()).sum()
+    }
+
+    /// The piece that lists `index`, if one does.
+    pub fn piece_of(&self, index: BlockIndex) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.blocks.contains(index))
+    }
+
+    /// The piece stored under `segment`, if there is one.
+    pub fn piece(&self, segment: SegmentId) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.segment == segment)
+    }
+}
+
+impl Share {
+    /// The holder of these blocks, stored under this name.
+    pub fn stored(self, segment: SegmentId, version: Version) -> Holder {
+        Holder::whole(self.device, segment, version, self.blocks)
+    }
+}
+
 impl SegmentLayout {
     /// N: confirmed blocks on all devices.
     pub fn stored_blocks(&self) -> u32 {
-        self.holders.iter().map(|holder| holder.blocks.count()).sum()
+        self.holders.iter().map(Holder::count).sum()
     }
 
     /// D = N/K - 1 as it came out (dissertation §5.3.2).
@@ -148,6 +220,16 @@ impl SegmentLayout {
 
     /// The device that holds `index`, if one does.
     pub fn holder_of(&self, index: BlockIndex) -> Option<DeviceId> {
-        self.holders.iter().find(|holder| holder.blocks.contains(index)).map(|holder| holder.device)
+        self.holders.iter().find(|holder| holder.piece_of(index).is_some()).map(|holder| holder.device)
+    }
+
+    /// What `device` holds of it.
+    pub fn holder(&self, device: DeviceId) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.device == device)
+    }
+
+    /// Every device's piece of every name, in the order listed.
+    pub fn pieces(&self) -> impl Iterator<Item = (DeviceId, &Piece)> {
+        self.holders.iter().flat_map(|holder| holder.pieces.iter().map(|piece| (holder.device, piece)))
     }
 }

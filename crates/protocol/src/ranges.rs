@@ -74,6 +74,61 @@ impl IndexRanges {
         self.0.splice(first..last, [merged]);
     }
 
+    /// Adds every index of `other`.
+    pub fn insert_all(&mut self, other: &IndexRanges) {
+        other.0.iter().for_each(|range| self.insert_range(range.clone()));
+    }
+
+    /// The indices that are in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &IndexRanges) -> Self {
+        let (mut both, mut ours, mut theirs) = (Vec::new(), 0, 0);
+        while let (Some(a), Some(b)) = (self.0.get(ours), other.0.get(theirs)) {
+            let common = a.start.max(b.start)..a.end.min(b.end);
+            if !common.is_empty() {
+                both.push(common);
+            }
+            if a.end <= b.end {
+                ours += 1;
+            } else {
+                theirs += 1;
+            }
+        }
+        // Ranges of one set do not touch, so those of the intersection do not either.
+        Self(both)
+    }
+
+    /// The indices that are in this set and not in `other`.
+    #[must_use]
+    pub fn difference(&self, other: &IndexRanges) -> Self {
+        let (mut rest, mut theirs) = (Vec::new(), 0);
+        for range in &self.0 {
+            let mut start = range.start;
+            while let Some(b) = other.0.get(theirs).filter(|b| b.start < range.end) {
+                if start < b.start {
+                    rest.push(start..b.start);
+                }
+                start = start.max(b.end);
+                if b.end > range.end {
+                    break;
+                }
+                theirs += 1;
+            }
+            if start < range.end {
+                rest.push(start..range.end);
+            }
+        }
+        Self(rest)
+    }
+
+    /// Whether every index is in `other` too.
+    pub fn is_subset_of(&self, other: &IndexRanges) -> bool {
+        self.0.iter().all(|range| {
+            let after = other.0.partition_point(|held| held.start <= range.start);
+            after > 0 && range.end <= other.0[after - 1].end
+        })
+    }
+
     /// Takes one index out; `false` if it was not there.
     pub fn remove(&mut self, index: BlockIndex) -> bool {
         let after = self.0.partition_point(|range| range.start <= index);
@@ -170,6 +225,24 @@ mod tests {
                 let pairs: Vec<(u32, u32)> = ranges.clone().into();
                 prop_assert_eq!(&IndexRanges::try_from(pairs).unwrap(), &ranges);
             }
+        }
+    }
+
+    fn sets() -> impl Strategy<Value = BTreeSet<u32>> {
+        prop::collection::btree_set(0u32..40, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn two_sets_meet_like_plain_ones(a in sets(), b in sets()) {
+            let ranges = |set: &BTreeSet<u32>| set.iter().copied().collect::<IndexRanges>();
+            let (left, right) = (ranges(&a), ranges(&b));
+            prop_assert_eq!(left.intersection(&right), ranges(&(&a & &b)));
+            prop_assert_eq!(left.difference(&right), ranges(&(&a - &b)));
+            prop_assert_eq!(left.is_subset_of(&right), a.is_subset(&b));
+            let mut all = left.clone();
+            all.insert_all(&right);
+            prop_assert_eq!(all, ranges(&(&a | &b)));
         }
     }
 

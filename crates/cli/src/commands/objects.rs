@@ -134,7 +134,14 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             segment.holders.len()
         );
         for holder in &segment.holders {
-            println!("           {}  {} blocks: {}", holder.device, holder.blocks.count(), holder.blocks);
+            println!("           {}  {} blocks: {}", holder.device, holder.count(), holder.blocks());
+            // Each is an extent of its own; one is the rule until the object is changed.
+            for piece in holder.pieces.iter().filter(|_| holder.pieces.len() > 1) {
+                println!(
+                    "             piece {} of version {}: {}",
+                    piece.segment, piece.version, piece.blocks
+                );
+            }
         }
     }
     Ok(())

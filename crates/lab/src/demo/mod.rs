@@ -180,7 +180,7 @@ impl Stage {
         let held = layout.holders.iter().map(|holder| {
             let rate =
                 self.disks.iter().find(|disk| disk.device == holder.device).map_or(0.0, |disk| disk.rate);
-            (rate, holder.blocks.count())
+            (rate, holder.count())
         });
         disks::any_k_ideal(held, layout.block_bytes, layout.code.originals)
     }

@@ -56,9 +56,9 @@ pub(crate) fn begin(key: &str) -> Change {
 
 /// Three replicas of a small object.
 pub(crate) fn commit(begun: &PutBegun, size: u32) -> Change {
-    let holder = |index: u32| Holder {
-        device: DeviceId(u128::from(index) + 1),
-        blocks: IndexRanges::from(index..index + 1),
+    let holder = |index: u32| {
+        let blocks = IndexRanges::from(index..index + 1);
+        Holder::whole(DeviceId(u128::from(index) + 1), begun.segments[0], begun.version, blocks)
     };
     let layout = SegmentLayout {
         segment: begun.segments[0],

@@ -1,17 +1,19 @@
-//! Drives one [`ReadStream`]: slices from the lane to the connection, their checksums with them.
+//! Drives one [`ReadStream`]: slices from the lane to the connection, their checksums with them. A stream reads the
+//! pieces that it names one after the other, under one admission and one credit.
 
 use crate::{
     devices::ServedDevice,
     fault::fault,
-    service::{Service, gone, lane_priority, load, operation},
+    service::{Service, gone, indices, lane_priority, load, operations},
 };
 use bytes::Bytes;
-use std::collections::BTreeMap;
-use steadfast_disk::{ExtentInfo, Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
+use std::collections::{BTreeMap, BTreeSet};
+use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
-    BlockIndex, DeviceId, SegmentId, Version,
-    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, PAYLOAD_BYTES_MAX, Slice, Want},
+    BlockIndex, DeviceId, IndexRanges, SegmentId,
+    layout::PIECES_PER_HOLDER_MAX,
+    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, PAYLOAD_BYTES_MAX, ReadPiece, Slice, Want},
     serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
 };
 use tokio::sync::mpsc;
@@ -32,34 +34,26 @@ pub(crate) async fn serve(
     opened: &Opened,
     stream: &mut Stream,
     device: DeviceId,
-    segment: SegmentId,
-    version: Version,
-    want: Want,
+    pieces: &[ReadPiece],
 ) -> Result<(), Fault> {
     let served = service.device(device)?;
+    check(pieces)?;
     let mut early = Vec::new();
-    let extent = tokio::select! {
-        extent = describe(service, served, segment) => extent?,
+    let found = tokio::select! {
+        found = find(service, served, pieces) => found?,
         fault = gone(stream, &mut early) => return Err(fault),
     };
-    if extent.version != version {
-        return Err(Fault::Node(NodeFault::UnknownSegment { device, segment }));
-    }
     // Whole granules, which divide the largest payload.
-    let slice_bytes = extent.block_bytes.min(PAYLOAD_BYTES_MAX);
+    let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
     let ticket = service.admission().admit_read(opened.priority, load(served, false), slice_bytes)?;
     let admitted = Admitted(service, ticket);
-    let in_order = extent.blocks.iter().flat_map(Clone::clone);
-    let blocks: Vec<BlockIndex> = match &want {
-        Want::All => in_order.collect(),
-        Want::Blocks(wanted) => in_order.filter(|&index| wanted.contains(index)).collect(),
-    };
-    let core = ReadStream::new(blocks, extent.block_bytes, slice_bytes, ticket.slices_max, opened.credit);
+    let (places, blocks) = (found.places, found.blocks);
+    let core = ReadStream::new(blocks, found.block_bytes, slice_bytes, ticket.slices_max, opened.credit);
     let (answer, answers) = mpsc::unbounded_channel();
     let driver = Driver {
         service,
         served,
-        segment,
+        places,
         class: lane_priority(opened.priority),
         lane_stream: service.lane_stream(),
         core,
@@ -73,21 +67,76 @@ pub(crate) async fn serve(
     outcome
 }
 
-async fn describe(service: &Service, served: &ServedDevice, segment: SegmentId) -> Result<ExtentInfo, Fault> {
-    match operation(service, served, LanePriority::Interactive, Op::Describe { segment }).await {
-        Ok(OpOutput::Described(Some(extent))) => Ok(extent),
-        Ok(OpOutput::Described(None)) => {
-            Err(Fault::Node(NodeFault::UnknownSegment { device: served.id, segment }))
+/// Refuses a request that names no pieces, too many, or one twice.
+fn check(pieces: &[ReadPiece]) -> Result<(), Fault> {
+    if pieces.is_empty() || pieces.len() > PIECES_PER_HOLDER_MAX {
+        let given = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+        return Err(Fault::Node(NodeFault::Pieces { given }));
+    }
+    let mut named = BTreeSet::new();
+    match pieces.iter().find(|piece| !named.insert(piece.segment)) {
+        None => Ok(()),
+        Some(twice) => {
+            Err(Fault::Node(NodeFault::Invalid(format!("a read names segment {} twice", twice.segment))))
         }
-        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
-        Err(error) => Err(Fault::Node(fault(served.id, error))),
+    }
+}
+
+/// What a read is to send, and where it lies.
+struct Found {
+    /// In the order to send: piece after piece, each as it lies.
+    blocks: Vec<BlockIndex>,
+    places: Places,
+    block_bytes: u32,
+}
+
+/// The segment that each block is stored under; no block is listed twice.
+struct Places(Vec<(IndexRanges, SegmentId)>);
+
+impl Places {
+    fn segment_of(&self, index: BlockIndex) -> SegmentId {
+        let place = self.0.iter().find(|(blocks, _)| blocks.contains(index));
+        place.expect("the stream has only blocks that were found").1
+    }
+}
+
+/// Finds the pieces. One that is not here is left out: its blocks are gone, as blocks are that its extent has no more.
+async fn find(service: &Service, served: &ServedDevice, pieces: &[ReadPiece]) -> Result<Found, Fault> {
+    let device = served.id;
+    let describe = pieces.iter().map(|piece| Op::Describe { segment: piece.segment });
+    let described = operations(service, served, LanePriority::Interactive, describe).await;
+    let (mut blocks, mut places, mut known) = (Vec::new(), Vec::new(), IndexRanges::new());
+    let mut block_bytes = None;
+    for (piece, described) in pieces.iter().zip(described) {
+        let extent = match described {
+            Ok(OpOutput::Described(Some(extent))) if extent.version == piece.version => extent,
+            Ok(OpOutput::Described(_)) => continue,
+            Ok(other) => unreachable!("a description answers a description, not {other:?}"),
+            Err(error) => return Err(Fault::Node(fault(device, error))),
+        };
+        if *block_bytes.get_or_insert(extent.block_bytes) != extent.block_bytes {
+            let detail = format!("segment {} has blocks of another size than the first", piece.segment);
+            return Err(Fault::Node(NodeFault::Invalid(detail)));
+        }
+        let held = indices(&extent.blocks).difference(&known);
+        let wanted = match &piece.want {
+            Want::All => held,
+            Want::Blocks(wanted) => held.intersection(wanted),
+        };
+        blocks.extend(extent.blocks.iter().flat_map(Clone::clone).filter(|&index| wanted.contains(index)));
+        known.insert_all(&wanted);
+        places.push((wanted, piece.segment));
+    }
+    match block_bytes {
+        Some(block_bytes) => Ok(Found { blocks, places: Places(places), block_bytes }),
+        None => Err(Fault::Node(NodeFault::UnknownSegment { device, segment: pieces[0].segment })),
     }
 }
 
 struct Driver<'a> {
     service: &'a Service,
     served: &'a ServedDevice,
-    segment: SegmentId,
+    places: Places,
     class: LanePriority,
     lane_stream: u64,
     core: ReadStream,
@@ -171,7 +220,7 @@ impl Driver<'_> {
     }
 
     fn read(&self, slice: SliceId, index: BlockIndex, offset: u32, length: u32) {
-        let op = Op::ReadSlice { segment: self.segment, index, offset, len: length };
+        let op = Op::ReadSlice { segment: self.places.segment_of(index), index, offset, len: length };
         let answer = self.answer.clone();
         // The stream is over: its bytes are not needed.
         let reply = Box::new(move |result| drop(answer.send((slice, result))));

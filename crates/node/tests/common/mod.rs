@@ -17,8 +17,8 @@ use steadfast_protocol::{
     BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
     message::{
         self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaRequest, NodeAnswer, NodeEvent, NodePush,
-        NodeRecord, NodeRequest, NodeStatus, Query, ReadDone, Role, SegmentState, Slice, VERSION, Want,
-        WriteOpen,
+        NodeRecord, NodeRequest, NodeStatus, Query, ReadDone, ReadPiece, Role, SegmentState, Slice, VERSION,
+        Want, WriteOpen,
     },
     serve::SweepOptions,
 };
@@ -151,6 +151,11 @@ pub struct Writer {
     pub confirmed: IndexRanges,
 }
 
+/// All or some blocks of a segment as the tests write it.
+pub fn piece(segment: u64, want: Want) -> ReadPiece {
+    ReadPiece { segment: SegmentId(segment), version: Version(9), want }
+}
+
 impl Client {
     pub async fn to(node: &Node) -> Self {
         let hello =
@@ -220,8 +225,11 @@ impl Client {
     }
 
     pub fn open_read(&self, device: DeviceId, segment: u64, want: Want, credit: u32) -> Stream {
-        let (segment, version) = (SegmentId(segment), Version(9));
-        let body = message::encode(&NodeRequest::Read { device, segment, version, want });
+        self.open_read_pieces(device, vec![piece(segment, want)], credit)
+    }
+
+    pub fn open_read_pieces(&self, device: DeviceId, pieces: Vec<ReadPiece>, credit: u32) -> Stream {
+        let body = message::encode(&NodeRequest::Read { device, pieces });
         self.connection.open(Open { body, credit, ..Open::default() }).unwrap()
     }
 

@@ -169,9 +169,9 @@ fn combinations_are_counted_up_to_the_largest_number() {
 
 #[test]
 fn a_layout_is_judged_as_it_stands() {
-    let holder = |device: u32| Holder {
-        device: DeviceId(device.into()),
-        blocks: (device * 30..device * 30 + 30).into(),
+    let holder = |device: u32| {
+        let blocks = (device * 30..device * 30 + 30).into();
+        Holder::whole(DeviceId(device.into()), SegmentId(1), Version(1), blocks)
     };
     let layout = SegmentLayout {
         segment: SegmentId(1),

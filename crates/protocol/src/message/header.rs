@@ -15,8 +15,9 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-/// The protocol version this code speaks. Both ends make a code's graph from its seed: other graphs are another version.
-pub const VERSION: u8 = 2;
+/// The protocol version this code speaks. Both ends make a code's graph from its seed: other graphs are another version. 3
+/// has layouts of several pieces.
+pub const VERSION: u8 = 3;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 48;
 /// The most bytes a body may have: a layout of 1024 devices with many ranges fits well.

@@ -87,6 +87,22 @@ pub enum Change {
     },
     /// Registers a storage server and its devices; done at every start.
     RegisterNode(NodeRecord),
+    /// Begins to change an object without rewriting it: names a version and segments for new pieces, like a put; renewed,
+    /// committed and aborted like one. The commit lists all segments of the object: unchanged ones as they are, changed
+    /// ones under the new epoch with pieces of the base version (as much of them as stays) and new ones. Refused with
+    /// [`MetaFault::Conflict`], now or at the commit, where the object's version is not `base`.
+    BeginAmend {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// The version it starts from.
+        base: Version,
+        /// How many segments to name now.
+        segments: u32,
+        /// Whether the object's bytes change; if not, its [`ObjectRecord::contents`] stay, and readers go on.
+        rewrites: bool,
+    },
 }
 
 /// Requests that change nothing.
@@ -141,13 +157,13 @@ pub enum MetaAnswer {
     Committed {
         /// It.
         version: Version,
-        /// Layouts of the version it replaced, for the client to delete; the sweep makes good what it does not.
-        replaced: Vec<SegmentLayout>,
+        /// What the version before it has no more, for the client to free; the sweep makes good what it does not.
+        freed: Vec<Freed>,
     },
     /// An object was removed.
     Removed {
-        /// Its layouts, for the client to delete.
-        segments: Vec<SegmentLayout>,
+        /// Where it lay, for the client to free; the sweep makes good what it does not.
+        freed: Vec<Freed>,
     },
     /// An object.
     Object {
@@ -178,7 +194,20 @@ pub enum MetaAnswer {
     },
 }
 
-/// A put that has begun.
+/// What a change of layout leaves to be freed on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// The device.
+    pub device: DeviceId,
+    /// The segment stored there.
+    pub segment: SegmentId,
+    /// Blocks of it that are still listed: it is to be sealed with these. Deleted whole where there are none.
+    pub keep: IndexRanges,
+    /// The epoch to do it under.
+    pub epoch: Epoch,
+}
+
+/// A put or an amendment that has begun.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PutBegun {
     /// The put.
@@ -202,8 +231,10 @@ pub struct ObjectRecord {
     pub key: String,
     /// Bytes in it.
     pub size: u64,
-    /// Its version.
+    /// Its version; every commit makes another.
     pub version: Version,
+    /// The version that last changed its bytes: two versions of equal contents read the same.
+    pub contents: Version,
     /// When it was committed, by the metadata server's clock (Unix epoch).
     pub committed: Time,
     /// Its segments in order.
@@ -348,4 +379,19 @@ pub enum MetaFault {
     /// The server's own store failed.
     #[error("the metadata store failed: {0}")]
     Store(String),
+    /// An amendment of an object that is another by now.
+    #[error("{bucket}/{key} changed since version {base} ({}): read it again", match current {
+        Some(current) => format!("it is version {current} now"),
+        None => "it was removed".to_owned(),
+    })]
+    Conflict {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// The version it was to start from.
+        base: Version,
+        /// The object's version; absent where it was removed.
+        current: Option<Version>,
+    },
 }

@@ -1,6 +1,6 @@
 //! Messages of the storage servers.
 
-use crate::{BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version};
+use crate::{BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version, layout::PIECES_PER_HOLDER_MAX};
 use serde::{Deserialize, Serialize};
 
 /// What a stream to a storage server asks; the body of its OPEN. Requests that change data carry the epoch in the
@@ -8,16 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
-    /// [`NodeAnswer::Read`].
+    /// [`NodeAnswer::Read`], which counts all pieces together. Refused with [`NodeFault::UnknownSegment`] where the
+    /// device has none of the pieces; one that is missing beside others is left out like blocks that are gone.
     Read {
         /// The device to read from.
         device: DeviceId,
-        /// The segment.
-        segment: SegmentId,
-        /// Its version, part of every checksum.
-        version: Version,
-        /// Which blocks.
-        want: Want,
+        /// Which blocks, piece after piece: 1 to [`PIECES_PER_HOLDER_MAX`] that lie on the device under different
+        /// segments. A block that several of them hold is sent once, from the first.
+        pieces: Vec<ReadPiece>,
     },
     /// Take blocks of a new segment. The opener pushes [`NodePush`]es within the credit granted; answered by
     /// [`NodeEvent::Confirmed`]s and, after [`NodePush::Finish`], by [`NodeAnswer::Written`].
@@ -59,6 +57,17 @@ pub enum NodeRequest {
         /// The device.
         device: DeviceId,
     },
+}
+
+/// What a read wants of one piece.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadPiece {
+    /// The segment that it is stored under.
+    pub segment: SegmentId,
+    /// Its version, part of every checksum.
+    pub version: Version,
+    /// Which blocks.
+    pub want: Want,
 }
 
 /// Which blocks a read wants from one device.
@@ -252,4 +261,10 @@ pub enum NodeFault {
     /// A request that makes no sense for this device or segment.
     #[error("invalid request: {0}")]
     Invalid(String),
+    /// A read of more pieces than one request may name.
+    #[error("a read of {given} pieces, 1 to {PIECES_PER_HOLDER_MAX} are allowed: ask in several requests")]
+    Pieces {
+        /// How many it named.
+        given: u32,
+    },
 }

@@ -1,24 +1,25 @@
-//! Puts. A writer that dies leaves nothing: whatever it stored lies under an intent, and an intent that never commits
-//! is given up when its lease ends.
+//! Puts and amendments. A writer that dies leaves nothing: whatever it stored lies under an intent, and an intent that
+//! never commits is given up when its lease ends.
 //!
 //! ```text
-//!   BeginPut ──▶ live ──Renew, MoreSegments──▶ live ──Commit──▶ committed (the object's version, whole)
-//!                  │ ├──Abort────────────────────────────────▶ over
-//!                  │ └──lease ends──▶ ended ──expire()───────▶ over
+//!   BeginPut, ──▶ live ──Renew, MoreSegments──▶ live ──Commit──▶ committed (the object's version, whole)
+//!   BeginAmend      │ ├──Abort────────────────────────────────▶ over
+//!                   │ └──lease ends──▶ ended ──expire()───────▶ over
 //! ```
 //!
 //! An ended put cannot be committed or renewed even before `expire` gives it up. Two writers of one key do not see each
-//! other: each commit makes its version whole, the last commit wins, whatever order they began in.
+//! other: each commit makes its version whole, the last commit wins, whatever order they began in. An amendment starts
+//! from a version and commits only while the object is still that version.
 //!
 //! Invariants: intent, lease entry and grants come and go together; a segment of a put that is over is never named
-//! again; each put has its own epoch and version.
+//! again; each put has its own epoch and version, and an amendment's epoch is above that of what it amends.
 
 use super::{
     Terms, buckets,
     counters::Counters,
     keys, names,
     objects::{self, StoredObject},
-    segments::{self, Committed, Grant},
+    segments::{self, Grant},
     validate,
     view::{Txn, View, ViewError},
 };
@@ -36,13 +37,27 @@ pub const SEGMENTS_PER_PUT_MAX: u32 = 16_384;
 /// The most puts given up in one step.
 const EXPIRE_MAX: usize = 256;
 
-/// A put that has begun, as stored.
+/// What an intent makes its version from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Basis {
+    /// Nothing: a put.
+    Nothing,
+    /// A version that it keeps parts of.
+    Version {
+        base: Version,
+        /// Whether it changes the object's bytes.
+        rewrites: bool,
+    },
+}
+
+/// A put or an amendment that has begun, as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Intent {
     pub(super) bucket: String,
     pub(super) key: String,
     pub(super) version: Version,
     pub(super) epoch: Epoch,
+    basis: Basis,
     expires: Time,
     /// Its segments as first and count of consecutive ones.
     grants: Vec<(SegmentId, u32)>,
@@ -77,17 +92,22 @@ impl Intent {
     }
 }
 
-/// Begins a put.
+/// Begins a put or an amendment.
 pub(super) fn begin(
     txn: &mut Txn<'_>,
     now: Time,
     terms: &Terms,
     bucket: &str,
     key: &str,
+    basis: Basis,
     segments: u32,
 ) -> Result<MetaAnswer, MetaFault> {
     names::check_key(key)?;
     let policy = buckets::read(txn, bucket)?.policy;
+    if let Basis::Version { base, .. } = basis {
+        let current = objects::require(txn, bucket, key)?.version;
+        check_base(bucket, key, base, Some(current))?;
+    }
     check_count(0, segments)?;
     let mut counters = Counters::read(txn)?;
     let fresh = counters.put();
@@ -96,6 +116,7 @@ pub(super) fn begin(
         key: key.to_owned(),
         version: fresh.version,
         epoch: fresh.epoch,
+        basis,
         expires: now + terms.lease,
         grants: Vec::new(),
     };
@@ -144,7 +165,7 @@ pub(super) fn renew(
     Ok(MetaAnswer::Done)
 }
 
-/// Makes a put's version visible in place of the one before, whose segments are gone.
+/// Makes an intent's version visible in place of the one before; what that one has no more is gone.
 pub(super) fn commit(
     txn: &mut Txn<'_>,
     now: Time,
@@ -154,20 +175,49 @@ pub(super) fn commit(
 ) -> Result<MetaAnswer, MetaFault> {
     let intent = live(txn, now, id)?;
     let policy = buckets::read(txn, &intent.bucket)?.policy;
-    validate::layouts(txn, &intent, &policy, size, layouts)?;
-    let replaced = match objects::read(txn, &intent.bucket, &intent.key)? {
-        Some(previous) => segments::take(txn, &previous.segments)?,
+    let previous = objects::read(txn, &intent.bucket, &intent.key)?;
+    let before = match &previous {
+        Some(previous) => segments::layouts(txn, &previous.segments)?,
         None => Vec::new(),
     };
-    for layout in layouts {
-        let (bucket, key) = (intent.bucket.clone(), intent.key.clone());
-        keys::write(txn, keys::segment(layout.segment), &Committed { bucket, key, layout: layout.clone() });
-    }
+    let (base, contents) = match intent.basis {
+        Basis::Nothing => (&[][..], intent.version),
+        Basis::Version { base, rewrites } => {
+            let current = previous.as_ref().map(|previous| previous.version);
+            check_base(&intent.bucket, &intent.key, base, current)?;
+            let kept = previous.as_ref().filter(|_| !rewrites);
+            if let Some(kept) = kept {
+                check_same(kept, size, layouts)?;
+            }
+            (&before[..], kept.map_or(intent.version, |kept| kept.contents))
+        }
+    };
+    validate::layouts(txn, &intent, &policy, base, size, layouts)?;
+    let freed = segments::replace(txn, &intent, &before, layouts);
     let segments = layouts.iter().map(|layout| layout.segment).collect();
-    let object = StoredObject { size, version: intent.version, committed: now, segments };
+    let object = StoredObject { size, version: intent.version, contents, committed: now, segments };
     keys::write(txn, keys::object(&intent.bucket, &intent.key), &object);
     end(txn, id, &intent);
-    Ok(MetaAnswer::Committed { version: intent.version, replaced })
+    Ok(MetaAnswer::Committed { version: intent.version, freed })
+}
+
+/// Whether an amendment starts from what the object is.
+fn check_base(bucket: &str, key: &str, base: Version, current: Option<Version>) -> Result<(), MetaFault> {
+    if current == Some(base) {
+        return Ok(());
+    }
+    Err(MetaFault::Conflict { bucket: bucket.to_owned(), key: key.to_owned(), base, current })
+}
+
+/// Whether an amendment that says to keep the object's bytes can have done so.
+fn check_same(object: &StoredObject, size: u64, layouts: &[SegmentLayout]) -> Result<(), MetaFault> {
+    if object.size == size && object.segments.iter().eq(layouts.iter().map(|layout| &layout.segment)) {
+        return Ok(());
+    }
+    Err(MetaFault::BadLayout(
+        "an amendment that keeps the object's bytes keeps its size and its segments in their order"
+            .to_owned(),
+    ))
 }
 
 /// Gives a put up. Refused where it is over: it may have committed.

@@ -6,7 +6,7 @@
 //!  0x01  -                                             Counters { version, segment, intent, epoch, buckets }
 //!  0x10  bucket                                        bucket record
 //!  0x20  bucket, 0x00, key                             object record
-//!  0x30  segment u64                                   layout of a committed segment
+//!  0x30  segment u64                                   layout of a committed segment, or the segment it is a piece of
 //!  0x40  intent u64                                    intent
 //!  0x41  expiry ns u64, intent u64                     - (leases in order of their end)
 //!  0x42  last segment u64 of a grant                   Grant { first, intent }
@@ -30,8 +30,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of the records' format; first byte of every value. A record of a code names its graph by a seed, so other
-/// graphs for the same seed are another format too: 2 has those of which a disk's rows complete each other.
-pub const FORMAT: u8 = 2;
+/// graphs for the same seed are another format too: 2 has those of which a disk's rows complete each other, 3 layouts of several pieces.
+pub const FORMAT: u8 = 3;
 
 /// The cluster's own record.
 pub(super) fn cluster() -> Key {

@@ -5,7 +5,7 @@
 //! | [`view`], `keys` | what a store offers; how records are named in it |
 //! | [`names`] | which bucket names and keys are allowed |
 //! | `buckets`, `objects` | buckets and their feasibility; lookup, listing, removal |
-//! | `intents`, `validate` | puts: begin, lease, commit, abort; what a layout must be to be committed |
+//! | `intents`, `validate` | puts and amendments: begin, lease, commit, abort; what a layout must be to be committed |
 //! | `segments` | what became of a segment, for the sweep of the storage servers |
 //! | `requests` | each mutating request takes effect once and answers the same when asked again |
 //! | `registry` | storage servers and devices; who is alive |
@@ -13,7 +13,7 @@
 //! The driver calls [`change`] in a [`Txn`] and applies its writes atomically, and [`ask`] on any consistent [`View`];
 //! at each tick it calls [`expire`] until nothing more is due. None of them performs I/O, reads a clock or draws a
 //! number. A transaction reads and writes at most about three records for each segment of one put
-//! ([`SEGMENTS_PER_PUT_MAX`]).
+//! ([`SEGMENTS_PER_PUT_MAX`]) and each piece of the segments that it changes.
 //!
 //! Invariants: a version is visible whole or not at all; a segment is pending, committed by exactly one object, or
 //! gone for good; a number once given out is never given out again.
@@ -43,6 +43,7 @@ use crate::{
     message::{Change, MetaAnswer, MetaFault, Query},
 };
 use core::time::Duration;
+use intents::Basis;
 
 /// How long things are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,13 @@ fn dispatch(
 ) -> Result<MetaAnswer, MetaFault> {
     match change {
         Change::CreateBucket { bucket, policy } => buckets::create(txn, now, liveness, bucket, *policy),
-        Change::BeginPut { bucket, key, segments } => intents::begin(txn, now, terms, bucket, key, *segments),
+        Change::BeginPut { bucket, key, segments } => {
+            intents::begin(txn, now, terms, bucket, key, Basis::Nothing, *segments)
+        }
+        Change::BeginAmend { bucket, key, base, segments, rewrites } => {
+            let basis = Basis::Version { base: *base, rewrites: *rewrites };
+            intents::begin(txn, now, terms, bucket, key, basis, *segments)
+        }
         Change::MoreSegments { intent, segments } => intents::more(txn, now, *intent, *segments),
         Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
         Change::Commit { intent, size, segments } => intents::commit(txn, now, *intent, *size, segments),

@@ -21,14 +21,16 @@ const SCAN_STEP: usize = 64;
 pub(super) struct StoredObject {
     pub(super) size: u64,
     pub(super) version: Version,
+    /// The version that last changed its bytes.
+    pub(super) contents: Version,
     pub(super) committed: Time,
     pub(super) segments: Vec<SegmentId>,
 }
 
 impl StoredObject {
     fn record(self, key: String) -> ObjectRecord {
-        let Self { size, version, committed, segments } = self;
-        ObjectRecord { key, size, version, committed, segments }
+        let Self { size, version, contents, committed, segments } = self;
+        ObjectRecord { key, size, version, contents, committed, segments }
     }
 }
 
@@ -47,9 +49,9 @@ pub(super) fn lookup(view: &dyn View, bucket: &str, key: &str) -> Result<MetaAns
 /// Removes an object; its segments are gone.
 pub(super) fn remove(txn: &mut Txn<'_>, bucket: &str, key: &str) -> Result<MetaAnswer, MetaFault> {
     let object = require(txn, bucket, key)?;
-    let segments = segments::take(txn, &object.segments)?;
+    let freed = segments::take(txn, &object.segments)?;
     txn.delete(keys::object(bucket, key));
-    Ok(MetaAnswer::Removed { segments })
+    Ok(MetaAnswer::Removed { freed })
 }
 
 /// A page of keys in byte order.
@@ -96,7 +98,8 @@ pub(super) fn list(
     }
 }
 
-fn require(view: &dyn View, bucket: &str, key: &str) -> Result<StoredObject, MetaFault> {
+/// The record of an object that has to be there.
+pub(super) fn require(view: &dyn View, bucket: &str, key: &str) -> Result<StoredObject, MetaFault> {
     names::check_key(key)?;
     buckets::read(view, bucket)?;
     read(view, bucket, key)?

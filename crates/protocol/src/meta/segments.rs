@@ -1,9 +1,12 @@
 //! What became of a segment: the question that a storage server's sweep asks before it frees anything.
 //!
 //! ```text
-//!   never named ──begin, more──▶ Pending ──commit──▶ Committed ──replace, remove──▶ Gone
-//!                                   └──commit without it, abort, lease ended──────▶ Gone
+//!   never named ──begin, more──▶ Pending ──commit──▶ Committed ──replace, amend, remove──▶ Gone
+//!                                   └──commit without it, abort, lease ended─────────────▶ Gone
 //! ```
+//!
+//! A coded segment's record is its layout; one that holds pieces of another refers to that one. Committed says which
+//! blocks the layout lists in that segment on the device that asks: none, where only others hold pieces of the name.
 //!
 //! Invariants: Gone is final, so it is said only of a segment that was named here and is neither pending nor
 //! committed. A number beyond the counter is Pending: the store may have been put back from an older copy, and a
@@ -11,15 +14,20 @@
 
 use super::{
     counters::Counters,
+    intents::Intent,
     keys,
     view::{Txn, View, ViewError},
 };
 use crate::{
-    DeviceId, IndexRanges, IntentId, SegmentId,
-    layout::SegmentLayout,
-    message::{MetaAnswer, MetaFault, SEGMENT_STATES_MAX, SegmentState},
+    DeviceId, Epoch, IndexRanges, IntentId, SegmentId,
+    layout::{Piece, SegmentLayout},
+    message::{Freed, MetaAnswer, MetaFault, SEGMENT_STATES_MAX, SegmentState, encode},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most bytes that what a change freed takes in its answer, which is stored: the sweep finds the rest.
+const FREED_BYTES_MAX: usize = 2 << 20;
 
 /// Consecutive segments named for a put; filed under the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,33 +38,93 @@ pub(super) struct Grant {
 
 /// A committed segment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Committed {
+enum Record {
+    /// A coded segment.
+    Coded(Committed),
+    /// Pieces of this coded segment are stored under it.
+    PieceOf(SegmentId),
+}
+
+/// A committed coded segment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Committed {
     /// Bucket of the object that has it.
-    pub(super) bucket: String,
+    bucket: String,
     /// Key of the object that has it.
-    pub(super) key: String,
+    key: String,
     /// Where it lies.
-    pub(super) layout: SegmentLayout,
+    layout: SegmentLayout,
 }
 
 /// Layouts of committed segments, in the order given.
 pub(super) fn layouts(view: &dyn View, segments: &[SegmentId]) -> Result<Vec<SegmentLayout>, ViewError> {
-    segments
-        .iter()
-        .map(|&segment| {
-            let committed = committed(view, segment)?;
-            committed
-                .map(|committed| committed.layout)
-                .ok_or(ViewError::Damaged { what: "missing segment", length: 0 })
-        })
-        .collect()
+    segments.iter().map(|&segment| coded(view, segment)).collect()
 }
 
-/// Makes committed segments gone; gives their layouts.
-pub(super) fn take(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<SegmentLayout>, ViewError> {
+/// Makes the segments of an object gone; what its devices may free.
+pub(super) fn take(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<Freed>, ViewError> {
     let layouts = layouts(txn, segments)?;
-    segments.iter().for_each(|&segment| txn.delete(keys::segment(segment)));
-    Ok(layouts)
+    layouts.iter().for_each(|layout| erase(txn, layout));
+    Ok(freed(Epoch::default(), &layouts, &[]))
+}
+
+/// Puts the layouts of `intent` in place of those `before`; what devices may free.
+pub(super) fn replace(
+    txn: &mut Txn<'_>,
+    intent: &Intent,
+    before: &[SegmentLayout],
+    after: &[SegmentLayout],
+) -> Vec<Freed> {
+    let old: BTreeMap<SegmentId, &SegmentLayout> =
+        before.iter().map(|layout| (layout.segment, layout)).collect();
+    let same = |layout: &SegmentLayout| old.get(&layout.segment).is_some_and(|&old| old == layout);
+    // An amendment of one segment of thousands leaves the records of the others alone.
+    let kept: BTreeSet<SegmentId> =
+        after.iter().filter(|&layout| same(layout)).map(|layout| layout.segment).collect();
+    let changed = |layout: &&SegmentLayout| !kept.contains(&layout.segment);
+    before.iter().filter(changed).for_each(|layout| erase(txn, layout));
+    for layout in after.iter().filter(changed) {
+        let named = layout.pieces().map(|(_, piece)| piece.segment);
+        for segment in named.filter(|&segment| segment != layout.segment).collect::<BTreeSet<_>>() {
+            keys::write(txn, keys::segment(segment), &Record::PieceOf(layout.segment));
+        }
+        let (bucket, key) = (intent.bucket.clone(), intent.key.clone());
+        let committed = Committed { bucket, key, layout: layout.clone() };
+        keys::write(txn, keys::segment(layout.segment), &Record::Coded(committed));
+    }
+    freed(intent.epoch, before, after)
+}
+
+fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {
+    txn.delete(keys::segment(layout.segment));
+    layout.pieces().for_each(|(_, piece)| txn.delete(keys::segment(piece.segment)));
+}
+
+/// What is listed `before` and no more `after`, by device and segment; not all of it where it is very much.
+fn freed(epoch: Epoch, before: &[SegmentLayout], after: &[SegmentLayout]) -> Vec<Freed> {
+    let listed: BTreeMap<(DeviceId, SegmentId), &Piece> = after
+        .iter()
+        .flat_map(SegmentLayout::pieces)
+        .map(|(device, piece)| ((device, piece.segment), piece))
+        .collect();
+    let (mut freed, mut bytes) = (Vec::new(), 0);
+    for layout in before {
+        // A put that began before the version it replaces has the lower epoch.
+        let epoch = epoch.max(layout.epoch);
+        for (device, piece) in layout.pieces() {
+            let segment = piece.segment;
+            let keep = listed.get(&(device, segment)).map(|&kept| kept.blocks.clone()).unwrap_or_default();
+            if keep != piece.blocks {
+                let entry = Freed { device, segment, keep, epoch };
+                bytes += encode(&entry).len();
+                if bytes > FREED_BYTES_MAX {
+                    return freed;
+                }
+                freed.push(entry);
+            }
+        }
+    }
+    freed
 }
 
 /// What became of each of `segments`, for `device`.
@@ -73,9 +141,14 @@ pub(super) fn states(
     }
     let counters = Counters::read(view)?;
     let state = |&segment: &SegmentId| -> Result<SegmentState, ViewError> {
-        if let Some(Committed { layout, .. }) = committed(view, segment)? {
-            let holder = layout.holders.into_iter().find(|holder| holder.device == device);
-            let keep = holder.map_or_else(IndexRanges::new, |holder| holder.blocks);
+        let layout = match record(view, segment)? {
+            Some(Record::Coded(committed)) => Some(committed.layout),
+            Some(Record::PieceOf(whole)) => Some(coded(view, whole)?),
+            None => None,
+        };
+        if let Some(layout) = layout {
+            let piece = layout.holder(device).and_then(|holder| holder.piece(segment));
+            let keep = piece.map_or_else(IndexRanges::new, |piece| piece.blocks.clone());
             return Ok(SegmentState::Committed { keep, epoch: layout.epoch });
         }
         let pending = !counters.gave(segment) || granted(view, segment)?.is_some();
@@ -92,6 +165,14 @@ fn granted(view: &dyn View, segment: SegmentId) -> Result<Option<IntentId>, View
     Ok((grant.first <= segment).then_some(grant.intent))
 }
 
-fn committed(view: &dyn View, segment: SegmentId) -> Result<Option<Committed>, ViewError> {
+/// The layout of a coded segment that has to be there.
+fn coded(view: &dyn View, segment: SegmentId) -> Result<SegmentLayout, ViewError> {
+    match record(view, segment)? {
+        Some(Record::Coded(committed)) => Ok(committed.layout),
+        Some(Record::PieceOf(_)) | None => Err(ViewError::Damaged { what: "missing segment", length: 0 }),
+    }
+}
+
+fn record(view: &dyn View, segment: SegmentId) -> Result<Option<Record>, ViewError> {
     keys::read(view, "segment", &keys::segment(segment))
 }

@@ -5,15 +5,16 @@
 
 use super::{intents::Intent, registry, view::View};
 use crate::{
-    DeviceId,
+    DeviceId, SegmentId,
     layout::{
-        BLOCK_BYTES_MAX, CodeKind, GRANULE_BYTES, REPLICA_GRANULE_BYTES, SEGMENT_BYTES_MAX, SegmentLayout,
+        BLOCK_BYTES_MAX, CodeKind, GRANULE_BYTES, PIECES_PER_HOLDER_MAX, Piece, REPLICA_GRANULE_BYTES,
+        SEGMENT_BYTES_MAX, SegmentLayout,
     },
     message::{BODY_BYTES_MAX, MetaFault, encode},
     policy::{Policy, RatelessCode},
 };
 use core::ops::Range;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// N is at most this many times K: four times what the largest redundancy stores, and more copies than f can ask for.
 pub const BLOCKS_PER_ORIGINAL_MAX: u32 = 64;
@@ -22,39 +23,41 @@ pub const LAYOUTS_BYTES_MAX: usize = BODY_BYTES_MAX as usize - (256 << 10);
 
 const ORIGINALS_MAX: u32 = 1 << 14;
 
-/// Whether these layouts make an object of `size` bytes of the put `intent`.
+/// Whether these layouts make an object of `size` bytes of `intent`, which keeps what it lists of `base`.
 pub(super) fn layouts(
     view: &dyn View,
     intent: &Intent,
     policy: &Policy,
+    base: &[SegmentLayout],
     size: u64,
     layouts: &[SegmentLayout],
 ) -> Result<(), MetaFault> {
+    let base: BTreeMap<SegmentId, &SegmentLayout> =
+        base.iter().map(|layout| (layout.segment, layout)).collect();
     let mut total = 0u64;
     let mut seen = BTreeSet::new();
-    let mut devices = BTreeSet::new();
+    let mut new = New::default();
     let mut encoded = 0usize;
     for layout in layouts {
         let id = layout.segment;
         let refuse = |reason: String| Err(MetaFault::BadLayout(format!("segment {id}: {reason}")));
-        if !intent.has(id) {
-            return refuse("it was not named for this put".to_owned());
-        }
         if !seen.insert(id) {
             return refuse("it is listed twice".to_owned());
         }
-        if layout.version != intent.version || layout.epoch != intent.epoch {
-            return refuse(format!(
-                "version {} and epoch {}, but the put has version {} and epoch {}",
-                layout.version, layout.epoch, intent.version, intent.epoch
-            ));
+        let before = base.get(&id).copied();
+        // What stays as it is was checked when it came, and its devices may have left since.
+        if before != Some(layout) {
+            check_name(intent, before, layout).or_else(refuse)?;
+            if layout.length == 0 && (size > 0 || layouts.len() > 1) {
+                return refuse("it holds no bytes".to_owned());
+            }
+            // An amended segment has the code and sizes of before, whatever new ones its bucket would get.
+            if before.is_none() {
+                check_geometry(policy, layout).or_else(refuse)?;
+            }
+            check_holders(layout).or_else(refuse)?;
+            new.check(intent, before, layout).or_else(refuse)?;
         }
-        if layout.length == 0 && (size > 0 || layouts.len() > 1) {
-            return refuse("it holds no bytes".to_owned());
-        }
-        check_pieces(policy, layout).or_else(refuse)?;
-        check_holders(layout).or_else(refuse)?;
-        devices.extend(layout.holders.iter().map(|holder| holder.device));
         // Lengths are at most 1 GiB each and segments are bounded, so this does not overflow.
         total += layout.length;
         encoded += encode(layout).len();
@@ -64,15 +67,86 @@ pub(super) fn layouts(
     }
     if encoded > LAYOUTS_BYTES_MAX {
         return Err(MetaFault::BadLayout(format!(
-            "layouts of {encoded} bytes, at most {LAYOUTS_BYTES_MAX} fit into an answer: use longer runs of blocks or \
-             fewer devices"
+            "layouts of {encoded} bytes, at most {LAYOUTS_BYTES_MAX} fit into an answer: use longer runs of blocks, \
+             fewer pieces or fewer devices"
         )));
     }
-    check_registered(view, &devices)
+    check_registered(view, &new.devices)
+}
+
+/// A segment is a new one of the intent, or one of the base with all that makes it what it is.
+fn check_name(intent: &Intent, before: Option<&SegmentLayout>, layout: &SegmentLayout) -> Result<(), String> {
+    if before.is_none() && !intent.has(layout.segment) {
+        return Err("it was not named for this put and is not one of the version amended".to_owned());
+    }
+    let version = before.map_or(intent.version, |before| before.version);
+    if layout.version != version || layout.epoch != intent.epoch {
+        return Err(format!(
+            "version {} and epoch {}, but it has version {version} and the put epoch {}",
+            layout.version, layout.epoch, intent.epoch
+        ));
+    }
+    let shape =
+        |layout: &SegmentLayout| (layout.length, layout.code, layout.block_bytes, layout.granule_bytes);
+    match before {
+        Some(before) if shape(before) != shape(layout) => {
+            Err("an amendment keeps length, code, block and granule of a segment".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the layouts of an intent have that its base has not.
+#[derive(Default)]
+struct New {
+    /// Devices of new pieces.
+    devices: BTreeSet<DeviceId>,
+    /// The coded segment of each new piece's name.
+    owners: BTreeMap<SegmentId, SegmentId>,
+}
+
+impl New {
+    /// Each piece is part of one of the base's on its device, or a new one of the intent.
+    fn check(
+        &mut self,
+        intent: &Intent,
+        before: Option<&SegmentLayout>,
+        layout: &SegmentLayout,
+    ) -> Result<(), String> {
+        for (device, piece) in layout.pieces() {
+            let Piece { segment, version, blocks } = piece;
+            let known = before.and_then(|before| before.holder(device)?.piece(*segment));
+            match known {
+                Some(known) if *version != known.version => {
+                    return Err(format!("piece {segment} has version {}, not {version}", known.version));
+                }
+                // What was dropped may be freed by now.
+                Some(known) if !blocks.is_subset_of(&known.blocks) => {
+                    return Err(format!(
+                        "piece {segment} on device {device} lists blocks that it had not before"
+                    ));
+                }
+                Some(_) => {}
+                None if !intent.has(*segment) || *version != intent.version => {
+                    return Err(format!(
+                        "piece {segment} (version {version}) on device {device} is neither there nor named for this put"
+                    ));
+                }
+                None => {
+                    self.devices.insert(device);
+                    let owner = *self.owners.entry(*segment).or_insert(layout.segment);
+                    if owner != layout.segment {
+                        return Err(format!("piece {segment} is one of segment {owner} too"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Length, block size, granule, K and code go together.
-fn check_pieces(policy: &Policy, layout: &SegmentLayout) -> Result<(), String> {
+fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String> {
     let (length, block_bytes, granule) = (layout.length, layout.block_bytes, layout.granule_bytes);
     let originals = layout.code.originals;
     if length > SEGMENT_BYTES_MAX {
@@ -115,7 +189,7 @@ fn check_pieces(policy: &Policy, layout: &SegmentLayout) -> Result<(), String> {
     Ok(())
 }
 
-/// Each device once, each index once, and enough of them to decode.
+/// Each device once, each piece of it once, each index once, and enough of them to decode.
 fn check_holders(layout: &SegmentLayout) -> Result<(), String> {
     let originals = layout.code.originals;
     let mut devices = BTreeSet::new();
@@ -124,14 +198,25 @@ fn check_holders(layout: &SegmentLayout) -> Result<(), String> {
         if !devices.insert(holder.device) {
             return Err(format!("device {} is listed twice", holder.device));
         }
-        if holder.blocks.is_empty() {
+        let mut names = BTreeSet::new();
+        if let Some(piece) = holder.pieces.iter().find(|piece| !names.insert(piece.segment)) {
+            return Err(format!("piece {} is listed twice on device {}", piece.segment, holder.device));
+        }
+        if holder.pieces.is_empty() || holder.pieces.iter().any(|piece| piece.blocks.is_empty()) {
             return Err(format!("device {} is listed without blocks", holder.device));
         }
-        ranges.extend(holder.blocks.ranges());
+        if holder.pieces.len() > PIECES_PER_HOLDER_MAX {
+            return Err(format!(
+                "device {} would hold {} pieces, at most {PIECES_PER_HOLDER_MAX} are allowed: store the segment anew",
+                holder.device,
+                holder.pieces.len()
+            ));
+        }
+        ranges.extend(holder.pieces.iter().flat_map(|piece| piece.blocks.ranges()));
     }
     ranges.sort_by_key(|range| range.start);
     if let Some(pair) = ranges.windows(2).find(|pair| pair[1].start < pair[0].end) {
-        return Err(format!("block {} lies on two devices", pair[1].start));
+        return Err(format!("block {} is listed twice", pair[1].start));
     }
     // Indices are disjoint from here on: their count fits in 33 bits.
     let stored: u64 = ranges.iter().map(|range| u64::from(range.end - range.start)).sum();

@@ -257,7 +257,7 @@ impl ReadPlan {
     ) -> Self {
         let sources = layout.holders.iter().map(|holder| Source {
             device: holder.device,
-            blocks: holder.blocks.clone(),
+            blocks: holder.blocks(),
             read_bytes_per_s: speed(holder.device),
         });
         Self {

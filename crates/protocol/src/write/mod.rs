@@ -40,7 +40,7 @@ pub use striped::StripedWriter;
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
     durability::{Rule, Shortfall, Verdict},
-    layout::Holder,
+    layout::Share,
     message::{Fault, NodeFault},
     plan::Scheme,
 };
@@ -192,7 +192,7 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteDone {
     /// The devices and their confirmed blocks, in the order of the devices given: the layout's.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<Share>,
     /// Devices that were opened and hold nothing of the layout: what they may have is to be deleted.
     pub abandoned: Vec<DeviceId>,
     /// N: blocks in `holders`.

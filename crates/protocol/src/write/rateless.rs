@@ -18,7 +18,7 @@ use super::{
 use crate::{
     BlockIndex, DeviceId, Time,
     durability::{Judge, Need, Shortfall, Verdict},
-    layout::Holder,
+    layout::Share,
 };
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -282,11 +282,11 @@ impl RatelessWriter {
                 false
             }
             verdict => {
-                let holders: Vec<Holder> = self
+                let holders: Vec<Share> = self
                     .lanes
                     .iter()
                     .filter(|lane| !lane.confirmed.is_empty())
-                    .map(|lane| Holder { device: lane.target.device, blocks: lane.confirmed.clone() })
+                    .map(|lane| Share { device: lane.target.device, blocks: lane.confirmed.clone() })
                     .collect();
                 let opened = self.lanes.iter().filter(|lane| lane.state != State::Spare);
                 let abandoned = opened.filter(|lane| lane.confirmed.is_empty());

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
     durability::{Judge, Verdict},
-    layout::Holder,
+    layout::Share,
 };
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -249,8 +249,8 @@ impl ReplicatedWriter {
 
     fn done(&mut self, verdict: Verdict) {
         let copies = || self.lanes.iter().filter(|lane| !lane.confirmed.is_empty());
-        let holders: Vec<Holder> = copies()
-            .map(|lane| Holder { device: lane.target.device, blocks: lane.confirmed.clone() })
+        let holders: Vec<Share> = copies()
+            .map(|lane| Share { device: lane.target.device, blocks: lane.confirmed.clone() })
             .collect();
         let unused = self.lanes.iter().filter(|lane| lane.state != State::Spare && lane.confirmed.is_empty());
         let stored_blocks = count(holders.len());

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     DeviceId, Time,
     durability::{Judge, Verdict},
-    layout::Holder,
+    layout::Share,
 };
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -123,10 +123,10 @@ impl StripedWriter {
         let width = u32::try_from(self.lanes.len()).expect("at most K devices");
         let (originals, block_bytes, now) = (self.spec.code.k(), self.spec.block_bytes, self.now);
         if self.judge.confirmed() == originals {
-            let holders: Vec<Holder> = self
+            let holders: Vec<Share> = self
                 .lanes
                 .iter()
-                .map(|(lane, _)| Holder { device: lane.target.device, blocks: lane.confirmed.clone() })
+                .map(|(lane, _)| Share { device: lane.target.device, blocks: lane.confirmed.clone() })
                 .collect();
             let last = match self.judge.verdict() {
                 Verdict::Short { blocks, why } => Action::Failed(WriteError::Unmet { blocks, why }),

@@ -1,7 +1,7 @@
 //! Random interleavings of clients against a plain model: what the cores answer is what the model says, and nothing
 //! is left behind at the end.
 
-use crate::support::{World, commit_of, layout};
+use crate::support::{World, all_freed, commit_of, layout};
 use core::time::Duration;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -105,7 +105,8 @@ fn step_once(
                             .collect()
                     });
                 count(if expected.is_empty() { "commit" } else { "replace" });
-                assert_eq!(answer, Ok(MetaAnswer::Committed { version: begun.version, replaced: expected }));
+                let freed = all_freed(&expected, begun.epoch);
+                assert_eq!(answer, Ok(MetaAnswer::Committed { version: begun.version, freed }));
                 model.intents.remove(&intent);
                 model.objects.insert(key, (begun.version, lengths.iter().sum(), begun, lengths));
             } else {
@@ -153,9 +154,9 @@ fn step_once(
                 Some((_, _, begun, lengths)) => {
                     count("remove");
                     let segments = begun.segments.iter().zip(&lengths);
-                    let segments =
+                    let layouts: Vec<_> =
                         segments.map(|(&segment, &length)| layout(&begun, segment, length)).collect();
-                    assert_eq!(answer, Ok(MetaAnswer::Removed { segments }));
+                    assert_eq!(answer, Ok(MetaAnswer::Removed { freed: all_freed(&layouts, begun.epoch) }));
                 }
             }
             model.answered.push((id, change, answer, world.now));

@@ -1,10 +1,10 @@
 //! Puts: leases, commits, what a layout must be, what becomes of segments.
 
-use crate::support::{World, commit_of, layout};
+use crate::support::{World, all_freed, commit_of, holder, layout};
 use core::time::Duration;
 use steadfast_protocol::{
     DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
-    layout::{CodeKind, Holder, SegmentLayout},
+    layout::{CodeKind, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, SegmentState},
     meta::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
 };
@@ -24,12 +24,12 @@ fn a_put_is_invisible_until_it_commits_and_then_whole() {
     assert!(matches!(world.lookup("k"), Err(MetaFault::NoObject { .. })));
     assert_eq!(world.states(&begun.segments, 1), [SegmentState::Pending, SegmentState::Pending]);
     let committed = world.commit(&begun, &[64 * MIB, 5 * MIB]).unwrap();
-    assert_eq!(committed, MetaAnswer::Committed { version: Version(1), replaced: vec![] });
+    assert_eq!(committed, MetaAnswer::Committed { version: Version(1), freed: vec![] });
     let MetaAnswer::Object { object, segments } = world.lookup("k").unwrap() else { panic!() };
     assert_eq!((object.size, object.version, object.committed), (69 * MIB, Version(1), world.now));
     assert_eq!(object.segments, begun.segments);
     assert_eq!(segments[1], layout(&begun, SegmentId(2), 5 * MIB));
-    let keep = segments[0].holders[3].blocks.clone();
+    let keep = segments[0].holders[3].blocks();
     assert_eq!(world.states(&begun.segments, 4)[0], SegmentState::Committed { keep, epoch: begun.epoch });
     let none = IndexRanges::new();
     assert_eq!(
@@ -44,12 +44,12 @@ fn a_commit_replaces_the_version_before_and_its_segments_are_gone() {
     let first = world.put("k", 2 * MIB);
     let second = world.begin("k", 1);
     let answer = world.commit(&second, &[3 * MIB]).unwrap();
-    let replaced = vec![layout(&first, first.segments[0], 2 * MIB)];
-    assert_eq!(answer, MetaAnswer::Committed { version: second.version, replaced });
+    let freed = all_freed(&[layout(&first, first.segments[0], 2 * MIB)], second.epoch);
+    assert_eq!(answer, MetaAnswer::Committed { version: second.version, freed });
     assert_eq!(world.states(&first.segments, 1), [SegmentState::Gone]);
     assert_eq!(world.records(0x30), 1);
-    let removed = vec![layout(&second, second.segments[0], 3 * MIB)];
-    assert_eq!(world.remove("k"), Ok(MetaAnswer::Removed { segments: removed }));
+    let freed = all_freed(&[layout(&second, second.segments[0], 3 * MIB)], second.epoch);
+    assert_eq!(world.remove("k"), Ok(MetaAnswer::Removed { freed }));
     assert_eq!(world.states(&second.segments, 1), [SegmentState::Gone]);
     assert_eq!((world.records(0x20), world.records(0x30)), (0, 0));
 }
@@ -59,8 +59,9 @@ fn of_two_writers_of_a_key_the_last_commit_wins_whole() {
     let mut world = World::six();
     let (early, late) = (world.begin("k", 1), world.begin("k", 1));
     world.commit(&late, &[MIB]).unwrap();
-    let MetaAnswer::Committed { replaced, .. } = world.commit(&early, &[2 * MIB]).unwrap() else { panic!() };
-    assert_eq!(replaced, [layout(&late, late.segments[0], MIB)]);
+    let MetaAnswer::Committed { freed, .. } = world.commit(&early, &[2 * MIB]).unwrap() else { panic!() };
+    // Under the later epoch: devices refuse the earlier one.
+    assert_eq!(freed, all_freed(&[layout(&late, late.segments[0], MIB)], late.epoch));
     let MetaAnswer::Object { object, .. } = world.lookup("k").unwrap() else { panic!() };
     assert_eq!((object.version, object.segments), (early.version, early.segments));
 }
@@ -193,11 +194,17 @@ fn a_layout_that_a_reader_could_not_rely_on_is_refused() {
     assert!(refused(|it| it.code.kind = CodeKind::Lt { c: 1.0, delta: 0.5 }).contains("policy"));
     assert!(refused(|it| it.holders[1].device = it.holders[0].device).contains("listed twice"));
     assert!(refused(|it| it.holders[0].device = DeviceId(99)).contains("not registered"));
-    assert!(refused(|it| it.holders[0].blocks = IndexRanges::new()).contains("without blocks"));
-    assert!(refused(|it| it.holders[0].blocks = it.holders[1].blocks.clone()).contains("on two devices"));
+    assert!(refused(|it| it.holders[0].pieces[0].blocks = IndexRanges::new()).contains("without blocks"));
+    assert!(refused(|it| it.holders[0].pieces.clear()).contains("without blocks"));
+    assert!(
+        refused(|it| it.holders[0].pieces = it.holders[1].pieces.clone()).contains("block 1 is listed twice")
+    );
     assert!(refused(|it| it.holders.truncate(2)).contains("N = 32"));
     assert!(refused(|it| it.holders.clear()).contains("N = 0"));
-    assert!(refused(|it| it.holders[0].blocks = IndexRanges::from(1000..u32::MAX)).contains("blocks stored"));
+    assert!(
+        refused(|it| it.holders[0].pieces[0].blocks = IndexRanges::from(1000..u32::MAX))
+            .contains("blocks stored")
+    );
 }
 
 #[test]
@@ -226,11 +233,11 @@ fn a_stripe_holds_every_original_and_an_empty_object_is_an_object() {
     let mut striped = layout(&begun, begun.segments[0], 4 * MIB);
     striped.code.kind = CodeKind::Replicated;
     // As many blocks as originals, but 0 twice and 63 never.
-    striped.holders = vec![Holder { device: DeviceId(1), blocks: (0..63).chain([64]).collect() }];
+    striped.holders = vec![holder(&begun, striped.segment, 0, (0..63).chain([64]).collect())];
     let commit = |segments| Change::Commit { intent: begun.intent, size: 4 * MIB, segments };
     let refusal = world.change(commit(vec![striped.clone()]));
     assert!(matches!(refusal, Err(MetaFault::BadLayout(reason)) if reason.contains("original 63")));
-    striped.holders[0].blocks = IndexRanges::from(0..64);
+    striped.holders[0].pieces[0].blocks = IndexRanges::from(0..64);
     assert!(world.change(commit(vec![striped])).is_ok());
 
     for (key, lengths) in [("one-segment", &[0][..]), ("none", &[])] {
@@ -249,9 +256,9 @@ fn layouts_that_no_answer_could_carry_are_refused() {
         for layout in &mut segments {
             // No two neighbours on one device: a range of several bytes for each of 64 K blocks.
             let indices = |device: u32| (0..65_536u32).filter(move |index| index % 6 == device).collect();
-            layout.holders = (0..6u32)
-                .map(|device| Holder { device: DeviceId(u128::from(device) + 1), blocks: indices(device) })
-                .collect();
+            let segment = layout.segment;
+            layout.holders =
+                (0..6u32).map(|device| holder(&begun, segment, device, indices(device))).collect();
         }
         world.change(Change::Commit { intent, size, segments })
     };

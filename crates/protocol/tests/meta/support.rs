@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 use steadfast_protocol::{
-    ClusterId, DeviceId, IndexRanges, NodeId, RequestId, SegmentId, Time,
+    ClusterId, DeviceId, Epoch, IndexRanges, NodeId, RequestId, SegmentId, Time,
     layout::{CodeKind, CodeSpec, Geometry, Holder, REPLICATED_BELOW_BYTES, SegmentLayout},
-    message::{Change, MetaAnswer, MetaFault, NodeRecord, PutBegun, Query, SegmentState},
+    message::{Change, Freed, MetaAnswer, MetaFault, NodeRecord, PutBegun, Query, SegmentState},
     meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, transact},
 };
 
@@ -146,8 +146,7 @@ pub(crate) fn layout(begun: &PutBegun, segment: SegmentId, length: u64) -> Segme
     let geometry = if small { Geometry::replicated(length) } else { Geometry::coded(length) };
     let stored = if small { 3 } else { geometry.originals + geometry.originals / 2 };
     let share = |device: u32| (0..stored).filter(|index| index % 6 == device).collect::<IndexRanges>();
-    let holders =
-        (0..6).map(|device| Holder { device: DeviceId(u128::from(device) + 1), blocks: share(device) });
+    let holders = (0..6).map(|device| holder(begun, segment, device, share(device)));
     SegmentLayout {
         segment,
         version: begun.version,
@@ -160,8 +159,30 @@ pub(crate) fn layout(begun: &PutBegun, segment: SegmentId, length: u64) -> Segme
         },
         block_bytes: geometry.block_bytes,
         granule_bytes: geometry.granule_bytes,
-        holders: holders.filter(|holder| !holder.blocks.is_empty()).collect(),
+        holders: holders.filter(|holder| holder.count() > 0).collect(),
     }
+}
+
+/// What the device after this many holds of a segment of a put.
+pub(crate) fn holder(begun: &PutBegun, segment: SegmentId, device: u32, blocks: IndexRanges) -> Holder {
+    Holder::whole(DeviceId(u128::from(device) + 1), segment, begun.version, blocks)
+}
+
+/// What there is to be freed once these layouts are gone; `epoch` is that of the change where it is later.
+pub(crate) fn all_freed<'l>(
+    layouts: impl IntoIterator<Item = &'l SegmentLayout>,
+    epoch: Epoch,
+) -> Vec<Freed> {
+    let mut freed = Vec::new();
+    for layout in layouts {
+        freed.extend(layout.pieces().map(|(device, piece)| Freed {
+            device,
+            segment: piece.segment,
+            keep: IndexRanges::new(),
+            epoch: epoch.max(layout.epoch),
+        }));
+    }
+    freed
 }
 
 pub(crate) fn commit_of(begun: &PutBegun, lengths: &[u64]) -> Change {
