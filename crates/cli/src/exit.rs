@@ -10,6 +10,7 @@
 //! | 5 | too little of the data can be reached now |
 //! | 6 | no room, or too few devices for the policy |
 //! | 7 | exists already |
+//! | 8 | it changed meanwhile: run the command again |
 
 use std::process::ExitCode;
 use steadfast_client::{ClientError, GetError, PutError};
@@ -45,11 +46,13 @@ fn code(error: &anyhow::Error) -> u8 {
             ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => 3,
             ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
             ClientError::Refused(MetaFault::BucketExists(_)) => 7,
+            ClientError::Refused(MetaFault::Conflict { .. }) => 8,
             _ => 1,
         };
     }
     match (error.downcast_ref::<GetError>(), error.downcast_ref::<PutError>()) {
         (Some(GetError::Read(_)), _) => 5,
+        (Some(GetError::Changed { .. }), _) => 8,
         (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,
         _ => 1,
     }

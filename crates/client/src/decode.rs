@@ -192,3 +192,71 @@ impl Worker {
             })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{
+        Epoch, SegmentId, Version,
+        layout::{CodeKind, CodeSpec, Piece},
+    };
+
+    const BLOCK: usize = 6000;
+
+    fn piece(segment: u64, version: u64, index: BlockIndex) -> Piece {
+        let blocks = [index].into_iter().collect();
+        Piece { segment: SegmentId(segment), version: Version(version), blocks }
+    }
+
+    fn layout() -> SegmentLayout {
+        let holder = |device, pieces| Holder { device: DeviceId(device), pieces };
+        SegmentLayout {
+            segment: SegmentId(1),
+            version: Version(1),
+            epoch: Epoch(2),
+            length: 2 * BLOCK as u64,
+            code: CodeSpec { kind: CodeKind::Replicated, originals: 2, seed: 0 },
+            block_bytes: BLOCK as u32,
+            granule_bytes: 4096,
+            holders: vec![holder(1, vec![piece(1, 1, 0), piece(9, 2, 1)]), holder(2, vec![piece(9, 2, 3)])],
+        }
+    }
+
+    fn slice(index: BlockIndex, segment: u64, version: u64) -> (Slice, BytesMut) {
+        let block = vec![index as u8; BLOCK];
+        let granule = steadfast_disk::Granule::new(4096).expect("a granule");
+        let sums = checksum::sums(&block, granule, SegmentId(segment), Version(version), index);
+        (Slice { index, offset: 0, sums }, BytesMut::from(&block[..]))
+    }
+
+    /// What was dropped from a device may still lie there, whole and under its old name.
+    #[tokio::test]
+    async fn a_block_is_taken_only_under_the_name_that_the_layout_lists_it_by() {
+        let layout = layout();
+        let code = layout.code.code().expect("two originals");
+        let mut decoding = Decoding::start(&code, &layout);
+        for (device, index, segment, version, taken) in [
+            (1, 1, 1, 1, false),
+            (1, 1, 9, 1, false),
+            (1, 3, 9, 2, false),
+            (2, 0, 1, 1, false),
+            (2, 1, 9, 2, false),
+            (3, 0, 1, 1, false),
+            (1, 0, 1, 1, true),
+            (1, 1, 9, 2, true),
+        ] {
+            let (slice, payload) = slice(index, segment, version);
+            decoding.slice(DeviceId(device), slice, payload);
+            assert!(matches!(decoding.next().await, Verified::Slice { .. }));
+            let verdict = decoding.next().await;
+            assert_eq!(
+                matches!(verdict, Verified::Block { .. }),
+                taken,
+                "{device} {index} {segment} {version}"
+            );
+            assert!(taken || matches!(verdict, Verified::Corrupt { .. }));
+        }
+        let originals = decoding.solve(1).await.expect("both originals came");
+        assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
+    }
+}

@@ -73,6 +73,16 @@ pub enum GetError {
         /// Bytes in the object.
         size: u64,
     },
+    /// The object was replaced or removed while it was read: the rest of the version that was begun is gone.
+    #[error("{bucket}/{key} changed after {handed} bytes of it had been read: read it again")]
+    Changed {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// Bytes that the sink was given.
+        handed: u64,
+    },
     /// The caller's sink failed.
     #[error("cannot write what was fetched: {0}")]
     Sink(io::Error),

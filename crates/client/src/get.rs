@@ -1,7 +1,7 @@
 //! Fetching: drives the reading cores over TCP, checks every granule, decodes, hands the bytes over in order.
 
 use crate::{
-    Client, GetError,
+    Client, ClientError, GetError, ObjectStat,
     decode::{Decoding, Verified},
     stream::{Event, Streams},
 };
@@ -13,7 +13,7 @@ use std::{
 use steadfast_protocol::{
     DeviceId, IndexRanges, Time, Version,
     layout::{CodeKind, Piece, SegmentLayout},
-    message::{NodeAnswer, NodeRequest, ReadPiece, Want},
+    message::{MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     read::{Action, Input, ReadCore, ReadPlan, Speculative, Striped},
 };
 
@@ -52,8 +52,37 @@ impl GetReport {
     }
 }
 
+/// How often a get begins again because the object changed under it. Each time is another version; a key that is
+/// replaced faster than it can be read is the caller's to know about.
+const CHANGES_MAX: u32 = 3;
+
+/// A get under way: what was handed over stays so, whatever layout the rest is read by.
+struct Access {
+    start: Instant,
+    range: Option<(u64, Option<u64>)>,
+    /// Given to the writing of blocks and back.
+    sink: Option<Box<dyn Write + Send>>,
+    sink_time: Duration,
+    /// Bytes that the sink has.
+    handed: u64,
+    report: GetReport,
+}
+
+impl Access {
+    /// First byte wanted, and the one behind the last.
+    fn bounds(&self, size: u64) -> Result<(u64, u64), GetError> {
+        let (first, last) = self.range.unwrap_or((0, None));
+        if self.range.is_some() && first >= size {
+            return Err(GetError::Range { first, size });
+        }
+        Ok((first, last.map_or(size, |last| size.min(last.saturating_add(1)))))
+    }
+}
+
 impl Client {
-    /// Fetches an object, or bytes `range.0` to `range.1` of it (both included, counted from 0), into `sink`.
+    /// Fetches an object, or bytes `range.0` to `range.1` of it (both included, counted from 0), into `sink`: one
+    /// version, whole. Where it is replaced or moved meanwhile and blocks are gone, the get goes on by the new layout as
+    /// long as what the sink has is right for that too.
     ///
     /// # Errors
     /// When it does not exist, too little of it is in reach, or the sink fails. What the sink was given before an
@@ -66,48 +95,96 @@ impl Client {
         sink: impl Write + Send + 'static,
     ) -> Result<GetReport, GetError> {
         let start = Instant::now();
-        // One round trip for both: where the blocks lie, and where their servers listen now.
-        let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
-        let (found, _) = (found?, registry?);
-        let size = found.object.size;
-        let (first, last) = range.unwrap_or((0, None));
-        if range.is_some() && first >= size {
-            return Err(GetError::Range { first, size });
+        let (sink_time, handed, report) = Default::default();
+        let mut access = Access { start, range, sink: Some(Box::new(sink)), sink_time, handed, report };
+        let mut found = self.locate(bucket, key).await?;
+        for change in 1.. {
+            let error = match self.get_version(&found, &mut access).await {
+                Ok(()) => break,
+                Err(error @ GetError::Read(_)) if change <= CHANGES_MAX => error,
+                Err(error) => return Err(error),
+            };
+            found = self.changed(bucket, key, &found, access.handed, error).await?;
+            tracing::debug!(version = %found.object.version, handed = access.handed, "the object changed: reading on");
         }
-        let end = last.map_or(size, |last| size.min(last + 1));
-        let mut report =
-            GetReport { version: found.object.version, size: end - first.min(end), ..GetReport::default() };
-        let mut sink_time = Duration::ZERO;
-        let mut sink: Box<dyn Write + Send> = Box::new(sink);
-        let mut at = 0;
-        for layout in &found.segments {
-            let (from, to) = (first.max(at), end.min(at + layout.length));
-            if from < to {
-                let _memory = self.memory.hold(layout.length);
-                let mut reader = SegmentReader::new(self, layout)?;
-                let originals = reader.run().await?;
-                let ready = Instant::now();
-                let part = (from - at, to - at);
-                let block_bytes = u64::from(layout.block_bytes);
-                sink = tokio::task::spawn_blocking(move || hand_over(sink, &originals, block_bytes, part))
-                    .await
-                    .expect("writing to a sink does not panic")
-                    .map_err(GetError::Sink)?;
-                sink_time += ready.elapsed();
-                report.latency = start.elapsed().saturating_sub(sink_time);
-                report.segment_bytes += layout.length;
-                reader.settle(&mut report).await;
-            }
-            at += layout.length;
-        }
+        let Access { sink, sink_time, mut report, .. } = access;
         if report.latency == Duration::ZERO {
-            report.latency = start.elapsed();
+            report.latency = start.elapsed().saturating_sub(sink_time);
         }
+        let mut sink = sink.expect("it is back after every segment");
         tokio::task::spawn_blocking(move || sink.flush())
             .await
             .expect("flushing a sink does not panic")
             .map_err(GetError::Sink)?;
         Ok(report)
+    }
+
+    /// Where the object's blocks lie, and where their servers listen now; one round trip for both.
+    async fn locate(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
+        let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
+        registry?;
+        found
+    }
+
+    /// The object as it is after a read by `before` failed, if it is another by now that this get may go on with.
+    async fn changed(
+        &self,
+        bucket: &str,
+        key: &str,
+        before: &ObjectStat,
+        handed: u64,
+        error: GetError,
+    ) -> Result<ObjectStat, GetError> {
+        let replaced = || GetError::Changed { bucket: bucket.to_owned(), key: key.to_owned(), handed };
+        match self.locate(bucket, key).await {
+            Ok(now) if now.object.version == before.object.version => Err(error),
+            // Other bytes cannot follow those that the sink has.
+            Ok(now) if handed > 0 && now.object.contents != before.object.contents => Err(replaced()),
+            Ok(now) => Ok(now),
+            Err(ClientError::Refused(MetaFault::NoObject { .. })) if handed > 0 => Err(replaced()),
+            Err(gone @ ClientError::Refused(MetaFault::NoObject { .. })) => Err(gone.into()),
+            // What was wrong first says more.
+            Err(_) => Err(error),
+        }
+    }
+
+    /// Hands over what the sink has not got yet, by the layout found.
+    async fn get_version(&self, found: &ObjectStat, access: &mut Access) -> Result<(), GetError> {
+        let (first, end) = access.bounds(found.object.size)?;
+        access.report.version = found.object.version;
+        access.report.size = end - first.min(end);
+        let mut at = 0;
+        for layout in &found.segments {
+            let (from, to) = ((first + access.handed).max(at), end.min(at + layout.length));
+            if from < to {
+                let _memory = self.memory.hold(layout.length);
+                let mut reader = SegmentReader::new(self, layout)?;
+                let originals = match reader.run().await {
+                    Ok(originals) => originals,
+                    Err(error) => {
+                        reader.add_to(&mut access.report);
+                        return Err(error);
+                    }
+                };
+                let ready = Instant::now();
+                let part = (from - at, to - at);
+                let block_bytes = u64::from(layout.block_bytes);
+                let sink = access.sink.take().expect("it is back after every segment");
+                let sink =
+                    tokio::task::spawn_blocking(move || hand_over(sink, &originals, block_bytes, part))
+                        .await
+                        .expect("writing to a sink does not panic")
+                        .map_err(GetError::Sink)?;
+                access.sink = Some(sink);
+                access.handed += to - from;
+                access.sink_time += ready.elapsed();
+                access.report.latency = access.start.elapsed().saturating_sub(access.sink_time);
+                access.report.segment_bytes += layout.length;
+                reader.settle(&mut access.report).await;
+            }
+            at += layout.length;
+        }
+        Ok(())
     }
 }
 
@@ -288,6 +365,11 @@ impl<'a> SegmentReader<'a> {
                 _ => {}
             }
         }
+        self.add_to(report);
+    }
+
+    /// Adds what this read moved.
+    fn add_to(&self, report: &mut GetReport) {
         let counts = self.core.counts();
         report.received_bytes += self.received_bytes;
         report.sent_bytes += self.sent_bytes;

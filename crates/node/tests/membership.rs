@@ -208,6 +208,11 @@ async fn the_sweep_seals_trims_and_frees_what_it_is_told_and_nothing_else() {
     assert_eq!(client.describe(device, 1).await.unwrap(), (IndexRanges::from(0..6), false));
     // An answer of an older epoch than the device has seen changes nothing.
     assert_eq!(client.describe(device, 4).await.unwrap(), (IndexRanges::from(0..6), false));
+    // Amended later: of a sealed extent what the layout lists no more goes.
+    cluster.meta.set(2, committed(1..3, 7));
+    let trimmed =
+        async { while client.describe(device, 2).await.unwrap() != (IndexRanges::from(1..3), true) {} };
+    tokio::time::timeout(Duration::from_secs(20), trimmed).await.expect("trimmed");
     // Removed later: a sealed extent goes at the next sweep.
     cluster.meta.set(2, SegmentState::Gone);
     client.status_when("freed", |status| status.devices[0].extents == 2).await;

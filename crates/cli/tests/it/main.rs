@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed step is a failed test")]
 
+mod amended;
 mod bad_input;
 mod bench;
+mod changing;
 mod common;
 mod crashes;
 mod devices;
 mod failures;
 mod objects;
+mod raw;
 mod show;

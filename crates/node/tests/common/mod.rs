@@ -241,7 +241,18 @@ impl Client {
         want: Want,
         granule: Granule,
     ) -> Result<(Blocks, ReadDone), Fault> {
-        let mut stream = self.open_read(device, segment, want, 300 << 10);
+        self.read_pieces(device, vec![piece(segment, want)], granule, |_| segment).await
+    }
+
+    /// The same of several pieces; `segment_of` says under which a block is stored.
+    pub async fn read_pieces(
+        &self,
+        device: DeviceId,
+        pieces: Vec<ReadPiece>,
+        granule: Granule,
+        segment_of: impl Fn(BlockIndex) -> u64,
+    ) -> Result<(Blocks, ReadDone), Fault> {
+        let mut stream = self.open_read_pieces(device, pieces, 300 << 10);
         let mut blocks = Blocks::new();
         loop {
             match stream.recv().await.unwrap() {
@@ -250,7 +261,7 @@ impl Client {
                     let block = blocks.entry(slice.index).or_default();
                     assert_eq!(block.len(), slice.offset as usize, "slices of a block come in order");
                     let first = slice.offset / granule.bytes();
-                    let (segment, version) = (SegmentId(segment), Version(9));
+                    let (segment, version) = (SegmentId(segment_of(slice.index)), Version(9));
                     checksum::verify(&payload, granule, segment, version, slice.index, first, &slice.sums)
                         .unwrap();
                     block.extend_from_slice(&payload);

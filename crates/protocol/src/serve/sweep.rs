@@ -5,6 +5,9 @@
 //!   Resting ──at its time──▶ Listing ──▶ Asking ⇄ Doing ──no more──▶ Resting
 //! ```
 //!
+//! Each piece of a coded segment is an extent of its own here, asked about under its own name: what an amendment dropped
+//! of it is trimmed though it was sealed before, and it is freed when its last block was dropped.
+//!
 //! Invariants: nothing is freed unless the metadata server said so of that very segment; an error, a short answer or
 //! an older epoch frees nothing; extents younger than the minimum age are not asked about; one question and one
 //! change are under way at most, so a sweep never floods a device.

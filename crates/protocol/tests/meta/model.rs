@@ -1,23 +1,70 @@
 //! Random interleavings of clients against a plain model: what the cores answer is what the model says, and nothing
 //! is left behind at the end.
 
-use crate::support::{World, all_freed, commit_of, layout};
+use crate::support::{World, add_block, commit_of, drop_block};
 use core::time::Duration;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use steadfast_protocol::{
-    IntentId, RequestId, SegmentId, Time, Version,
-    message::{Change, MetaAnswer, MetaFault, PutBegun, Query, SegmentState},
+    DeviceId, Epoch, IndexRanges, IntentId, RequestId, SegmentId, Time, Version,
+    layout::{Piece, SegmentLayout},
+    message::{Change, Freed, MetaAnswer, MetaFault, PutBegun, Query, SegmentState},
 };
 
+/// Each is to be visited often.
+const CASES: [&str; 12] = [
+    "commit",
+    "commit late",
+    "replace",
+    "remove",
+    "abort",
+    "expired",
+    "again",
+    "renew",
+    "more",
+    "amend",
+    "amend again",
+    "conflict",
+];
 const KEYS: [&str; 5] = ["a", "a/b", "b", "c/d/e", "ф"];
+
+/// An object as it should be.
+struct Object {
+    version: Version,
+    contents: Version,
+    layouts: Vec<SegmentLayout>,
+}
+
+impl Object {
+    fn size(&self) -> u64 {
+        self.layouts.iter().map(|layout| layout.length).sum()
+    }
+
+    /// Every segment that has a record: the coded ones and those that pieces are stored under.
+    fn names(&self) -> BTreeSet<SegmentId> {
+        let named = |layout: &SegmentLayout| -> Vec<SegmentId> {
+            layout.pieces().map(|(_, piece)| piece.segment).chain([layout.segment]).collect()
+        };
+        self.layouts.iter().flat_map(named).collect()
+    }
+}
+
+/// A put or an amendment under way.
+#[derive(Clone)]
+struct Intent {
+    key: String,
+    begun: PutBegun,
+    expires: Time,
+    /// What an amendment starts from, its layouts by then, and whether it says to change the bytes.
+    base: Option<(Version, Vec<SegmentLayout>, bool)>,
+}
 
 /// What there should be.
 #[derive(Default)]
 struct Model {
-    objects: BTreeMap<String, (Version, u64, PutBegun, Vec<u64>)>,
-    intents: BTreeMap<IntentId, (String, PutBegun, Time)>,
+    objects: BTreeMap<String, Object>,
+    intents: BTreeMap<IntentId, Intent>,
     /// Every request still remembered, with its answer and when it was given.
     answered: Vec<(RequestId, Change, Result<MetaAnswer, MetaFault>, Time)>,
     /// Every segment ever named.
@@ -38,7 +85,7 @@ fn any_interleaving_agrees_with_a_plain_model() {
         interleave(&mut Pcg64Mcg::seed_from_u64(seed), &mut counts);
     }
     println!("coverage: {counts:?}");
-    for case in ["commit", "commit late", "replace", "remove", "abort", "expired", "again", "renew", "more"] {
+    for case in CASES {
         assert!(counts.get(case).is_some_and(|&count| count > 20), "{case} was hardly visited: {counts:?}");
     }
 }
@@ -58,7 +105,7 @@ fn interleave(rng: &mut Pcg64Mcg, counts: &mut BTreeMap<&'static str, u32>) {
     world.pass(Duration::from_secs(3600));
     world.expire_all();
     assert_eq!([0x40, 0x41, 0x42, 0x50, 0x51].map(|tag| world.records(tag)), [0; 5]);
-    let segments: usize = model.objects.values().map(|(_, _, _, lengths)| lengths.len()).sum();
+    let segments: usize = model.objects.values().map(|object| object.names().len()).sum();
     assert_eq!((world.records(0x20), world.records(0x30)), (model.objects.len(), segments));
 }
 
@@ -71,9 +118,9 @@ fn step_once(
     let mut count = |case| *counts.entry(case).or_insert(0) += 1;
     let intent = (!model.intents.is_empty())
         .then(|| *model.intents.keys().nth(rng.next_u32() as usize % model.intents.len()).unwrap());
-    let live = intent.is_some_and(|intent| world.now < model.intents[&intent].2);
+    let live = intent.is_some_and(|intent| world.now < model.intents[&intent].expires);
     let id = world.next_id();
-    match (rng.next_u32() % 16, intent) {
+    match (rng.next_u32() % 20, intent) {
         (0..4, _) => {
             let key = KEYS[rng.next_u32() as usize % KEYS.len()].to_owned();
             let segments = rng.next_u32() % 4 + 1;
@@ -86,32 +133,66 @@ fn step_once(
                 "a name given twice"
             );
             model.named.extend(&begun.segments);
-            model.intents.insert(begun.intent, (key, begun.clone(), world.now + world.terms.lease));
+            let expires = world.now + world.terms.lease;
+            model.intents.insert(begun.intent, Intent { key, begun: begun.clone(), expires, base: None });
             model.answered.push((id, change, answer, world.now));
         }
-        (4..8, Some(intent)) => {
-            let (key, begun, _) = model.intents[&intent].clone();
-            let lengths: Vec<u64> =
-                begun.segments.iter().map(|_| u64::from(rng.next_u32() % (3 << 20)) + 1).collect();
-            let change = commit_of(&begun, &lengths);
+        (16..20, _) => {
+            let key = KEYS[rng.next_u32() as usize % KEYS.len()].to_owned();
+            let object = model.objects.get(&key);
+            // Now and then from a version that it was once, or never.
+            let stale = rng.next_u32().is_multiple_of(8);
+            let base = object.filter(|_| !stale).map_or(Version(u64::MAX), |object| object.version);
+            let rewrites = rng.next_u32().is_multiple_of(2);
+            let change =
+                Change::BeginAmend { bucket: "data".into(), key: key.clone(), base, segments: 2, rewrites };
             let answer = world.change_as(id, &change);
-            if live {
-                let expected: Vec<_> =
-                    model.objects.get(&key).map_or_else(Vec::new, |(_, _, old, lengths)| {
-                        old.segments
-                            .iter()
-                            .zip(lengths)
-                            .map(|(&segment, &length)| layout(old, segment, length))
-                            .collect()
-                    });
-                count(if expected.is_empty() { "commit" } else { "replace" });
-                let freed = all_freed(&expected, begun.epoch);
-                assert_eq!(answer, Ok(MetaAnswer::Committed { version: begun.version, freed }));
-                model.intents.remove(&intent);
-                model.objects.insert(key, (begun.version, lengths.iter().sum(), begun, lengths));
-            } else {
+            match (object, &answer) {
+                (None, answer) => assert!(matches!(answer, Err(MetaFault::NoObject { .. }))),
+                (Some(object), Err(fault)) => {
+                    let (bucket, current) = ("data".to_owned(), Some(object.version));
+                    assert!(stale);
+                    assert_eq!(fault, &MetaFault::Conflict { bucket, key, base, current });
+                }
+                (Some(object), Ok(MetaAnswer::Begun(begun))) => {
+                    assert!(!stale && object.layouts.iter().all(|layout| layout.epoch < begun.epoch));
+                    model.named.extend(&begun.segments);
+                    let base = Some((base, object.layouts.clone(), rewrites));
+                    let expires = world.now + world.terms.lease;
+                    let intent = Intent { key, begun: begun.clone(), expires, base };
+                    model.intents.insert(begun.intent, intent);
+                }
+                (Some(_), other) => panic!("{other:?}"),
+            }
+            model.answered.push((id, change, answer, world.now));
+        }
+        (4..8, Some(id_of_intent)) => {
+            let intent = model.intents[&id_of_intent].clone();
+            let (change, layouts) = commit(rng, &intent);
+            let answer = world.change_as(id, &change);
+            let before = model.objects.get(&intent.key);
+            let base = intent.base.as_ref().map(|&(version, _, rewrites)| (version, rewrites));
+            if !live {
                 count("commit late");
-                assert_eq!(answer, Err(MetaFault::IntentOver(intent)));
+                assert_eq!(answer, Err(MetaFault::IntentOver(id_of_intent)));
+            } else if base.is_some_and(|(base, _)| before.is_none_or(|object| object.version != base)) {
+                count("conflict");
+                assert!(matches!(answer, Err(MetaFault::Conflict { .. })), "{answer:?}");
+            } else {
+                count(match (base, before) {
+                    (None, None) => "commit",
+                    (None, Some(_)) => "replace",
+                    (Some(_), Some(object)) if object.names().len() > object.layouts.len() => "amend again",
+                    (Some(_), _) => "amend",
+                });
+                let old = before.map_or(&[][..], |object| &object.layouts);
+                let freed = freed(old, &layouts, intent.begun.epoch);
+                let version = intent.begun.version;
+                assert_eq!(answer, Ok(MetaAnswer::Committed { version, freed }));
+                let same = base.is_some_and(|(_, rewrites)| !rewrites);
+                let contents = before.filter(|_| same).map_or(version, |object| object.contents);
+                model.intents.remove(&id_of_intent);
+                model.objects.insert(intent.key, Object { version, contents, layouts });
             }
             model.answered.push((id, change, answer, world.now));
         }
@@ -129,7 +210,7 @@ fn step_once(
             if live {
                 count("renew");
                 assert_eq!(answer, Ok(MetaAnswer::Done));
-                model.intents.get_mut(&intent).unwrap().2 = world.now + world.terms.lease;
+                model.intents.get_mut(&intent).unwrap().expires = world.now + world.terms.lease;
             } else {
                 assert_eq!(answer, Err(MetaFault::IntentOver(intent)));
             }
@@ -142,7 +223,7 @@ fn step_once(
             let Ok(MetaAnswer::Segments(named)) = &answer else { panic!("{answer:?}") };
             assert!(named.len() == 2 && named.iter().all(|segment| !model.named.contains(segment)));
             model.named.extend(named);
-            model.intents.get_mut(&intent).unwrap().1.segments.extend(named);
+            model.intents.get_mut(&intent).unwrap().begun.segments.extend(named);
             model.answered.push((id, change, answer, world.now));
         }
         (11 | 12, _) => {
@@ -151,24 +232,22 @@ fn step_once(
             let answer = world.change_as(id, &change);
             match model.objects.remove(key) {
                 None => assert!(matches!(answer, Err(MetaFault::NoObject { .. }))),
-                Some((_, _, begun, lengths)) => {
+                Some(object) => {
                     count("remove");
-                    let segments = begun.segments.iter().zip(&lengths);
-                    let layouts: Vec<_> =
-                        segments.map(|(&segment, &length)| layout(&begun, segment, length)).collect();
-                    assert_eq!(answer, Ok(MetaAnswer::Removed { freed: all_freed(&layouts, begun.epoch) }));
+                    let freed = freed(&object.layouts, &[], Epoch::default());
+                    assert_eq!(answer, Ok(MetaAnswer::Removed { freed }));
                 }
             }
             model.answered.push((id, change, answer, world.now));
         }
         (13, _) => {
-            let due = model.intents.iter().filter(|(_, (_, _, expires))| *expires <= world.now).count();
+            let due = model.intents.values().filter(|intent| intent.expires <= world.now).count();
             for _ in 0..due {
                 count("expired");
             }
             world.expire_all();
             let now = world.now;
-            model.intents.retain(|_, (_, _, expires)| *expires > now);
+            model.intents.retain(|_, intent| intent.expires > now);
             let kept = world.terms.answers_kept;
             model.answered.retain(|&(_, _, _, at)| now.since(at) < kept);
         }
@@ -184,29 +263,109 @@ fn step_once(
     }
 }
 
+/// A commit of an intent: new segments for a put; for an amendment, blocks moved and written anew in some of its base.
+fn commit(rng: &mut Pcg64Mcg, intent: &Intent) -> (Change, Vec<SegmentLayout>) {
+    let begun = &intent.begun;
+    let change = match &intent.base {
+        None => {
+            let length = |_: &SegmentId| u64::from(rng.next_u32() % (3 << 20)) + 1;
+            let lengths: Vec<u64> = begun.segments.iter().map(length).collect();
+            commit_of(begun, &lengths)
+        }
+        Some((_, base, _)) => {
+            let mut segments = base.clone();
+            for (layout, &name) in segments.iter_mut().zip(&begun.segments) {
+                let moved: Vec<u32> = layout
+                    .pieces()
+                    .flat_map(|(_, piece)| piece.blocks.iter().collect::<Vec<_>>())
+                    .filter(|_| rng.next_u32().is_multiple_of(8))
+                    .collect();
+                if moved.is_empty() {
+                    continue;
+                }
+                layout.epoch = begun.epoch;
+                moved.iter().for_each(|&index| drop_block(layout, index));
+                for index in moved {
+                    add_block(layout, begun, name, u128::from(rng.next_u32() % 6) + 1, index);
+                }
+            }
+            let size = segments.iter().map(|layout| layout.length).sum();
+            Change::Commit { intent: begun.intent, size, segments }
+        }
+    };
+    let Change::Commit { segments, .. } = &change else { unreachable!("made above") };
+    let segments = segments.clone();
+    (change, segments)
+}
+
+/// What a change leaves to be freed, counted block by block.
+fn freed(before: &[SegmentLayout], after: &[SegmentLayout], epoch: Epoch) -> Vec<Freed> {
+    let mut freed = Vec::new();
+    for layout in before {
+        for (device, piece) in layout.pieces() {
+            let stays = |index: &u32| {
+                let listed = |(at, kept): (_, &Piece)| {
+                    at == device && kept.segment == piece.segment && kept.blocks.contains(*index)
+                };
+                after.iter().any(|layout| layout.pieces().any(listed))
+            };
+            let keep: IndexRanges = piece.blocks.iter().filter(stays).collect();
+            if keep.count() < piece.blocks.count() {
+                let epoch = epoch.max(layout.epoch);
+                freed.push(Freed { device, segment: piece.segment, keep, epoch });
+            }
+        }
+    }
+    freed
+}
+
 fn agree(world: &World, model: &Model) {
     let mut listed = Vec::new();
     loop {
-        let after = listed.last().map(|(key, _, _): &(String, _, _)| key.clone());
+        let after = listed.last().map(|(key, ..): &(String, _, _, _)| key.clone());
         let query = Query::List { bucket: "data".into(), prefix: String::new(), after, limit: 2 };
         let Ok(MetaAnswer::Page { objects, more }) = world.ask(&query) else { panic!() };
-        listed.extend(objects.into_iter().map(|object| (object.key, object.version, object.size)));
+        listed.extend(
+            objects.into_iter().map(|object| (object.key, object.version, object.contents, object.size)),
+        );
         if !more {
             break;
         }
     }
-    let expected: Vec<_> =
-        model.objects.iter().map(|(key, &(version, size, ..))| (key.clone(), version, size)).collect();
+    let expected: Vec<_> = model
+        .objects
+        .iter()
+        .map(|(key, object)| (key.clone(), object.version, object.contents, object.size()))
+        .collect();
     assert_eq!(listed, expected);
-    for (&segment, state) in
-        model.named.iter().zip(model.named.chunks(1000).flat_map(|chunk| world.states(chunk, 1)))
-    {
-        let committed = model.objects.values().any(|(_, _, begun, _)| begun.segments.contains(&segment));
-        let pending = model.intents.values().any(|(_, begun, _)| begun.segments.contains(&segment));
-        match state {
-            SegmentState::Committed { .. } => assert!(committed && !pending),
-            SegmentState::Pending => assert!(pending && !committed),
-            SegmentState::Gone => assert!(!pending && !committed),
+    for (key, object) in &model.objects {
+        let Ok(MetaAnswer::Object { segments, .. }) = world.lookup(key) else { panic!("no {key}") };
+        assert_eq!(segments, object.layouts);
+    }
+    let layouts = || model.objects.values().flat_map(|object| &object.layouts);
+    let owners: BTreeMap<SegmentId, &SegmentLayout> = layouts()
+        .flat_map(|layout| {
+            let names = layout.pieces().map(|(_, piece)| piece.segment).chain([layout.segment]);
+            names.map(move |name| (name, layout))
+        })
+        .collect();
+    for device in [1, 4] {
+        let states = model.named.chunks(1000).flat_map(|chunk| world.states(chunk, device));
+        for (segment, state) in model.named.iter().zip(states) {
+            let pending = model.intents.values().any(|intent| intent.begun.segments.contains(segment));
+            let expected = match owners.get(segment) {
+                Some(layout) => {
+                    assert!(!pending);
+                    let here = layout
+                        .pieces()
+                        .filter(|(at, piece)| *at == DeviceId(device) && piece.segment == *segment);
+                    let keep = here.map(|(_, piece)| piece.blocks.clone()).next().unwrap_or_default();
+                    SegmentState::Committed { keep, epoch: layout.epoch }
+                }
+                None if pending => SegmentState::Pending,
+                None => SegmentState::Gone,
+            };
+            assert_eq!(state, expected, "segment {segment} on device {device}");
         }
     }
 }

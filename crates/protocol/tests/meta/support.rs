@@ -2,9 +2,11 @@
 
 use core::time::Duration;
 use steadfast_protocol::{
-    ClusterId, DeviceId, Epoch, IndexRanges, NodeId, RequestId, SegmentId, Time,
-    layout::{CodeKind, CodeSpec, Geometry, Holder, REPLICATED_BELOW_BYTES, SegmentLayout},
-    message::{Change, Freed, MetaAnswer, MetaFault, NodeRecord, PutBegun, Query, SegmentState},
+    ClusterId, DeviceId, Epoch, IndexRanges, NodeId, RequestId, SegmentId, Time, Version,
+    layout::{CodeKind, CodeSpec, Geometry, Holder, Piece, REPLICATED_BELOW_BYTES, SegmentLayout},
+    message::{
+        Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query, SegmentState,
+    },
     meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, transact},
 };
 
@@ -80,6 +82,38 @@ impl World {
 
     pub(crate) fn commit(&mut self, begun: &PutBegun, lengths: &[u64]) -> Result<MetaAnswer, MetaFault> {
         self.change(commit_of(begun, lengths))
+    }
+
+    pub(crate) fn amend(
+        &mut self,
+        key: &str,
+        base: Version,
+        segments: u32,
+        rewrites: bool,
+    ) -> Result<PutBegun, MetaFault> {
+        let (bucket, key) = ("data".into(), key.into());
+        match self.change(Change::BeginAmend { bucket, key, base, segments, rewrites })? {
+            MetaAnswer::Begun(begun) => Ok(begun),
+            other => panic!("an amendment does not begin with {other:?}"),
+        }
+    }
+
+    /// Commits these layouts.
+    pub(crate) fn commit_layouts(
+        &mut self,
+        begun: &PutBegun,
+        segments: &[SegmentLayout],
+    ) -> Result<MetaAnswer, MetaFault> {
+        let size = segments.iter().map(|layout| layout.length).sum();
+        self.change(Change::Commit { intent: begun.intent, size, segments: segments.to_vec() })
+    }
+
+    /// An object's record and its layouts.
+    pub(crate) fn object(&self, key: &str) -> (ObjectRecord, Vec<SegmentLayout>) {
+        match self.lookup(key) {
+            Ok(MetaAnswer::Object { object, segments }) => (object, segments),
+            other => panic!("no {key}: {other:?}"),
+        }
     }
 
     /// Puts an object of one segment.
@@ -183,6 +217,40 @@ pub(crate) fn all_freed<'l>(
         }));
     }
     freed
+}
+
+/// Takes a block out of the layout, and its piece and holder where it was the last of them.
+pub(crate) fn drop_block(layout: &mut SegmentLayout, index: u32) {
+    for holder in &mut layout.holders {
+        for piece in &mut holder.pieces {
+            piece.blocks.remove(index);
+        }
+        holder.pieces.retain(|piece| !piece.blocks.is_empty());
+    }
+    layout.holders.retain(|holder| !holder.pieces.is_empty());
+}
+
+/// Lists a block under a new name on a device.
+pub(crate) fn add_block(
+    layout: &mut SegmentLayout,
+    begun: &PutBegun,
+    segment: SegmentId,
+    device: u128,
+    index: u32,
+) {
+    let (device, version) = (DeviceId(device), begun.version);
+    let at = match layout.holders.iter().position(|holder| holder.device == device) {
+        Some(at) => at,
+        None => {
+            layout.holders.push(Holder { device, pieces: Vec::new() });
+            layout.holders.len() - 1
+        }
+    };
+    let pieces = &mut layout.holders[at].pieces;
+    match pieces.iter_mut().find(|piece| piece.segment == segment) {
+        Some(piece) => assert!(piece.blocks.insert(index)),
+        None => pieces.push(Piece { segment, version, blocks: [index].into_iter().collect() }),
+    }
 }
 
 pub(crate) fn commit_of(begun: &PutBegun, lengths: &[u64]) -> Change {
