@@ -46,8 +46,9 @@ async fn pieces_come_one_after_the_other_under_one_credit_and_one_account() {
     let node = Node::start(cluster.options(1)).await.unwrap();
     let device = node.devices()[0];
     let client = Client::to(&node).await;
-    store(&client, device, 1, [3, 4, 9, 1]).await;
+    store(&client, device, 1, [3, 4, 9]).await;
     store(&client, device, 2, 10..13).await;
+    store(&client, device, 1, [1]).await;
     store(&client, device, 3, [5, 6]).await;
     let pieces = || vec![piece(2, some([10, 12])), piece(1, some([1, 3, 9])), piece(3, Want::All)];
 

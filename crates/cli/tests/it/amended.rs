@@ -7,7 +7,6 @@ use crate::{
 };
 use std::{collections::BTreeMap, fs, time::Duration};
 use steadfast_client::Client;
-use steadfast_codes::rateless::Encoder;
 use steadfast_lab::cluster::Shape;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Version,
@@ -25,7 +24,7 @@ fn encode(layout: &SegmentLayout, data: &[u8], indices: &[BlockIndex]) -> Blocks
     let originals: Vec<&[u8]> = padded.chunks(block_bytes).collect();
     let mut blocks: Vec<Vec<u8>> = indices.iter().map(|_| vec![0; block_bytes]).collect();
     let mut out: Vec<&mut [u8]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
-    Encoder::new(&layout.code.code().unwrap()).encode(indices, &originals, &mut out).unwrap();
+    layout.code.code().unwrap().encoder().encode(indices, &originals, &mut out).unwrap();
     indices.iter().copied().zip(blocks).collect()
 }
 
