@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 use steadfast_client::{Client, ClientError, GetError, Options};
+use steadfast_disk::media::OpenFileError;
 use steadfast_net::Server;
-use steadfast_node::{Node, NodeOptions};
+use steadfast_node::{Node, NodeError, NodeOptions};
 use steadfast_protocol::{
     ClusterId, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     layout::{CodeKind, CodeSpec, Holder, SegmentLayout},
@@ -100,7 +101,7 @@ impl Stage {
         let dirs = (0..2).map(|device| dir.path().join(device.to_string())).collect();
         let mut options = NodeOptions::new(dirs, &address, "127.0.0.1:0".parse().unwrap());
         options.capacity_bytes = Some(16 << 20);
-        let node = Node::start(options).await.unwrap();
+        let node = started(options).await;
         node.registered().await;
         let options = Options { patience: Duration::from_secs(30), ..Options::default() };
         let client = Client::connect(&address, options).await.unwrap();
@@ -154,6 +155,21 @@ impl Stage {
     fn asked(&self) -> usize {
         self.script.lock().unwrap().asked
     }
+}
+
+/// Starts a node. Tests beside this one start processes: until such a one has become another program, it holds locks
+/// on the files that this process had open.
+async fn started(options: NodeOptions) -> Node {
+    for _ in 0..1000 {
+        match Node::start(options.clone()).await {
+            Ok(node) => return node,
+            Err(NodeError::Space(OpenFileError::Locked { .. })) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("the devices stay locked");
 }
 
 #[derive(Clone, Default)]

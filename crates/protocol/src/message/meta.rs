@@ -64,9 +64,9 @@ pub enum Change {
         /// The put.
         intent: IntentId,
     },
-    /// Makes a put's version visible, whole, in place of the one before.
+    /// Makes the version of a put or an amendment visible, whole, in place of the one before.
     Commit {
-        /// The put.
+        /// The put or amendment.
         intent: IntentId,
         /// Bytes in the object.
         size: u64,
