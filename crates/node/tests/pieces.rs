@@ -1,5 +1,7 @@
 //! Reads of several pieces of one coded segment: one stream, one credit, one account.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests fails as a test does")]
+
 mod common;
 
 use common::{Client, Cluster, blocks, open, piece};
