@@ -7,17 +7,21 @@
 //! | [`service`] | a request in, its answer out, whatever it came by |
 //! | [`server`] | the same over the network, with the tick that gives up ended leases |
 //! | [`clock`] | the time that leases are counted in |
+//! | `activity`, `census`, `watch` | requests and records counted, and what the admin port shows |
 //! | [`options`] | what a server is started with |
 //!
 //! Invariants: an answer to a change leaves only after its commit is durable; a request whose answer was lost gives
 //! the same answer again, over a crash too; the server answers reads while its disk takes no writes.
 
+mod activity;
+mod census;
 pub mod clock;
 pub mod error;
 pub mod options;
 pub mod server;
 pub mod service;
 pub mod store;
+mod watch;
 pub mod writer;
 
 pub use error::MetaError;

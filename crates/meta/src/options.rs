@@ -1,6 +1,6 @@
 //! What a metadata server is started with.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use steadfast_protocol::meta::Terms;
 
 /// What a metadata server is started with.
@@ -10,6 +10,8 @@ pub struct MetaOptions {
     pub dir: PathBuf,
     /// Where it listens (`host:port`; port 0 takes a free one).
     pub listen: String,
+    /// Where the admin port listens (`/metrics`, `/healthz`); none when absent.
+    pub admin: Option<SocketAddr>,
     /// A put is given up this long after it was begun or last renewed.
     pub lease: Duration,
     /// A storage server counts as dead once silent for this long.
@@ -30,6 +32,7 @@ impl MetaOptions {
         Self {
             dir: dir.into(),
             listen: listen.into(),
+            admin: None,
             lease,
             dead_after: Duration::from_secs(5),
             answers_kept,

@@ -2,8 +2,9 @@
 //!
 //! A change that was taken is carried out even if its opener cancels or goes away: its outcome is kept under its id.
 
-use crate::{MetaError, MetaOptions, Service};
+use crate::{MetaError, MetaOptions, Service, watch::Watched};
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use steadfast_admin::Admin;
 use steadfast_net::{Connected, Opened, Options, Server, Stream};
 use steadfast_protocol::{
     ClusterId,
@@ -26,6 +27,7 @@ pub struct Meta {
     service: Arc<Service>,
     serving: JoinHandle<()>,
     ticking: JoinHandle<()>,
+    admin: Option<Admin>,
 }
 
 impl Meta {
@@ -55,13 +57,30 @@ impl Meta {
         let net = Options { streams_max: STREAMS_MAX, ..Options::default() };
         let serving = tokio::spawn(server.serve(hello, net, handler));
         let ticking = tokio::spawn(tick(Arc::clone(&service)));
+        let admin = match options.admin {
+            Some(at) => {
+                let admin = Admin::start(at, Arc::new(Watched(Arc::clone(&service)))).await;
+                let admin = admin.map_err(|error| MetaError::Listen {
+                    address: at.to_string(),
+                    detail: error.to_string(),
+                })?;
+                let _first = service.admin.set(admin.address().to_string());
+                Some(admin)
+            }
+            None => None,
+        };
         tracing::info!(%address, cluster = %service.cluster(), "metadata server ready");
-        Ok(Self { address, service, serving, ticking })
+        Ok(Self { address, service, serving, ticking, admin })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its admin port listens, if it has one.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
     }
 
     /// The cluster it governs.

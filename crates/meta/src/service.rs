@@ -1,13 +1,19 @@
 //! A request in, its answer out, whatever it came by.
 
-use crate::{MetaError, MetaOptions, Store, clock::Clock, writer::Writer};
+use crate::{
+    MetaError, MetaOptions, Store,
+    activity::{Activity, Name},
+    clock::Clock,
+    writer::Writer,
+};
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
     thread,
+    time::Instant,
 };
 use steadfast_protocol::{
     ClusterId,
-    message::{MetaAnswer, MetaFault, MetaRequest},
+    message::{MetaAnswer, MetaFault, MetaRequest, Query, Registry},
     meta::{self, Liveness, View},
 };
 use tokio::{sync::Semaphore, task};
@@ -25,6 +31,9 @@ pub struct Service {
     liveness: Arc<RwLock<Liveness>>,
     clock: Clock,
     reads: Semaphore,
+    pub(crate) activity: Activity,
+    /// Where the admin port listens, once it does.
+    pub(crate) admin: OnceLock<String>,
 }
 
 impl Service {
@@ -39,7 +48,16 @@ impl Service {
         let (writer, thread) =
             Writer::start(Arc::clone(&store), options.terms(), clock, Arc::clone(&liveness))?;
         let reads = Semaphore::new(READS_MAX);
-        Ok(Self { store, writer: Some(writer), thread: Mutex::new(Some(thread)), liveness, clock, reads })
+        Ok(Self {
+            store,
+            writer: Some(writer),
+            thread: Mutex::new(Some(thread)),
+            liveness,
+            clock,
+            reads,
+            activity: Activity::default(),
+            admin: OnceLock::new(),
+        })
     }
 
     /// The cluster served.
@@ -52,6 +70,16 @@ impl Service {
     /// # Errors
     /// What stands against the request.
     pub async fn handle(&self, request: MetaRequest) -> Result<MetaAnswer, MetaFault> {
+        let (name, since) = (Name::of(&request), Instant::now());
+        let mut outcome = self.carry_out(request).await;
+        if let Ok(MetaAnswer::Registry(registry)) = &mut outcome {
+            registry.admin = self.admin.get().cloned();
+        }
+        self.activity.answered(name, &outcome, since.elapsed());
+        outcome
+    }
+
+    async fn carry_out(&self, request: MetaRequest) -> Result<MetaAnswer, MetaFault> {
         match request {
             MetaRequest::Change { id, change } => {
                 let writer = self.writer.as_ref().expect("there until the service is dropped");
@@ -71,7 +99,23 @@ impl Service {
                 })
                 .await
             }
+            MetaRequest::Account(accesses) => {
+                self.liveness.write().unwrap_or_else(PoisonError::into_inner).account(&accesses);
+                Ok(MetaAnswer::Done)
+            }
         }
+    }
+
+    /// The registry, from a snapshot.
+    pub(crate) async fn registry(&self) -> Result<Registry, MetaFault> {
+        match self.carry_out(MetaRequest::Ask(Query::Registry)).await? {
+            MetaAnswer::Registry(registry) => Ok(registry),
+            other => unreachable!("a registry is answered by a registry, not {other:?}"),
+        }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.store
     }
 
     /// Gives up puts whose lease ended and forgets old answers; to be called about once a second.

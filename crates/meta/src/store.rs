@@ -11,7 +11,10 @@
 //! redb takes no further request after an I/O error. The database is then closed and opened again: reads go on from
 //! the last durable commit while the disk takes no writes.
 
-use crate::MetaError;
+use crate::{
+    MetaError,
+    census::{Census, Deltas},
+};
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
     TableError, TableHandle,
@@ -22,11 +25,14 @@ use std::{
     io::{self, Read},
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock},
+    sync::{
+        PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use steadfast_protocol::{
     ClusterId,
-    meta::{self, Txn, View, ViewError, Writes, transact},
+    meta::{self, Counted, Txn, View, ViewError, Writes, transact},
 };
 
 const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("steadfast-meta-1");
@@ -43,6 +49,8 @@ pub struct Store {
     database: RwLock<State>,
     /// Released when the process ends, however it ends.
     lock: File,
+    census: Census,
+    counts: AtomicU64,
 }
 
 /// Whether the database can be asked.
@@ -83,7 +91,15 @@ impl Store {
             make(dir, cache_bytes)?;
         }
         let (database, cluster) = open_existing(&path, cache_bytes)?;
-        Ok(Self { path, cache_bytes, cluster, database: RwLock::new(State::Open(database)), lock })
+        Ok(Self {
+            path,
+            cache_bytes,
+            cluster,
+            database: RwLock::new(State::Open(database)),
+            lock,
+            census: Census::default(),
+            counts: AtomicU64::new(0),
+        })
     }
 
     /// The cluster that the store belongs to.
@@ -114,6 +130,7 @@ impl Store {
     pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
         let outcome = self.try_write(body);
         if outcome.is_err() {
+            self.census.lost();
             self.reopen();
         }
         outcome
@@ -125,22 +142,85 @@ impl Store {
         contain(|| {
             let mut commit = database.begin_write().map_err(failed)?;
             commit.set_quick_repair(true);
-            let (result, written) = {
+            let (result, written, deltas) = {
                 let table = commit.open_table(RECORDS).map_err(failed)?;
-                let mut batch = Batch { table: TableView::new(table), written: false };
+                let mut batch = Batch { table: TableView::new(table), written: false, deltas: Deltas::new() };
                 let result = body(&mut batch);
                 if let Some(error) = batch.table.error.take() {
                     return Err(error);
                 }
-                (result, batch.written)
+                (result, batch.written, batch.deltas)
             };
             if written {
+                let committing = self.census.committing();
                 commit.commit().map_err(failed)?;
+                committing.committed(&deltas);
             } else {
                 commit.abort().map_err(failed)?;
             }
             Ok(result)
         })
+    }
+
+    /// How many records of each counted kind there are, where that is known; never waits for the disk.
+    pub(crate) fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// Counts the records unless that is done or under way. Waits for the disk.
+    pub(crate) fn count(&self) {
+        let count = self.counts.fetch_add(1, Ordering::Relaxed);
+        let counting = || {
+            let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
+            let database = guard.database()?;
+            contain(|| {
+                let committing = self.census.committing();
+                if !committing.begin(count) {
+                    return Ok(None);
+                }
+                let snapshot = database.begin_read().map_err(failed)?;
+                drop(committing);
+                let table = snapshot.open_table(RECORDS).map_err(failed)?;
+                let mut found = Deltas::new();
+                for kind in Counted::ALL {
+                    let (from, to) = kind.keys();
+                    let entries = table.range(&from[..]..&to[..]).map_err(failed)?;
+                    let mut number = 0;
+                    for entry in entries {
+                        entry.map_err(failed)?;
+                        number += 1;
+                    }
+                    found.insert(kind, number);
+                }
+                Ok(Some(found))
+            })
+        };
+        match counting() {
+            Ok(Some(found)) => self.census.counted(count, found),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the records could not be counted");
+                self.census.lost();
+            }
+        }
+    }
+
+    /// Whether the database is open, and why not.
+    ///
+    /// # Errors
+    /// As a read would give.
+    pub(crate) fn check(&self) -> Result<(), ViewError> {
+        // A writer waits for this lock only while the database is opened again.
+        match self.database.try_read() {
+            Ok(guard) => guard.database().map(drop),
+            Err(std::sync::TryLockError::WouldBlock) => Err(ViewError::Failed("it is being opened again".to_owned())),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner().database().map(drop),
+        }
+    }
+
+    /// Bytes of the database file; 0 where the system does not say.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
     }
 
     /// Closes the database once nobody reads and lets another server have the directory.
@@ -183,6 +263,8 @@ impl Store {
 pub struct Batch<'t> {
     table: TableView<redb::Table<'t, &'static [u8], &'static [u8]>>,
     written: bool,
+    /// How many counted records came and went.
+    deltas: Deltas,
 }
 
 impl Batch<'_> {
@@ -195,15 +277,25 @@ impl Batch<'_> {
 
     fn apply(&mut self, writes: Writes) {
         for (key, value) in writes {
-            let applied = match value {
-                Some(value) => self.table.table.insert(key.as_slice(), value.as_slice()).map(drop),
-                None => self.table.table.remove(key.as_slice()).map(drop),
+            let now = i64::from(value.is_some());
+            let before = match value {
+                Some(value) => {
+                    self.table.table.insert(key.as_slice(), value.as_slice()).map(|old| old.is_some())
+                }
+                None => self.table.table.remove(key.as_slice()).map(|old| old.is_some()),
             };
             self.written = true;
-            if let Err(error) = applied {
-                // The whole batch is given up: `write` looks at this before it commits.
-                self.table.note(failed(error));
-                return;
+            match before {
+                Ok(before) => {
+                    if let Some(kind) = Counted::of(&key) {
+                        *self.deltas.entry(kind).or_default() += now - i64::from(before);
+                    }
+                }
+                Err(error) => {
+                    // The whole batch is given up: `write` looks at this before it commits.
+                    self.table.note(failed(error));
+                    return;
+                }
             }
         }
     }

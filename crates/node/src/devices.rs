@@ -19,7 +19,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 use steadfast_disk::{
@@ -35,6 +35,9 @@ pub(crate) struct ServedDevice {
     pub(crate) lane: LaneHandle,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
+    /// Bytes of blocks read for readers, and of those the ones given to their connections.
+    pub(crate) stream_read_bytes: AtomicU64,
+    pub(crate) stream_sent_bytes: AtomicU64,
     refused_as_full: Mutex<Option<Instant>>,
 }
 
@@ -133,7 +136,8 @@ pub(crate) fn start(
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
             control.redraw(spec);
         }
-        served.push(ServedDevice { id, dir, lane, emulation, refused_as_full: Mutex::new(None) });
+        let (stream_read_bytes, stream_sent_bytes, refused_as_full) = Default::default();
+        served.push(ServedDevice { id, dir, lane, emulation, stream_read_bytes, stream_sent_bytes, refused_as_full });
     }
     let node = node.expect("there is at least one directory");
     Ok((node, served))

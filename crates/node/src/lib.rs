@@ -8,6 +8,7 @@
 //! | `membership` | registering with the metadata server and heartbeats |
 //! | `service` | a request in, its answer out; `streams/` reads and writes |
 //! | `sweep`, `report`, `fault` | the background sweep; measured state; the device's errors as the protocol's faults |
+//! | `activity`, `watch` | what was done since the start, and what the admin port shows |
 //!
 //! Invariants: a node decides nothing that a core could; nothing on the runtime's thread waits for a medium, so a
 //! stalled device delays only its own streams; payloads go from socket to lane and back without a copy, but for
@@ -16,6 +17,7 @@
 pub mod error;
 pub mod options;
 
+mod activity;
 mod devices;
 mod fault;
 mod identity;
@@ -25,6 +27,7 @@ mod report;
 mod service;
 mod streams;
 mod sweep;
+mod watch;
 
 pub use error::NodeError;
 pub use node::{Node, run};

@@ -169,8 +169,12 @@ impl Meta {
         loop {
             ticks.tick().await;
             let devices = service.devices.values().map(report::device).collect();
-            let beat = MetaRequest::Heartbeat(Heartbeat { node, devices });
-            match self.ask(&beat, Priority::Control, PATIENCE).await {
+            let beat = MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
+            let heard = self.ask(&beat, Priority::Control, PATIENCE).await;
+            if !matches!(heard, Ok(MetaAnswer::Heard { .. })) {
+                service.activity.heartbeat_failed();
+            }
+            match heard {
                 Ok(MetaAnswer::Heard { registered: true }) => trouble.over(),
                 Ok(MetaAnswer::Heard { registered: false }) => return,
                 Ok(_) => trouble.note(&AskError::Unexpected.to_string()),

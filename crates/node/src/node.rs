@@ -5,12 +5,14 @@ use crate::{
     membership::{Meta, hello, learn_cluster},
     service::Service,
     sweep,
+    watch::Watched,
 };
 use std::{
     future::Future,
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
 };
+use steadfast_admin::Admin;
 use steadfast_net::{Connected, Server};
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId,
@@ -32,6 +34,7 @@ pub struct Node {
     serving: JoinHandle<()>,
     living: JoinHandle<NodeError>,
     sweeping: JoinSet<()>,
+    admin: Option<Admin>,
 }
 
 /// Runs a node until `shutdown` is there, then stops it cleanly.
@@ -95,6 +98,23 @@ impl Node {
             devices: record_devices,
         };
         let (registering, registered) = watch::channel(false);
+        let admin = match options.admin {
+            Some(at) => {
+                let watched = Watched {
+                    service: service.clone(),
+                    node,
+                    cluster,
+                    address,
+                    meta: options.meta.clone(),
+                    registered: registered.clone(),
+                };
+                let admin = Admin::start(at, Arc::new(watched)).await;
+                let admin = admin.map_err(|source| NodeError::Listen { address: at.to_string(), source })?;
+                let _first = service.admin.set(admin.address().to_string());
+                Some(admin)
+            }
+            None => None,
+        };
         let living = {
             let (service, meta, every) = (service.clone(), meta.clone(), options.heartbeat);
             tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
@@ -107,7 +127,7 @@ impl Node {
             });
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.len(), "serving");
-        Ok(Self { node, cluster, address, service, registered, serving, living, sweeping })
+        Ok(Self { node, cluster, address, service, registered, serving, living, sweeping, admin })
     }
 
     /// Its name.
@@ -123,6 +143,11 @@ impl Node {
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its admin port listens, if it has one.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
     }
 
     /// Its devices.
@@ -191,7 +216,7 @@ impl std::fmt::Debug for Node {
 async fn connection(service: Arc<Service>, connected: Connected) {
     let Connected { connection, mut incoming, .. } = connected;
     // Only the peer opens streams here.
-    drop(connection);
+    let _counted = service.activity.connected(connection);
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {

@@ -16,6 +16,8 @@ pub struct NodeOptions {
     /// Where others reach it, `host:port`; by default where it listens, or, where that is every address, the
     /// address from which the metadata server is reached.
     pub advertise: Option<String>,
+    /// Where the admin port listens (`/metrics`, `/healthz`); none when absent.
+    pub admin: Option<SocketAddr>,
     /// The site's name, for buckets that spread over sites.
     pub site: String,
     /// Puts every device under an emulation that can be redrawn while it runs; `None`: the disks as they are.
@@ -47,6 +49,7 @@ impl NodeOptions {
             meta: meta.into(),
             listen,
             advertise: None,
+            admin: None,
             site: String::new(),
             emulate: None,
             capacity_bytes: None,

@@ -1,8 +1,9 @@
 //! What a node says of itself and its devices, as measured.
 
-use crate::devices::ServedDevice;
+use crate::{devices::ServedDevice, service::Service};
+use std::sync::atomic::Ordering::Relaxed;
 use steadfast_protocol::{
-    message::DeviceReport,
+    message::{DeviceActivity, DeviceReport, NodeActivity},
     serve::{HealthFacts, health},
 };
 
@@ -36,6 +37,30 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
         medium_read_bytes: status.counters.bytes_read,
         medium_written_bytes: status.counters.bytes_written,
         overruns_ppm,
+        activity: DeviceActivity {
+            queued_bytes: status.queued_bytes,
+            service_ns: status.service_time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            flushes: status.counters.flushes,
+            stream_read_bytes: device.stream_read_bytes.load(Relaxed),
+            stream_sent_bytes: device.stream_sent_bytes.load(Relaxed),
+        },
+    }
+}
+
+/// What the node did, for a heartbeat.
+pub(crate) fn activity(service: &Service) -> NodeActivity {
+    let (done, traffic) = (&service.activity, service.activity.traffic());
+    NodeActivity {
+        admin: service.admin.get().map(ToString::to_string),
+        streams: service.admission().streams(),
+        resident_bytes: resident_bytes(),
+        admitted: done.admitted_so_far().iter().sum(),
+        refused: done.refused_so_far().values().sum(),
+        cancelled: done.cancelled_so_far().iter().sum(),
+        sent_bytes: traffic.payload_sent,
+        unsent_bytes: traffic.payload_unsent,
+        received_bytes: traffic.payload_received,
+        heartbeats_failed: done.heartbeats_failed_so_far(),
     }
 }
 

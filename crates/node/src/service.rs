@@ -2,6 +2,7 @@
 //! listening to the asker.
 
 use crate::{
+    activity::{Activity, Kind},
     devices::{ServedDevice, drop_caches},
     fault::fault,
     report,
@@ -10,7 +11,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -29,6 +30,10 @@ pub(crate) struct Service {
     pub(crate) devices: BTreeMap<DeviceId, ServedDevice>,
     /// Waiting writers are told when budget comes back.
     pub(crate) budget_freed: Notify,
+    pub(crate) activity: Activity,
+    /// Where the admin port listens, once it does.
+    pub(crate) admin: OnceLock<String>,
+    pub(crate) write_budget_bytes: u64,
     admission: Mutex<Admission>,
     budget: Mutex<Budget>,
     streams: AtomicU64,
@@ -51,6 +56,9 @@ impl Service {
         Self {
             devices: devices.into_iter().map(|device| (device.id, device)).collect(),
             budget_freed: Notify::new(),
+            activity: Activity::default(),
+            admin: OnceLock::new(),
+            write_budget_bytes,
             admission: Mutex::new(Admission::new(limits)),
             budget: Mutex::new(Budget::new(write_budget_bytes)),
             streams: AtomicU64::new(1),
@@ -82,6 +90,7 @@ impl Service {
 
     fn admit(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
         self.admission().admit(priority, load)?;
+        self.activity.admitted(Kind::Request);
         Ok(Admitted { service: self })
     }
 
@@ -103,6 +112,9 @@ impl Service {
             },
         };
         if let Err(fault) = outcome {
+            if let Fault::Refused { reason, .. } = &fault {
+                self.activity.refused(reason);
+            }
             stream.fail(&fault);
         }
     }

@@ -15,6 +15,7 @@
 //! | [`durability`] | the one function that decides whether what is confirmed may be acknowledged |
 //! | [`plan`], [`read`], [`write`](mod@write) | cores that ask: which devices, how blocks are fetched and stored |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
+//! | [`straggler`] | which devices are far slower than their peers, for whoever watches |
 //! | [`meta`] | cores that govern: namespace, versions, intents, leases, device registry |
 
 pub mod durability;
@@ -26,6 +27,7 @@ pub mod policy;
 pub mod ranges;
 pub mod read;
 pub mod serve;
+pub mod straggler;
 pub mod time;
 pub mod window;
 pub mod write;

@@ -2,12 +2,16 @@
 //! pieces that it names one after the other, under one admission and one credit.
 
 use crate::{
+    activity::Kind,
     devices::ServedDevice,
     fault::fault,
     service::{Service, gone, indices, lane_priority, load, operations},
 };
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering::Relaxed,
+};
 use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
@@ -47,6 +51,7 @@ pub(crate) async fn serve(
     let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
     let ticket = service.admission().admit_read(opened.priority, load(served, false), slice_bytes)?;
     let admitted = Admitted(service, ticket);
+    service.activity.admitted(Kind::Read);
     let (places, blocks) = (found.places, found.blocks);
     let core = ReadStream::new(blocks, found.block_bytes, slice_bytes, ticket.slices_max, opened.credit);
     let (answer, answers) = mpsc::unbounded_channel();
@@ -209,6 +214,7 @@ impl Driver<'_> {
             Some(Event::Credit(bytes)) => self.core.handle(now, ReadInput::Credit(bytes)),
             Some(Event::Cancelled | Event::Lost(_)) | None => {
                 *listening = false;
+                self.service.activity.cancelled(Kind::Read);
                 self.core.handle(now, ReadInput::Cancel);
             }
             Some(Event::Data { .. }) => return Err(Fault::Protocol("a read takes no data".to_owned())),
@@ -229,6 +235,7 @@ impl Driver<'_> {
 
     fn send(&mut self, stream: &Stream, slice: SliceId, index: BlockIndex, offset: u32) {
         let (payload, sums) = self.held.remove(&slice).expect("a slice that was read is held");
+        self.served.stream_sent_bytes.fetch_add(payload.len() as u64, Relaxed);
         let body = message::encode(&NodeEvent::Slice(Slice { index, offset, sums }));
         // Lost: the next event says so, and cancels.
         let _ = stream.send_now(body, payload);
@@ -238,6 +245,7 @@ impl Driver<'_> {
     fn answered(&mut self, (slice, answer): Answer) {
         let result = match answer {
             Ok(OpOutput::Slice { data, sums, .. }) => {
+                self.served.stream_read_bytes.fetch_add(data.len() as u64, Relaxed);
                 self.held.insert(slice, (data, sums));
                 ReadResult::Good
             }

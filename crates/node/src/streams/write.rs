@@ -4,6 +4,7 @@
 //! the medium: one pass over the data, on the lane's thread.
 
 use crate::{
+    activity::Kind,
     devices::ServedDevice,
     fault::{fault, write_fault},
     service::{Service, gone, indices, lane_priority, load, operation},
@@ -31,6 +32,7 @@ pub(crate) async fn serve(
     let load = load(served, true);
     service.admission().admit(opened.priority, load)?;
     let _admitted = crate::service::Admitted { service };
+    service.activity.admitted(Kind::Write);
     let mut early = Vec::new();
     let held = tokio::select! {
         held = create(service, served, opened.epoch, &open) => held?,
@@ -149,6 +151,7 @@ impl Driver<'_> {
             Some(Event::Credit(_)) => {}
             Some(Event::Cancelled | Event::Lost(_) | Event::End(_) | Event::Failed(_)) | None => {
                 *listening = false;
+                self.service.activity.cancelled(Kind::Write);
                 self.tell(WriteInput::Cancel);
             }
         }

@@ -1,7 +1,7 @@
 //! Messages of the metadata server. Every request that changes something carries a [`RequestId`], stored with the
 //! change: asked again after a lost answer it gives the same answer (a time-out means *unknown*).
 
-use super::node::DeviceReport;
+use super::{AccessTotals, NodeActivity, node::DeviceReport};
 use crate::{
     ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
     layout::SegmentLayout, policy::Policy,
@@ -31,6 +31,8 @@ pub enum MetaRequest {
     Ask(Query),
     /// A storage server's sign of life; changes only what is measured.
     Heartbeat(Heartbeat),
+    /// What a client did since it last said; changes only what is counted. Answered by [`MetaAnswer::Done`].
+    Account(AccessTotals),
 }
 
 /// Requests that change metadata.
@@ -274,6 +276,8 @@ pub struct Heartbeat {
     pub node: NodeId,
     /// Its devices, measured.
     pub devices: Vec<DeviceReport>,
+    /// What it did, for whoever watches.
+    pub activity: NodeActivity,
 }
 
 /// What the metadata server knows of the cluster.
@@ -283,6 +287,10 @@ pub struct Registry {
     pub cluster: ClusterId,
     /// Every registered storage server.
     pub nodes: Vec<NodeState>,
+    /// Where the metadata server's admin port listens (`host:port`), if it has one.
+    pub admin: Option<String>,
+    /// What clients did since the metadata server started, as far as they said.
+    pub accesses: AccessTotals,
 }
 
 /// A registered storage server.
@@ -296,6 +304,8 @@ pub struct NodeState {
     pub silent_ms: Option<u64>,
     /// Its devices as last measured.
     pub devices: Vec<DeviceReport>,
+    /// What it did since it started, for whoever watches.
+    pub activity: NodeActivity,
 }
 
 /// What became of a segment.

@@ -16,10 +16,12 @@
 //!     │ CANCEL ────────────────────────────────────▶│      answered by END or FAIL(Cancelled) when nothing runs
 //! ```
 
+mod activity;
 mod header;
 mod meta;
 mod node;
 
+pub use activity::*;
 pub use header::{
     BODY_BYTES_MAX, FrameKind, HEADER_BYTES, Header, HeaderError, PAYLOAD_BYTES_MAX, Priority, VERSION,
 };

@@ -1,5 +1,6 @@
 //! Messages of the storage servers.
 
+use super::DeviceActivity;
 use crate::{BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version, layout::PIECES_PER_HOLDER_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -204,6 +205,8 @@ pub struct DeviceReport {
     pub medium_written_bytes: u64,
     /// Emulated operations that took longer than their model, in parts per million; 0 without emulation.
     pub overruns_ppm: u32,
+    /// What it did, for whoever watches.
+    pub activity: DeviceActivity,
 }
 
 /// How a device is.

@@ -54,6 +54,40 @@ const REQUEST_AGE: u8 = 0x51;
 const NODE: u8 = 0x60;
 const DEVICE: u8 = 0x61;
 
+/// Records that are counted for whoever watches a metadata server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counted {
+    /// A bucket.
+    Bucket,
+    /// An object.
+    Object,
+    /// A put that has begun and neither committed nor was given up.
+    Intent,
+}
+
+impl Counted {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Bucket, Self::Object, Self::Intent];
+
+    /// What the record stored at `key` counts as, if it is counted.
+    pub fn of(key: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|counted| key.first() == Some(&counted.tag()))
+    }
+
+    /// From and to of all keys of the kind.
+    pub fn keys(self) -> ([u8; 1], [u8; 1]) {
+        ([self.tag()], [self.tag() + 1])
+    }
+
+    fn tag(self) -> u8 {
+        match self {
+            Self::Bucket => BUCKET,
+            Self::Object => OBJECT,
+            Self::Intent => INTENT,
+        }
+    }
+}
+
 fn key(tag: u8, parts: &[&[u8]]) -> Key {
     let mut key = Key::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
     key.push(tag);

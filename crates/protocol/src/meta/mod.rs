@@ -33,7 +33,7 @@ pub mod view;
 pub use buckets::BUCKETS_MAX;
 pub use counters::{cluster, establish};
 pub use intents::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX};
-pub use keys::FORMAT;
+pub use keys::{Counted, FORMAT};
 pub use registry::{ADDRESS_BYTES_MAX, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness, heartbeat};
 pub use validate::{BLOCKS_PER_ORIGINAL_MAX, LAYOUTS_BYTES_MAX};
 pub use view::{MemoryStore, Txn, View, ViewError, Writes, transact};

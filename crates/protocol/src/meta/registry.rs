@@ -10,7 +10,8 @@ use super::{
 use crate::{
     ClusterId, DeviceId, NodeId, Time,
     message::{
-        DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState, Registry,
+        AccessTotals, DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeActivity, NodeRecord,
+        NodeState, Registry,
     },
 };
 use core::time::Duration;
@@ -22,6 +23,8 @@ pub const DEVICES_PER_NODE_MAX: usize = 256;
 pub const DEVICES_MAX: usize = 8192;
 /// The longest address or site name in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 255;
+/// The longest admin address that is passed on, in bytes.
+const ADMIN_BYTES_MAX: usize = 64;
 
 /// Who was heard of when, and what they reported last.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,29 +32,41 @@ pub struct Liveness {
     started: Time,
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
+    accesses: AccessTotals,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Heard {
     at: Time,
     devices: Vec<DeviceReport>,
+    activity: NodeActivity,
 }
 
 impl Liveness {
     /// Nobody was heard of yet. A node is dead once silent for `dead_after`; one that was not heard of since `started`
     /// is given that long too, for it may just not have noticed that the server is back.
     pub fn new(started: Time, dead_after: Duration) -> Self {
-        Self { started, dead_after, heard: BTreeMap::new() }
+        Self { started, dead_after, heard: BTreeMap::new(), accesses: AccessTotals::default() }
     }
 
     /// A node has registered: it lives, and what it reported before is void.
     pub fn registered(&mut self, now: Time, node: NodeId) {
-        self.heard.insert(node, Heard { at: now, devices: Vec::new() });
+        self.heard.insert(node, Heard { at: now, devices: Vec::new(), activity: NodeActivity::default() });
     }
 
     /// Whether a registered node counts as alive.
     pub fn is_alive(&self, node: NodeId, now: Time) -> bool {
         now.since(self.heard.get(&node).map_or(self.started, |heard| heard.at)) < self.dead_after
+    }
+
+    /// Adds what a client says that it did.
+    pub fn account(&mut self, accesses: &AccessTotals) {
+        self.accesses.add(accesses);
+    }
+
+    /// What clients did, as far as they said.
+    pub fn accesses(&self) -> &AccessTotals {
+        &self.accesses
     }
 
     /// Whether a node reported that a device of it has failed.
@@ -71,14 +86,16 @@ pub fn heartbeat(
     liveness: &mut Liveness,
     heartbeat: Heartbeat,
 ) -> Result<MetaAnswer, MetaFault> {
-    let Heartbeat { node, mut devices } = heartbeat;
+    let Heartbeat { node, mut devices, mut activity } = heartbeat;
     let Some(record) = read(view, node)? else { return Ok(MetaAnswer::Heard { registered: false }) };
     let mut reported = BTreeSet::new();
     // Only what it serves: a device that another node took over since is that node's to report.
     devices.retain(|report| {
         record.devices.iter().any(|&(device, _)| device == report.device) && reported.insert(report.device)
     });
-    liveness.heard.insert(node, Heard { at: now, devices });
+    // Any socket's address is shorter, and a report of all nodes has to fit into one answer.
+    activity.admin = activity.admin.filter(|admin| admin.len() <= ADMIN_BYTES_MAX);
+    liveness.heard.insert(node, Heard { at: now, devices, activity });
     Ok(MetaAnswer::Heard { registered: true })
 }
 
@@ -119,10 +136,16 @@ pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<
         let heard = liveness.heard.get(&record.node);
         let silent = heard.map(|heard| u64::try_from(now.since(heard.at).as_millis()).unwrap_or(u64::MAX));
         let devices = heard.map_or_else(Vec::new, |heard| heard.devices.clone());
-        NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record }
+        let activity = heard.map_or_else(NodeActivity::default, |heard| heard.activity.clone());
+        NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record, activity }
     };
     let nodes = nodes(view)?.into_iter().map(state).collect();
-    Ok(MetaAnswer::Registry(Registry { cluster: cluster(view)?, nodes }))
+    Ok(MetaAnswer::Registry(Registry {
+        cluster: cluster(view)?,
+        nodes,
+        admin: None,
+        accesses: liveness.accesses,
+    }))
 }
 
 /// Every registered node.

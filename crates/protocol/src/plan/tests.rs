@@ -177,9 +177,11 @@ fn registry(nodes: u32, devices: u32) -> Registry {
             medium_read_bytes: 0,
             medium_written_bytes: 0,
             overruns_ppm: 0,
+            activity: Default::default(),
         }],
+        activity: Default::default(),
     };
-    Registry { cluster: ClusterId(1), nodes: (0..nodes).map(node).collect() }
+    Registry { cluster: ClusterId(1), nodes: (0..nodes).map(node).collect(), ..Registry::default() }
 }
 
 #[test]

@@ -33,11 +33,12 @@ fn report(device: u128, health: DeviceHealth) -> DeviceReport {
         medium_read_bytes: 0,
         medium_written_bytes: 0,
         overruns_ppm: 0,
+        activity: Default::default(),
     }
 }
 
 fn beat(world: &mut World, node: u128, devices: Vec<DeviceReport>) -> Result<MetaAnswer, MetaFault> {
-    let heartbeat = Heartbeat { node: NodeId(node), devices };
+    let heartbeat = Heartbeat { node: NodeId(node), devices, activity: Default::default() };
     meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
 }
 

@@ -1,0 +1,102 @@
+//! What a metadata server shows at its admin port.
+
+use crate::Service;
+use std::{sync::Arc, time::Duration};
+use steadfast_admin::{Page, Visible};
+use steadfast_protocol::{
+    message::{DeviceHealth, Registry},
+    meta::Counted,
+};
+use tokio::{task::spawn_blocking, time::timeout};
+
+/// How long a page waits for the registry, which lies in the store; what the disk holds up is left out of it.
+const REGISTRY_WITHIN: Duration = Duration::from_secs(1);
+
+/// A metadata server as its admin port sees it.
+pub(crate) struct Watched(pub(crate) Arc<Service>);
+
+impl Visible for Watched {
+    async fn metrics(&self) -> Page {
+        let mut page = Page::new();
+        let service = &self.0;
+        page.gauge("meta_info", "The metadata server: its cluster and version").whole(
+            &[("cluster", &service.cluster().to_string()), ("version", env!("CARGO_PKG_VERSION"))],
+            1,
+        );
+        service.activity.show(&mut page);
+        page.gauge("meta_store_open", "Whether the store can be asked")
+            .whole(&[], u64::from(service.store().check().is_ok()));
+        page.gauge("meta_store_bytes", "Bytes of the store's file").whole(&[], service.store().file_bytes());
+        self.records(&mut page);
+        if let Ok(Ok(registry)) = timeout(REGISTRY_WITHIN, service.registry()).await {
+            cluster(&mut page, &registry);
+            clients(&mut page, &registry);
+        }
+        page
+    }
+
+    async fn health(&self) -> Result<(), String> {
+        self.0.store().check().map_err(|error| format!("the metadata store failed: {error}"))
+    }
+}
+
+impl Watched {
+    /// Records by kind; left out until they have been counted once, which the first question begins.
+    fn records(&self, page: &mut Page) {
+        let store = self.0.store();
+        if store.census().is_unknown() {
+            let store = Arc::clone(store);
+            drop(spawn_blocking(move || store.count()));
+        }
+        let records = page.gauge("meta_records", "Buckets, objects, and puts that have begun and not ended");
+        for (kind, number) in store.census().known().unwrap_or_default() {
+            let kind = match kind {
+                Counted::Bucket => "bucket",
+                Counted::Object => "object",
+                Counted::Intent => "intent",
+            };
+            records.whole(&[("kind", kind)], number);
+        }
+    }
+}
+
+fn cluster(page: &mut Page, registry: &Registry) {
+    let alive = registry.nodes.iter().filter(|node| node.alive).count() as u64;
+    let nodes = page.gauge("meta_nodes", "Storage servers by whether they were heard of lately");
+    nodes.whole(&[("state", "alive")], alive);
+    nodes.whole(&[("state", "dead")], registry.nodes.len() as u64 - alive);
+    let mut by_state = [("ok", 0), ("full", 0), ("stalled", 0), ("failed", 0), ("unheard", 0)];
+    for node in &registry.nodes {
+        for &(device, _) in &node.record.devices {
+            let report = node.devices.iter().find(|report| report.device == device);
+            let state = match report.filter(|_| node.alive).map(|report| report.health) {
+                Some(DeviceHealth::Ok) => 0,
+                Some(DeviceHealth::Full) => 1,
+                Some(DeviceHealth::Stalled) => 2,
+                Some(DeviceHealth::Failed) => 3,
+                None => 4,
+            };
+            by_state[state].1 += 1;
+        }
+    }
+    let devices = page.gauge("meta_devices", "Devices as last reported; unheard: of dead or silent servers");
+    for (state, number) in by_state {
+        devices.whole(&[("state", state)], number);
+    }
+}
+
+fn clients(page: &mut Page, registry: &Registry) {
+    let accesses = &registry.accesses;
+    for (name, help, count) in [
+        ("meta_client_gets", "Objects read, as clients say", accesses.gets),
+        ("meta_client_used_bytes", "Bytes that readers used, as clients say", accesses.used_bytes),
+        ("meta_client_received_bytes", "Bytes of blocks that reached readers", accesses.received_bytes),
+        ("meta_client_sent_bytes", "Bytes of blocks sent to readers", accesses.sent_bytes),
+        ("meta_client_medium_read_bytes", "Bytes read from media for readers", accesses.medium_bytes),
+        ("meta_client_puts", "Objects stored, as clients say", accesses.puts),
+        ("meta_client_put_bytes", "Bytes of the objects stored, as clients say", accesses.put_bytes),
+        ("meta_client_put_sent_bytes", "Bytes of blocks sent to store them", accesses.put_sent_bytes),
+    ] {
+        page.counter(name, help).whole(&[], count);
+    }
+}
