@@ -13,7 +13,7 @@ use std::{
 use steadfast_protocol::{
     DeviceId, IndexRanges, Time, Version,
     layout::{CodeKind, Piece, SegmentLayout},
-    message::{MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
+    message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     read::{Action, Input, ReadCore, ReadPlan, Speculative, Striped},
 };
 
@@ -116,6 +116,14 @@ impl Client {
             .await
             .expect("flushing a sink does not panic")
             .map_err(GetError::Sink)?;
+        self.account(&AccessTotals {
+            gets: 1,
+            used_bytes: report.segment_bytes,
+            received_bytes: report.received_bytes,
+            sent_bytes: report.sent_bytes,
+            medium_bytes: report.medium_bytes,
+            ..AccessTotals::default()
+        });
         Ok(report)
     }
 

@@ -35,7 +35,7 @@ use steadfast_protocol::{
     DeviceId, Epoch,
     layout::SegmentLayout,
     message::{
-        BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query,
+        AccessTotals, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query,
         Registry, Role, VERSION,
     },
     policy::Policy,
@@ -244,7 +244,13 @@ impl Client {
     /// second at most. An access itself does not wait for it, and without it the servers' sweeps free the same: call
     /// this before a short-lived process ends.
     pub async fn tidy(&self) {
+        self.tidying.close_accounts(&self.pool, self.metadata.address());
         self.tidying.settled(TIDY).await;
+    }
+
+    /// Notes for the metadata server what an access did.
+    fn account(&self, done: &AccessTotals) {
+        self.tidying.account(&self.pool, self.metadata.address(), done);
     }
 
     /// Where a device's server listens, as last seen.

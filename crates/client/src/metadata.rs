@@ -37,6 +37,11 @@ impl Metadata {
         Self { address: address.to_owned(), pool, client, count: AtomicU64::new(0) }
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Makes a change, exactly once however often the answer is lost.
     pub(crate) async fn change(&self, change: Change) -> Result<MetaAnswer, ClientError> {
         let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };

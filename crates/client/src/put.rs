@@ -20,7 +20,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeKind, CodeSpec, Geometry, SEGMENT_BYTES_MAX, SegmentLayout},
-    message::{Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
+    message::{AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
     plan::{self, Plan, SegmentPlan, Wanted},
     read::Cause,
     write::{Action, FailureKind, Input, WriteDone, WriteSpec, Writer},
@@ -91,6 +91,12 @@ impl Client {
                 put.report.latency = start.elapsed();
                 put.seal();
                 self.free(freed);
+                self.account(&AccessTotals {
+                    puts: 1,
+                    put_bytes: put.report.size,
+                    put_sent_bytes: put.report.sent_bytes,
+                    ..AccessTotals::default()
+                });
                 Ok(put.report)
             }
             Err(error) => {

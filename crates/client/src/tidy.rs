@@ -4,18 +4,21 @@
 use crate::ClientError;
 use std::{
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use steadfast_net::{Open, Pool};
 use steadfast_protocol::{
     Epoch,
-    message::{self, NodeAnswer, NodeRequest, Priority},
+    message::{self, AccessTotals, MetaRequest, NodeAnswer, NodeRequest, Priority},
 };
 use tokio::task::JoinSet;
 
 /// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
 /// middle of a long request answers control requests from its server, not from its queue.
 const NODE_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often a busy client says what it did. A person who watches sees no difference.
+const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// A short request to the storage server at an address, under an epoch.
 pub(crate) type Told = (String, NodeRequest, Epoch);
@@ -24,6 +27,14 @@ pub(crate) type Told = (String, NodeRequest, Epoch);
 #[derive(Debug, Default)]
 pub(crate) struct Tidying {
     tasks: Mutex<JoinSet<()>>,
+    accounts: Mutex<Accounts>,
+}
+
+/// What accesses did and the metadata server was not told yet.
+#[derive(Debug, Default)]
+struct Accounts {
+    untold: AccessTotals,
+    told_at: Option<Instant>,
 }
 
 impl Tidying {
@@ -39,6 +50,47 @@ impl Tidying {
                 }
             });
         }
+    }
+
+    /// Adds what an access did; tells the metadata server at once or with those of the next moment. A report that is
+    /// lost is not sent again: it is for whoever watches.
+    pub(crate) fn account(&self, pool: &Pool, metadata: &str, done: &AccessTotals) {
+        let untold = {
+            let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            accounts.untold.add(done);
+            if accounts.told_at.is_some_and(|at| at.elapsed() < ACCOUNT_EVERY) {
+                return;
+            }
+            accounts.told_at = Some(Instant::now());
+            std::mem::take(&mut accounts.untold)
+        };
+        self.tell_account(pool, metadata, untold);
+    }
+
+    /// Tells the metadata server what it was not told yet.
+    pub(crate) fn close_accounts(&self, pool: &Pool, metadata: &str) {
+        let untold = {
+            let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut accounts.untold)
+        };
+        if untold != AccessTotals::default() {
+            self.tell_account(pool, metadata, untold);
+        }
+    }
+
+    fn tell_account(&self, pool: &Pool, metadata: &str, untold: AccessTotals) {
+        let (pool, metadata) = (pool.clone(), metadata.to_owned());
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let Ok(connection) = pool.connection(&metadata).await else { return };
+            let body = message::encode(&MetaRequest::Account(untold));
+            let deadline = Some(NODE_ANSWERS_WITHIN);
+            let open = Open { body, priority: Priority::Background, deadline, ..Open::default() };
+            if let Err(error) = connection.call(open).await {
+                tracing::debug!(%error, "an account of accesses was not taken");
+            }
+        });
     }
 
     /// Waits for what was told before, at most so long.

@@ -4,7 +4,8 @@
 //! DIR/meta/            the metadata server's store
 //! DIR/node-NN/disk-M/  one directory for each device
 //! DIR/logs/NAME.log    what each process says
-//! DIR/cluster.json     the shape, so that the next start finds the same devices at the same address
+//! DIR/cluster.json     the shape, so that the next start finds the same devices at the same address; and where each
+//!                      server and its admin port listen
 //! ```
 //!
 //! A process says `listening on ADDRESS` once it serves. None outlives the one that started it: each asks the
@@ -48,6 +49,24 @@ pub struct Shape {
     pub lease_s: u32,
     /// Seconds between two sweeps.
     pub sweep_s: u32,
+    /// Set for every server beside what it inherits.
+    #[serde(skip)]
+    pub environment: Vec<(String, String)>,
+}
+
+/// What `cluster.json` holds.
+#[derive(Serialize)]
+struct Recorded<'a> {
+    #[serde(flatten)]
+    shape: &'a Shape,
+    servers: Vec<ServerRecord<'a>>,
+}
+
+#[derive(Serialize)]
+struct ServerRecord<'a> {
+    name: &'a str,
+    address: &'a str,
+    admin: &'a str,
 }
 
 impl Default for Shape {
@@ -62,6 +81,7 @@ impl Default for Shape {
             listen: "127.0.0.1:0".to_owned(),
             lease_s: 60,
             sweep_s: 30,
+            environment: Vec::new(),
         }
     }
 }
@@ -81,6 +101,7 @@ struct Server {
     name: String,
     child: Child,
     address: String,
+    admin: String,
 }
 
 impl LocalCluster {
@@ -111,16 +132,26 @@ impl LocalCluster {
         }
         let meta = Launch::meta(program, dir, &shape)?.ready()?;
         shape.listen.clone_from(&meta.address);
-        fs::write(dir.join("cluster.json"), serde_json::to_vec_pretty(&shape)?)?;
         let mut cluster =
             Self { program: program.to_owned(), dir: dir.to_owned(), shape, meta, nodes: Vec::new() };
+        cluster.record()?;
         // All at once: each formats its devices on the first start.
         let launches: Result<Vec<Launch>> =
             (0..cluster.shape.nodes).map(|node| Launch::node(program, dir, &cluster.shape, node)).collect();
         for launch in launches? {
             cluster.nodes.push(launch.ready()?);
         }
+        cluster.record()?;
         Ok(cluster)
+    }
+
+    fn record(&self) -> Result<()> {
+        let servers = core::iter::once(&self.meta).chain(&self.nodes);
+        let servers = servers
+            .map(|Server { name, address, admin, .. }| ServerRecord { name, address, admin })
+            .collect();
+        let recorded = Recorded { shape: &self.shape, servers };
+        Ok(fs::write(self.dir.join("cluster.json"), serde_json::to_vec_pretty(&recorded)?)?)
     }
 
     /// The metadata server's address: what `--cluster` takes.
@@ -166,6 +197,13 @@ impl LocalCluster {
             .map(|server| (server.name.as_str(), server.child.id(), server.address.as_str()))
     }
 
+    /// Name and address of every server's admin port, the metadata server's first.
+    pub fn admin_ports(&self) -> impl Iterator<Item = (&str, &str)> {
+        core::iter::once(&self.meta)
+            .chain(&self.nodes)
+            .map(|server| (server.name.as_str(), server.admin.as_str()))
+    }
+
     /// Address of a storage server.
     pub fn node_address(&self, node: usize) -> &str {
         &self.nodes[node].address
@@ -195,7 +233,7 @@ impl LocalCluster {
         let number = u32::try_from(node).context("node number")?;
         self.nodes[node].kill()?;
         self.nodes[node] = Launch::node(&self.program, &self.dir, &self.shape, number)?.ready()?;
-        Ok(())
+        self.record()
     }
 
     /// Starts the killed metadata server again at the same address.
@@ -205,7 +243,7 @@ impl LocalCluster {
     pub fn restart_meta(&mut self) -> Result<()> {
         self.meta.kill()?;
         self.meta = Launch::meta(&self.program, &self.dir, &self.shape)?.ready()?;
-        Ok(())
+        self.record()
     }
 
     /// The first server found to have ended, by name; `None` while all run.
@@ -271,7 +309,7 @@ impl Launch {
         let mut command = Command::new(program);
         command.arg("meta").arg("--dir").arg(dir.join("meta")).args(["--listen", &shape.listen]);
         command.args(["--lease", &shape.lease_s.to_string()]);
-        Self::spawn("meta", dir, command)
+        Self::spawn("meta", dir, shape, command)
     }
 
     fn node(program: &Path, dir: &Path, shape: &Shape, node: u32) -> Result<Self> {
@@ -288,16 +326,18 @@ impl Launch {
             }
         }
         command.arg("--dir").args((0..shape.devices).map(|device| device_dir(dir, node, device)));
-        Self::spawn(&format!("node-{node:02}"), dir, command)
+        Self::spawn(&format!("node-{node:02}"), dir, shape, command)
     }
 
-    fn spawn(name: &str, dir: &Path, mut command: Command) -> Result<Self> {
+    fn spawn(name: &str, dir: &Path, shape: &Shape, mut command: Command) -> Result<Self> {
         let log = dir.join("logs").join(format!("{name}.log"));
         let log_file = File::options()
             .create(true)
             .append(true)
             .open(&log)
             .with_context(|| format!("cannot write {}", log.display()))?;
+        command.args(["--admin", "127.0.0.1:0"]);
+        command.envs(shape.environment.iter().map(|(name, value)| (name, value)));
         command.env(PARENT, std::process::id().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
@@ -311,14 +351,18 @@ impl Launch {
         let stdout = self.stdout;
         // Reads on after the first line, so that the process never blocks on a full pipe.
         std::thread::spawn(move || {
+            let mut admin = String::new();
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(address) = line.strip_prefix(crate::ADMIN) {
+                    address.trim().clone_into(&mut admin);
+                }
                 if let Some(address) = line.strip_prefix(crate::LISTENING) {
-                    let _ = said.send(address.trim().to_owned());
+                    let _ = said.send((address.trim().to_owned(), std::mem::take(&mut admin)));
                 }
             }
         });
         match heard.recv_timeout(START_WITHIN) {
-            Ok(address) => Ok(Server { name: self.name, child: self.child, address }),
+            Ok((address, admin)) => Ok(Server { name: self.name, child: self.child, address, admin }),
             Err(_) => {
                 let _ = self.child.kill();
                 let _ = self.child.wait();

@@ -25,6 +25,9 @@ use std::path::Path;
 /// What a server prints once it serves, followed by its address.
 pub const LISTENING: &str = "listening on ";
 
+/// What a server with an admin port prints before that, followed by the port's address.
+pub const ADMIN: &str = "admin port at ";
+
 /// The experiments, by name, and what each shows.
 pub const EXPERIMENTS: [(&str, &str); 3] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),

@@ -1,0 +1,27 @@
+//! `steadfast config`.
+
+use crate::config;
+use clap::Subcommand;
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Look a configuration file over: every unknown key, wrong type and wrong range, with its line
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Print a configuration file with every key, each explained and commented out
+    Example,
+}
+
+pub(crate) fn run(command: Config) -> anyhow::Result<()> {
+    match command {
+        Config::Check { file } => {
+            let settings = config::read(&file)?;
+            println!("{}: {} keys, all good", file.display(), settings.len());
+        }
+        Config::Example => print!("{}", config::schema::example(false)),
+    }
+    Ok(())
+}
