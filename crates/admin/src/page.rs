@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn open_metrics_for_those_who_accept_it() {
-        let text = page().text(Format::accepted(Some("application/openmetrics-text;version=1.0.0,*/*;q=0.1")));
+        let text =
+            page().text(Format::accepted(Some("application/openmetrics-text;version=1.0.0,*/*;q=0.1")));
         for line in [
             "# TYPE steadfast_read_bytes counter",
             r#"steadfast_read_bytes_total{device="a\"b\\c\nd"} 7"#,

@@ -17,12 +17,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    future::Future,
-    io,
-    net::SocketAddr,
-    sync::Arc,
+    collections::VecDeque, convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc,
     time::Duration,
 };
 use tokio::{

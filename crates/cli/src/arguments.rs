@@ -1,5 +1,10 @@
 //! The command line, as `steadfast --help` shows it.
 
+use crate::{
+    commands::{config::Config, documents, top::Top},
+    logging,
+    tuning::Tuning,
+};
 use clap::{Args, Parser, Subcommand};
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -7,6 +12,30 @@ use std::{net::SocketAddr, path::PathBuf};
 #[derive(Debug, Parser)]
 #[command(name = "steadfast", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {
+    /// Configuration file; flags and the environment win over it (`steadfast config example`)
+    #[arg(long, global = true, env = crate::config::VARIABLE, value_name = "FILE", help_heading = "Program")]
+    pub(crate) config: Option<PathBuf>,
+    /// How events on standard error are written, one a line
+    #[arg(
+        long,
+        global = true,
+        env = "STEADFAST_LOG_FORMAT",
+        value_enum,
+        default_value = "text",
+        help_heading = "Program",
+        hide_short_help = true
+    )]
+    pub(crate) log_format: logging::Format,
+    /// Which events: a level, or levels of parts such as `info,steadfast_node=debug` [default: info of servers, warn]
+    #[arg(
+        long,
+        global = true,
+        env = "STEADFAST_LOG",
+        value_name = "FILTER",
+        help_heading = "Program",
+        hide_short_help = true
+    )]
+    pub(crate) log: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -36,6 +65,7 @@ pub(crate) enum Command {
     Rm(Remove),
     /// Show storage servers and devices
     Status(Status),
+    Top(Top),
     /// Slow down, stall or free an emulated device of a running cluster
     Emulate(Emulate),
     /// Run a named experiment
@@ -44,6 +74,13 @@ pub(crate) enum Command {
     /// Measure a library on its own, beside rivals and the machine's limits
     #[command(subcommand)]
     Bench(Bench),
+    /// Check a configuration file, or print one that explains itself
+    #[command(subcommand)]
+    Config(Config),
+    /// Print a script that completes commands in a shell
+    Completions(documents::Completions),
+    /// Print the manual page, or write those of all commands into a directory
+    Man(documents::Man),
 }
 
 /// Which cluster to talk to.
@@ -52,6 +89,8 @@ pub(crate) struct Cluster {
     /// Address of the metadata server
     #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT")]
     pub(crate) cluster: String,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
 }
 
 /// How to answer.
@@ -111,6 +150,9 @@ pub(crate) struct Meta {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: SocketAddr,
+    /// Where `/metrics` and `/healthz` are answered; nowhere when absent
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<SocketAddr>,
     /// Seconds that a put may be silent before its space is taken back
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) lease: u32,
@@ -127,6 +169,9 @@ pub(crate) struct Node {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: SocketAddr,
+    /// Where `/metrics` and `/healthz` are answered; nowhere when absent
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) admin: Option<SocketAddr>,
     /// Name of the place where this server stands, for buckets that spread over sites
     #[arg(long, default_value = "default")]
     pub(crate) site: String,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | something else failed |
-//! | 2 | the command line is wrong |
+//! | 2 | the command line or the configuration file is wrong |
 //! | 3 | no such bucket, object or device |
 //! | 4 | the cluster cannot be reached |
 //! | 5 | too little of the data can be reached now |
@@ -15,6 +15,9 @@
 use std::process::ExitCode;
 use steadfast_client::{ClientError, GetError, PutError};
 use steadfast_protocol::message::MetaFault;
+
+/// The command line or the configuration file is wrong; `clap` says the former by itself.
+pub(crate) const WRONG_COMMAND: u8 = 2;
 
 /// Prints the error with its causes and gives the code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
@@ -29,6 +32,9 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<crate::config::Problems>() {
+        return WRONG_COMMAND;
+    }
     let client = error
         .downcast_ref::<ClientError>()
         .or_else(|| match error.downcast_ref::<GetError>() {

@@ -2,21 +2,35 @@
 
 mod arguments;
 mod commands;
+mod config;
 mod exit;
+mod logging;
 mod object_name;
 mod progress;
+mod tuning;
 mod units;
 
 use arguments::{Arguments, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    // Servers log to standard error; `STEADFAST_LOG` chooses how much (`debug`, `steadfast_node=trace`).
-    let filter = tracing_subscriber::EnvFilter::try_from_env("STEADFAST_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let arguments = match parse() {
+        Ok(arguments) => arguments,
+        Err(problems) => {
+            eprintln!("steadfast: {problems}");
+            return ExitCode::from(exit::WRONG_COMMAND);
+        }
+    };
+    let Arguments { config, log_format, log, command } = arguments;
+    let usual = if matches!(command, Command::Meta(_) | Command::Node(_)) { "info" } else { "warn" };
+    if let Err(error) = logging::start(log_format, log.as_deref(), usual) {
+        eprintln!("steadfast: {error}");
+        return ExitCode::from(exit::WRONG_COMMAND);
+    }
+    if let Some(config) = config {
+        tracing::debug!(file = %config.display(), "configuration taken");
+    }
     // One runtime thread a process: a test cluster of sixteen nodes is sixteen of them on two cores.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -25,7 +39,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = runtime.block_on(run(arguments.command));
+    // Servers that this program starts log as it does.
+    let mut environment = vec![("STEADFAST_LOG_FORMAT".to_owned(), log_format.name().to_owned())];
+    environment.extend(log.map(|filter| ("STEADFAST_LOG".to_owned(), filter)));
+    let outcome = runtime.block_on(run(command, environment));
     // A stalled disk may hold a blocking thread; it must not hold the exit.
     runtime.shutdown_background();
     match outcome {
@@ -34,10 +51,21 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
+/// The command line, with the configuration file's values where it says nothing.
+fn parse() -> Result<Arguments, config::Problems> {
+    let settings = match config::named(std::env::args_os()) {
+        Some(file) => config::read(&file)?,
+        None => config::Settings::default(),
+    };
+    let mut command = config::apply(Arguments::command(), &settings);
+    let matches = command.get_matches_mut();
+    Ok(Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
+}
+
+async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Result<()> {
     match command {
         Command::Demo(arguments) => commands::demo::run(arguments).await,
-        Command::Up(arguments) => commands::up::run(arguments).await,
+        Command::Up(arguments) => commands::up::run(arguments, environment).await,
         Command::Meta(arguments) => commands::servers::meta(arguments).await,
         Command::Node(arguments) => commands::servers::node(arguments).await,
         Command::Bucket(arguments) => commands::bucket::run(arguments).await,
@@ -50,5 +78,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments),
+        Command::Top(arguments) => commands::top::run(arguments).await,
+        Command::Config(command) => commands::config::run(command),
+        Command::Completions(arguments) => commands::documents::completions(&arguments),
+        Command::Man(arguments) => commands::documents::man(&arguments),
     }
 }

@@ -35,8 +35,8 @@ use steadfast_protocol::{
     DeviceId, Epoch,
     layout::SegmentLayout,
     message::{
-        AccessTotals, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query,
-        Registry, Role, VERSION,
+        AccessTotals, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus,
+        ObjectRecord, Query, Registry, Role, VERSION,
     },
     policy::Policy,
 };

@@ -93,7 +93,8 @@ impl Activity {
 
     pub(crate) fn show(&self, page: &mut Page) {
         let requests = page.counter("meta_requests", "Requests answered, by kind and outcome");
-        for (&(kind, outcome), &count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (&(kind, outcome), &count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter()
+        {
             requests.whole(&[("kind", kind), ("outcome", outcome)], count);
         }
         let took = page.histogram("meta_request_seconds", "From a request's arrival to its answer");

@@ -213,7 +213,9 @@ impl Store {
         // A writer waits for this lock only while the database is opened again.
         match self.database.try_read() {
             Ok(guard) => guard.database().map(drop),
-            Err(std::sync::TryLockError::WouldBlock) => Err(ViewError::Failed("it is being opened again".to_owned())),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                Err(ViewError::Failed("it is being opened again".to_owned()))
+            }
             Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner().database().map(drop),
         }
     }

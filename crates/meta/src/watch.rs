@@ -19,10 +19,8 @@ impl Visible for Watched {
     async fn metrics(&self) -> Page {
         let mut page = Page::new();
         let service = &self.0;
-        page.gauge("meta_info", "The metadata server: its cluster and version").whole(
-            &[("cluster", &service.cluster().to_string()), ("version", env!("CARGO_PKG_VERSION"))],
-            1,
-        );
+        page.gauge("meta_info", "The metadata server: its cluster and version")
+            .whole(&[("cluster", &service.cluster().to_string()), ("version", env!("CARGO_PKG_VERSION"))], 1);
         service.activity.show(&mut page);
         page.gauge("meta_store_open", "Whether the store can be asked")
             .whole(&[], u64::from(service.store().check().is_ok()));

@@ -280,7 +280,13 @@ fn heartbeats_and_registration_go_together() {
     let dir = tempfile::tempdir().unwrap();
     let service = Service::open(&options(dir.path())).unwrap();
     block_on(async {
-        let beat = || MetaRequest::Heartbeat(Heartbeat { node: NodeId(1), devices: vec![], activity: Default::default() });
+        let beat = || {
+            MetaRequest::Heartbeat(Heartbeat {
+                node: NodeId(1),
+                devices: vec![],
+                activity: Default::default(),
+            })
+        };
         assert_eq!(service.handle(beat()).await, Ok(MetaAnswer::Heard { registered: false }));
         assert_eq!(ask(&service, id(1), Change::RegisterNode(node(1))).await, Ok(MetaAnswer::Done));
         assert_eq!(service.handle(beat()).await, Ok(MetaAnswer::Heard { registered: true }));

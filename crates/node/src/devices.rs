@@ -137,7 +137,15 @@ pub(crate) fn start(
             control.redraw(spec);
         }
         let (stream_read_bytes, stream_sent_bytes, refused_as_full) = Default::default();
-        served.push(ServedDevice { id, dir, lane, emulation, stream_read_bytes, stream_sent_bytes, refused_as_full });
+        served.push(ServedDevice {
+            id,
+            dir,
+            lane,
+            emulation,
+            stream_read_bytes,
+            stream_sent_bytes,
+            refused_as_full,
+        });
     }
     let node = node.expect("there is at least one directory");
     Ok((node, served))

@@ -169,7 +169,8 @@ impl Meta {
         loop {
             ticks.tick().await;
             let devices = service.devices.values().map(report::device).collect();
-            let beat = MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
+            let beat =
+                MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
             let heard = self.ask(&beat, Priority::Control, PATIENCE).await;
             if !matches!(heard, Ok(MetaAnswer::Heard { .. })) {
                 service.activity.heartbeat_failed();

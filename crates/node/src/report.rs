@@ -39,7 +39,9 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
         overruns_ppm,
         activity: DeviceActivity {
             queued_bytes: status.queued_bytes,
-            service_ns: status.service_time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            service_ns: status
+                .service_time
+                .map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             flushes: status.counters.flushes,
             stream_read_bytes: device.stream_read_bytes.load(Relaxed),
             stream_sent_bytes: device.stream_sent_bytes.load(Relaxed),

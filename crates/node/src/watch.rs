@@ -1,10 +1,6 @@
 //! What a node shows at its admin port.
 
-use crate::{
-    activity::KINDS,
-    report,
-    service::Service,
-};
+use crate::{activity::KINDS, report, service::Service};
 use std::{net::SocketAddr, sync::Arc};
 use steadfast_admin::{Page, Visible};
 use steadfast_protocol::{ClusterId, NodeId, message::DeviceHealth};
@@ -91,7 +87,8 @@ impl Watched {
         for (reason, count) in activity.refused_so_far() {
             refused.whole(&[("reason", &reason)], count);
         }
-        let cancelled = page.counter("node_cancelled_streams", "Streams that ended by their opener's wish or loss");
+        let cancelled =
+            page.counter("node_cancelled_streams", "Streams that ended by their opener's wish or loss");
         for (kind, count) in KINDS.into_iter().zip(activity.cancelled_so_far()) {
             cancelled.whole(&[("kind", kind)], count);
         }
@@ -100,7 +97,11 @@ impl Watched {
         for (name, help, bytes) in [
             ("node_sent_bytes", "Bytes that the kernel took for sending, frames included", traffic.sent),
             ("node_received_bytes", "Bytes received, frames included", traffic.received),
-            ("node_sent_payload_bytes", "Bytes of blocks that the kernel took for sending", traffic.payload_sent),
+            (
+                "node_sent_payload_bytes",
+                "Bytes of blocks that the kernel took for sending",
+                traffic.payload_sent,
+            ),
             ("node_received_payload_bytes", "Bytes of blocks received", traffic.payload_received),
             (
                 "node_unsent_payload_bytes",
@@ -166,12 +167,15 @@ impl Watched {
         for (_, id, status, _) in &reports {
             service.real(&[("device", id)], status.service_time.unwrap_or_default().as_secs_f64());
         }
-        let present = page.gauge("device_present_operation_seconds", "How long a device is at its present operation");
+        let present =
+            page.gauge("device_present_operation_seconds", "How long a device is at its present operation");
         for (_, id, status, _) in &reports {
             present.real(&[("device", id)], status.in_flight_age.unwrap_or_default().as_secs_f64());
         }
-        let overruns =
-            page.gauge("device_emulation_overruns_ratio", "Emulated operations that took longer than their model");
+        let overruns = page.gauge(
+            "device_emulation_overruns_ratio",
+            "Emulated operations that took longer than their model",
+        );
         for (device, id, _, report) in &reports {
             if device.emulation.is_some() {
                 overruns.real(&[("device", id)], f64::from(report.overruns_ppm) / 1e6);

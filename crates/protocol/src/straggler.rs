@@ -63,9 +63,10 @@ mod tests {
         for scale in [1, 1000, 1_000_000_000] {
             let rates = [100, 110, 90, 100, 10, 120].map(|rate| rate * scale);
             let found = straggling(&reading(&rates));
-            assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [
-                false, false, false, false, true, false
-            ]);
+            assert_eq!(
+                found.iter().map(Option::is_some).collect::<Vec<_>>(),
+                [false, false, false, false, true, false]
+            );
             assert!((found[4].unwrap() - 10.0).abs() < 1e-9);
         }
     }

@@ -2,21 +2,25 @@
 
 pub(crate) mod bench;
 pub(crate) mod bucket;
+pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod documents;
+mod health;
 pub(crate) mod lab;
 pub(crate) mod list;
 pub(crate) mod objects;
 pub(crate) mod servers;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod up;
 
 use crate::arguments::Cluster;
 use serde::Serialize;
-use steadfast_client::{Client, ClientError, Options};
+use steadfast_client::{Client, ClientError};
 
 /// A client of the cluster that the command line names.
 async fn connect(cluster: &Cluster) -> Result<Client, ClientError> {
-    Client::connect(&cluster.cluster, Options::default()).await
+    Client::connect(&cluster.cluster, cluster.tuning.options()).await
 }
 
 /// Prints one JSON object as a line.

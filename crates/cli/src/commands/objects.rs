@@ -95,6 +95,7 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             show_rate(got.size, got.latency)
         );
     }
+    client.tidy().await;
     Ok(())
 }
 

@@ -3,14 +3,18 @@
 use crate::arguments::{Meta, Node};
 use anyhow::Context;
 use std::time::Duration;
-use steadfast_lab::{LISTENING, cluster::die_with_parent};
+use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     die_with_parent()?;
     let mut options = steadfast_meta::MetaOptions::new(arguments.dir, arguments.listen.to_string());
     options.lease = Duration::from_secs(arguments.lease.into());
+    options.admin = arguments.admin;
     let meta = steadfast_meta::Meta::start(&options).await?;
+    if let Some(admin) = meta.admin() {
+        println!("{ADMIN}{admin}");
+    }
     println!("{LISTENING}{}", meta.address());
     stop_asked().await?;
     meta.stop().await;
@@ -20,6 +24,7 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
 pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     die_with_parent()?;
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
+    options.admin = arguments.admin;
     options.site = arguments.site;
     options.emulate = match arguments.emulate.as_deref() {
         Some(spec) => Some(spec.parse().with_context(|| format!("--emulate {spec}"))?),
@@ -30,6 +35,9 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     options.sweep.interval = Duration::from_secs(arguments.sweep.into());
     options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
     let mut node = steadfast_node::Node::start(options).await?;
+    if let Some(admin) = node.admin() {
+        println!("{ADMIN}{admin}");
+    }
     println!("{LISTENING}{}", node.address());
     let outcome = tokio::select! {
         asked = stop_asked() => asked,

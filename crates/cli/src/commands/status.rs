@@ -1,22 +1,52 @@
 //! `steadfast status` and `steadfast emulate`.
 
-use super::{connect, print_json};
+use super::{
+    connect,
+    health::{DeviceNow, Devices, show_time},
+    print_json,
+};
 use crate::{
     arguments::{Emulate, Status},
     units::show_bytes,
 };
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
-use steadfast_protocol::message::{DeviceHealth, DeviceReport};
+use serde_json::json;
+use steadfast_protocol::message::NodeState;
 
 pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     let client = connect(&arguments.cluster).await?;
     let registry = client.registry().await?;
+    let devices = Devices::of(&registry);
     if arguments.output.json {
-        return print_json(&registry);
+        let stragglers: Vec<_> = devices
+            .devices
+            .iter()
+            .filter_map(|device| {
+                let times_slower = device.times_slower?;
+                Some(json!({ "device": device.device, "times_slower": times_slower }))
+            })
+            .collect();
+        let mut value = serde_json::to_value(&registry)?;
+        value["stragglers"] = stragglers.into();
+        return print_json(&value);
     }
     let alive = registry.nodes.iter().filter(|node| node.alive).count();
     println!("cluster {}: {alive} of {} storage servers alive", registry.cluster, registry.nodes.len());
+    println!("{}", devices.summary());
+    if let Some(admin) = &registry.admin {
+        println!("metadata server: http://{admin}/metrics");
+    }
+    println!("{}", table(&registry.nodes, &devices.devices));
+    for node in registry.nodes.iter().filter(|node| node.alive) {
+        if let Some(admin) = &node.activity.admin {
+            println!("{}: http://{admin}/metrics", node.record.address);
+        }
+    }
+    Ok(())
+}
+
+fn table(nodes: &[NodeState], devices: &[DeviceNow]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
@@ -28,51 +58,39 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
         "reads",
         "writes",
         "queue",
+        "service",
         "corrupt",
     ]);
-    for node in &registry.nodes {
-        for (row, &(device, capacity)) in node.record.devices.iter().enumerate() {
-            let report = node.devices.iter().find(|report| report.device == device);
-            let used = report.map_or(0, |report| report.capacity_bytes.saturating_sub(report.free_bytes));
+    let mut devices = devices.iter();
+    for node in nodes {
+        for (row, device) in devices.by_ref().take(node.record.devices.len()).enumerate() {
+            let heard = |text: String| if device.state == "unheard" { String::new() } else { text };
             table.add_row([
-                if row == 0 { node.record.address.clone() } else { String::new() },
-                device.to_string()[..12].to_owned(),
-                if node.alive { state(report).to_owned() } else { silence(node.silent_ms) },
-                show_bytes(used),
-                show_bytes(capacity),
-                speed(report.map(|report| report.read_bytes_per_s)),
-                speed(report.map(|report| report.write_bytes_per_s)),
-                report.map_or_else(String::new, |report| report.queue_length.to_string()),
-                report.map_or_else(String::new, |report| report.corrupt_blocks.to_string()),
+                if row == 0 { device.server.clone() } else { String::new() },
+                device.device[..12].to_owned(),
+                if node.alive { device.word() } else { silence(node.silent_ms) },
+                show_bytes(device.used_bytes),
+                show_bytes(device.capacity_bytes),
+                speed(device.read_speed_bytes_per_s),
+                speed(device.write_speed_bytes_per_s),
+                heard(device.queued_operations.to_string()),
+                heard(show_time(device.service_s)),
+                heard(device.corrupt_blocks.to_string()),
             ]);
         }
     }
     for column in table.column_iter_mut().skip(3) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    println!("{table}");
-    Ok(())
-}
-
-fn state(report: Option<&DeviceReport>) -> &'static str {
-    match report.map(|report| report.health) {
-        None => "unheard",
-        Some(DeviceHealth::Ok) => "ok",
-        Some(DeviceHealth::Full) => "full",
-        Some(DeviceHealth::Stalled) => "stalled",
-        Some(DeviceHealth::Failed) => "failed",
-    }
+    table
 }
 
 fn silence(silent_ms: Option<u64>) -> String {
     silent_ms.map_or_else(|| "dead".to_owned(), |silent| format!("dead for {} s", silent / 1000))
 }
 
-fn speed(bytes_per_s: Option<u64>) -> String {
-    match bytes_per_s {
-        None | Some(0) => "-".to_owned(),
-        Some(rate) => format!("{:.0} MB/s", rate as f64 / 1e6),
-    }
+fn speed(bytes_per_s: u64) -> String {
+    if bytes_per_s == 0 { "-".to_owned() } else { format!("{:.0} MB/s", bytes_per_s as f64 / 1e6) }
 }
 
 pub(crate) async fn emulate(arguments: Emulate) -> anyhow::Result<()> {

@@ -7,7 +7,8 @@ use serde_json::json;
 use std::time::Duration;
 use steadfast_lab::cluster::{LocalCluster, Shape};
 
-pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
+/// `environment` is set for every server.
+pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> anyhow::Result<()> {
     let shape = Shape {
         nodes: arguments.nodes,
         devices: arguments.devices,
@@ -15,6 +16,7 @@ pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
         capacity_bytes: arguments.capacity,
         thick: arguments.thick,
         listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
+        environment,
         ..Shape::default()
     };
     let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -24,13 +26,16 @@ pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
     if arguments.output.json {
         let processes: Vec<_> = cluster
             .processes()
-            .map(|(name, pid, address)| json!({ "name": name, "pid": pid, "address": address }))
+            .zip(cluster.admin_ports())
+            .map(|((name, pid, address), (_, admin))| {
+                json!({ "name": name, "pid": pid, "address": address, "admin": admin })
+            })
             .collect();
         print_json(&json!({ "cluster": cluster.address(), "processes": processes }))?;
     } else {
         println!("a cluster of {} storage servers with {} devices each is up:", shape.nodes, shape.devices);
-        for (name, pid, address) in cluster.processes() {
-            println!("  {name:<8} pid {pid:<8} {address}");
+        for ((name, pid, address), (_, admin)) in cluster.processes().zip(cluster.admin_ports()) {
+            println!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics");
         }
         println!("\nIn another terminal:\n");
         println!("  export STEADFAST_CLUSTER={}", cluster.address());
@@ -38,6 +43,7 @@ pub(crate) async fn run(arguments: Up) -> anyhow::Result<()> {
         println!("  steadfast put FILE photos/first");
         println!("  steadfast get photos/first COPY");
         println!("  steadfast status");
+        println!("  steadfast top");
         println!("\nCtrl-C stops it; the same command continues it.");
     }
     let mut gone = Vec::new();

@@ -92,10 +92,13 @@ impl Found<'_> {
             match SECTIONS.iter().find(|section| section.name == name) {
                 Some(section) => match value.get_ref().as_table() {
                     Some(table) => self.section(section, table),
-                    None => self.note(at, format!("`{name}` is a table: write [{name}] on a line of its own")),
+                    None => {
+                        self.note(at, format!("`{name}` is a table: write [{name}] on a line of its own"))
+                    }
                 },
                 None => {
-                    let home = SECTIONS.iter().find(|section| section.keys.iter().any(|key| key.name == name));
+                    let home =
+                        SECTIONS.iter().find(|section| section.keys.iter().any(|key| key.name == name));
                     let hint = match home {
                         Some(section) => format!("it belongs under [{}]", section.name),
                         None => nearest(name, SECTIONS.iter().map(|section| section.name), "tables"),
@@ -154,7 +157,9 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
             number => Err(format!("is {number}")),
         },
         Kind::Bytes => match value.as_str() {
-            Some(text) => units::bytes(text).map(|bytes| vec![bytes.to_string()]).map_err(|why| format!("is wrong: {why}")),
+            Some(text) => units::bytes(text)
+                .map(|bytes| vec![bytes.to_string()])
+                .map_err(|why| format!("is wrong: {why}")),
             None => match whole()? {
                 bytes if bytes > 0 => Ok(vec![bytes.to_string()]),
                 bytes => Err(format!("is {bytes}")),
@@ -166,7 +171,9 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
                 let paths: Option<Vec<String>> =
                     list.iter().map(|path| path.get_ref().as_str().map(str::to_owned)).collect();
                 match paths {
-                    Some(paths) if !paths.is_empty() && paths.iter().all(|path| !path.is_empty()) => Ok(paths),
+                    Some(paths) if !paths.is_empty() && paths.iter().all(|path| !path.is_empty()) => {
+                        Ok(paths)
+                    }
                     Some(_) => Err("is an empty list, or has an empty path".to_owned()),
                     None => Err("has something else than text in its list".to_owned()),
                 }
@@ -240,25 +247,53 @@ mod tests {
     #[test]
     fn wrong_types_and_ranges_say_line_and_what_is_allowed() {
         for (text, said) in [
-            ("[meta]\nlease_s = \"60\"", "s.toml:2: `lease_s` in [meta] is text; allowed: a whole number from 1 to 86400"),
-            ("[meta]\nlease_s = 0", "s.toml:2: `lease_s` in [meta] is 0; allowed: a whole number from 1 to 86400"),
-            ("[client]\ncluster = 7000", "s.toml:2: `cluster` in [client] is a whole number; allowed: \"HOST:PORT\""),
-            ("[client]\ncluster = \"host\"", "s.toml:2: `cluster` in [client] is \"host\"; allowed: \"HOST:PORT\""),
-            ("[log]\nformat = \"xml\"", "s.toml:2: `format` in [log] is \"xml\"; allowed: \"text\" or \"json\""),
+            (
+                "[meta]\nlease_s = \"60\"",
+                "s.toml:2: `lease_s` in [meta] is text; allowed: a whole number from 1 to 86400",
+            ),
+            (
+                "[meta]\nlease_s = 0",
+                "s.toml:2: `lease_s` in [meta] is 0; allowed: a whole number from 1 to 86400",
+            ),
+            (
+                "[client]\ncluster = 7000",
+                "s.toml:2: `cluster` in [client] is a whole number; allowed: \"HOST:PORT\"",
+            ),
+            (
+                "[client]\ncluster = \"host\"",
+                "s.toml:2: `cluster` in [client] is \"host\"; allowed: \"HOST:PORT\"",
+            ),
+            (
+                "[log]\nformat = \"xml\"",
+                "s.toml:2: `format` in [log] is \"xml\"; allowed: \"text\" or \"json\"",
+            ),
             ("[node]\nthick = 1", "s.toml:2: `thick` in [node] is a whole number; allowed: true or false"),
             ("client = 3", "s.toml:1: `client` is a table: write [client] on a line of its own"),
         ] {
             assert_eq!(problems(text), said);
         }
-        for wrong in ["[node]\ndirs = []", "[node]\ndirs = [1]", "[node]\ncapacity = \"3XB\"", "[node]\ncapacity = -1",
-            "[node]\nemulate = \"rate=\"", "[client]\nrequest = \"some\"", "[meta]\nlease_s = 0xffffffffffffffffff"] {
+        for wrong in [
+            "[node]\ndirs = []",
+            "[node]\ndirs = [1]",
+            "[node]\ncapacity = \"3XB\"",
+            "[node]\ncapacity = -1",
+            "[node]\nemulate = \"rate=\"",
+            "[client]\nrequest = \"some\"",
+            "[meta]\nlease_s = 0xffffffffffffffffff",
+        ] {
             assert!(problems(wrong).starts_with("s.toml:2: "), "{wrong}: {}", problems(wrong));
         }
     }
 
     #[test]
     fn what_is_no_toml_is_refused_with_its_line() {
-        for text in ["[client]\ncluster = ", "[client]\n=\n", "[client\n", "[client]\nthreads = 1\nthreads = 2", "\0\0"] {
+        for text in [
+            "[client]\ncluster = ",
+            "[client]\n=\n",
+            "[client\n",
+            "[client]\nthreads = 1\nthreads = 2",
+            "\0\0",
+        ] {
             assert!(problems(text).starts_with("s.toml:"), "{text:?}");
         }
     }

@@ -1,0 +1,125 @@
+//! How the devices of a cluster do, as `status` and `top` show them.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use steadfast_protocol::{
+    DeviceId,
+    message::{DeviceHealth, Registry},
+    straggler::{Pace, straggling},
+};
+
+/// All devices of a registry.
+pub(super) struct Devices {
+    /// In the order of their servers.
+    pub(super) devices: Vec<DeviceNow>,
+}
+
+/// A device.
+#[derive(Debug, Serialize)]
+pub(super) struct DeviceNow {
+    #[serde(skip)]
+    pub(super) id: DeviceId,
+    pub(super) device: String,
+    /// Its server's address.
+    pub(super) server: String,
+    /// Whether that was heard of lately.
+    pub(super) alive: bool,
+    /// `ok`, `full`, `stalled`, `failed`, `unheard` or `dead`.
+    pub(super) state: &'static str,
+    /// How many times slower than the median it is, where that makes it a straggler.
+    pub(super) times_slower: Option<f64>,
+    pub(super) capacity_bytes: u64,
+    pub(super) used_bytes: u64,
+    /// Measured while busy; 0 before the first measurement.
+    pub(super) read_speed_bytes_per_s: u64,
+    pub(super) write_speed_bytes_per_s: u64,
+    pub(super) queued_operations: u32,
+    pub(super) queued_bytes: u64,
+    /// Smoothed time of one read or write; 0 before the first.
+    pub(super) service_s: f64,
+    pub(super) corrupt_blocks: u64,
+}
+
+impl Devices {
+    pub(super) fn of(registry: &Registry) -> Self {
+        let mut devices = Vec::new();
+        let mut paces = Vec::new();
+        for node in &registry.nodes {
+            for &(id, capacity_bytes) in &node.record.devices {
+                let report = node.devices.iter().find(|report| report.device == id);
+                let state = match report.map(|report| report.health) {
+                    _ if !node.alive => "dead",
+                    None => "unheard",
+                    Some(DeviceHealth::Ok) => "ok",
+                    Some(DeviceHealth::Full) => "full",
+                    Some(DeviceHealth::Stalled) => "stalled",
+                    Some(DeviceHealth::Failed) => "failed",
+                };
+                let pace = report.filter(|_| node.alive).map_or_else(Pace::default, |report| Pace {
+                    read_bytes_per_s: report.read_bytes_per_s,
+                    write_bytes_per_s: report.write_bytes_per_s,
+                    service_ns: report.activity.service_ns,
+                });
+                paces.push(pace);
+                devices.push(DeviceNow {
+                    id,
+                    device: id.to_string(),
+                    server: node.record.address.clone(),
+                    alive: node.alive,
+                    state,
+                    times_slower: None,
+                    capacity_bytes,
+                    used_bytes: report
+                        .map_or(0, |report| report.capacity_bytes.saturating_sub(report.free_bytes)),
+                    read_speed_bytes_per_s: pace.read_bytes_per_s,
+                    write_speed_bytes_per_s: pace.write_bytes_per_s,
+                    queued_operations: report.map_or(0, |report| report.queue_length),
+                    queued_bytes: report.map_or(0, |report| report.activity.queued_bytes),
+                    service_s: pace.service_ns as f64 / 1e9,
+                    corrupt_blocks: report.map_or(0, |report| report.corrupt_blocks),
+                });
+            }
+        }
+        for (device, times_slower) in devices.iter_mut().zip(straggling(&paces)) {
+            device.times_slower = times_slower;
+        }
+        Self { devices }
+    }
+
+    /// `6 devices: 5 ok, 1 slow`.
+    pub(super) fn summary(&self) -> String {
+        let mut by_word: BTreeMap<&str, usize> = BTreeMap::new();
+        for device in &self.devices {
+            let slow = device.state == "ok" && device.times_slower.is_some();
+            *by_word.entry(if slow { "slow" } else { device.state }).or_default() += 1;
+        }
+        let words: Vec<String> = by_word.iter().map(|(word, number)| format!("{number} {word}")).collect();
+        format!("{} devices: {}", self.devices.len(), words.join(", "))
+    }
+}
+
+impl DeviceNow {
+    /// Whether it is not well.
+    pub(super) fn is_marked(&self) -> bool {
+        self.times_slower.is_some() || !matches!(self.state, "ok" | "full")
+    }
+
+    /// Its state in a word: `slow 12x` for a straggler that is otherwise well.
+    pub(super) fn word(&self) -> String {
+        match self.times_slower {
+            Some(ratio) if self.state == "ok" => format!("slow {:.0}x", ratio.min(999.0)),
+            _ => self.state.to_owned(),
+        }
+    }
+}
+
+/// A span of seconds in few letters.
+pub(super) fn show_time(seconds: f64) -> String {
+    match seconds {
+        0.0 => "-".to_owned(),
+        s if s < 0.001 => format!("{:.0} us", s * 1e6),
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s => format!("{s:.1} s"),
+    }
+}

@@ -1,0 +1,280 @@
+//! What one frame shows, from two registries a while apart.
+
+use crate::{
+    commands::health::{DeviceNow, Devices},
+    units::show_bytes,
+};
+use serde::Serialize;
+use std::time::Duration;
+use steadfast_protocol::{
+    DeviceId,
+    message::{AccessTotals, DeviceReport, Registry},
+};
+
+/// A frame.
+#[derive(Debug, Serialize)]
+pub(super) struct Frame {
+    cluster: String,
+    servers: usize,
+    servers_alive: usize,
+    streams: u64,
+    refused_streams: u64,
+    cancelled_streams: u64,
+    /// Bytes per second that all media read and wrote; absent before there is a frame to compare with.
+    read_bytes_per_s: Option<f64>,
+    write_bytes_per_s: Option<f64>,
+    /// Bytes of blocks per second that servers sent, and dropped unsent because of a cancel.
+    sent_bytes_per_s: Option<f64>,
+    unsent_bytes_per_s: Option<f64>,
+    /// What clients did since the metadata server started, as they say.
+    accesses: AccessTotals,
+    /// Bytes read from media, and sent, beyond what readers used, as a share of it.
+    medium_waste: Option<f64>,
+    sent_waste: Option<f64>,
+    stragglers: usize,
+    devices: Vec<DeviceLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceLine {
+    #[serde(flatten)]
+    now: DeviceNow,
+    /// What the medium moved between the frames, per second.
+    medium_read_bytes_per_s: Option<f64>,
+    medium_write_bytes_per_s: Option<f64>,
+}
+
+/// A line of text.
+pub(super) struct Line {
+    pub(super) text: String,
+    /// Whether it names a device that is not well.
+    pub(super) marked: bool,
+}
+
+impl Frame {
+    /// The frame of a registry; rates are taken against one that is so much older.
+    pub(super) fn of(now: &Registry, before: Option<(&Registry, Duration)>) -> Self {
+        let alive = || now.nodes.iter().filter(|node| node.alive);
+        let sum = |count: fn(&steadfast_protocol::message::NodeActivity) -> u64| -> u64 {
+            alive().map(|node| count(&node.activity)).fold(0, u64::saturating_add)
+        };
+        // Node by node: one that began again since counts from then.
+        let nodes_rate = |count: fn(&steadfast_protocol::message::NodeActivity) -> u64| {
+            let (before, span) = before?;
+            let moved = alive().filter_map(|node| {
+                let old = before.nodes.iter().find(|old| old.record.node == node.record.node)?;
+                count(&node.activity).checked_sub(count(&old.activity))
+            });
+            Some(moved.fold(0, u64::saturating_add) as f64 / span.as_secs_f64())
+        };
+        let devices: Vec<DeviceLine> = Devices::of(now)
+            .devices
+            .into_iter()
+            .map(|device| {
+                let rate = |count: fn(&DeviceReport) -> u64| {
+                    let (before, span) = before.filter(|_| device.alive)?;
+                    let moved =
+                        count(report(now, device.id)?).checked_sub(count(report(before, device.id)?))?;
+                    Some(moved as f64 / span.as_secs_f64())
+                };
+                DeviceLine {
+                    medium_read_bytes_per_s: rate(|report| report.medium_read_bytes),
+                    medium_write_bytes_per_s: rate(|report| report.medium_written_bytes),
+                    now: device,
+                }
+            })
+            .collect();
+        let all = |rate: fn(&DeviceLine) -> Option<f64>| {
+            before.map(|_| devices.iter().filter_map(rate).sum::<f64>())
+        };
+        Self {
+            cluster: now.cluster.to_string(),
+            servers: now.nodes.len(),
+            servers_alive: alive().count(),
+            streams: sum(|activity| activity.streams.into()),
+            refused_streams: sum(|activity| activity.refused),
+            cancelled_streams: sum(|activity| activity.cancelled),
+            read_bytes_per_s: all(|line| line.medium_read_bytes_per_s),
+            write_bytes_per_s: all(|line| line.medium_write_bytes_per_s),
+            sent_bytes_per_s: nodes_rate(|activity| activity.sent_bytes),
+            unsent_bytes_per_s: nodes_rate(|activity| activity.unsent_bytes),
+            accesses: now.accesses,
+            medium_waste: now.accesses.medium_waste(),
+            sent_waste: now.accesses.sent_waste(),
+            stragglers: devices.iter().filter(|line| line.now.times_slower.is_some()).count(),
+            devices,
+        }
+    }
+
+    /// The frame as text, none of it wider than `columns`, at most `rows` lines: devices that are not well first where
+    /// not all fit.
+    pub(super) fn lines(&self, columns: usize, rows: usize) -> Vec<Line> {
+        let mut lines: Vec<Line> = self.head().into_iter().map(|text| Line { text, marked: false }).collect();
+        let room = rows.saturating_sub(lines.len());
+        let mut devices: Vec<Line> = self.devices.iter().map(DeviceLine::line).collect();
+        if devices.len() > room {
+            devices.sort_by_key(|line| !line.marked);
+            let left_out = devices.len() - room.saturating_sub(1);
+            devices.truncate(room.saturating_sub(1));
+            devices.push(Line { text: format!("and {left_out} devices more"), marked: false });
+        }
+        lines.extend(devices);
+        lines.truncate(rows);
+        for line in &mut lines {
+            if line.text.chars().count() > columns {
+                line.text = line.text.chars().take(columns).collect();
+            }
+        }
+        lines
+    }
+
+    fn head(&self) -> Vec<String> {
+        let accesses = &self.accesses;
+        let share = |waste: Option<f64>| {
+            waste.map_or_else(|| "-".to_owned(), |waste| format!("{:.1} %", waste * 100.0))
+        };
+        vec![
+            format!(
+                "cluster {}: {} of {} servers alive, {} streams, {} slow devices",
+                self.cluster.chars().take(12).collect::<String>(),
+                self.servers_alive,
+                self.servers,
+                self.streams,
+                self.stragglers
+            ),
+            format!(
+                "now    media read {}, written {}, sent {}, unsent {} MB/s",
+                rate(self.read_bytes_per_s),
+                rate(self.write_bytes_per_s),
+                rate(self.sent_bytes_per_s),
+                rate(self.unsent_bytes_per_s)
+            ),
+            format!(
+                "reads  {}, {} used; waste: {} read, {} sent; {} streams cancelled, {} refused",
+                accesses.gets,
+                show_bytes(accesses.used_bytes),
+                share(self.medium_waste),
+                share(self.sent_waste),
+                self.cancelled_streams,
+                self.refused_streams
+            ),
+            format!(
+                "writes {}, {}; {} sent",
+                accesses.puts,
+                show_bytes(accesses.put_bytes),
+                show_bytes(accesses.put_sent_bytes)
+            ),
+            format!(
+                "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
+                "DEVICE", "SERVER", "STATE", "READ", "WRITE", "SPEED r/w", "QUEUE", "SERVICE", "USED"
+            ),
+        ]
+    }
+}
+
+impl DeviceLine {
+    fn line(&self) -> Line {
+        let device = &self.now;
+        let speed = |speed: u64| if speed == 0 { "-".to_owned() } else { mega(speed as f64) };
+        let used = device.used_bytes as f64 / device.capacity_bytes.max(1) as f64;
+        // The end tells servers of one machine apart.
+        let skipped = device.server.chars().count().saturating_sub(15);
+        let text = format!(
+            "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>3.0}%",
+            device.device.chars().take(8).collect::<String>(),
+            device.server.chars().skip(skipped).collect::<String>(),
+            device.word(),
+            rate(self.medium_read_bytes_per_s),
+            rate(self.medium_write_bytes_per_s),
+            format!("{}/{}", speed(device.read_speed_bytes_per_s), speed(device.write_speed_bytes_per_s)),
+            device.queued_operations,
+            super::super::health::show_time(device.service_s),
+            used * 100.0
+        );
+        Line { text, marked: device.is_marked() }
+    }
+}
+
+fn report(registry: &Registry, device: DeviceId) -> Option<&DeviceReport> {
+    registry.nodes.iter().flat_map(|node| &node.devices).find(|report| report.device == device)
+}
+
+/// Megabytes per second; a dash where there is nothing to compare with.
+fn rate(bytes_per_s: Option<f64>) -> String {
+    bytes_per_s.map_or_else(|| "-".to_owned(), mega)
+}
+
+fn mega(bytes_per_s: f64) -> String {
+    let rate = bytes_per_s / 1e6;
+    if rate == 0.0 || rate >= 9.95 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{
+        ClusterId, NodeId,
+        message::{DeviceActivity, DeviceHealth, NodeActivity, NodeRecord, NodeState},
+    };
+
+    /// Six devices of which the last is slow, each having read so many bytes.
+    fn registry(read: u64) -> Registry {
+        let node = |number: u128| NodeState {
+            record: NodeRecord {
+                node: NodeId(number),
+                cluster: None,
+                address: format!("192.168.100.100:{}", 50_000 + number),
+                site: String::new(),
+                devices: vec![(DeviceId(number << 100), 1 << 40)],
+            },
+            alive: number != 0,
+            silent_ms: Some(6000),
+            devices: vec![DeviceReport {
+                device: DeviceId(number << 100),
+                health: DeviceHealth::Ok,
+                capacity_bytes: 1 << 40,
+                free_bytes: 1 << 39,
+                read_bytes_per_s: if number == 5 { 10_000_000 } else { 1_000_000_000 },
+                write_bytes_per_s: 1_000_000_000,
+                queue_length: 12_345,
+                extents: 0,
+                fragments: 0,
+                corrupt_blocks: 0,
+                medium_read_bytes: read,
+                medium_written_bytes: 0,
+                overruns_ppm: 0,
+                activity: DeviceActivity { service_ns: 1_234_567, ..DeviceActivity::default() },
+            }],
+            activity: NodeActivity { sent_bytes: read, ..NodeActivity::default() },
+        };
+        Registry { cluster: ClusterId(7), nodes: (0..6).map(node).collect(), ..Registry::default() }
+    }
+
+    #[test]
+    fn a_frame_fits_eighty_columns_and_marks_the_slow_and_the_dead() {
+        let (before, now) = (registry(0), registry(2_000_000_000));
+        let frame = Frame::of(&now, Some((&before, Duration::from_secs(2))));
+        assert_eq!(frame.stragglers, 1);
+        let lines = frame.lines(1000, usize::MAX);
+        let text: String = lines.iter().map(|line| format!("{}\n", line.text)).collect();
+        assert!(lines.iter().all(|line| line.text.chars().count() <= 80), "{text}");
+        let marked: Vec<&str> =
+            lines.iter().filter(|line| line.marked).map(|line| line.text.as_str()).collect();
+        assert_eq!(marked.len(), 2, "{text}");
+        assert!(marked[0].contains("dead") && marked[1].contains("slow 100x"), "{text}");
+        assert!(lines[1].text.contains("media read 5000"), "five of six are alive: {text}");
+        // Not all fit: those that are not well come first.
+        let few = frame.lines(40, 8);
+        assert_eq!((few.len(), few[5].marked, few[6].marked), (8, true, true));
+        assert!(few.iter().all(|line| line.text.chars().count() <= 40));
+        assert_eq!(few[7].text, "and 4 devices more");
+    }
+
+    #[test]
+    fn a_server_that_began_again_has_no_rate() {
+        let (before, now) = (registry(5), registry(1));
+        let frame = Frame::of(&now, Some((&before, Duration::from_secs(1))));
+        assert_eq!((frame.read_bytes_per_s, frame.sent_bytes_per_s), (Some(0.0), Some(0.0)));
+        assert!(frame.devices.iter().all(|line| line.medium_read_bytes_per_s.is_none()));
+    }
+}

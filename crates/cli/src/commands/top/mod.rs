@@ -1,0 +1,114 @@
+//! `steadfast top`: a cluster as it works.
+
+mod frame;
+mod screen;
+
+use super::{connect, print_json};
+use crate::arguments::{Cluster, Output};
+use clap::Args;
+use frame::Frame;
+use screen::Screen;
+use std::{
+    io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
+};
+use steadfast_client::Client;
+use steadfast_protocol::message::Registry;
+
+/// Columns of a frame that goes to no terminal.
+const PLAIN_COLUMNS: usize = 80;
+/// How often the keyboard is looked at.
+const KEYS_EVERY: Duration = Duration::from_millis(100);
+
+/// Watch devices at work: speed, queue, service time, stragglers, waste
+///
+/// READ and WRITE are what a device's medium moves now, in MB/s; SPEED its measured reading and writing speed while
+/// busy. A device that is three times slower than the median of its peers, by speed or by the time of an operation, is
+/// marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
+/// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Print one frame and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Seconds between frames, and over which rates are taken
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) interval: u32,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// A registry and when it was had.
+struct Sample {
+    at: Instant,
+    registry: Registry,
+}
+
+impl Sample {
+    async fn take(client: &Client) -> anyhow::Result<Self> {
+        let registry = client.registry().await?;
+        Ok(Self { at: Instant::now(), registry })
+    }
+}
+
+pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
+    let client = connect(&arguments.cluster).await?;
+    let every = Duration::from_secs(arguments.interval.into());
+    let live = io::stdout().is_terminal() && !arguments.once && !arguments.output.json;
+    let mut screen = if live { Some(Screen::open()?) } else { None };
+    let mut before = Sample::take(&client).await?;
+    if let Some(screen) = &mut screen {
+        screen.draw(&Frame::of(&before.registry, None))?;
+    }
+    loop {
+        if !wait(every, screen.as_ref()).await? {
+            return Ok(());
+        }
+        // A metadata server that is gone for a moment ends no watching: the frame says so and the next one may have it.
+        let now = match Sample::take(&client).await {
+            Ok(now) => now,
+            Err(error) => match &mut screen {
+                Some(screen) => {
+                    screen.say(&format!("{error:#}"))?;
+                    continue;
+                }
+                None => return Err(error),
+            },
+        };
+        let frame = Frame::of(&now.registry, Some((&before.registry, now.at - before.at)));
+        before = now;
+        match &mut screen {
+            Some(screen) => screen.draw(&frame)?,
+            None if arguments.output.json => print_json(&frame)?,
+            None => {
+                let lines = frame.lines(PLAIN_COLUMNS, usize::MAX);
+                let text: String = lines.iter().map(|line| format!("{}\n", line.text)).collect();
+                let end = if arguments.once { "" } else { "\n" };
+                write!(io::stdout().lock(), "{text}{end}")?;
+            }
+        }
+        if arguments.once {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits for the next frame; `false` when the person at the screen wants no more.
+async fn wait(every: Duration, screen: Option<&Screen>) -> anyhow::Result<bool> {
+    let Some(screen) = screen else {
+        return Ok(tokio::select! {
+            () = tokio::time::sleep(every) => true,
+            _ = tokio::signal::ctrl_c() => false,
+        });
+    };
+    let until = Instant::now() + every;
+    while Instant::now() < until {
+        if screen.wants_no_more()? {
+            return Ok(false);
+        }
+        tokio::time::sleep(KEYS_EVERY.min(until.saturating_duration_since(Instant::now()))).await;
+    }
+    Ok(true)
+}
