@@ -11,25 +11,32 @@ use crate::{
 };
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
-use serde_json::json;
-use steadfast_protocol::message::NodeState;
+use serde::Serialize;
+use steadfast_protocol::message::{NodeState, Registry};
+
+/// What `--json` gives: all that the metadata server knows, and what is made of it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    registry: &'a Registry,
+    /// All devices, by the names that commands take.
+    devices: &'a [DeviceNow],
+    /// Those far slower than their peers.
+    stragglers: Vec<&'a str>,
+}
 
 pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     let client = connect(&arguments.cluster).await?;
     let registry = client.registry().await?;
     let devices = Devices::of(&registry);
     if arguments.output.json {
-        let stragglers: Vec<_> = devices
-            .devices
-            .iter()
-            .filter_map(|device| {
-                let times_slower = device.times_slower?;
-                Some(json!({ "device": device.device, "times_slower": times_slower }))
-            })
-            .collect();
-        let mut value = serde_json::to_value(&registry)?;
-        value["stragglers"] = stragglers.into();
-        return print_json(&value);
+        let stragglers = devices.devices.iter().filter(|device| device.times_slower.is_some());
+        let shown = Shown {
+            registry: &registry,
+            devices: &devices.devices,
+            stragglers: stragglers.map(|device| device.device.as_str()).collect(),
+        };
+        return print_json(&shown);
     }
     let alive = registry.nodes.iter().filter(|node| node.alive).count();
     println!("cluster {}: {alive} of {} storage servers alive", registry.cluster, registry.nodes.len());

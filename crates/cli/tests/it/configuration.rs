@@ -1,0 +1,113 @@
+//! The configuration file, logs, completions and manual pages.
+
+use crate::common::{Bed, program, shape};
+use serde_json::Value;
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(program())
+        .args(arguments)
+        .env_remove("STEADFAST_CLUSTER")
+        .env_remove("STEADFAST_CONFIG")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn the_example_checks_and_mistakes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steadfast.toml");
+    let path = file.to_str().unwrap();
+    let example = run(&["config", "example"]);
+    fs::write(&file, &example.stdout).unwrap();
+    let checked = run(&["config", "check", path]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    fs::write(&file, "[client]\nclustre = \"a:1\"\n[node]\nsweep_s = 0\n").unwrap();
+    for arguments in [&["config", "check", path][..], &["--config", path, "ls"], &["ls", "--config", path]] {
+        let refused = run(arguments);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(":2: unknown key `clustre` in [client]; did you mean `cluster`?"), "{said}");
+        assert!(
+            said.contains(":4: `sweep_s` in [node] is 0; allowed: a whole number from 1 to 86400"),
+            "{said}"
+        );
+    }
+    let missing = run(&["--config", "/nowhere/at/all.toml", "ls"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("/nowhere/at/all.toml"));
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let bed = Bed::start(&shape(1, 1));
+    let file = bed.dir.path().join("steadfast.toml");
+    let right = bed.cluster.address().to_owned();
+    let ls = |in_file: &str, in_environment: Option<&str>, flag: Option<&str>| {
+        fs::write(&file, format!("[client]\ncluster = \"{in_file}\"\n")).unwrap();
+        let mut command = Command::new(program());
+        command.args(["ls", "--config"]).arg(&file).env_remove("STEADFAST_CLUSTER");
+        command.envs(in_environment.map(|cluster| ("STEADFAST_CLUSTER", cluster)));
+        command.args(flag.map(|cluster| format!("--cluster={cluster}")));
+        command.output().unwrap().status.code()
+    };
+    // Nobody listens on the port of a service that was never widely used.
+    let wrong = "127.0.0.1:1";
+    assert_eq!(ls(&right, None, None), Some(0));
+    assert_eq!(ls(wrong, Some(&right), None), Some(0));
+    assert_eq!(ls(wrong, Some(wrong), Some(&right)), Some(0));
+    assert_eq!(ls(&right, Some(wrong), None), Some(4));
+}
+
+#[test]
+fn servers_log_one_object_a_line() {
+    let environment = vec![("STEADFAST_LOG_FORMAT".to_owned(), "json".to_owned())];
+    let bed = Bed::start(&steadfast_lab::cluster::Shape { environment, ..shape(1, 1) });
+    let log = fs::read_to_string(bed.cluster.dir().join("logs/node-00.log")).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let serving =
+        events.iter().find(|event| event["message"] == "serving").expect("a server says that it serves");
+    assert!(serving["node"].is_string() && serving["level"] == "INFO", "{serving}");
+    assert!(events.iter().any(|event| event["device"].is_string()), "{log}");
+    let refused = run(&["--log", "steadfast=loud", "lab", "list"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let help = text(&run(&["--help"]).stdout);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Commands:"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(commands.len() > 15 && commands.contains(&"top"), "{commands:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&run(&["completions", shell]).stdout);
+        for command in &commands {
+            assert!(script.contains(command), "{shell} does not know {command}");
+        }
+        assert!(
+            script.contains("redundancy") || script.contains("--cluster") || script.contains("-l cluster")
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert!(run(&["man", dir.path().to_str().unwrap()]).status.success());
+    let page = text(&run(&["man"]).stdout);
+    for command in commands.iter().filter(|command| **command != "help") {
+        assert!(page.contains(&format!("steadfast\\-{command}")), "the page does not name {command}");
+        let own = fs::read_to_string(dir.path().join(format!("steadfast-{command}.1"))).unwrap();
+        assert!(own.contains(".SH SYNOPSIS"), "{command}: {own}");
+    }
+}

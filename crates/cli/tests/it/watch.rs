@@ -1,0 +1,271 @@
+//! What can be seen of a running cluster: admin ports, `status`, `top`.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Cursor, Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+use steadfast_lab::cluster::Shape;
+
+/// A scrape's answer: the status line's code, and the body.
+fn ask(address: &str, path: &str) -> (u16, String) {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split_whitespace().nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// A page by the rules of the text format: every sample has a type said before it, every name a help.
+#[derive(Debug)]
+struct Metrics(BTreeMap<String, Vec<(BTreeMap<String, String>, f64)>>);
+
+impl Metrics {
+    fn scrape(address: &str) -> Self {
+        let (code, body) = ask(address, "/metrics");
+        assert_eq!(code, 200, "{body}");
+        let (mut helped, mut types) = (Vec::new(), BTreeMap::new());
+        let mut samples = BTreeMap::<String, Vec<_>>::new();
+        for line in body.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                helped.push(help.split_once(' ').expect("a help has text").0.to_owned());
+            } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').unwrap();
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(helped.iter().any(|helped| helped == name), "{name} has no help");
+                assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
+            } else {
+                let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
+                let (name, labels) = match series.split_once('{') {
+                    Some((name, labels)) => (name, parse_labels(labels.strip_suffix('}').unwrap())),
+                    None => (series, BTreeMap::new()),
+                };
+                let family = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|suffix| types.get_key_value(name.strip_suffix(suffix)?))
+                    .filter(|(_, kind)| *kind == "histogram")
+                    .map_or(name, |(family, _)| family);
+                assert!(types.contains_key(family), "{name} has no type");
+                assert!(name.starts_with("steadfast_"), "{name}");
+                samples.entry(name.to_owned()).or_default().push((labels, value.parse().unwrap()));
+            }
+        }
+        Self(samples)
+    }
+
+    /// The sum of a metric's samples with these labels.
+    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let samples = self.0.get(name).unwrap_or_else(|| panic!("no {name}"));
+        let matching = samples.iter().filter(|(of, _)| {
+            labels.iter().all(|&(label, value)| of.get(label).is_some_and(|found| found == value))
+        });
+        matching.map(|(_, value)| value).sum()
+    }
+}
+
+fn parse_labels(mut text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"").expect("a label has a value in quotes");
+        let (mut value, mut escaped, mut end) = (String::new(), false, None);
+        for (at, letter) in rest.char_indices() {
+            match letter {
+                _ if escaped => {
+                    value.push(if letter == 'n' { '\n' } else { letter });
+                    escaped = false;
+                }
+                '\\' => escaped = true,
+                '"' => {
+                    end = Some(at);
+                    break;
+                }
+                letter => value.push(letter),
+            }
+        }
+        labels.insert(name.to_owned(), value);
+        text = rest[end.expect("a value ends") + 1..].trim_start_matches(',');
+    }
+    labels
+}
+
+fn admin_ports(bed: &Bed) -> (String, Vec<String>) {
+    let mut ports = bed.cluster.admin_ports().map(|(_, admin)| admin.to_owned());
+    (ports.next().unwrap(), ports.collect())
+}
+
+fn status(bed: &Bed) -> Value {
+    serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap()
+}
+
+#[test]
+fn counters_move_with_accesses_and_agree_with_status() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    let (meta, nodes) = admin_ports(&bed);
+    let size = 4 << 20;
+    let original = bytes(size, seed());
+    let all = |name: &str| nodes.iter().map(|node| Metrics::scrape(node).sum(name, &[])).sum::<f64>();
+    assert_eq!(all("steadfast_node_sent_payload_bytes_total"), 0.0);
+
+    block_on(async {
+        let client = bed.client().await;
+        let put =
+            client.put("data", "object", Cursor::new(original.clone()), Some(size as u64)).await.unwrap();
+        let received = all("steadfast_node_received_payload_bytes_total");
+        assert!(received >= put.stored_bytes as f64, "{received} of {}", put.stored_bytes);
+        assert!(all("steadfast_device_medium_written_bytes_total") >= put.stored_bytes as f64);
+        assert!(all("steadfast_device_flushes_total") >= 1.0);
+
+        let got = client.get("data", "object", None, std::io::sink()).await.unwrap();
+        // The last streams end behind the answer.
+        eventually("all streams are over", Duration::from_secs(30), async || {
+            client.tidy().await;
+            all("steadfast_node_open_streams") == 0.0
+        })
+        .await;
+        let sent = all("steadfast_node_sent_payload_bytes_total");
+        assert!(sent >= size as f64 && sent >= got.received_bytes as f64, "{sent}");
+        let (read, handed) = (
+            all("steadfast_device_stream_read_bytes_total"),
+            all("steadfast_device_stream_sent_bytes_total"),
+        );
+        let unsent = all("steadfast_node_unsent_payload_bytes_total");
+        assert!(read >= handed && handed >= sent, "{read} read, {handed} handed over, {sent} sent");
+        assert!(handed <= sent + unsent, "{handed} handed over, {sent} sent, {unsent} dropped");
+        assert!(all("steadfast_node_admitted_streams_total") > 0.0);
+    });
+
+    let metrics = Metrics::scrape(&meta);
+    assert_eq!(metrics.sum("steadfast_meta_requests_total", &[("kind", "commit"), ("outcome", "ok")]), 1.0);
+    assert_eq!(metrics.sum("steadfast_meta_client_gets_total", &[]), 1.0);
+    assert_eq!(metrics.sum("steadfast_meta_client_used_bytes_total", &[]), size as f64);
+    assert_eq!(metrics.sum("steadfast_meta_nodes", &[("state", "alive")]), 4.0);
+    assert_eq!(metrics.sum("steadfast_meta_devices", &[("state", "ok")]), 4.0);
+    assert!(metrics.sum("steadfast_meta_store_bytes", &[]) > 0.0);
+    let changes = metrics.sum("steadfast_meta_request_seconds_count", &[("class", "change")]);
+    let whole = [("class", "change"), ("le", "+Inf")];
+    assert_eq!(metrics.sum("steadfast_meta_request_seconds_bucket", &whole), changes);
+    block_on(eventually("the records are counted", Duration::from_secs(30), async || {
+        let metrics = Metrics::scrape(&meta);
+        let count = |kind: &str| {
+            metrics
+                .0
+                .get("steadfast_meta_records")
+                .map(|_| metrics.sum("steadfast_meta_records", &[("kind", kind)]))
+        };
+        (count("object"), count("bucket"), count("intent")) == (Some(1.0), Some(1.0), Some(0.0))
+    }));
+    bed.ok(&["rm", "data/object"]);
+    assert_eq!(Metrics::scrape(&meta).sum("steadfast_meta_records", &[("kind", "object")]), 0.0);
+
+    // Both say the same: one now, the other with the next heartbeat.
+    block_on(eventually("status agrees with the metrics", Duration::from_secs(30), async || {
+        let status = status(&bed);
+        let nodes = status["nodes"].as_array().unwrap();
+        assert_eq!(status["admin"], meta.as_str());
+        nodes.iter().all(|node| {
+            let metrics = Metrics::scrape(node["activity"]["admin"].as_str().unwrap());
+            let device = &node["devices"][0];
+            let same = |name: &str, value: &Value| metrics.sum(name, &[]) == value.as_f64().unwrap();
+            same("steadfast_node_sent_payload_bytes_total", &node["activity"]["sent_bytes"])
+                && same("steadfast_node_received_payload_bytes_total", &node["activity"]["received_bytes"])
+                && same("steadfast_device_medium_read_bytes_total", &device["medium_read_bytes"])
+                && same("steadfast_device_free_bytes", &device["free_bytes"])
+                && same("steadfast_device_flushes_total", &device["activity"]["flushes"])
+        })
+    }));
+}
+
+#[test]
+fn health_says_why_not() {
+    let mut bed = Bed::start(&Shape { emulate: Some("off".to_owned()), ..shape(1, 1) });
+    let (meta, nodes) = admin_ports(&bed);
+    assert_eq!(ask(&meta, "/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(ask(&nodes[0], "/healthz"), (200, "ok\n".to_owned()));
+    bed.ok(&["bucket", "create", "data", "--policy", "rateless:redundancy=0.5,tolerate=0"]);
+    let device = status(&bed)["devices"][0]["device"].as_str().unwrap().to_owned();
+    bed.ok(&["emulate", &device, "error"]);
+    let file = bed.file("original", 2 << 20, seed());
+    assert!(!bed.run(&["put", file.to_str().unwrap(), "data/object"]).status.success());
+    let (code, said) = ask(&nodes[0], "/healthz");
+    assert!(code == 503 && said.contains("failed"), "{code} {said}");
+    assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_device_state", &[("state", "failed")]), 1.0);
+    // A node whose metadata server was begun anew is unknown there until it registers, which it does by itself.
+    bed.cluster.kill_meta().unwrap();
+    assert!(TcpStream::connect(&meta).is_err());
+    assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_node_registered", &[]), 1.0);
+    block_on(eventually("failed heartbeats are counted", Duration::from_secs(60), async || {
+        Metrics::scrape(&nodes[0]).sum("steadfast_node_heartbeats_failed_total", &[]) > 0.0
+    }));
+    bed.cluster.restart_meta().unwrap();
+}
+
+#[test]
+fn slow_readers_of_metrics_hold_nothing_up() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    let (meta, nodes) = admin_ports(&bed);
+    let mut held = Vec::new();
+    for port in nodes.iter().chain([&meta]) {
+        for half in ["", "GET /metr", "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02"] {
+            for _ in 0..4 {
+                let mut socket = TcpStream::connect(port).unwrap();
+                // The oldest of too many are closed.
+                let _ = socket.write_all(half.as_bytes());
+                held.push(socket);
+            }
+        }
+    }
+    let file = bed.file("original", 3 << 20, seed());
+    bed.put(&file, "object");
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    for port in nodes.iter().chain([&meta]) {
+        assert_eq!(ask(port, "/healthz").0, 200);
+        assert!(Metrics::scrape(port).0.len() > 10);
+    }
+    drop(held);
+}
+
+#[test]
+fn top_marks_the_slow_disk() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let found = status(&bed);
+    let devices: Vec<String> = found["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| device["device"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(devices.len(), 6, "{found}");
+    // All emulated, far below what this machine can do, so that its load makes none of them slow.
+    for device in &devices {
+        bed.ok(&["emulate", device, "rate=40MB"]);
+    }
+    bed.ok(&["emulate", &devices[3], "rate=2MB"]);
+    let file = bed.file("original", 8 << 20, seed());
+    bed.put(&file, "object");
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    let mut frame = String::new();
+    block_on(eventually("the slow disk is marked", Duration::from_secs(60), async || {
+        frame = bed.ok(&["top", "--once"]);
+        let slow: Vec<&str> = frame.lines().filter(|line| line.contains(" slow ")).collect();
+        slow.iter().any(|line| line.starts_with(&devices[3][..8]))
+    }));
+    println!("{frame}");
+    assert!(frame.lines().all(|line| line.chars().count() <= 80), "{frame}");
+    assert!(frame.contains("6 of 6 servers alive") && frame.contains("waste:"), "{frame}");
+    assert!(bed.ok(&["status"]).contains(" slow "));
+    let json: Value = serde_json::from_str(&bed.ok(&["top", "--once", "--json"])).unwrap();
+    let slow =
+        json["devices"].as_array().unwrap().iter().find(|device| device["device"] == devices[3].as_str());
+    assert!(slow.unwrap()["times_slower"].as_f64().unwrap() >= 3.0, "{json}");
+    assert_eq!(json["accesses"]["gets"], 1);
+    assert!(json["sent_waste"].as_f64().unwrap() > -0.01, "{json}");
+    let stragglers = status(&bed)["stragglers"].clone();
+    assert!(stragglers.as_array().unwrap().iter().any(|one| *one == devices[3].as_str()), "{stragglers}");
+}
