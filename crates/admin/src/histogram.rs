@@ -36,7 +36,7 @@ impl Histogram {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let counts: Vec<u64> = self.counts.iter().map(|count| count.load(Relaxed)).collect();
-        let bounds = (0..BOUNDED).map(|bucket| bound(bucket).as_secs_f64()).chain([f64::INFINITY]);
+        let bounds = (0..BOUNDED).map(|bucket| bound(bucket).as_micros() as f64 / 1e6).chain([f64::INFINITY]);
         Snapshot {
             sum_seconds: Duration::from_nanos(self.nanoseconds.load(Relaxed)).as_secs_f64(),
             // Of the same loads as the buckets, so that the last bucket and the count agree.

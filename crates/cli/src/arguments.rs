@@ -234,6 +234,9 @@ pub(crate) struct Get {
     /// Only bytes A to B, counted from 0, both included (`A-` to the end)
     #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
+    /// How much to ask for: `all` that there is, or `k+N` (what is needed and N blocks more)
+    #[arg(long, value_name = "RULE", default_value = "all", value_parser = crate::units::request_rule)]
+    pub(crate) request: steadfast_client::RequestRule,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

@@ -2,15 +2,12 @@
 
 use clap::Args;
 use std::time::Duration;
-use steadfast_client::{Options, RequestRule};
+use steadfast_client::Options;
 
-/// How to read and write; the configuration file's `[client]` says it for good.
+/// How an access goes; the configuration file's `[client]` says it for good.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Client")]
 pub(crate) struct Tuning {
-    /// How much a read asks for: `all` blocks of all devices, or `k-plus=N` (what is needed and N blocks more)
-    #[arg(long, env = "STEADFAST_REQUEST", value_name = "RULE", value_parser = request_rule, hide_short_help = true)]
-    pub(crate) request: Option<RequestRule>,
     /// Seconds that an access waits while nothing at all moves [default: 10]
     #[arg(long, env = "STEADFAST_PATIENCE", value_name = "SECONDS", hide_short_help = true,
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
@@ -25,22 +22,9 @@ impl Tuning {
     pub(crate) fn options(&self) -> Options {
         let usual = Options::default();
         Options {
-            request: self.request.unwrap_or(usual.request),
             patience: self.patience.map_or(usual.patience, |seconds| Duration::from_secs(seconds.into())),
             threads: self.threads.map_or(usual.threads, usize::from),
             ..usual
         }
-    }
-}
-
-/// Reads a request rule.
-pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
-    match text.split_once('=') {
-        None if text == "all" => Ok(RequestRule::All),
-        Some(("k-plus", number)) => number
-            .parse()
-            .map(RequestRule::KPlus)
-            .map_err(|_| format!("`{number}` is not a number of blocks; write for instance k-plus=8")),
-        _ => Err(format!("`{text}` is no request rule: write `all` or `k-plus=N`")),
     }
 }

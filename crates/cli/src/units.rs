@@ -1,6 +1,7 @@
 //! Sizes, rates and spans as people write and read them.
 
 use std::time::Duration;
+use steadfast_client::RequestRule;
 
 /// Reads `20GiB`, `100MB`, `4096`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -42,6 +43,21 @@ pub(crate) fn byte_range(text: &str) -> Result<(u64, Option<u64>), String> {
     }
     Ok((first, Some(last)))
 }
+
+/// Reads `all` or `k+N`: how much a read asks for.
+pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
+    match text.strip_prefix("k+") {
+        None if text == "all" => Ok(RequestRule::All),
+        Some(number) => number
+            .parse()
+            .map(RequestRule::KPlus)
+            .map_err(|_| format!("`{number}` is not a number of blocks; write for instance k+8")),
+        None => Err(format!("`{text}` is no request rule: write {REQUEST_RULES}")),
+    }
+}
+
+/// What [`request_rule`] reads, for a person.
+pub(crate) const REQUEST_RULES: &str = "`all`, or `k+N` (what is needed and N blocks more)";
 
 /// `1.5 GiB`, `12 KiB`, `7 B`.
 pub(crate) fn show_bytes(bytes: u64) -> String {

@@ -25,7 +25,7 @@ impl Visible for Watched {
         page.gauge("meta_store_open", "Whether the store can be asked")
             .whole(&[], u64::from(service.store().check().is_ok()));
         page.gauge("meta_store_bytes", "Bytes of the store's file").whole(&[], service.store().file_bytes());
-        self.records(&mut page);
+        self.records(&mut page).await;
         if let Ok(Ok(registry)) = timeout(REGISTRY_WITHIN, service.registry()).await {
             cluster(&mut page, &registry);
             clients(&mut page, &registry);
@@ -39,12 +39,13 @@ impl Visible for Watched {
 }
 
 impl Watched {
-    /// Records by kind; left out until they have been counted once, which the first question begins.
-    fn records(&self, page: &mut Page) {
+    /// Records by kind. The first question has them counted; they are left out while that takes longer.
+    async fn records(&self, page: &mut Page) {
         let store = self.0.store();
         if store.census().is_unknown() {
             let store = Arc::clone(store);
-            drop(spawn_blocking(move || store.count()));
+            // Goes on when it takes longer.
+            let _ = timeout(REGISTRY_WITHIN, spawn_blocking(move || store.count())).await;
         }
         let records = page.gauge("meta_records", "Buckets, objects, and puts that have begun and not ended");
         for (kind, number) in store.census().known().unwrap_or_default() {

@@ -80,7 +80,10 @@ impl Activity {
 
     /// Refused, by reason.
     pub(crate) fn refused_so_far(&self) -> BTreeMap<String, u64> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Shown before the first of them, so that a rate of it can be taken.
+        refused.entry(label(&format!("{:?}", RefusalReason::Overloaded))).or_default();
+        refused
     }
 
     pub(crate) fn heartbeats_failed_so_far(&self) -> u64 {

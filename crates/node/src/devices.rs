@@ -26,7 +26,7 @@ use steadfast_disk::{
     Device, EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, FormatOptions, Lane, LaneHandle,
     Medium, device::OpenError, media::OpenFileError,
 };
-use steadfast_protocol::{ClusterId, DeviceId, NodeId};
+use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId};
 
 /// One device that is served.
 pub(crate) struct ServedDevice {
@@ -39,7 +39,11 @@ pub(crate) struct ServedDevice {
     pub(crate) stream_read_bytes: AtomicU64,
     pub(crate) stream_sent_bytes: AtomicU64,
     refused_as_full: Mutex<Option<Instant>>,
+    corrupt_told: Mutex<BTreeSet<SegmentId>>,
 }
+
+/// Segments whose damage is told; a device with more is broken, as its count of corrupt blocks says.
+const CORRUPT_TOLD_MAX: usize = 256;
 
 /// A directory before its lane starts.
 pub(crate) struct Prepared {
@@ -57,6 +61,15 @@ impl ServedDevice {
     /// Notes that a block was refused for want of space, or taken.
     pub(crate) fn note_full(&self, full: bool) {
         *self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner) = full.then(Instant::now);
+    }
+
+    /// Says once for each segment that a block of it is damaged.
+    pub(crate) fn tell_corrupt(&self, segment: SegmentId, index: BlockIndex) {
+        let mut told = self.corrupt_told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() < CORRUPT_TOLD_MAX && told.insert(segment) {
+            let dir = self.dir.display();
+            tracing::error!(device = %self.id, %dir, %segment, index, "a block does not match its checksum");
+        }
     }
 
     /// Since it last refused a block for want of space.
@@ -136,7 +149,7 @@ pub(crate) fn start(
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
             control.redraw(spec);
         }
-        let (stream_read_bytes, stream_sent_bytes, refused_as_full) = Default::default();
+        let (stream_read_bytes, stream_sent_bytes, refused_as_full, corrupt_told) = Default::default();
         served.push(ServedDevice {
             id,
             dir,
@@ -145,6 +158,7 @@ pub(crate) fn start(
             stream_read_bytes,
             stream_sent_bytes,
             refused_as_full,
+            corrupt_told,
         });
     }
     let node = node.expect("there is at least one directory");

@@ -9,15 +9,16 @@
 
 use crate::{NodeError, report, service::Service};
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use steadfast_net::{CallError, ConnectError, Open, Options, Pool};
 use steadfast_protocol::{
-    ClusterId, NodeId, RequestId,
+    ClusterId, DeviceId, NodeId, RequestId,
     message::{
-        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeRecord, Priority,
-        Query, Role, VERSION,
+        self, Change, DeviceHealth, DeviceReport, Fault, Heartbeat, Hello, MetaAnswer, MetaFault,
+        MetaRequest, NodeRecord, Priority, Query, Role, VERSION,
     },
 };
 use tokio::{sync::watch, time::sleep};
@@ -163,12 +164,14 @@ impl Meta {
 
     /// Heartbeats until the metadata server says that it does not know this node.
     async fn beat(&self, node: NodeId, service: &Service, every: Duration) {
+        let mut states = BTreeMap::new();
         let mut trouble = Trouble::new(&self.address);
         let mut ticks = tokio::time::interval(every);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let devices = service.devices.values().map(report::device).collect();
+            let devices: Vec<_> = service.devices.values().map(report::device).collect();
+            tell_changes(node, service, &devices, &mut states);
             let beat =
                 MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
             let heard = self.ask(&beat, Priority::Control, PATIENCE).await;
@@ -180,6 +183,32 @@ impl Meta {
                 Ok(MetaAnswer::Heard { registered: false }) => return,
                 Ok(_) => trouble.note(&AskError::Unexpected.to_string()),
                 Err(error) => trouble.note(&error.to_string()),
+            }
+        }
+    }
+}
+
+/// Says once when a device's state has changed.
+fn tell_changes(
+    node: NodeId,
+    service: &Service,
+    reports: &[DeviceReport],
+    states: &mut BTreeMap<DeviceId, DeviceHealth>,
+) {
+    for &DeviceReport { device, health, .. } in reports {
+        let before = states.insert(device, health).unwrap_or(DeviceHealth::Ok);
+        if before == health {
+            continue;
+        }
+        let dir = service.devices[&device].dir.display();
+        match health {
+            DeviceHealth::Ok => tracing::info!(%node, %device, %dir, ?before, "a device is well again"),
+            DeviceHealth::Full => tracing::warn!(%node, %device, %dir, "a device is full"),
+            DeviceHealth::Stalled => tracing::warn!(%node, %device, %dir, "a device stalls"),
+            DeviceHealth::Failed => {
+                let error = service.devices[&device].lane.status().failed;
+                let error = error.map_or_else(String::new, |error| error.to_string());
+                tracing::error!(%node, %device, %dir, error, "a device failed; it takes no more writes");
             }
         }
     }

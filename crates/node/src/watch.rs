@@ -154,7 +154,7 @@ impl Watched {
         each!(counter "device_medium_reads", "Read operations of the medium", s, r => s.counters.reads);
         each!(counter "device_medium_writes", "Write operations of the medium", s, r => s.counters.writes);
         each!(counter "device_flushes", "Flushes of the medium", s, r => s.counters.flushes);
-        each!(counter "device_operations", "Operations served", s, r => s.completed);
+        each!(counter "device_operations", "Reads, writes and other changes served", s, r => s.completed);
         each!(counter "device_stream_read_bytes", "Bytes of blocks read for readers",
             s, r => r.activity.stream_read_bytes);
         each!(counter "device_stream_sent_bytes",

@@ -16,11 +16,16 @@ pub(crate) mod up;
 
 use crate::arguments::Cluster;
 use serde::Serialize;
-use steadfast_client::{Client, ClientError};
+use steadfast_client::{Client, ClientError, Options};
 
 /// A client of the cluster that the command line names.
 async fn connect(cluster: &Cluster) -> Result<Client, ClientError> {
-    Client::connect(&cluster.cluster, cluster.tuning.options()).await
+    connect_with(cluster, cluster.tuning.options()).await
+}
+
+/// The same with options of the command's own.
+async fn connect_with(cluster: &Cluster, options: Options) -> Result<Client, ClientError> {
+    Client::connect(&cluster.cluster, options).await
 }
 
 /// Prints one JSON object as a line.

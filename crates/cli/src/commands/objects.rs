@@ -1,6 +1,6 @@
 //! `steadfast put`, `get`, `stat`, `rm`.
 
-use super::{connect, print_json, show_time};
+use super::{connect, connect_with, print_json, show_time};
 use crate::{
     arguments::{Get, Put, Remove, Stat},
     progress,
@@ -14,6 +14,7 @@ use std::{
     io::{self, Read, Write},
     path::Path,
 };
+use steadfast_client::Options;
 use steadfast_protocol::layout::CodeKind;
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
@@ -65,8 +66,8 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
-    let Get { object, file, range, cluster, output } = arguments;
-    let client = connect(&cluster).await?;
+    let Get { object, file, range, request, cluster, output } = arguments;
+    let client = connect_with(&cluster, Options { request, ..cluster.tuning.options() }).await?;
     let to_stdout = file == Path::new("-");
     let target = Target::open(&file)?;
     let bar = progress::bytes(None, output.json || to_stdout);

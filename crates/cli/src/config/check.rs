@@ -1,7 +1,7 @@
 //! Checks a configuration file against the schema; what is wrong is said with its line, its key and what is allowed.
 
 use super::schema::{Key, Kind, SECTIONS, Section};
-use crate::{tuning::request_rule, units};
+use crate::units;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -146,7 +146,7 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
         Kind::Place => text().and_then(|text| sound(text, is_place(text))),
         Kind::Address => text().and_then(|text| sound(text, text.parse::<SocketAddr>().is_ok())),
         Kind::OneOf(words) => text().and_then(|text| sound(text, words.contains(&text))),
-        Kind::Request => text().and_then(|text| sound(text, request_rule(text).is_ok())),
+        Kind::Request => text().and_then(|text| sound(text, units::request_rule(text).is_ok())),
         Kind::Emulation => text().and_then(|text| sound(text, text.parse::<EmulationSpec>().is_ok())),
         Kind::Switch => match value.as_bool() {
             Some(value) => Ok(vec![value.to_string()]),

@@ -57,7 +57,7 @@ impl Kind {
                 let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 words.join(" or ")
             }
-            Self::Request => "\"all\" or \"k-plus=N\"".to_owned(),
+            Self::Request => crate::units::REQUEST_RULES.replace('`', "\""),
             Self::Emulation => "an emulation such as \"rate=100MB,latency=5ms\", or \"off\"".to_owned(),
         }
     }
@@ -82,21 +82,21 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "request",
                 argument: "request",
                 kind: Kind::Request,
-                help: "How much a read asks for: all blocks of all devices, or what it needs and N blocks more",
+                help: "How much `get` asks for (--request)",
                 example: "\"all\"",
             },
             Key {
                 name: "patience_s",
                 argument: "patience",
                 kind: Kind::Whole(1, LONGEST_S),
-                help: "Seconds that an access waits while nothing at all moves",
+                help: "Seconds that an access waits while nothing at all moves (--patience, STEADFAST_PATIENCE)",
                 example: "10",
             },
             Key {
                 name: "threads",
                 argument: "threads",
                 kind: Kind::Whole(0, 1024),
-                help: "Threads that decode; 0 for as many as the machine has",
+                help: "Threads that decode; 0 for as many as the machine has (--threads, STEADFAST_THREADS)",
                 example: "0",
             },
         ],

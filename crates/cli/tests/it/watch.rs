@@ -24,7 +24,10 @@ fn ask(address: &str, path: &str) -> (u16, String) {
 
 /// A page by the rules of the text format: every sample has a type said before it, every name a help.
 #[derive(Debug)]
-struct Metrics(BTreeMap<String, Vec<(BTreeMap<String, String>, f64)>>);
+struct Metrics(BTreeMap<String, Vec<Sample>>);
+
+/// Labels and a value.
+type Sample = (BTreeMap<String, String>, f64);
 
 impl Metrics {
     fn scrape(address: &str) -> Self {

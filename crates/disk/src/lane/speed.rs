@@ -48,7 +48,7 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    /// One operation took the device this long.
+    /// So many reads or writes took the device this long together.
     pub(super) fn served(&mut self, operations: u64, busy: Duration) {
         self.completed += operations;
         let each = busy.as_secs_f64() / operations.max(1) as f64;

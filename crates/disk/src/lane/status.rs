@@ -20,9 +20,9 @@ pub struct LaneStatus {
     pub read_bytes_per_s: Option<f64>,
     /// Measured speed of writes while busy, their flushes included.
     pub write_bytes_per_s: Option<f64>,
-    /// Smoothed time one operation takes the device.
+    /// Smoothed time one read, write or other change takes the device.
     pub service_time: Option<Duration>,
-    /// Operations done.
+    /// Reads, writes and other changes done.
     pub completed: u64,
     /// Bytes of blocks written but not flushed.
     pub unflushed_bytes: u64,

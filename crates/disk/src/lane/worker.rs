@@ -223,7 +223,8 @@ impl Worker {
             Ok(OpOutput::Slice { data, .. }) => data.len() as u64,
             _ => 0,
         };
-        self.finish(1, busy, |meters| {
+        // What needs no medium would make the device look faster than it is.
+        self.finish(u64::from(kind != Kind::Control), busy, |meters| {
             if read_bytes > 0 {
                 meters.read.observe(read_bytes, busy);
             }

@@ -250,7 +250,10 @@ impl Driver<'_> {
                 ReadResult::Good
             }
             Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),
-            Err(OpError::Read(ReadError::Corrupt { .. })) => ReadResult::Corrupt,
+            Err(OpError::Read(ReadError::Corrupt { index, .. })) => {
+                self.served.tell_corrupt(self.segment, index);
+                ReadResult::Corrupt
+            }
             Err(OpError::Read(ReadError::NoExtent { .. } | ReadError::NoBlock { .. })) => ReadResult::Gone,
             Err(OpError::Cancelled) => ReadResult::Withdrawn,
             Err(error) => ReadResult::Failed(fault(self.served.id, error)),

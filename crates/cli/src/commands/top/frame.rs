@@ -150,19 +150,19 @@ impl Frame {
                 rate(self.unsent_bytes_per_s)
             ),
             format!(
-                "reads  {}, {} used; waste: {} read, {} sent; {} streams cancelled, {} refused",
+                "reads  {}, {} used; waste: {} read, {} sent",
                 accesses.gets,
                 show_bytes(accesses.used_bytes),
                 share(self.medium_waste),
-                share(self.sent_waste),
-                self.cancelled_streams,
-                self.refused_streams
+                share(self.sent_waste)
             ),
             format!(
-                "writes {}, {}; {} sent",
+                "writes {}, {}, {} sent; streams: {} cancelled, {} refused",
                 accesses.puts,
                 show_bytes(accesses.put_bytes),
-                show_bytes(accesses.put_sent_bytes)
+                show_bytes(accesses.put_sent_bytes),
+                self.cancelled_streams,
+                self.refused_streams
             ),
             format!(
                 "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
@@ -245,9 +245,24 @@ mod tests {
                 overruns_ppm: 0,
                 activity: DeviceActivity { service_ns: 1_234_567, ..DeviceActivity::default() },
             }],
-            activity: NodeActivity { sent_bytes: read, ..NodeActivity::default() },
+            activity: NodeActivity {
+                sent_bytes: read,
+                cancelled: 9999,
+                refused: 9999,
+                ..NodeActivity::default()
+            },
         };
-        Registry { cluster: ClusterId(7), nodes: (0..6).map(node).collect(), ..Registry::default() }
+        let accesses = AccessTotals {
+            gets: 1_000_000,
+            used_bytes: 1 << 50,
+            received_bytes: 1 << 51,
+            medium_bytes: 1 << 51,
+            puts: 1_000_000,
+            put_bytes: 1023 << 40,
+            put_sent_bytes: 1 << 51,
+            ..AccessTotals::default()
+        };
+        Registry { cluster: ClusterId(7), nodes: (0..6).map(node).collect(), accesses, ..Registry::default() }
     }
 
     #[test]
