@@ -84,10 +84,12 @@ impl Drop for Admin {
 async fn serve(listener: TcpListener, visible: Arc<impl Visible>) {
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut failing = false;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
+                    failing = false;
                     oldest_first.retain(|connection| !connection.is_finished());
                     while oldest_first.len() >= CONNECTIONS_MAX
                         && let Some(oldest) = oldest_first.pop_front()
@@ -98,7 +100,9 @@ async fn serve(listener: TcpListener, visible: Arc<impl Visible>) {
                     oldest_first.push_back(connections.spawn(connection(socket, visible)));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the admin port cannot accept");
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "the admin port cannot accept");
+                    }
                     sleep(REST).await;
                 }
             },

@@ -26,7 +26,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::{
-        PoisonError, RwLock,
+        Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -51,6 +51,8 @@ pub struct Store {
     lock: File,
     census: Census,
     counts: AtomicU64,
+    /// Why the last write that changed something failed, until one succeeds.
+    failing: Mutex<Option<String>>,
 }
 
 /// Whether the database can be asked.
@@ -99,6 +101,7 @@ impl Store {
             lock,
             census: Census::default(),
             counts: AtomicU64::new(0),
+            failing: Mutex::new(None),
         })
     }
 
@@ -128,15 +131,30 @@ impl Store {
     /// When the database failed: whether the batch is durable is then unknown until it is open again, which this
     /// tries before it returns.
     pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
-        let outcome = self.try_write(body);
-        if outcome.is_err() {
-            self.census.lost();
-            self.reopen();
+        match self.try_write(body) {
+            Ok((result, written)) => {
+                if written && self.failing().take().is_some() {
+                    tracing::info!(path = %self.path.display(), "the metadata store takes changes again");
+                }
+                Ok(result)
+            }
+            Err(error) => {
+                // Every change fails while a disk does: only the first is worth a line.
+                if self.failing().replace(error.to_string()).is_none() {
+                    tracing::error!(path = %self.path.display(), %error, "the metadata store takes no changes");
+                }
+                self.census.lost();
+                self.reopen();
+                Err(error)
+            }
         }
-        outcome
     }
 
-    fn try_write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
+    fn failing(&self) -> MutexGuard<'_, Option<String>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<(R, bool), ViewError> {
         let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let database = guard.database()?;
         contain(|| {
@@ -158,7 +176,7 @@ impl Store {
             } else {
                 commit.abort().map_err(failed)?;
             }
-            Ok(result)
+            Ok((result, written))
         })
     }
 
@@ -205,11 +223,14 @@ impl Store {
         }
     }
 
-    /// Whether the database is open, and why not.
+    /// Whether the database is open and the last change succeeded, and why not. Never waits for the disk.
     ///
     /// # Errors
-    /// As a read would give.
+    /// As a request would give.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
+        if let Some(why) = self.failing().clone() {
+            return Err(ViewError::Failed(why));
+        }
         // A writer waits for this lock only while the database is opened again.
         match self.database.try_read() {
             Ok(guard) => guard.database().map(drop),
@@ -249,14 +270,18 @@ impl Store {
             Ok(())
         };
         if contain(close).is_err() {
-            tracing::error!(path = %self.path.display(), "the failed store did not close cleanly");
+            tracing::debug!(path = %self.path.display(), "the failed store did not close cleanly");
         }
         match open_existing(&self.path, self.cache_bytes) {
             Ok((database, cluster)) if cluster == self.cluster => *guard = State::Open(database),
             Ok((_, found)) => {
-                tracing::error!(path = %self.path.display(), %found, ours = %self.cluster, "the store was swapped");
+                let swapped = format!("the store at its place is of cluster {found}");
+                self.failing().replace(swapped);
             }
-            Err(error) => tracing::error!(%error, "the metadata store could not be opened again"),
+            Err(error) => {
+                tracing::debug!(%error, "the metadata store could not be opened again");
+                self.failing().replace(error.to_string());
+            }
         }
     }
 }

@@ -135,7 +135,7 @@ impl Work {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, changes = jobs.len(), "a batch of changes failed");
+                tracing::debug!(%error, changes = jobs.len(), "a batch of changes failed");
                 for job in jobs {
                     if let Job::Change { answer, .. } = job {
                         let _gone = answer.send(Err(MetaFault::Store(error.to_string())));

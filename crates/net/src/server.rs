@@ -48,13 +48,18 @@ impl Server {
     {
         let handler = Arc::new(handler);
         let mut connections = JoinSet::new();
+        // Each is told once, until an accept went well.
+        let (mut full, mut failing) = (false, false);
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
                     Ok((_, from)) if connections.len() >= self.connections_max => {
-                        tracing::warn!(%from, limit = self.connections_max, "too many connections: closed");
+                        if !std::mem::replace(&mut full, true) {
+                            tracing::warn!(%from, limit = self.connections_max, "too many connections: closed");
+                        }
                     }
                     Ok((socket, from)) => {
+                        (full, failing) = (false, false);
                         let (handler, ours, options) = (handler.clone(), ours.clone(), options.clone());
                         connections.spawn(async move {
                             match accept(socket, ours, &options).await {
@@ -64,7 +69,9 @@ impl Server {
                         });
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "cannot accept");
+                        if !std::mem::replace(&mut failing, true) {
+                            tracing::warn!(%error, "cannot accept");
+                        }
                         sleep(REST).await;
                     }
                 },

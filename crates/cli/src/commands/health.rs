@@ -1,10 +1,14 @@
 //! How the devices of a cluster do, as `status` and `top` show them.
 
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
 use steadfast_protocol::{
-    DeviceId,
-    message::{DeviceHealth, Registry},
+    DeviceId, NodeId,
+    message::{BucketRecord, DeviceHealth, Registry},
+    policy::{Domain, Policy},
     straggler::{Pace, straggling},
 };
 
@@ -96,6 +100,44 @@ impl Devices {
         let words: Vec<String> = by_word.iter().map(|(word, number)| format!("{number} {word}")).collect();
         format!("{} devices: {}", self.devices.len(), words.join(", "))
     }
+}
+
+/// Buckets of which as many failure domains have a device out of reach as they tolerate, or more; told for a person.
+pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketRecord]) -> Vec<String> {
+    let lost: BTreeSet<DeviceId> = devices
+        .devices
+        .iter()
+        .filter(|device| !matches!(device.state, "ok" | "full"))
+        .map(|device| device.id)
+        .collect();
+    let held =
+        || registry.nodes.iter().flat_map(|node| node.record.devices.iter().map(move |&(id, _)| (node, id)));
+    let lost_nodes: BTreeSet<NodeId> =
+        held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.node).collect();
+    let lost_sites: BTreeSet<&str> =
+        held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.site.as_str()).collect();
+    let told = |bucket: &BucketRecord| {
+        let (tolerate, lost, what) = match bucket.policy {
+            Policy::Rateless(policy) => match policy.domain {
+                Domain::Device => (policy.tolerate as usize, lost.len(), "devices"),
+                Domain::Node => (policy.tolerate as usize, lost_nodes.len(), "storage servers"),
+                Domain::Site => (policy.tolerate as usize, lost_sites.len(), "sites"),
+            },
+            Policy::Stripe(_) => (0, lost.len(), "devices"),
+        };
+        let name = &bucket.name;
+        match lost.cmp(&tolerate) {
+            _ if lost == 0 => None,
+            Ordering::Less => None,
+            Ordering::Equal => {
+                Some(format!("bucket {name}: {lost} {what} are affected, and it tolerates no further one"))
+            }
+            Ordering::Greater => Some(format!(
+                "bucket {name}: {lost} {what} are affected, it tolerates {tolerate}: objects may be out of reach"
+            )),
+        }
+    };
+    buckets.iter().filter_map(told).collect()
 }
 
 impl DeviceNow {

@@ -2,7 +2,7 @@
 
 use super::{
     connect,
-    health::{DeviceNow, Devices, show_time},
+    health::{DeviceNow, Devices, at_risk, show_time},
     print_json,
 };
 use crate::{
@@ -43,6 +43,9 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     println!("{}", devices.summary());
     if let Some(admin) = &registry.admin {
         println!("metadata server: http://{admin}/metrics");
+    }
+    if devices.devices.iter().any(|device| !matches!(device.state, "ok" | "full")) {
+        at_risk(&registry, &devices, &client.buckets().await?).iter().for_each(|risk| println!("{risk}"));
     }
     println!("{}", table(&registry.nodes, &devices.devices));
     for node in registry.nodes.iter().filter(|node| node.alive) {

@@ -19,6 +19,8 @@ fn status_names_servers_and_devices() {
         assert!(std::time::Instant::now() < deadline, "a dead server counts as alive");
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
+    let status = bed.ok(&["status"]);
+    assert!(status.contains("bucket data: 2 devices are affected, it tolerates 0"), "{status}");
 }
 
 #[test]

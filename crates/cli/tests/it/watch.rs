@@ -199,14 +199,24 @@ fn health_says_why_not() {
     let (code, said) = ask(&nodes[0], "/healthz");
     assert!(code == 503 && said.contains("failed"), "{code} {said}");
     assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_device_state", &[("state", "failed")]), 1.0);
-    // A node whose metadata server was begun anew is unknown there until it registers, which it does by itself.
     bed.cluster.kill_meta().unwrap();
     assert!(TcpStream::connect(&meta).is_err());
     assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_node_registered", &[]), 1.0);
     block_on(eventually("failed heartbeats are counted", Duration::from_secs(60), async || {
         Metrics::scrape(&nodes[0]).sum("steadfast_node_heartbeats_failed_total", &[]) > 0.0
     }));
+    // Begun again on its own device it serves, and nobody knows it.
+    bed.cluster.restart_node(0).unwrap();
+    let (_, nodes) = admin_ports(&bed);
+    let (code, said) = ask(&nodes[0], "/healthz");
+    assert!(code == 503 && said.contains("not registered"), "{code} {said}");
+    assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_node_registered", &[]), 0.0);
     bed.cluster.restart_meta().unwrap();
+    block_on(eventually("it registers and is well", Duration::from_secs(60), async || {
+        ask(&nodes[0], "/healthz") == (200, "ok\n".to_owned())
+    }));
+    let log = fs::read_to_string(bed.cluster.dir().join("logs/node-00.log")).unwrap();
+    assert_eq!(log.matches("a device failed").count(), 1, "told once:\n{log}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl Frame {
                 share(self.sent_waste)
             ),
             format!(
-                "writes {}, {}, {} sent; streams: {} cancelled, {} refused",
+                "writes {}, {}, {} sent; streams {} cancelled, {} refused",
                 accesses.puts,
                 show_bytes(accesses.put_bytes),
                 show_bytes(accesses.put_sent_bytes),
