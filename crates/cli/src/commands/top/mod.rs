@@ -23,7 +23,7 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// Watch devices at work: speed, queue, service time, stragglers, waste
 ///
 /// READ and WRITE are what a device's medium moves now, in MB/s; SPEED its measured reading and writing speed while
-/// busy. A device that is three times slower than the median of its peers, by speed or by the time of an operation, is
+/// busy. A device that is four times slower than the median of its peers, by speed or by the time of an operation, is
 /// marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
 /// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent.
 #[derive(Debug, Args)]
