@@ -1,7 +1,7 @@
 //! The port: few connections, short ones, of bounded size.
 //!
 //! Whoever connects gets one answer. A peer that says nothing, says nonsense, says too much or does not read its answer
-//! holds one of [`CONNECTIONS_MAX`] places until [`CONNECTION_MAX`] is over; when all are taken the oldest gives way to
+//! holds one of `CONNECTIONS_MAX` places until `CONNECTION_MAX` is over; when all are taken the oldest gives way to
 //! the newest, so that no number of silent peers keeps a scraper out. Memory: that many answers, and the heads of that
 //! many requests.
 
