@@ -250,8 +250,8 @@ impl Driver<'_> {
                 ReadResult::Good
             }
             Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),
-            Err(OpError::Read(ReadError::Corrupt { index, .. })) => {
-                self.served.tell_corrupt(self.segment, index);
+            Err(OpError::Read(ReadError::Corrupt { segment, index, .. })) => {
+                self.served.tell_corrupt(segment, index);
                 ReadResult::Corrupt
             }
             Err(OpError::Read(ReadError::NoExtent { .. } | ReadError::NoBlock { .. })) => ReadResult::Gone,
