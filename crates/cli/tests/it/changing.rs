@@ -40,13 +40,21 @@ impl Script {
     fn answer(&mut self, request: MetaRequest) -> Result<MetaAnswer, Fault> {
         match request {
             MetaRequest::Change { change: Change::RegisterNode(record), .. } => {
-                self.nodes.push(NodeState { record, alive: true, silent_ms: Some(0), devices: Vec::new() });
+                self.nodes.push(NodeState {
+                    record,
+                    alive: true,
+                    silent_ms: Some(0),
+                    devices: Vec::new(),
+                    activity: Default::default(),
+                });
                 Ok(MetaAnswer::Done)
             }
             MetaRequest::Heartbeat(_) => Ok(MetaAnswer::Heard { registered: true }),
-            MetaRequest::Ask(Query::Registry) => {
-                Ok(MetaAnswer::Registry(Registry { cluster: ClusterId(7), nodes: self.nodes.clone() }))
-            }
+            MetaRequest::Ask(Query::Registry) => Ok(MetaAnswer::Registry(Registry {
+                cluster: ClusterId(7),
+                nodes: self.nodes.clone(),
+                ..Registry::default()
+            })),
             MetaRequest::Ask(Query::Lookup { .. }) => {
                 self.asked += 1;
                 let next = if self.lookups.len() > 1 { self.lookups.pop_front() } else { None };
