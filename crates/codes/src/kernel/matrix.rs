@@ -10,9 +10,9 @@
 //! How the bytes are walked depends on how many there are. Where they stay in the caches: all sources side by side.
 //! Where they do not, and the processor's prefetcher follows all sources: the same, outputs written past the caches
 //! (they would be read first otherwise). Where there are more sources than it follows: in blocks, a group of sources
-//! at a time, the next group's fetched meanwhile. Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading
-//! speed from memory, 1 MiB slices, side by side against blocks: 8 + 3: 0.95, 0.54; 10 + 4: 0.89, 0.49;
-//! 16 + 4: 0.41, 0.60; 32 + 8: 0.26, 0.50.
+//! at a time (`groups`). Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading speed from memory, 1 MiB
+//! slices, side by side against blocks: 8 + 3: 0.87, 0.79; 10 + 4: 0.88, 0.77; 16 + 4: 0.37, 0.65; 32 + 8: 0.21, 0.61.
+//! Reading 16 slices and writing 4 past the caches, without any arithmetic, has 0.57 to 0.71.
 
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
@@ -20,25 +20,29 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::difference;
 #[cfg(target_arch = "x86_64")]
-use super::steps::{self, Job, Row};
+use super::groups::GROUP;
+#[cfg(target_arch = "x86_64")]
+use super::steps::{self, Job, Past, Row};
 use super::{Tier, gf256};
 
 /// Sources the processor's prefetcher follows side by side: 10 measured well, 16 badly.
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
-/// Bytes touched from which outputs go past the caches: half of a second-level cache of 1 MiB. With slices in that
-/// cache it costs nothing yet at 8 + 3 and 10 + 4, from memory it gives a quarter to a half.
+/// Bytes touched from which outputs go past the caches: a stripe of 4 + 2 slices of 64 KiB. From memory that gives a
+/// quarter to a half; with slices in a second-level cache of 1 MiB 4 + 2 loses a quarter, 8 + 3 a tenth.
 #[cfg(target_arch = "x86_64")]
-const STREAM_FROM: usize = 512 * 1024;
-/// Bytes touched from which more than [`STREAMS`] sources are taken in blocks; below, slices may lie in the caches.
+const STREAM_FROM: usize = 384 * 1024;
+/// Bytes touched from which more than [`STREAMS`] sources are taken in blocks: all of a second-level cache. 16 + 4 slices
+/// of 64 KiB from memory: 0.63 of reading speed, 0.41 side by side.
 #[cfg(target_arch = "x86_64")]
-const BLOCKED_FROM: usize = 2 * 1024 * 1024;
-/// Bytes of a block: sums of eight outputs are as large as the first-level cache. 2 KiB gave 10 % less, 1 KiB 20 %.
+const BLOCKED_FROM: usize = 1024 * 1024;
+/// Bytes touched from which outputs of blocks go past the caches. From 1 MiB on it would be 0.80 from memory, but a
+/// quarter less than now with slices in the caches.
 #[cfg(target_arch = "x86_64")]
-const BLOCK: usize = 4096;
-/// Sources of a block taken side by side; 4 and 16 gave less.
+const BLOCKED_STREAM_FROM: usize = 2 * 1024 * 1024;
+/// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
 #[cfg(target_arch = "x86_64")]
-const GROUP: usize = 8;
+const BLOCK: usize = 2048;
 /// Bytes more than [`STREAMS`] sources are fetched ahead outside blocks; 1024 gave no more.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 512;
@@ -185,34 +189,45 @@ impl Matrix {
         }
     }
 
-    /// The product piece by piece, over groups of sources, the outputs' sums kept in the first-level cache meanwhile.
+    /// The product block by block, over groups of sources, the outputs' sums kept in the first-level cache meanwhile.
     #[cfg(target_arch = "x86_64")]
     fn run_blocked(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
         #[repr(align(64))]
         struct Sums([[u8; BLOCK]; steps::WIDTH_MAX]);
         let mut sums = Sums([[0; BLOCK]; steps::WIDTH_MAX]);
         let len = outputs.first().map_or(0, |output| output.len());
+        let large = (sources.len() + outputs.len()) * len >= BLOCKED_STREAM_FROM;
+        let past = if large { Past::Caches } else { Past::Nothing };
+        // Up to where outputs begin at a line, if all do.
+        let to_line = |output: &&mut [u8]| output.as_ptr().addr().wrapping_neg() % steps::LINE;
+        let head = outputs.first().map_or(0, to_line);
+        let direct = outputs.iter().all(|output| to_line(output) == head);
+        let head = if direct { head.min(len) } else { 0 };
+        let whole = head + (len - head) / steps::LINE * steps::LINE;
         let output_groups = self.outputs.div_ceil(steps::width(tier));
         let source_groups = sources.len().div_ceil(GROUP);
-        for start in (0..len).step_by(BLOCK) {
-            let end = len.min(start + BLOCK);
+        for group in 0..output_groups {
+            let [first, last] = part(self.outputs, output_groups, group);
+            let job = self.job(tier, 0..sources.len(), sources, Mode::Set);
+            steps::run(tier, &job, first, &mut outputs[first..last], 0..head);
+            steps::run(tier, &job, first, &mut outputs[first..last], whole..len);
+        }
+        for start in (head..whole).step_by(BLOCK) {
+            let end = whole.min(start + BLOCK);
             for output_group in 0..output_groups {
                 let [first, last] = part(self.outputs, output_groups, output_group);
+                let (sums, outputs) = (&mut sums.0[..last - first], &mut outputs[first..last]);
                 for source_group in 0..source_groups {
                     let [from, to] = part(sources.len(), source_groups, source_group);
-                    // The next group's sources are fetched meanwhile: of this block, or the first ones' next block.
-                    let ([next_from, next_to], ahead) = if source_group + 1 < source_groups {
-                        (part(sources.len(), source_groups, source_group + 1), 0)
-                    } else {
-                        (part(sources.len(), source_groups, 0), BLOCK)
-                    };
                     let mode = if source_group == 0 { Mode::Set } else { Mode::Add };
                     let job = self.job(tier, from..to, &sources[from..to], mode);
-                    let job = Job { next: &sources[next_from..next_to], ahead, ..job };
-                    steps::run_into_block(tier, &job, first, &mut sums.0[..last - first], start..end);
+                    let outputs = (direct && to == sources.len()).then_some((&mut *outputs, past));
+                    steps::run_group(tier, &job, first, sums, outputs, start..end);
                 }
-                for (output, sum) in outputs[first..last].iter_mut().zip(&sums.0) {
-                    steps::copy_past_caches(tier, &mut output[start..end], &sum[..end - start]);
+                if !direct {
+                    for (output, sum) in outputs.iter_mut().zip(sums) {
+                        steps::copy_past_caches(tier, &mut output[start..end], &sum[..end - start]);
+                    }
                 }
             }
         }
@@ -232,13 +247,14 @@ impl Matrix {
         outputs: &mut [&mut [u8]],
     ) {
         assert!(source < self.sources && outputs.len() == self.outputs, "slices of the product");
-        let len = old.len();
-        assert!(new.len() == len && outputs.iter().all(|output| output.len() == len), "slices of one length");
         let column = source * self.outputs..(source + 1) * self.outputs;
         #[cfg(target_arch = "x86_64")]
-        if tier.supported() != Tier::Portable {
-            let factors = (&self.coefficients[column.clone()], &self.maps[column]);
-            return difference::run(tier.supported(), factors, old, new, outputs);
+        {
+            let tier = tier.supported();
+            if tier != Tier::Portable {
+                let factors = (&self.coefficients[column.clone()], &self.maps[column]);
+                return difference::run(tier, factors, old, new, outputs);
+            }
         }
         for (output, coefficient) in outputs.iter_mut().zip(&self.coefficients[column]) {
             difference(tier, output, old, new, *coefficient);

@@ -10,6 +10,19 @@ const GUARD: usize = 64;
 /// One product of `len` bytes, slices starting `shift` bytes (output `j` another `j * skew`) after a multiple of 64.
 fn check(tier: Tier, [outputs, inputs]: [usize; 2], len: usize, shift: usize, skew: usize, mode: Mode) {
     let coefficients = bytes(len as u64 + 5, outputs * inputs);
+    check_of(&coefficients, tier, [outputs, inputs], len, shift, skew, mode);
+}
+
+/// The same for a matrix of these coefficients, row by row.
+fn check_of(
+    coefficients: &[u8],
+    tier: Tier,
+    [outputs, inputs]: [usize; 2],
+    len: usize,
+    shift: usize,
+    skew: usize,
+    mode: Mode,
+) {
     let matrix = Matrix::new(outputs, inputs, |output, source| coefficients[output * inputs + source]);
     let room = len + 3 * GUARD + outputs * skew;
     let start = |memory: &[u8], more: usize| memory.as_ptr().align_offset(64) + (shift + more) % 64;
@@ -75,6 +88,25 @@ fn every_tier_writes_past_the_caches_what_the_naive_twin_does() {
         // In blocks.
         check(tier, [3, 13], 132_077, 16, 0, Mode::Set);
         check(tier, [9, 20], 75_000, 1, 7, Mode::Set);
+        check(tier, [4, 16], 60_013, 5, 0, Mode::Set);
+    }
+}
+
+/// Groups of which all, none or some sources count once in the first output, or in the sum of all.
+#[test]
+fn every_tier_saves_multiplications_in_blocks_like_the_naive_twin() {
+    for &tier in Tier::available() {
+        for (outputs, inputs, ones) in [(4, 17, 17), (4, 17, 9), (3, 25, 3), (8, 14, 7), (2, 24, 16)] {
+            for complement in [false, true] {
+                let mut coefficients = bytes(7, outputs * inputs);
+                for source in 0..inputs {
+                    let others = (1..outputs).map(|output| coefficients[output * inputs + source]);
+                    let others = others.fold(0, |sum, c| sum ^ c);
+                    coefficients[source] = u8::from(source < ones) ^ if complement { others } else { 0 };
+                }
+                check_of(&coefficients, tier, [outputs, inputs], 81_003, 3, 0, Mode::Set);
+            }
+        }
     }
 }
 

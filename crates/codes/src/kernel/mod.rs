@@ -12,6 +12,7 @@ mod difference;
 pub(crate) mod double;
 mod force;
 pub mod gf256;
+mod groups;
 mod lanes;
 pub mod matrix;
 pub(crate) mod packets;

@@ -6,11 +6,14 @@ use std::ops::Range;
 use super::Tier;
 use super::difference;
 use super::double;
+use super::groups;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
 use super::packets::{self, Packets};
 use super::register::Plain;
 
+/// Bytes of a line of the caches.
+pub(super) const LINE: usize = 64;
 /// Outputs formed at once at most.
 pub(super) const WIDTH_MAX: usize = 8;
 
@@ -88,25 +91,58 @@ pub(super) fn run(tier: Tier, job: &Job, first: usize, outputs: &mut [&mut [u8]]
     unsafe { run_at(tier, job, first, &dst[..outputs.len()], range) }
 }
 
-/// As [`run`], into blocks that hold `range` from their beginning.
+/// Whether outputs go past the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Past {
+    Caches,
+    Nothing,
+}
+
+/// Whole lines `range` of a group of sources, into blocks that hold the range from their beginning, or to `outputs`, which
+/// begin at lines there. Where the job adds, blocks hold the sums of the groups before.
 ///
 /// # Panics
-/// As for [`run`].
-pub(super) fn run_into_block<const LEN: usize>(
+/// When a slice does not reach that far, the range is not whole lines, or the tier is the portable one or not supported.
+pub(super) fn run_group<const LEN: usize>(
     tier: Tier,
     job: &Job,
     first: usize,
     blocks: &mut [[u8; LEN]],
+    outputs: Option<(&mut [&mut [u8]], Past)>,
     range: Range<usize>,
 ) {
     job.check(tier, first, blocks.len(), &range);
-    assert!(range.len() <= LEN && !job.stream, "blocks hold the range");
-    let mut dst = [core::ptr::null_mut(); WIDTH_MAX];
-    for (dst, block) in dst.iter_mut().zip(blocks.iter_mut()) {
-        *dst = block.as_mut_ptr().wrapping_sub(range.start);
+    assert!(range.len() <= LEN && range.len().is_multiple_of(LINE), "blocks hold whole lines of the range");
+    let mut after = [core::ptr::null_mut(); WIDTH_MAX];
+    for (after, block) in after.iter_mut().zip(blocks.iter_mut()) {
+        *after = block.as_mut_ptr().wrapping_sub(range.start);
     }
-    // SAFETY: checked just now; every address formed from `range` lies in its block, borrowed uniquely.
-    unsafe { run_at(tier, job, first, &dst[..blocks.len()], range) }
+    let before = (job.mode == Mode::Add).then(|| after.map(<*mut u8>::cast_const));
+    let mut stream = false;
+    if let Some((outputs, past)) = outputs {
+        stream = past == Past::Caches;
+        assert_eq!(outputs.len(), blocks.len(), "a block for each output");
+        for (after, output) in after.iter_mut().zip(outputs) {
+            let start = output[range.clone()].as_ptr().addr();
+            assert!(start.is_multiple_of(LINE), "outputs at lines");
+            *after = output.as_mut_ptr();
+        }
+    }
+    let task = groups::Task {
+        coefficients: job.coefficients,
+        maps: job.maps,
+        stride: job.stride,
+        first,
+        row: job.row,
+        sources: job.sources,
+        outputs: blocks.len(),
+        range,
+        before,
+        after,
+        stream,
+    };
+    // SAFETY: checked just now; every address formed from the range lies in its block or output, borrowed uniquely.
+    unsafe { group_at(tier, &task) }
 }
 
 /// Waits until what was written past the caches is visible like other writes.
@@ -195,6 +231,12 @@ by_tier! {
 }
 
 by_tier! {
+    /// # Safety
+    /// As for [`groups::sized`]; the tier is supported.
+    unsafe fn group_at = group(task: &groups::Task)
+}
+
+by_tier! {
     /// A block of an XOR program.
     ///
     /// # Safety
@@ -241,6 +283,14 @@ pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
 unsafe fn differences<L: Lanes>(task: &difference::Task) {
     // SAFETY: the caller's promise.
     unsafe { difference::sized::<L>(task) }
+}
+
+/// # Safety
+/// As for [`groups::sized`].
+#[inline(always)]
+unsafe fn group<L: Lanes>(task: &groups::Task) {
+    // SAFETY: the caller's promise.
+    unsafe { groups::sized::<L>(task) }
 }
 
 /// # Safety
