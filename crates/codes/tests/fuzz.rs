@@ -291,8 +291,8 @@ fn any_erasures_of_any_mds_code() {
     let answered = Cell::new(0);
     let cases = fuzz(600, &strategy, |(kind, (k, m), units, seed, left_out, picks, trouble, [a, b])| {
         let m = if kind == mds::Kind::Rdp && seed % 8 > 0 { 2 } else { m };
-        // Schedules of packets take long to make at the largest shapes (0.7 s at k = 200, m = 40).
-        if kind != mds::Kind::ReedSolomon && k * m > 400 {
+        // Schedules of packets take long to make at the largest shapes (0.7 s at k = 200, m = 40): a few of Cauchy's will do.
+        if kind == mds::Kind::Cauchy && k * m > 400 && seed % 4 > 0 {
             return Ok(());
         }
         let Ok(code) = mds::Code::new(kind, k, m) else {

@@ -43,8 +43,8 @@ impl Product {
     }
 
     /// # Panics
-    /// When it does not read slots below `slots` and write others of `writable`, or has not a row of bits for each: our
-    /// own broken invariant.
+    /// When it does not read slots below `slots` and write others of `writable`, reads none but writes some, or has not
+    /// a row of bits for each: our own broken invariant.
     pub(super) fn check(&self, writable: Range<usize>, slots: usize) {
         let mut seen = vec![false; slots];
         for source in &self.sources {
@@ -55,6 +55,8 @@ impl Product {
             assert!(writable.contains(&(*out as usize)), "a product writes a slot that is no block");
             assert!(!std::mem::replace(&mut seen[*out as usize], true), "a product reads what it writes");
         }
+        // Outputs are written with the first group's sums.
+        assert!(self.outs.is_empty() || !self.sources.is_empty(), "a product of nothing");
         let words = Self::words(self.sources.len());
         assert_eq!(self.rows.len(), self.outs.len() * words, "a bit a source");
         let last = self.sources.len() % WORD;
