@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `rs-encode k= m= shard= memory` | data read, GB/s | reading the same data from memory |
 //! | `rs-encode k= m= shard= cached` | data read, one stripe again and again | reading the same data from the cache |
+//! | `rs-encode-crc k= m= shard= memory` | data read, with a CRC-32C of every shard taken strip by strip; beside it taken in a second pass, and none | the same |
 //! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from | the same |
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
 //! | `delta KIND k= m= 4KiB ...` | the bytes written, from which both parity shards' deltas are made | one pass of plain XOR that moves the same bytes |
@@ -22,6 +23,7 @@
 //! quartiles as a share of their median. Time is the thread's processor time, and the wall's where there are two
 //! threads.
 
+mod checked;
 mod limit;
 mod object;
 mod stripe;

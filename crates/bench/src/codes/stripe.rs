@@ -1,6 +1,6 @@
 //! Cases on stripes: the MDS codes.
 
-use super::{Bed, Case, EXPERIMENT, Work, limit::Reader, measure_rates};
+use super::{Bed, Case, EXPERIMENT, Work, checked, checked::When, limit::Reader, measure_rates};
 use crate::{
     measure::{Clock, Contender},
     memory::{Memory, split, split_lost, split_writable},
@@ -16,6 +16,8 @@ use steadfast_report::Report;
 
 /// Shapes of the Reed-Solomon cases: k, m.
 const SHAPES: [(usize, usize); 5] = [(4, 2), (8, 3), (10, 4), (16, 4), (32, 8)];
+/// Shapes of the cases with checksums.
+const CHECKED: [(usize, usize); 2] = [(4, 2), (10, 4)];
 /// Data shards of the double-parity cases.
 const DOUBLE: [usize; 3] = [4, 10, 16];
 /// A stripe that is worked on again and again leaves half of a second-level cache of 1 MiB to everything else.
@@ -40,6 +42,8 @@ pub(super) struct Stripe {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Operation {
     Encode,
+    /// With a checksum of every shard.
+    EncodeChecked,
     Reconstruct,
     Delta,
 }
@@ -60,6 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
         let place = if cached { "cached" } else { "memory" };
         let name = match operation {
             Operation::Encode => format!("{code}-encode k={k} m={m} shard={size} {place}"),
+            Operation::EncodeChecked => format!("{code}-encode-crc k={k} m={m} shard={size} {place}"),
             Operation::Reconstruct => format!("{code}-reconstruct k={k} m={m} shard={size} {place}"),
             Operation::Delta => format!("delta {code} k={k} m={m} {}KiB {place}", DELTA_LEN >> 10),
         };
@@ -74,6 +79,9 @@ pub(super) fn cases() -> Vec<Case> {
         if fits != 64 << 10 {
             push(Kind::ReedSolomon, shape, 64 << 10, true, Operation::Encode);
         }
+    }
+    for shape in CHECKED {
+        push(Kind::ReedSolomon, shape, 1 << 20, false, Operation::EncodeChecked);
     }
     for shape in SHAPES {
         for shard_len in [64 << 10, 1 << 20] {
@@ -102,13 +110,13 @@ fn cached_shard_len((k, m): (usize, usize)) -> usize {
 }
 
 /// A code over one stripe shape with the plan for its first m shards.
-struct Ours {
+pub(super) struct Ours {
     code: Code,
     plan: steadfast_codes::mds::Reconstruction,
 }
 
 impl Ours {
-    fn new(kind: Kind, k: usize, m: usize) -> Result<Self> {
+    pub(super) fn new(kind: Kind, k: usize, m: usize) -> Result<Self> {
         let code = Code::new(kind, k, m)?;
         let others: Vec<usize> = (m..k + m).collect();
         let lost: Vec<usize> = (0..m).collect();
@@ -158,11 +166,18 @@ pub(super) fn run(name: &str, stripe: &Stripe, bed: &mut Bed, report: &mut Repor
     if stripe.kind != Kind::ReedSolomon {
         others.push(Box::new(Ours::new(Kind::ReedSolomon, k, m)?));
     }
-    others.extend(rivals::stripes(k, m, shard_len)?);
+    let checked = stripe.operation == Operation::EncodeChecked;
+    if checked {
+        checked::verify(k, m, shard_len)?;
+        others.push(Box::new(checked::Checked::new(k, m, When::After)?));
+        others.push(Box::new(Ours::new(Kind::ReedSolomon, k, m)?));
+    } else {
+        others.extend(rivals::stripes(k, m, shard_len)?);
+    }
     let turn_len = if bed.quick { TURN_LEN_QUICK } else { TURN_LEN };
     let stripes = (turn_len / (k * shard_len)).max(1);
     let rate = move |seconds: f64| (stripes * k * shard_len) as f64 / seconds / 1e9;
-    let encodes = stripe.operation == Operation::Encode;
+    let encodes = stripe.operation != Operation::Reconstruct;
     let contend = move |mut contender: Box<dyn Stripes>| {
         Contender::new(contender.name(), move |memory: &mut Memory| {
             let mut outcome = Ok(());
@@ -191,7 +206,9 @@ pub(super) fn run(name: &str, stripe: &Stripe, bed: &mut Bed, report: &mut Repor
             .seconds(|| memory.next(stripes, stripe_len, |stripe| reader.read(&stripe[read.clone()])));
         Ok(rate(seconds))
     });
-    let mut contenders = vec![contend(Box::new(ours)), limit];
+    let first: Box<dyn Stripes> =
+        if checked { Box::new(checked::Checked::new(k, m, When::Strips)?) } else { Box::new(ours) };
+    let mut contenders = vec![contend(first), limit];
     contenders.extend(others.into_iter().filter(|rival| encodes || rival.rebuilds()).map(contend));
     measure_rates(name, bed, contenders, &mut memory, report)?;
     if !stripe.cached {

@@ -46,6 +46,7 @@ fn every_case_has_a_name_of_its_own() {
     for name in [
         "rs-encode k=4 m=2 shard=1MiB memory",
         "rs-encode k=32 m=8 shard=64KiB memory",
+        "rs-encode-crc k=10 m=4 shard=1MiB memory",
         "xor d=2 1MiB memory",
         "xor d=8 32KiB cached",
         "decode mix-b K=1024 block=64KiB",
