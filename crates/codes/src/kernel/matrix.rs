@@ -29,7 +29,7 @@ use super::{Tier, gf256};
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
 /// Bytes touched from which outputs go past the caches: a stripe of 4 + 2 slices of 64 KiB. From memory that gives a
-/// quarter to a half; with slices in a second-level cache of 1 MiB 4 + 2 loses a quarter, 8 + 3 a tenth.
+/// quarter to a half; with slices in a second-level cache of 1 MiB 4 + 2 loses a quarter, 10 + 4 of 32 KiB a tenth.
 #[cfg(target_arch = "x86_64")]
 const STREAM_FROM: usize = 384 * 1024;
 /// Bytes touched from which more than [`STREAMS`] sources are taken in blocks: all of a second-level cache. 16 + 4 slices
