@@ -97,7 +97,7 @@ fn mix_is_systematic_and_repair_rows_have_the_stated_shape() {
         assert!(rows.iter().flatten().all(|c| *c <= 1));
         let mean = rows.iter().flatten().filter(|c| **c == 1).count() as f64 / count;
         // A column may hold an original that the row names or another of its columns holds: the two cancel.
-        assert!((weight - 1.5..weight).contains(&mean), "mean weight {mean} of {weight}");
+        assert!((weight - 1.5..weight + 0.1).contains(&mean), "mean weight {mean} of {weight}");
     }
     let bytes = Code::new(Kind::Mix, 511, 4).unwrap();
     assert!(bytes.generator_row(600).iter().any(|c| *c > 1));
@@ -132,6 +132,25 @@ fn no_pasch_configuration_from_512_originals_on() {
                 }
             }
         }
+    }
+}
+
+/// What a fast disk sends while slow ones send nothing: originals that none of its rows holds are left to the others.
+#[test]
+fn rows_of_one_disk_hold_most_originals() {
+    let code = Code::new(Kind::Mix, 1024, 6).unwrap();
+    let rows: Vec<Vec<u8>> = (1024..4096).map(|index| code.generator_row(index)).collect();
+    for run in [16, 1] {
+        let mut absent = 0;
+        for disk in 0..64 {
+            // The first 44 of its 48 repair blocks.
+            let held: Vec<_> = (0..44).map(|nth| &rows[(nth / run * 64 + disk) * run + nth % run]).collect();
+            absent += (0..1024).filter(|original| held.iter().all(|row| row[*original] == 0)).count();
+        }
+        let share = absent as f64 / (64.0 * 1024.0);
+        println!("runs of {run}: {share:.3} of the originals are in no row of a disk");
+        // 0.27 where rows take their columns and originals as they come.
+        assert!(share < 0.2, "runs of {run}: {share}");
     }
 }
 
@@ -202,9 +221,9 @@ fn the_graph_of_a_seed_is_fixed() {
         18161920373228809969,
         1439816046951118574,
         10273528663734979468,
-        787664209174873251,
-        3886495876583024782,
-        14791751022812317342,
+        15314549784965469847,
+        14551266049043225098,
+        6221103647840022455,
     ];
     assert_eq!(digests, fixed);
 }

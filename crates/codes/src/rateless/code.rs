@@ -117,7 +117,7 @@ enum Shape {
     /// GF(256): every square part of it is invertible, so any K of these blocks decode. Later ones are drawn.
     Dense,
     Sparse {
-        parities: Parities,
+        parities: Arc<Parities>,
         rows: Rows,
         binary: bool,
     },
@@ -162,7 +162,9 @@ impl Code {
                     _ => (Repair::B, k / 4),
                 };
                 let parities = Parities::new(k, columns, seed).ok_or(CodeError::Graph { k, seed })?;
-                let rows = Rows::new(Drawing::Repair(repair), k, parities.class_ends(), seed);
+                let parities = Arc::new(parities);
+                let rows =
+                    Rows::new(Drawing::Repair(repair, parities.clone()), k, parities.class_ends(), seed);
                 Shape::Sparse { parities, rows, binary: k >= BINARY_FROM }
             }
         };

@@ -23,6 +23,7 @@
 //! - [`Scratch`]: memory kept from one solve or encode to the next.
 
 mod code;
+mod cover;
 mod decoder;
 mod encoder;
 mod loss;

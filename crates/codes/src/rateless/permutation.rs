@@ -43,39 +43,49 @@ impl Walk {
         Self { permutation: (0..len as u16).collect(), position: len }
     }
 
-    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`: the next of the permutation, but those in
-    /// `avoid` (offset included) only where nothing else is left of it.
-    pub(crate) fn take(
-        &mut self,
-        count: usize,
-        offset: u16,
-        avoid: &[u16],
-        generator: &mut Pcg64Mcg,
-        row: &mut Vec<u16>,
-    ) {
+    /// Appends `count` distinct items (at most `len`) plus `offset` to `row`: the next of the permutation.
+    pub(crate) fn take(&mut self, count: usize, offset: u16, generator: &mut Pcg64Mcg, row: &mut Vec<u16>) {
         let start = row.len();
-        let mut crossed = start;
         for _ in 0..count {
-            if self.position == self.permutation.len() {
-                shuffle(&mut self.permutation, generator);
-                self.position = 0;
-                crossed = row.len();
-            }
-            // Where the row holds items of the permutation before, take the next that is not among them. Those
-            // passed over keep their turn.
-            let earlier = &row[start..crossed];
-            let first = |avoid: &[u16]| {
-                (self.position..self.permutation.len()).find(|place| {
-                    let item = self.permutation[*place] + offset;
-                    !earlier.contains(&item) && !avoid.contains(&item)
-                })
-            };
-            let next = first(avoid)
-                .or_else(|| first(&[]))
-                .expect("a row has at most as many items as there are, so one is free");
-            self.permutation.swap(self.position, next);
-            row.push(self.permutation[self.position] + offset);
-            self.position += 1;
+            let item = self.take_best(1, offset, &row[start..], generator, 0, |_| 0);
+            row.push(item);
         }
+    }
+
+    /// An item plus `offset` that is not in `row`: of the next `ahead` items of the permutation the first for which
+    /// `gain` is greatest, or as great as it can get (`most`). Those passed over keep their turn.
+    pub(crate) fn take_best(
+        &mut self,
+        ahead: usize,
+        offset: u16,
+        row: &[u16],
+        generator: &mut Pcg64Mcg,
+        most: u16,
+        gain: impl Fn(u16) -> u16,
+    ) -> u16 {
+        if self.position == self.permutation.len() {
+            shuffle(&mut self.permutation, generator);
+            self.position = 0;
+        }
+        let mut best: Option<(u16, usize, u16)> = None;
+        let left = self.permutation[self.position..].iter().enumerate();
+        // A row that goes on from the permutation before may hold items of this one already.
+        for (place, item) in left
+            .map(|(place, item)| (place, item + offset))
+            .filter(|(_, item)| !row.contains(item))
+            .take(ahead)
+        {
+            let gain = gain(item);
+            if best.is_none_or(|(greatest, ..)| gain > greatest) {
+                best = Some((gain, place, item));
+                if gain >= most {
+                    break;
+                }
+            }
+        }
+        let (_, place, item) = best.expect("a row has at most as many items as there are, so one is free");
+        self.permutation.swap(self.position, self.position + place);
+        self.position += 1;
+        item
     }
 }

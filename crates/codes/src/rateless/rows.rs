@@ -5,18 +5,23 @@
 //! index is reached in about K steps; only the last one used is kept. Invariant: a row depends on nothing but
 //! the seed and its number.
 
-use super::mix::CLASSES_FROM;
+use super::cover::Cover;
+use super::mix::{CLASSES_FROM, Parities};
 use super::permutation::{Walk, below, generator};
 use super::soliton::Soliton;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Rows of the first epoch, in K. The largest redundancy of a policy is 15, so N is at most 16 K; twice that.
 const FIRST_EPOCH: u32 = 32;
 /// The fewest rows made at once: so that the walk's state, kept with every piece, weighs little.
 const PIECE_ROWS_MIN: u32 = 256;
+/// Rows that complete each other, in K: those of N = 4 K. More are stored only where few disks hold them.
+const COVERED: u32 = 3;
+/// How far ahead in its permutation a row looks for the item that adds most.
+const LOOK_AHEAD: usize = 64;
 const STREAM_WALK: u64 = 1;
 
 /// How one row is drawn.
@@ -24,7 +29,7 @@ pub(crate) enum Drawing {
     /// `degree` originals, the degree from the distribution.
     Lt(Soliton),
     /// 2 or 3 originals and some parity columns.
-    Repair(Repair),
+    Repair(Repair, Arc<Parities>),
 }
 
 /// How many columns a repair row of mix has.
@@ -81,6 +86,8 @@ pub(crate) struct Rows {
     piece_rows: u32,
     first: Box<[OnceLock<Piece>]>,
     latest: RwLock<Option<(u32, Arc<Piece>)>>,
+    /// What the first so many rows hold, for the piece that goes on from there.
+    covered: Mutex<Option<(u32, Cover)>>,
 }
 
 struct Piece {
@@ -104,7 +111,8 @@ impl Rows {
         let first = (0..pieces).map(|_| OnceLock::new()).collect();
         let starts = std::iter::once(0).chain(parity_ends.iter().copied());
         let classes = starts.zip(parity_ends).map(|(start, end)| start..*end).collect();
-        Self { drawing, originals, classes, seed, piece_rows, first, latest: RwLock::new(None) }
+        let (latest, covered) = Default::default();
+        Self { drawing, originals, classes, seed, piece_rows, first, latest, covered }
     }
 
     /// Calls `f` with the columns of row `number`.
@@ -152,8 +160,8 @@ impl Rows {
     ///
     /// What one disk holds, and an unequal one sends all or nearly nothing of, are rows that follow one another or
     /// lie a fixed stride apart. They had best hold as many originals as they can: so they are of one class, whose
-    /// columns have no original in common, and [`Rows::avoid`] keeps a column from coming twice. Every K/2 rows the
-    /// classes change places: with a disk's rows all of one class, the few fast disks of a draw bring many rows of
+    /// columns have no original in common, and [`Cover`] names the ones that add most. Every K/2 rows the classes
+    /// change places: with a disk's rows all of one class, the few fast disks of a draw bring many rows of
     /// one class and hardly any of another, and 0.4 % of the draws needed more than 5 %.
     fn class_of(&self, number: u32) -> usize {
         let (classes, round) = (self.classes.len() as u32, self.round());
@@ -172,58 +180,70 @@ impl Rows {
         (columns as u32 / 4).max(4)
     }
 
-    /// Columns that row `number` had better not take, since a row that is likely on the same disk has them.
-    /// `columns` and `ends` are those of the piece being made.
-    fn avoid(&self, number: u32, columns: &[u16], ends: &[u32], avoid: &mut Vec<u16>) {
-        avoid.clear();
-        let (k, piece, place) = (self.originals, number / self.piece_rows, number % self.piece_rows);
-        // Later epochs are for writers that mint without end: their few rows are as they come.
-        if self.classes.len() == 1 || piece as usize >= self.first.len() {
-            return;
+    /// What the rows before `first`, the start of a piece, hold; None where rows are as they come.
+    fn cover(&self, first: u32) -> Option<Cover> {
+        let Drawing::Repair(_, parities) = &self.drawing else { return None };
+        if self.classes.len() == 1 || first >= COVERED * self.originals {
+            return None;
         }
-        let mut add = |before: u32| {
-            let row = match place.checked_sub(number - before) {
-                Some(place) => row_at(columns, ends, place as usize),
-                None => {
-                    let piece = self.first[(before / self.piece_rows) as usize].get();
-                    let piece = piece.expect("pieces of the first epoch are made in order");
-                    piece.row((before % self.piece_rows) as usize)
-                }
-            };
-            avoid.extend(row.iter().filter(|column| u32::from(**column) >= k));
-        };
-        // The classes lie as they do here since this stage began, and did in the stage as many before as there are
-        // classes.
-        let (round, stage) = (self.round(), self.stage());
-        let start = number / stage * stage;
-        let ago = start.checked_sub(stage * self.classes.len() as u32);
-        for (start, end) in ago.map(|ago| (ago, ago + stage)).into_iter().chain([(start, number)]) {
-            (start + (number - start) % round..end).step_by(round as usize).for_each(&mut add);
+        // Pieces are mostly made one after the other.
+        let kept = self.covered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((_, cover)) = kept.filter(|(rows, _)| *rows == first) {
+            return Some(cover);
         }
+        let mut cover = Cover::new(self.originals, Arc::clone(parities));
+        for number in 0..first {
+            let piece = self.first[(number / self.piece_rows) as usize].get();
+            let piece = piece.expect("pieces of the first epoch are made in order");
+            let row = piece.row((number % self.piece_rows) as usize);
+            let groups = cover.groups_of(number);
+            row.iter().for_each(|column| cover.add(groups, *column));
+        }
+        Some(cover)
     }
 
     /// The piece whose first row is `first`.
     fn make(&self, first: u32, mut state: State) -> Piece {
         let (mut columns, mut ends) = (Vec::new(), Vec::with_capacity(self.piece_rows as usize));
-        let mut avoid = Vec::new();
+        let mut cover = self.cover(first);
         for place in 0..self.piece_rows {
             let number = first.saturating_add(place);
             match &self.drawing {
                 Drawing::Lt(soliton) => {
                     let degree = soliton.degree(state.generator.next_u32()) as usize;
-                    state.originals.take(degree, 0, &[], &mut state.generator, &mut columns);
+                    state.originals.take(degree, 0, &mut state.generator, &mut columns);
                 }
-                Drawing::Repair(repair) => {
+                Drawing::Repair(repair, _) => {
                     let originals = repair.originals(&mut state.generator);
                     let parities = repair.parities(number, self.originals, &mut state.generator);
-                    state.originals.take(originals, 0, &[], &mut state.generator, &mut columns);
                     let class = self.class_of(number);
-                    self.avoid(number, &columns, &ends, &mut avoid);
                     let offset = (self.originals as usize + self.classes[class].start) as u16;
-                    state.parities[class].take(parities, offset, &avoid, &mut state.generator, &mut columns);
+                    let State { originals: own, parities: walks, generator } = &mut state;
+                    let walk = &mut walks[class];
+                    if let Some(cover) = cover.as_mut().filter(|_| number < COVERED * self.originals) {
+                        // Columns first: the row's own originals fill in what no column of the class adds.
+                        let kinds = [(walk, parities, offset, u16::MAX), (own, originals, 0, 2)];
+                        for (walk, count, offset, most) in kinds {
+                            let (start, groups) = (columns.len(), cover.groups_of(number));
+                            for _ in 0..count {
+                                let gain = |column| cover.gain(groups, column);
+                                let row = &columns[start..];
+                                let column = walk.take_best(LOOK_AHEAD, offset, row, generator, most, gain);
+                                cover.add(groups, column);
+                                columns.push(column);
+                            }
+                        }
+                    } else {
+                        own.take(originals, 0, generator, &mut columns);
+                        walk.take(parities, offset, generator, &mut columns);
+                    }
                 }
             }
             ends.push(columns.len() as u32);
+        }
+        let next = first.saturating_add(self.piece_rows);
+        if let Some(cover) = cover.filter(|_| next < COVERED * self.originals) {
+            *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = Some((next, cover));
         }
         Piece { columns, ends, after: state }
     }
@@ -244,12 +264,14 @@ fn row_at<'a>(columns: &'a [u16], ends: &[u32], place: usize) -> &'a [u16] {
 mod tests {
     use super::*;
 
-    /// K = 1024 and 512, S = K/4 in three classes, as mix makes them.
+    /// K = 1024 and 512, S = K/4 in three classes, as mix has them.
     fn shapes() -> impl Iterator<Item = (u32, Rows)> {
         [1024u32, 512].into_iter().flat_map(|k| {
-            let columns = k as usize / 4;
-            let ends = [columns / 3, columns * 2 / 3, columns];
-            (0..4).map(move |seed| (k, Rows::new(Drawing::Repair(Repair::B), k, &ends, seed)))
+            (0..4).map(move |seed| {
+                let parities = Arc::new(Parities::new(k, k / 4, seed).expect("the deal succeeds"));
+                let ends = parities.class_ends().to_vec();
+                (k, Rows::new(Drawing::Repair(Repair::B, parities), k, &ends, seed))
+            })
         })
     }
 
