@@ -7,6 +7,7 @@ use crate::{
 };
 use clap::{Args, Parser, Subcommand};
 use std::{net::SocketAddr, path::PathBuf};
+use steadfast_protocol::serve::AdmissionPolicy;
 
 /// A distributed store whose slowest disk does not set your speed.
 #[derive(Debug, Parser)]
@@ -184,6 +185,10 @@ pub(crate) struct Node {
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
     #[arg(long, requires = "capacity")]
     pub(crate) thick: bool,
+    /// Who may reserve bandwidth of its devices: `capacity` (first come, first admitted), `priority` (foreground may take
+    /// what background reserved) or `open` (everybody, and nothing is kept)
+    #[arg(long, value_name = "POLICY", default_value = "capacity")]
+    pub(crate) admission: AdmissionPolicy,
     /// Seconds between two sweeps for what dead writers left
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) sweep: u32,
@@ -219,6 +224,10 @@ pub(crate) struct Put {
     pub(crate) file: PathBuf,
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
+    /// What it wants beyond what the bucket's policy says: any of `bandwidth=400MB,latency=2s,redundancy=1,tolerate=3,
+    /// devices=16,sites=2,accesses=4,priority=background`
+    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
+    pub(crate) qos: steadfast_client::Quality,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]
@@ -237,6 +246,9 @@ pub(crate) struct Get {
     /// How much to ask for: `all` that there is, or `k+N` (what is needed and N blocks more)
     #[arg(long, value_name = "RULE", default_value = "all", value_parser = crate::units::request_rule)]
     pub(crate) request: steadfast_client::RequestRule,
+    /// What it wants: any of `bandwidth=400MB,latency=200ms,accesses=4,priority=background`
+    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true, value_parser = crate::units::wishes_of_a_get)]
+    pub(crate) qos: steadfast_client::Quality,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

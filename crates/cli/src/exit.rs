@@ -11,6 +11,7 @@
 //! | 6 | no room, or too few devices for the policy |
 //! | 7 | exists already |
 //! | 8 | it changed meanwhile: run the command again |
+//! | 9 | what was wished for is not to be had now: try again in a while |
 
 use std::process::ExitCode;
 use steadfast_client::{ClientError, GetError, PutError};
@@ -57,6 +58,11 @@ fn code(error: &anyhow::Error) -> u8 {
         };
     }
     match (error.downcast_ref::<GetError>(), error.downcast_ref::<PutError>()) {
+        (Some(GetError::Busy(_)), _) | (_, Some(PutError::Busy(_))) => 9,
+        (Some(GetError::Plan(plan)), _) | (_, Some(PutError::Plan(plan))) if plan.is_reserved_by_others() => {
+            9
+        }
+        (Some(GetError::Plan(_)), _) => 6,
         (Some(GetError::Read(_)), _) => 5,
         (Some(GetError::Changed { .. }), _) => 8,
         (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,

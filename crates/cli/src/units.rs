@@ -59,6 +59,18 @@ pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
 /// What [`request_rule`] reads, for a person.
 pub(crate) const REQUEST_RULES: &str = "`all`, or `k+N` (what is needed and N blocks more)";
 
+/// Reads what a get can wish for: what it finds stored, it cannot change.
+pub(crate) fn wishes_of_a_get(text: &str) -> Result<steadfast_client::Quality, String> {
+    let quality: steadfast_client::Quality = text.parse().map_err(|error| format!("{error}"))?;
+    let steadfast_client::Quality { redundancy, tolerate, devices, sites, .. } = quality;
+    if redundancy.is_some() || tolerate.is_some() || devices.is_some() || sites.is_some() {
+        return Err("a get takes bandwidth, latency, accesses and priority; how an object is spread was decided when it \
+                    was stored"
+            .to_owned());
+    }
+    Ok(quality)
+}
+
 /// `1.5 GiB`, `12 KiB`, `7 B`.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -1,5 +1,6 @@
 //! Errors of the client library, one enum for each operation, said from the caller's side.
 
+use crate::Busy;
 use std::{io, time::Duration};
 use steadfast_protocol::{
     DeviceId,
@@ -57,6 +58,12 @@ pub enum GetError {
     /// Too little of it can be had now. It is not lost for that: try again when servers have returned.
     #[error("cannot read the object now: {0}. `steadfast status` shows which servers are missing")]
     Read(#[from] ReadError),
+    /// The devices that hold it cannot serve it as wished.
+    #[error("the wish cannot be met: {0}")]
+    Plan(#[from] PlanError),
+    /// The bandwidth wished for is not to be had now.
+    #[error("the wish cannot be met now: {0}")]
+    Busy(Busy),
     /// The layout says something impossible.
     #[error("the layout of segment {} cannot be used: {detail}", segment.segment)]
     Layout {
@@ -97,6 +104,9 @@ pub enum PutError {
     /// No set of devices can hold it under the bucket's policy.
     #[error("no devices to store it on: {0}")]
     Plan(#[from] PlanError),
+    /// The bandwidth wished for is not to be had now.
+    #[error("the wish cannot be met now: {0}")]
+    Busy(Busy),
     /// The devices could not take enough of it.
     #[error("cannot store the object now: {0}")]
     Write(#[from] WriteError),

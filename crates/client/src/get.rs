@@ -3,6 +3,7 @@
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     decode::{Decoding, Verified},
+    reserve::Reading,
     stream::{Event, Streams},
 };
 use bytes::BytesMut;
@@ -14,6 +15,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges, Time, Version,
     layout::{CodeKind, Piece, SegmentLayout},
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
+    plan::{Quality, Wish},
     read::{Action, Input, ReadCore, ReadPlan, Speculative, Striped},
 };
 
@@ -59,6 +61,7 @@ const CHANGES_MAX: u32 = 3;
 /// A get under way: what was handed over stays so, whatever layout the rest is read by.
 struct Access {
     start: Instant,
+    wish: Wish,
     range: Option<(u64, Option<u64>)>,
     /// Given to the writing of blocks and back.
     sink: Option<Box<dyn Write + Send>>,
@@ -79,6 +82,13 @@ impl Access {
     }
 }
 
+/// How one get differs from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GetOptions {
+    /// What it wants of the cluster (bandwidth, latency, accesses); the client's own where it says nothing.
+    pub quality: Quality,
+}
+
 impl Client {
     /// Fetches an object, or bytes `range.0` to `range.1` of it (both included, counted from 0), into `sink`: one
     /// version, whole. Where it is replaced or moved meanwhile and blocks are gone, the get goes on by the new layout as
@@ -94,10 +104,28 @@ impl Client {
         range: Option<(u64, Option<u64>)>,
         sink: impl Write + Send + 'static,
     ) -> Result<GetReport, GetError> {
+        self.get_with(bucket, key, range, sink, &GetOptions::default()).await
+    }
+
+    /// As [`Client::get`], with wishes of its own.
+    ///
+    /// # Errors
+    /// As there; [`GetError::Plan`] for a wish that the holders cannot meet, [`GetError::Busy`] for one that they cannot
+    /// meet now.
+    pub async fn get_with(
+        &self,
+        bucket: &str,
+        key: &str,
+        range: Option<(u64, Option<u64>)>,
+        sink: impl Write + Send + 'static,
+        options: &GetOptions,
+    ) -> Result<GetReport, GetError> {
         let start = Instant::now();
         let (sink_time, handed, report) = Default::default();
-        let mut access = Access { start, range, sink: Some(Box::new(sink)), sink_time, handed, report };
+        let wish = Wish { quality: options.quality.or(self.options.quality), ..Wish::default() };
+        let mut access = Access { start, wish, range, sink: Some(Box::new(sink)), sink_time, handed, report };
         let mut found = self.locate(bucket, key).await?;
+        access.wish.round_trip = start.elapsed();
         for change in 1.. {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,
@@ -161,13 +189,18 @@ impl Client {
         let (first, end) = access.bounds(found.object.size)?;
         access.report.version = found.object.version;
         access.report.size = end - first.min(end);
+        let reading = self.plan_read(&found.segments, access.report.size, &access.wish).await?;
         let mut at = 0;
         for layout in &found.segments {
             let (from, to) = ((first + access.handed).max(at), end.min(at + layout.length));
             if from < to {
                 let _memory = self.memory.hold(layout.length);
-                let mut reader = SegmentReader::new(self, layout)?;
-                let originals = match reader.run().await {
+                let mut reader = SegmentReader::new(self, layout, &reading)?;
+                let read = tokio::select! {
+                    read = reader.run() => read,
+                    never = reading.reserved.renewing() => match never {},
+                };
+                let originals = match read {
                     Ok(originals) => originals,
                     Err(error) => {
                         reader.add_to(&mut access.report);
@@ -218,6 +251,7 @@ fn hand_over(
 struct SegmentReader<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
+    reading: &'a Reading,
     core: Box<dyn ReadCore + Send>,
     decoding: Decoding,
     streams: Streams,
@@ -230,7 +264,7 @@ struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    fn new(client: &'a Client, layout: &'a SegmentLayout) -> Result<Self, GetError> {
+    fn new(client: &'a Client, layout: &'a SegmentLayout, reading: &'a Reading) -> Result<Self, GetError> {
         let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
         if !(1..=steadfast_protocol::layout::BLOCK_BYTES_MAX).contains(&layout.block_bytes)
             || u64::from(layout.block_bytes) * u64::from(layout.code.originals) < layout.length
@@ -240,8 +274,11 @@ impl<'a> SegmentReader<'a> {
         }
         let code = layout.code.code().map_err(|error| unusable(error.to_string()))?;
         let speeds = client.read_speeds();
-        let speed = |device| speeds.get(&device).copied().unwrap_or(0);
-        let mut plan = ReadPlan::new(layout, client.options.request, code.expected_extra(), speed);
+        let speed = |device| match reading.refused.contains(&device) {
+            true => 1,
+            false => speeds.get(&device).copied().unwrap_or(0),
+        };
+        let mut plan = ReadPlan::new(layout, reading.rule, code.expected_extra(), speed);
         plan.patience = client.options.patience;
         let striped =
             layout.code.kind == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
@@ -251,12 +288,15 @@ impl<'a> SegmentReader<'a> {
         } else {
             Box::new(Speculative::new(Time(0), plan))
         };
+        let mut streams = Streams::new();
+        streams.priority = reading.reserved.priority();
         Ok(Self {
             client,
             layout,
+            reading,
             core,
             decoding: Decoding::start(&code, layout),
-            streams: Streams::new(),
+            streams,
             start: Instant::now(),
             received_bytes: 0,
             sent_bytes: 0,
@@ -292,6 +332,7 @@ impl<'a> SegmentReader<'a> {
 
     fn open(&mut self, device: DeviceId, want: Want, credit_bytes: u32) {
         let request = NodeRequest::Read { device, pieces: self.pieces(device, &want) };
+        let request = self.reading.reserved.under(device, request);
         let address = self.client.address_of(device);
         let epoch = self.layout.epoch;
         self.streams.open(&self.client.pool, device, address, &request, epoch, credit_bytes, None);

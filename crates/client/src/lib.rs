@@ -11,6 +11,7 @@
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
 //! | `put` | a segment write: source, encoder, cores, commit, seal |
+//! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `tidy` | seals and deletions, behind the answer |
 
 mod decode;
@@ -19,17 +20,24 @@ mod get;
 mod memory;
 mod metadata;
 mod put;
+mod reserve;
 mod source;
 mod stream;
 mod tidy;
 
 pub use error::{ClientError, GetError, PutError};
-pub use get::GetReport;
-pub use put::PutReport;
+pub use get::{GetOptions, GetReport};
+pub use put::{PutOptions, PutReport};
+pub use reserve::Busy;
+pub use steadfast_protocol::plan::Quality;
 pub use steadfast_protocol::read::RequestRule;
 
 use metadata::Metadata;
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use steadfast_net::Pool;
 use steadfast_protocol::{
     DeviceId, Epoch,
@@ -54,6 +62,8 @@ pub struct Options {
     pub threads: usize,
     /// Bandwidth wanted of an object, in bytes per second; decides how many devices it is spread over (§5.3.1).
     pub bandwidth_bytes_per_s: Option<u64>,
+    /// What every access wants that does not say otherwise: nothing by default, which costs nothing.
+    pub quality: Quality,
     /// Timing and limits of connections; the link can delay and limit them.
     pub net: steadfast_net::Options,
 }
@@ -66,6 +76,7 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             threads: 0,
             bandwidth_bytes_per_s: None,
+            quality: Quality::default(),
             net: steadfast_net::Options::default(),
         }
     }
@@ -79,7 +90,7 @@ pub struct Client {
     options: Options,
     seed: u64,
     memory: memory::Memory,
-    tidying: tidy::Tidying,
+    tidying: Arc<tidy::Tidying>,
     /// The last registry seen; refreshed by every put and when a device is missing.
     registry: Mutex<Registry>,
 }

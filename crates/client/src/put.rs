@@ -2,6 +2,7 @@
 
 use crate::{
     Client, ClientError, PutError,
+    reserve::Reserved,
     source::{Originals, Pieces, ReadEnd},
     stream::{Event, Streams},
     unexpected,
@@ -20,8 +21,10 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeKind, CodeSpec, Geometry, SEGMENT_BYTES_MAX, SegmentLayout},
-    message::{AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen},
-    plan::{self, Plan, SegmentPlan, Wanted},
+    message::{
+        Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
+    },
+    plan::{self, Plan, Quality, SegmentPlan, Wanted, Wish},
     read::Cause,
     write::{Action, FailureKind, Input, WriteDone, WriteSpec, Writer},
 };
@@ -50,6 +53,13 @@ pub struct PutReport {
     pub sent_bytes: u64,
 }
 
+/// How one put differs from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PutOptions {
+    /// What it wants of the cluster; the client's and the bucket's own where it says nothing.
+    pub quality: Quality,
+}
+
 impl Client {
     /// Stores what `source` gives as an object, visible as a whole once this returns. `size` is the number of bytes,
     /// where it is known: then reading, encoding and sending go on at once.
@@ -62,6 +72,22 @@ impl Client {
         key: &str,
         source: impl Read + Send + 'static,
         size: Option<u64>,
+    ) -> Result<PutReport, PutError> {
+        self.put_with(bucket, key, source, size, &PutOptions::default()).await
+    }
+
+    /// As [`Client::put`], with wishes of its own.
+    ///
+    /// # Errors
+    /// As there; [`PutError::Plan`] for a wish that the cluster cannot meet, [`PutError::Busy`] for one that it cannot
+    /// meet now.
+    pub async fn put_with(
+        &self,
+        bucket: &str,
+        key: &str,
+        source: impl Read + Send + 'static,
+        size: Option<u64>,
+        options: &PutOptions,
     ) -> Result<PutReport, PutError> {
         let start = Instant::now();
         let segments = size.map_or(1, |size| size.div_ceil(SEGMENT_BYTES_MAX).max(1));
@@ -77,7 +103,10 @@ impl Client {
             other => return Err(unexpected("Begun", &other).into()),
         };
         registry?;
+        let wish = Wish { quality: options.quality.or(self.options.quality), round_trip: start.elapsed() };
         let mut put = Put {
+            wish,
+            reserved: Reserved::new(self, Access::Write, wish.quality, size.unwrap_or(SEGMENT_BYTES_MAX)),
             client: self,
             names: begun.segments.clone().into(),
             touched: BTreeSet::new(),
@@ -86,6 +115,7 @@ impl Client {
             begun,
         };
         let stored = put.run(Pieces::new(source), size, start).await;
+        put.reserved.give_back();
         match stored {
             Ok(freed) => {
                 put.report.latency = start.elapsed();
@@ -138,6 +168,8 @@ impl Client {
 /// One put, from its intent to its commit.
 struct Put<'a> {
     client: &'a Client,
+    wish: Wish,
+    reserved: Arc<Reserved>,
     begun: PutBegun,
     /// Segments named and not used yet.
     names: std::collections::VecDeque<SegmentId>,
@@ -155,7 +187,9 @@ impl Put<'_> {
         size: Option<u64>,
         start: Instant,
     ) -> Result<Vec<Freed>, PutError> {
+        self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
+        let reserved = Arc::clone(&self.reserved);
         let storing = async {
             match size {
                 Some(size) => self.store_known(source, size).await?,
@@ -175,6 +209,7 @@ impl Put<'_> {
         tokio::select! {
             stored = storing => stored,
             never = renewing => match never {},
+            never = reserved.renewing() => match never {},
         }
     }
 
@@ -257,7 +292,7 @@ impl Put<'_> {
     ) -> Result<(), PutError> {
         let name = self.name().await?;
         let policy = self.begun.policy;
-        let plan = self.choose(object_bytes.min(SEGMENT_BYTES_MAX))?;
+        let plan = self.choose(object_bytes.min(SEGMENT_BYTES_MAX)).await?;
         let seed = self.client.seed ^ name.0;
         let rule = Rule::of(&policy);
         let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
@@ -281,6 +316,7 @@ impl Put<'_> {
             maker: Arc::clone(&maker),
             core: Writer::new(write, Time(0)),
             streams: Streams::new(),
+            reserved: Arc::clone(&self.reserved),
             epoch: self.begun.epoch,
             intent: self.begun.intent,
             start: Instant::now(),
@@ -312,15 +348,14 @@ impl Put<'_> {
         Ok(())
     }
 
-    fn choose(&self, length: u64) -> Result<Plan, PutError> {
-        let registry = self.client.registry.lock().expect("never poisoned: no panic while held").clone();
+    async fn choose(&self, length: u64) -> Result<Plan, PutError> {
         let wanted = Wanted {
             policy: self.begun.policy,
             length,
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
             seed: self.client.seed ^ self.begun.version.0,
         };
-        Ok(plan::choose(&plan::candidates(&registry), &wanted)?)
+        self.client.plan_write(&self.reserved, &wanted, &self.wish).await
     }
 
     /// Frees what the layouts do not list and marks the rest as committed.
@@ -364,6 +399,7 @@ struct SegmentWriter<'a> {
     maker: Arc<Maker>,
     core: Writer,
     streams: Streams,
+    reserved: Arc<Reserved>,
     epoch: Epoch,
     intent: IntentId,
     start: Instant,
@@ -371,6 +407,7 @@ struct SegmentWriter<'a> {
 
 impl SegmentWriter<'_> {
     async fn run(mut self, touched: &mut BTreeSet<(DeviceId, SegmentId)>) -> Result<WriteDone, PutError> {
+        self.streams.priority = self.reserved.priority();
         loop {
             while let Some(action) = self.core.poll() {
                 match action {
@@ -408,6 +445,7 @@ impl SegmentWriter<'_> {
             granule_bytes: self.maker.geometry.granule_bytes,
             expected_blocks,
         });
+        let request = self.reserved.under(device, request);
         let address = self.client.address_of(device);
         let maker = Some(Arc::clone(&self.maker));
         self.streams.open(&self.client.pool, device, address, &request, self.epoch, 0, maker);

@@ -35,6 +35,8 @@ pub(crate) struct Streams {
     /// The stream that is open at each device; a device opened anew gets a new number.
     open: BTreeMap<DeviceId, Handle>,
     opened: u64,
+    /// Their class of service.
+    pub(crate) priority: Priority,
 }
 
 struct Handle {
@@ -52,7 +54,7 @@ enum Command {
 impl Streams {
     pub(crate) fn new() -> Self {
         let (say, heard) = mpsc::unbounded_channel();
-        Self { say, heard, open: BTreeMap::new(), opened: 0 }
+        Self { say, heard, open: BTreeMap::new(), opened: 0, priority: Priority::Foreground }
     }
 
     /// Opens a stream to `device` at `address`; `maker` makes the blocks that are pushed on it.
@@ -72,13 +74,8 @@ impl Streams {
         let (cancelled, cancel) = watch::channel(false);
         let say = self.say.clone();
         let speaker = Speaker { device, number, say };
-        let open = Open {
-            body: message::encode(request),
-            priority: Priority::Foreground,
-            epoch,
-            deadline: None,
-            credit,
-        };
+        let open =
+            Open { body: message::encode(request), priority: self.priority, epoch, deadline: None, credit };
         let pool = pool.clone();
         tokio::spawn(async move {
             let last = match address {

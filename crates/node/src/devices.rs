@@ -13,6 +13,7 @@
 use crate::{
     NodeError, NodeOptions,
     identity::{self, Identity},
+    paced::Paced,
 };
 use std::{
     collections::BTreeSet,
@@ -33,6 +34,8 @@ pub(crate) struct ServedDevice {
     pub(crate) id: DeviceId,
     pub(crate) dir: PathBuf,
     pub(crate) lane: LaneHandle,
+    /// The way of data to the lane.
+    pub(crate) paced: Arc<Paced>,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
@@ -149,11 +152,13 @@ pub(crate) fn start(
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
             control.redraw(spec);
         }
+        let paced = Paced::new(lane.clone(), options.admission);
         let (stream_read_bytes, stream_sent_bytes, refused_as_full, corrupt_told) = Default::default();
         served.push(ServedDevice {
             id,
             dir,
             lane,
+            paced,
             emulation,
             stream_read_bytes,
             stream_sent_bytes,

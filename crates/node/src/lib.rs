@@ -7,6 +7,7 @@
 //! | `node` | starting, running and stopping the whole |
 //! | `membership` | registering with the metadata server and heartbeats |
 //! | `service` | a request in, its answer out; `streams/` reads and writes |
+//! | `paced` | data on its way to a lane: reservations, and whose request goes next |
 //! | `sweep`, `report`, `fault` | the background sweep; measured state; the device's errors as the protocol's faults |
 //! | `activity`, `watch` | what was done since the start, and what the admin port shows |
 //!
@@ -23,6 +24,7 @@ mod fault;
 mod identity;
 mod membership;
 mod node;
+mod paced;
 mod report;
 mod service;
 mod streams;

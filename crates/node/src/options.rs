@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use steadfast_disk::{EmulationSpec, LaneConfig};
-use steadfast_protocol::serve::{Limits, SweepOptions};
+use steadfast_protocol::serve::{AdmissionPolicy, Limits, SweepOptions};
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct NodeOptions {
     pub sweep: SweepOptions,
     /// What it admits.
     pub limits: Limits,
+    /// Who may reserve bandwidth of its devices.
+    pub admission: AdmissionPolicy,
     /// Bytes that all write streams together may have granted or resident.
     pub write_budget_bytes: u64,
     /// How the lanes group their work.
@@ -59,6 +61,7 @@ impl NodeOptions {
             // Garbage is rare and costs only space: once every ten minutes, and nothing younger than that.
             sweep: SweepOptions { interval: Duration::from_secs(600), age_min: Duration::from_secs(600) },
             limits: Limits::default(),
+            admission: AdmissionPolicy::default(),
             // With as much for reads a node stays under 128 MiB, sockets and index included.
             write_budget_bytes: 32 << 20,
             lane: LaneConfig::default(),

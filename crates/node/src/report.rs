@@ -22,6 +22,7 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
         u32::try_from(report.overruns.saturating_mul(1_000_000) / report.operations.max(1))
             .unwrap_or(u32::MAX)
     });
+    let (reserved_read_bytes_per_s, reserved_write_bytes_per_s) = device.paced.reserved_bytes_per_s();
     DeviceReport {
         device: device.id,
         health: health(&facts),
@@ -29,7 +30,7 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
         free_bytes: status.usage.free,
         read_bytes_per_s: status.read_bytes_per_s.unwrap_or(0.0) as u64,
         write_bytes_per_s: status.write_bytes_per_s.unwrap_or(0.0) as u64,
-        queue_length: u32::try_from(status.queued).unwrap_or(u32::MAX),
+        queue_length: u32::try_from(status.queued + device.paced.waiting()).unwrap_or(u32::MAX),
         extents: status.usage.extents,
         // Runs of free space beyond one: what an extent to come would be cut into.
         fragments: status.usage.fragments.saturating_sub(1),
@@ -46,6 +47,9 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
             stream_read_bytes: device.stream_read_bytes.load(Relaxed),
             stream_sent_bytes: device.stream_sent_bytes.load(Relaxed),
         },
+        reserved_read_bytes_per_s,
+        reserved_write_bytes_per_s,
+        sharing_ppm: device.paced.sharing_ppm(),
     }
 }
 

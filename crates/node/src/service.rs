@@ -19,7 +19,7 @@ use std::{
 use steadfast_disk::{EmulationSpec, Op, OpError, OpOutput, Priority as LanePriority};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
-    DeviceId, IndexRanges, Time,
+    DeviceId, IndexRanges, ReservationId, Time,
     message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority},
     serve::{Admission, Budget, Limits, Load},
 };
@@ -76,6 +76,24 @@ impl Service {
         self.streams.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// How busy a device is for a stream, which may have a reservation of it.
+    pub(crate) fn load(
+        &self,
+        device: &ServedDevice,
+        writing: bool,
+        reservation: Option<ReservationId>,
+    ) -> Load {
+        let status = device.lane.status();
+        let rate = if writing { status.write_bytes_per_s } else { status.read_bytes_per_s };
+        let keeps_any = self.devices.values().any(|device| device.paced.keeps_any());
+        self.admission().keep_for_reserved(keeps_any);
+        Load {
+            queued_bytes: status.queued_bytes + device.paced.waiting_bytes(),
+            bytes_per_s: rate.unwrap_or(0.0) as u64,
+            reserved: reservation.is_some_and(|reservation| device.paced.keeps(reservation)),
+        }
+    }
+
     pub(crate) fn admission(&self) -> MutexGuard<'_, Admission> {
         self.admission.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,15 +114,15 @@ impl Service {
 
     /// Serves one stream to its end.
     pub(crate) async fn serve(&self, opened: Opened, mut stream: Stream) {
-        let request = match message::decode::<NodeRequest>(&opened.body) {
+        let (request, reservation) = match request(&opened.body) {
             Ok(request) => request,
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
         let outcome = match request {
             NodeRequest::Read { device, pieces } => {
-                read::serve(self, &opened, &mut stream, device, &pieces).await
+                read::serve(self, &opened, &mut stream, device, &pieces, reservation).await
             }
-            NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open).await,
+            NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
             short => match self.short(&opened, &mut stream, short).await {
                 // Lost: the asker knows by itself.
                 Ok(answer) => stream.end(message::encode(&answer)).or(Ok(())),
@@ -156,7 +174,22 @@ impl Service {
             })),
             NodeRequest::Emulate { device, spec } => self.emulate(device, &spec),
             NodeRequest::DropCaches { device } => self.drop_caches(device).await,
+            NodeRequest::Reserve(wish) => {
+                let granted = self.device(wish.device)?.paced.reserve(&wish)?;
+                for displaced in granted.displaced {
+                    tracing::debug!(%displaced, by = %wish.reservation, "a reservation was displaced");
+                }
+                let lease_ms = u32::try_from(granted.lease.as_millis()).unwrap_or(u32::MAX);
+                Ok(NodeAnswer::Reserved { lease_ms })
+            }
+            NodeRequest::Release { device, reservation } => {
+                self.device(device)?.paced.release(reservation);
+                Ok(NodeAnswer::Done)
+            }
             NodeRequest::Read { .. } | NodeRequest::Write(_) => unreachable!("served as streams"),
+            NodeRequest::UnderReservation { .. } => {
+                Err(Fault::Protocol("only a read or a write can use a reservation".to_owned()))
+            }
         }
     }
 
@@ -274,11 +307,16 @@ pub(crate) fn lane_priority(priority: Priority) -> LanePriority {
     }
 }
 
-/// How busy a device is.
-pub(crate) fn load(device: &ServedDevice, writing: bool) -> Load {
-    let status = device.lane.status();
-    let rate = if writing { status.write_bytes_per_s } else { status.read_bytes_per_s };
-    Load { queued_bytes: status.queued_bytes, bytes_per_s: rate.unwrap_or(0.0) as u64 }
+/// The request of an OPEN, and the reservation that it is under.
+fn request(body: &[u8]) -> Result<(NodeRequest, Option<ReservationId>), message::BodyError> {
+    match message::decode(body)? {
+        NodeRequest::UnderReservation { reservation, request } => match message::decode(&request)? {
+            stream @ (NodeRequest::Read { .. } | NodeRequest::Write(_)) => Ok((stream, Some(reservation))),
+            // Refused as what it is when it is served.
+            _ => Ok((NodeRequest::UnderReservation { reservation, request }, None)),
+        },
+        plain => Ok((plain, None)),
+    }
 }
 
 /// Ranges as they lie on the medium, as a set.

@@ -38,4 +38,4 @@ pub use time::Time;
 
 mod ids;
 
-pub use ids::{IntentId, NodeId, RequestId};
+pub use ids::{IntentId, NodeId, RequestId, ReservationId};

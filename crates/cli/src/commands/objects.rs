@@ -14,11 +14,11 @@ use std::{
     io::{self, Read, Write},
     path::Path,
 };
-use steadfast_client::Options;
+use steadfast_client::{GetOptions, Options, PutOptions};
 use steadfast_protocol::layout::CodeKind;
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
-    let Put { file, object, cluster, output } = arguments;
+    let Put { file, object, qos, cluster, output } = arguments;
     let (source, size): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
@@ -32,7 +32,8 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     let bar = progress::bytes(size, output.json);
     let client = connect(&cluster).await?;
     let source = Counted { inner: source, bar: bar.clone() };
-    let stored = match client.put(&object.bucket, &object.key, source, size).await {
+    let options = PutOptions { quality: qos };
+    let stored = match client.put_with(&object.bucket, &object.key, source, size, &options).await {
         Ok(stored) => stored,
         Err(error) => {
             client.tidy().await;
@@ -66,13 +67,19 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
-    let Get { object, file, range, request, cluster, output } = arguments;
+    let Get { object, file, range, request, qos, cluster, output } = arguments;
     let client = connect_with(&cluster, Options { request, ..cluster.tuning.options() }).await?;
     let to_stdout = file == Path::new("-");
     let target = Target::open(&file)?;
     let bar = progress::bytes(None, output.json || to_stdout);
     let sink = Counted { inner: target.writer()?, bar: bar.clone() };
-    let got = client.get(&object.bucket, &object.key, range, sink).await?;
+    let options = GetOptions { quality: qos };
+    let got = client.get_with(&object.bucket, &object.key, range, sink, &options).await;
+    if qos.wants_pace() {
+        // What it reserved is given back at once, not when its lease ends.
+        client.tidy().await;
+    }
+    let got = got?;
     target.keep()?;
     bar.finish_and_clear();
     if output.json && !to_stdout {

@@ -32,6 +32,7 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     };
     options.capacity_bytes = arguments.capacity;
     options.thick = arguments.thick;
+    options.admission = arguments.admission;
     options.sweep.interval = Duration::from_secs(arguments.sweep.into());
     options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
     let mut node = steadfast_node::Node::start(options).await?;

@@ -12,6 +12,7 @@ mod crashes;
 mod devices;
 mod failures;
 mod objects;
+mod quality;
 mod raw;
 mod show;
 mod watch;

@@ -5,7 +5,7 @@ use crate::{
     activity::Kind,
     devices::ServedDevice,
     fault::fault,
-    service::{Service, gone, indices, lane_priority, load, operations},
+    service::{Service, gone, indices, lane_priority, operations},
 };
 use bytes::Bytes;
 use std::{
@@ -15,7 +15,7 @@ use std::{
 use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, SegmentId,
+    BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
     layout::PIECES_PER_HOLDER_MAX,
     message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, PAYLOAD_BYTES_MAX, ReadPiece, Slice, Want},
     serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
@@ -39,6 +39,7 @@ pub(crate) async fn serve(
     stream: &mut Stream,
     device: DeviceId,
     pieces: &[ReadPiece],
+    reservation: Option<ReservationId>,
 ) -> Result<(), Fault> {
     let served = service.device(device)?;
     check(pieces)?;
@@ -49,7 +50,8 @@ pub(crate) async fn serve(
     };
     // Whole granules, which divide the largest payload.
     let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
-    let ticket = service.admission().admit_read(opened.priority, load(served, false), slice_bytes)?;
+    let load = service.load(served, false, reservation);
+    let ticket = service.admission().admit_read(opened.priority, load, slice_bytes)?;
     let admitted = Admitted(service, ticket);
     service.activity.admitted(Kind::Read);
     let (places, blocks) = (found.places, found.blocks);
@@ -59,6 +61,7 @@ pub(crate) async fn serve(
         service,
         served,
         places,
+        reservation,
         class: lane_priority(opened.priority),
         lane_stream: service.lane_stream(),
         core,
@@ -142,6 +145,7 @@ struct Driver<'a> {
     service: &'a Service,
     served: &'a ServedDevice,
     places: Places,
+    reservation: Option<ReservationId>,
     class: LanePriority,
     lane_stream: u64,
     core: ReadStream,
@@ -156,7 +160,7 @@ struct Driver<'a> {
 impl Drop for Driver<'_> {
     /// A driver that is dropped before its end starts no further I/O either.
     fn drop(&mut self) {
-        self.served.lane.cancel(self.lane_stream);
+        self.served.paced.cancel(self.lane_stream);
     }
 }
 
@@ -175,7 +179,7 @@ impl Driver<'_> {
                     }
                     ReadAction::Send { slice, index, offset } => self.send(stream, slice, index, offset),
                     ReadAction::Discard { slice } => drop(self.held.remove(&slice)),
-                    ReadAction::Withdraw => drop(self.served.lane.cancel(self.lane_stream)),
+                    ReadAction::Withdraw => self.served.paced.cancel(self.lane_stream),
                     ReadAction::End(done) => {
                         // Lost: nobody is left to tell.
                         let _ = stream.end(message::encode(&NodeAnswer::Read(done)));
@@ -230,7 +234,7 @@ impl Driver<'_> {
         let answer = self.answer.clone();
         // The stream is over: its bytes are not needed.
         let reply = Box::new(move |result| drop(answer.send((slice, result))));
-        self.served.lane.submit(self.lane_stream, self.class, op, reply);
+        self.served.paced.submit(self.lane_stream, self.reservation, self.class, op, reply);
     }
 
     fn send(&mut self, stream: &Stream, slice: SliceId, index: BlockIndex, offset: u32) {

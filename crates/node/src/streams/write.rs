@@ -7,13 +7,13 @@ use crate::{
     activity::Kind,
     devices::ServedDevice,
     fault::{fault, write_fault},
-    service::{Service, gone, indices, lane_priority, load, operation},
+    service::{Service, gone, indices, lane_priority, operation},
 };
 use bytes::{Bytes, BytesMut};
 use steadfast_disk::{ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
-    BlockIndex, Epoch, IndexRanges,
+    BlockIndex, Epoch, IndexRanges, ReservationId,
     message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, WriteOpen},
     serve::{WriteAction, WriteInput, WriteStream},
 };
@@ -27,9 +27,10 @@ pub(crate) async fn serve(
     opened: &Opened,
     stream: &mut Stream,
     open: WriteOpen,
+    reservation: Option<ReservationId>,
 ) -> Result<(), Fault> {
     let served = service.device(open.device)?;
-    let load = load(served, true);
+    let load = service.load(served, true, reservation);
     service.admission().admit(opened.priority, load)?;
     let _admitted = crate::service::Admitted { service };
     service.activity.admitted(Kind::Write);
@@ -44,6 +45,7 @@ pub(crate) async fn serve(
         service,
         served,
         epoch: opened.epoch,
+        reservation,
         class: lane_priority(opened.priority),
         lane_stream: service.lane_stream(),
         block_bytes: open.block_bytes as usize,
@@ -90,6 +92,7 @@ struct Driver<'a> {
     service: &'a Service,
     served: &'a ServedDevice,
     epoch: Epoch,
+    reservation: Option<ReservationId>,
     class: LanePriority,
     lane_stream: u64,
     block_bytes: usize,
@@ -118,7 +121,7 @@ impl Driver<'_> {
                         // Lost: the next event says so, and cancels.
                         let _ = stream.send_now(body, Bytes::new());
                     }
-                    WriteAction::Withdraw => drop(self.served.lane.cancel(self.lane_stream)),
+                    WriteAction::Withdraw => self.served.paced.cancel(self.lane_stream),
                     WriteAction::End { blocks } => {
                         // Lost: nobody is left to tell; the sweep finds what was written.
                         let _ = stream.end(message::encode(&NodeAnswer::Written { blocks }));
@@ -186,7 +189,7 @@ impl Driver<'_> {
         let answer = self.answer.clone();
         // The stream is over: nobody waits for the confirmation.
         let reply = Box::new(move |result| drop(answer.send((index, result))));
-        self.served.lane.submit(self.lane_stream, self.class, op, reply);
+        self.served.paced.submit(self.lane_stream, self.reservation, self.class, op, reply);
     }
 
     fn answered(&mut self, (index, answer): Answer) {
@@ -216,7 +219,7 @@ impl Driver<'_> {
 impl Drop for Driver<'_> {
     /// A driver that is dropped before its end starts no further I/O and gives its budget back.
     fn drop(&mut self) {
-        self.served.lane.cancel(self.lane_stream);
+        self.served.paced.cancel(self.lane_stream);
         self.core.abandon(&mut self.service.budget());
         self.service.budget_freed.notify_waiters();
     }

@@ -7,7 +7,10 @@ use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use steadfast_disk::{Granule, checksum};
@@ -139,6 +142,7 @@ impl Cluster {
 
 pub struct Client {
     pub connection: Connection,
+    stopped: AtomicBool,
 }
 
 pub type Blocks = BTreeMap<BlockIndex, Vec<u8>>;
@@ -161,7 +165,7 @@ impl Client {
         let hello =
             Hello { version: VERSION, features: 0, role: Role::Client, cluster: Some(node.cluster()) };
         let connected = connect(&node.address().to_string(), hello, &Options::default()).await.unwrap();
-        Self { connection: connected.connection }
+        Self { connection: connected.connection, stopped: AtomicBool::new(false) }
     }
 
     pub async fn call(&self, request: &NodeRequest, epoch: u64) -> Result<NodeAnswer, Fault> {
@@ -231,6 +235,34 @@ impl Client {
     pub fn open_read_pieces(&self, device: DeviceId, pieces: Vec<ReadPiece>, credit: u32) -> Stream {
         let body = message::encode(&NodeRequest::Read { device, pieces });
         self.connection.open(Open { body, credit, ..Open::default() }).unwrap()
+    }
+
+    /// A stream for any request.
+    pub fn open_request(&self, request: &NodeRequest, credit: u32) -> Stream {
+        let body = message::encode(request);
+        self.connection.open(Open { body, credit, ..Open::default() }).unwrap()
+    }
+
+    /// Takes all that a stream sends; how many payload bytes.
+    pub async fn drain(&self, stream: &mut Stream) -> Result<u64, Fault> {
+        let mut bytes = 0;
+        loop {
+            match stream.recv().await.unwrap() {
+                Event::Data { payload, .. } => bytes += payload.len() as u64,
+                Event::End(_) => return Ok(bytes),
+                Event::Failed(fault) => return Err(fault),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Tells those who ask with [`Client::enough`] to stop.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub fn enough(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Reads blocks, checking order and checksums of every slice.

@@ -90,6 +90,10 @@ pub enum RefusalReason {
     Overloaded,
     /// The server is starting or stopping.
     NotReady,
+    /// Others have reserved what was asked for.
+    Reserved,
+    /// The device does not give so much, whoever asks.
+    NoCapacity,
 }
 
 impl core::fmt::Display for RefusalReason {
@@ -97,6 +101,8 @@ impl core::fmt::Display for RefusalReason {
         f.write_str(match self {
             RefusalReason::Overloaded => "overloaded",
             RefusalReason::NotReady => "not ready",
+            RefusalReason::Reserved => "reserved by others",
+            RefusalReason::NoCapacity => "more than the device gives",
         })
     }
 }

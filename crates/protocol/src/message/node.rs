@@ -1,7 +1,10 @@
 //! Messages of the storage servers.
 
 use super::DeviceActivity;
-use crate::{BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version, layout::PIECES_PER_HOLDER_MAX};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges, IntentId, ReservationId, SegmentId, Version,
+    layout::PIECES_PER_HOLDER_MAX,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a stream to a storage server asks; the body of its OPEN. Requests that change data carry the epoch in the
@@ -58,6 +61,51 @@ pub enum NodeRequest {
         /// The device.
         device: DeviceId,
     },
+    /// Keep bandwidth of a device for an access until its lease ends, or keep on doing so (dissertation §5.4). Answered
+    /// by [`NodeAnswer::Reserved`], or refused with the time at which asking again makes sense.
+    Reserve(Reserve),
+    /// Give a reservation back. Giving back what is not there succeeds.
+    Release {
+        /// The device.
+        device: DeviceId,
+        /// The reservation.
+        reservation: ReservationId,
+    },
+    /// A read or a write that uses a reservation of its device. Without it, or once its lease has ended, the stream
+    /// shares what others left.
+    UnderReservation {
+        /// The reservation.
+        reservation: ReservationId,
+        /// The [`NodeRequest::Read`] or [`NodeRequest::Write`], encoded: a message within a message has no depth that
+        /// a peer could choose.
+        request: Vec<u8>,
+    },
+}
+
+/// Asks for bandwidth of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reserve {
+    /// The device.
+    pub device: DeviceId,
+    /// The access it is for. Asked again under the same name it is renewed, with the new figures.
+    pub reservation: ReservationId,
+    /// What the access does.
+    pub access: Access,
+    /// Payload bytes per second to keep; at least 1.
+    pub bytes_per_s: u64,
+    /// Kept for so long in milliseconds unless renewed or given back; the node may keep it for less.
+    pub lease_ms: u32,
+    /// Whether the access may be passed over by others where the node admits by priority.
+    pub background: bool,
+}
+
+/// What an access does to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes.
+    Write,
 }
 
 /// What a read wants of one piece.
@@ -152,6 +200,11 @@ pub enum NodeAnswer {
     },
     /// The node's devices.
     Status(NodeStatus),
+    /// The bandwidth is kept.
+    Reserved {
+        /// For so many milliseconds, unless renewed.
+        lease_ms: u32,
+    },
 }
 
 /// What a read stream moved; the reader adds what it received and used.
@@ -207,6 +260,13 @@ pub struct DeviceReport {
     pub overruns_ppm: u32,
     /// What it did, for whoever watches.
     pub activity: DeviceActivity,
+    /// Reading speed kept for accesses, in bytes per second.
+    pub reserved_read_bytes_per_s: u64,
+    /// Writing speed kept for accesses, in bytes per second.
+    pub reserved_write_bytes_per_s: u64,
+    /// What is left of the speed when 2, 4, 8 and 16 streams share the device, in parts per million, as measured; 0 where
+    /// it was not.
+    pub sharing_ppm: [u32; 4],
 }
 
 /// How a device is.

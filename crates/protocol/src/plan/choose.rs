@@ -1,10 +1,13 @@
 //! The choice of devices.
 
 use super::{
-    BLOCKS_PER_DEVICE_MIN, Candidate, DEVICES_DEFAULT_MAX, Plan, PlanError, Planned, Wanted, segments,
+    BLOCKS_PER_DEVICE_MIN, Candidate, DEVICES_DEFAULT_MAX, HEADROOM, Plan, PlanError, Planned,
+    ROUND_TRIPS_PUT, Wanted, Wish,
+    pace::{self, Pace},
+    segments,
 };
 use crate::{
-    message::{DeviceHealth, Registry},
+    message::{Access, DeviceHealth, Registry},
     policy::{Domain, Policy},
 };
 use rand_core::Rng;
@@ -28,6 +31,10 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
                 write_bytes_per_s: report.map_or(0, |report| report.write_bytes_per_s),
                 alive: node.alive,
                 health: report.map_or(DeviceHealth::Ok, |report| report.health),
+                reserved_read_bytes_per_s: report.map_or(0, |report| report.reserved_read_bytes_per_s),
+                reserved_write_bytes_per_s: report.map_or(0, |report| report.reserved_write_bytes_per_s),
+                sharing_ppm: report.map_or([0; 4], |report| report.sharing_ppm),
+                refused: false,
             }
         };
         node.record.devices.iter().map(candidate).collect::<Vec<_>>()
@@ -51,12 +58,22 @@ pub fn feasible(policy: &Policy, registry: &Registry) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Chooses devices for `wanted` among `candidates`.
+/// Chooses devices for `wanted` among `candidates`, with no wish beyond it.
+///
+/// # Errors
+/// As [`choose_for`].
+pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanError> {
+    choose_for(candidates, wanted, &Wish::default())
+}
+
+/// Chooses devices for `wanted` among `candidates`, as few as meet the wish. The policy in `wanted` is the one that
+/// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
 /// # Errors
 /// [`PlanError::Unmet`] when too few domains or devices can take data; [`PlanError::Space`] when what is to be stored
-/// does not fit on those that can.
-pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanError> {
+/// does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
+/// cannot be met, with what can.
+pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
     let policy = &wanted.policy;
     let segment = segments(wanted.length, policy)[0];
     let block_bytes = u64::from(segment.geometry.block_bytes);
@@ -81,17 +98,35 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
     }
 
     let speeds = Speeds::of(&usable);
+    let promise = Promise::of(wanted, wish, &usable, segment.scheme);
+    rank(&mut usable, policy.domain(), &speeds, &promise, wanted.seed);
     let mut count_wanted = how_many(policy, wanted, &usable, &speeds, originals, segment.scheme);
-    rank(&mut usable, policy.domain(), &speeds, wanted.seed);
+    if let Some(devices) = wish.quality.devices {
+        enough("devices", devices, count(usable.len()))?;
+    }
+    let mut least = fewest(policy, segment.scheme, &usable);
+    if let Some(sites) = wish.quality.sites {
+        enough("sites", sites, count(count_domains(Domain::Site, &usable)))?;
+        let on = |devices: usize| count(count_domains(Domain::Site, &usable[..devices]));
+        least = (least..=usable.len()).find(|&devices| on(devices) >= sites).unwrap_or(usable.len());
+        count_wanted = count_wanted.max(least);
+    }
+    if promise.wants_pace() && segment.scheme != super::Scheme::Replicated {
+        let stored = |devices| stored_blocks(policy, segment.scheme, originals, &usable, devices);
+        let numbers =
+            if devices_asked(policy).is_some() { count_wanted..=count_wanted } else { least..=usable.len() };
+        let stretch = |devices| stored(devices) as f64 / originals as f64;
+        count_wanted = promise.fewest(&usable, numbers, stretch)?;
+    }
 
     // A share goes by speed; a device without room for its share makes way for the next, which makes shares larger.
     loop {
         let stored = stored_blocks(policy, segment.scheme, originals, &usable, count_wanted);
         let chosen = &usable[..count_wanted];
-        let total_speed: f64 = chosen.iter().map(|candidate| speeds.write(candidate)).sum();
+        let total_speed: f64 = chosen.iter().map(|candidate| promise.weight(candidate, &speeds)).sum();
         let even = segment.scheme != super::Scheme::Rateless;
         let share = |candidate: &Candidate| {
-            if even { 1.0 / chosen.len() as f64 } else { speeds.write(candidate) / total_speed }
+            if even { 1.0 / chosen.len() as f64 } else { promise.weight(candidate, &speeds) / total_speed }
         };
         let needed =
             |candidate: &Candidate| (stored as f64 * share(candidate) * block_bytes as f64).ceil() as u64;
@@ -117,7 +152,13 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
             }
         }
         let shares: Vec<f64> = chosen.iter().map(|candidate| share(candidate)).collect();
-        return Ok(number_domains(policy.domain(), &usable, &shares, &speeds));
+        let stretch = stored as f64 / originals as f64;
+        let reserve_bytes_per_s = promise.reserve(chosen, stretch);
+        let mut plan = number_domains(policy.domain(), &usable, &shares, &speeds);
+        for planned in &mut plan.devices {
+            planned.reserve_bytes_per_s = (reserve_bytes_per_s * planned.share).ceil() as u64;
+        }
+        return Ok(plan);
     }
 }
 
@@ -163,17 +204,147 @@ fn how_many(
     if let Some(asked) = devices_asked(policy) {
         return (asked as usize).clamp(domains.min(usable.len()), usable.len());
     }
-    // Enough domains that f costs no more room than D allows: d / (d - f) <= 1 + D.
-    let (d, f) = (redundancy(policy, scheme), f64::from(policy.tolerate()));
-    let roomy = if d > 0.0 { (f * (1.0 + d) / d - 1e-9).ceil() as usize } else { domains };
-    let least = domains.max(roomy.min(usable.len()));
+    let least = fewest(policy, scheme, usable);
     let by_bandwidth = match wanted.bandwidth_bytes_per_s {
         Some(bandwidth) if speeds.mean > 0.0 => (bandwidth as f64 / speeds.mean).ceil() as usize,
         _ => DEVICES_DEFAULT_MAX as usize,
     };
-    let blocks = (originals as f64 * (1.0 + d)) as usize;
+    let blocks = (originals as f64 * (1.0 + redundancy(policy, scheme))) as usize;
     let by_blocks = blocks / BLOCKS_PER_DEVICE_MIN as usize;
     by_bandwidth.min(by_blocks).max(least).clamp(1, usable.len())
+}
+
+/// Enough domains that f costs no more room than D allows: d / (d - f) <= 1 + D.
+fn fewest(policy: &Policy, scheme: super::Scheme, usable: &[&Candidate]) -> usize {
+    let domains = policy.tolerate() as usize + 1;
+    let (d, f) = (redundancy(policy, scheme), f64::from(policy.tolerate()));
+    let roomy = if d > 0.0 { (f * (1.0 + d) / d - 1e-9).ceil() as usize } else { domains };
+    domains.max(roomy.min(usable.len())).clamp(1, usable.len())
+}
+
+fn enough(wish: &'static str, wanted: u32, available: u32) -> Result<(), PlanError> {
+    if available < wanted { Err(PlanError::TooFew { wish, wanted, available }) } else { Ok(()) }
+}
+
+/// A wish for a pace, and what devices can promise towards it.
+struct Promise<'a> {
+    wanted: &'a Wanted,
+    wish: &'a Wish,
+    /// Stands in for a speed that was not measured; none where no speed was.
+    median: Option<f64>,
+    scheme: super::Scheme,
+}
+
+impl<'a> Promise<'a> {
+    fn of(wanted: &'a Wanted, wish: &'a Wish, usable: &[&Candidate], scheme: super::Scheme) -> Self {
+        Self { wanted, wish, median: pace::median(usable, Access::Write), scheme }
+    }
+
+    fn wants_pace(&self) -> bool {
+        self.wish.quality.wants_pace()
+    }
+
+    /// What one device can promise; none without a wish, or while no speed is known.
+    fn pace(&self, candidate: &Candidate) -> Option<Pace> {
+        let known = pace::speed_of(candidate, Access::Write);
+        let speed = if known > 0 { known as f64 } else { self.median? };
+        self.wants_pace().then(|| Pace::of(candidate, self.wish.quality.accesses(), speed))
+    }
+
+    /// What a device counts in shares and in the ranking.
+    fn weight(&self, candidate: &Candidate, speeds: &Speeds) -> f64 {
+        self.pace(candidate).map_or_else(|| speeds.write(candidate), |pace| pace.promised.max(1.0))
+    }
+
+    fn together(&self, chosen: &[&Candidate]) -> Option<Pace> {
+        let paces: Option<Vec<Pace>> = chosen.iter().map(|candidate| self.pace(candidate)).collect();
+        paces.map(|paces| match self.scheme {
+            super::Scheme::Rateless => Pace::together(paces.into_iter()),
+            _ => Pace::in_step(paces.into_iter()),
+        })
+    }
+
+    fn round_trips(&self) -> core::time::Duration {
+        self.wish.round_trip.saturating_mul(ROUND_TRIPS_PUT)
+    }
+
+    /// The least number of devices of `numbers`, the first of `usable`, that meets the wish; `stretch` says how many
+    /// times the data so many store.
+    fn fewest(
+        &self,
+        usable: &[&Candidate],
+        numbers: core::ops::RangeInclusive<usize>,
+        stretch: impl Fn(usize) -> f64,
+    ) -> Result<usize, PlanError> {
+        let mut best = None;
+        for devices in numbers.clone() {
+            let Some(pace) = self.together(&usable[..devices]) else {
+                // Nothing is known: the nodes decide.
+                return Ok(devices);
+            };
+            match self.judge(devices, &pace, stretch(devices)) {
+                Ok(()) => return Ok(devices),
+                Err((given, error)) => {
+                    if best.as_ref().is_none_or(|&(most, _)| given > most) {
+                        best = Some((given, error));
+                    }
+                }
+            }
+        }
+        Err(best.expect("there is a device at least, or the domains were too few").1)
+    }
+
+    /// Whether so many devices, which give `pace` together, meet the wish; if not, the payload pace and why.
+    fn judge(&self, devices: usize, pace: &Pace, stretch: f64) -> Result<(), (u64, PlanError)> {
+        let quality = &self.wish.quality;
+        let (accesses, devices) = (quality.accesses(), count(devices));
+        let given = (pace.promised / stretch) as u64;
+        let reserved_bytes_per_s = (pace.reserved / stretch) as u64;
+        if let Some(wanted_bytes_per_s) = quality.bandwidth_bytes_per_s
+            && given < wanted_bytes_per_s.saturating_mul(accesses.into())
+        {
+            let error = PlanError::Bandwidth {
+                wanted_bytes_per_s,
+                accesses,
+                devices,
+                verb: "take data",
+                given_bytes_per_s: given,
+                reserved_bytes_per_s,
+            };
+            return Err((given, error));
+        }
+        if let Some(wanted) = quality.latency {
+            let bytes = self.wanted.length as f64 * stretch * f64::from(accesses);
+            let expected = pace.expected(bytes, self.round_trips());
+            if expected.late > wanted {
+                let error = PlanError::Latency {
+                    bytes: self.wanted.length,
+                    wanted,
+                    accesses,
+                    devices,
+                    verb: "take data",
+                    expected,
+                    round_trips: self.round_trips(),
+                    reserved_bytes_per_s,
+                };
+                return Err((given, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes per second, redundancy counted, that the chosen devices together are to keep for this access.
+    fn reserve(&self, chosen: &[&Candidate], stretch: f64) -> f64 {
+        let quality = &self.wish.quality;
+        let for_latency = quality.latency.map_or(0.0, |latency| {
+            let left = latency.saturating_sub(self.round_trips()).as_secs_f64();
+            self.wanted.length as f64 / left.max(1e-3)
+        });
+        let wanted = for_latency.max(quality.bandwidth_bytes_per_s.unwrap_or(0) as f64) * stretch;
+        let most = self.together(chosen).map_or(f64::INFINITY, |pace| pace.promised);
+        // Never more than they can promise, and not so little that rounding loses it.
+        (wanted * (1.0 + HEADROOM)).min(most.max(wanted))
+    }
 }
 
 fn devices_asked(policy: &Policy) -> Option<u32> {
@@ -210,7 +381,7 @@ impl Speeds {
 }
 
 /// Sorts best first, taking failure domains, nodes and sites in turn.
-fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, seed: u64) {
+fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, promise: &Promise<'_>, seed: u64) {
     let roomiest = usable.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(1).max(1) as f64;
     let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5eed);
     let mut scored: Vec<(f64, &Candidate)> = usable
@@ -220,7 +391,7 @@ fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, seed: u64
             let load = 1.0 + f64::from(candidate.queue_length) / 4.0;
             let room = 0.5 + 0.5 * candidate.free_bytes as f64 / roomiest;
             let chance = 0.95 + 0.1 * (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            (speeds.write(candidate) / load * room * chance, candidate)
+            (promise.weight(candidate, speeds) / load * room * chance, candidate)
         })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
@@ -293,6 +464,7 @@ fn number_domains(domain: Domain, usable: &[&Candidate], shares: &[f64], speeds:
                     0 => speeds.median as u64,
                     speed => speed,
                 },
+                reserve_bytes_per_s: 0,
             }
         })
         .collect();

@@ -6,25 +6,43 @@
 //! - *Which*: alive, healthy, with room; then lightly loaded, with larger free space, measured fast, taken in turn from
 //!   every failure domain and site; a little chance mixes them, so that not every object lands on the same ones.
 //!
+//! With a [`Quality`] wished for, as few devices as meet it, or [`PlanError`] with what the cluster can give; what each
+//! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads).
+//!
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
-//! Left out: admission (each node decides for itself) and the availability history of a device (not measured yet).
+//! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
+//! device (not measured yet).
 
 mod choose;
+mod fetch;
+mod pace;
+mod quality;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use choose::{candidates, choose, feasible};
+pub use choose::{candidates, choose, choose_for, feasible};
+pub use fetch::{Fetch, Holding, fetch};
+pub use pace::Expected;
+pub use quality::{Quality, QualityError};
 pub use segment::{SegmentPlan, segments};
 
 use crate::{DeviceId, NodeId, message::DeviceHealth, policy::Policy, write::Target};
+use core::time::Duration;
 
 /// Devices an object is spread over when neither the policy nor the caller asks for a number. 64 is the
 /// dissertation's: enough devices of 20 MB/s to fill a link of 10 Gb/s (§5.3.1).
 pub const DEVICES_DEFAULT_MAX: u32 = 64;
 /// Blocks a device should expect at least: below this, opening it costs more than it brings. Picked by eye.
 pub const BLOCKS_PER_DEVICE_MIN: u32 = 4;
+/// Bandwidth reserved beyond what is wished for, as a share of it: opening, the last flush and the commit take time in
+/// which nothing moves. Picked by eye.
+const HEADROOM: f64 = 0.1;
+/// Round trips of a put: begin, reserve, open, commit.
+const ROUND_TRIPS_PUT: u32 = 4;
+/// Round trips of a get: look up, reserve, open.
+const ROUND_TRIPS_GET: u32 = 3;
 
 /// A device that could be chosen, as last heard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +65,23 @@ pub struct Candidate {
     pub alive: bool,
     /// How it is.
     pub health: DeviceHealth,
+    /// Reading speed that others reserved, in bytes per second.
+    pub reserved_read_bytes_per_s: u64,
+    /// Writing speed that others reserved, in bytes per second.
+    pub reserved_write_bytes_per_s: u64,
+    /// What is left of its speed when 2, 4, 8 and 16 streams share it, in parts per million; 0 where unknown.
+    pub sharing_ppm: [u32; 4],
+    /// Whether it refused a moment ago to keep bandwidth for this access: it can promise nothing.
+    pub refused: bool,
+}
+
+/// What is wished for beyond a place to store.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wish {
+    /// It.
+    pub quality: Quality,
+    /// A round trip to the cluster, as measured just now.
+    pub round_trip: Duration,
 }
 
 /// What is to be stored.
@@ -87,6 +122,8 @@ pub struct Planned {
     /// Measured writing speed in bytes per second, the median of the others where it was not measured; 0 where none
     /// was.
     pub write_bytes_per_s: u64,
+    /// Payload bytes per second that it is to keep for the access; 0 without a wish.
+    pub reserve_bytes_per_s: u64,
 }
 
 impl Plan {
@@ -142,4 +179,118 @@ pub enum PlanError {
         /// Bytes free on devices that are alive and well.
         free_bytes: u64,
     },
+    /// Too few devices or sites for a wish.
+    #[error("wanted {wanted} {wish}, {available} can take data: {} missing", wanted.saturating_sub(*available))]
+    TooFew {
+        /// `devices` or `sites`.
+        wish: &'static str,
+        /// How many are wished for.
+        wanted: u32,
+        /// How many there are.
+        available: u32,
+    },
+    /// The devices do not give the wished bandwidth.
+    #[error(
+        "wanted {}{}, the {devices} devices that can {verb} give {}{}", rate(*wanted_bytes_per_s), for_all(*accesses),
+        rate(*given_bytes_per_s), but_for(*reserved_bytes_per_s)
+    )]
+    Bandwidth {
+        /// Payload bytes per second wished for, of each access.
+        wanted_bytes_per_s: u64,
+        /// Accesses at the same time.
+        accesses: u32,
+        /// Devices that could serve it.
+        devices: u32,
+        /// `take data` or `send it`.
+        verb: &'static str,
+        /// Payload bytes per second that they give all accesses together, redundancy counted.
+        given_bytes_per_s: u64,
+        /// What they could give beyond that if nobody had reserved anything.
+        reserved_bytes_per_s: u64,
+    },
+    /// The devices do not give the wished latency.
+    #[error(
+        "wanted {bytes} bytes within {}{}, the {devices} devices that can {verb} take {} ({} when they are slow, {} of it \
+         round trips){}",
+        millis(*wanted), for_all(*accesses), millis(expected.mean), millis(expected.late), millis(*round_trips),
+        but_for(*reserved_bytes_per_s)
+    )]
+    Latency {
+        /// Bytes of the access.
+        bytes: u64,
+        /// From the call to its end.
+        wanted: Duration,
+        /// Accesses at the same time.
+        accesses: u32,
+        /// Devices that could serve it.
+        devices: u32,
+        /// `take data` or `send it`.
+        verb: &'static str,
+        /// What is expected of them.
+        expected: Expected,
+        /// The part of it that no device could shorten.
+        round_trips: Duration,
+        /// Payload bytes per second that they could give beyond what they do if nobody had reserved anything.
+        reserved_bytes_per_s: u64,
+    },
+    /// A wish for less than the bucket promises.
+    #[error(
+        "{wish}={wanted} is less than the bucket's {bucket}: a wish can raise what a bucket promises, not lower it"
+    )]
+    BelowBucket {
+        /// Which.
+        wish: &'static str,
+        /// What is wished for.
+        wanted: String,
+        /// What the bucket has.
+        bucket: String,
+    },
+    /// A wish that the bucket's policy cannot carry.
+    #[error("a bucket of policy `{policy}` has no {wish} to wish for")]
+    Unsupported {
+        /// Which.
+        wish: &'static str,
+        /// The bucket's policy.
+        policy: String,
+    },
+}
+
+impl PlanError {
+    /// Whether waiting may help: others have reserved what is missing.
+    pub fn is_reserved_by_others(&self) -> bool {
+        match self {
+            Self::Bandwidth { reserved_bytes_per_s, .. } | Self::Latency { reserved_bytes_per_s, .. } => {
+                *reserved_bytes_per_s > 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// `1.1 GB/s`, `400 MB/s`, `17 B/s`: three digits.
+fn rate(bytes_per_s: u64) -> String {
+    let value = bytes_per_s as f64;
+    let (scaled, unit) = match bytes_per_s {
+        1_000_000_000.. => (value / 1e9, "GB/s"),
+        1_000_000.. => (value / 1e6, "MB/s"),
+        1_000.. => (value / 1e3, "kB/s"),
+        _ => return format!("{bytes_per_s} B/s"),
+    };
+    let rounded = (scaled * 10.0).round() / 10.0;
+    format!("{rounded} {unit}")
+}
+
+fn for_all(accesses: u32) -> String {
+    if accesses > 1 { format!(" for each of {accesses} accesses") } else { String::new() }
+}
+
+fn but_for(reserved_bytes_per_s: u64) -> String {
+    match reserved_bytes_per_s {
+        0 => String::new(),
+        reserved => format!("; {} more are reserved by others: try again later", rate(reserved)),
+    }
+}
+
+fn millis(span: Duration) -> String {
+    if span == Duration::MAX { "for ever".to_owned() } else { format!("{} ms", span.as_millis()) }
 }

@@ -6,6 +6,8 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+mod wishes;
+
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
@@ -25,6 +27,10 @@ fn cluster(nodes: u32, devices: u32) -> Vec<Candidate> {
             write_bytes_per_s: 100_000_000,
             alive: true,
             health: DeviceHealth::Ok,
+            reserved_read_bytes_per_s: 0,
+            reserved_write_bytes_per_s: 0,
+            sharing_ppm: [0; 4],
+            refused: false,
         })
         .collect()
 }
@@ -178,6 +184,9 @@ fn registry(nodes: u32, devices: u32) -> Registry {
             medium_written_bytes: 0,
             overruns_ppm: 0,
             activity: Default::default(),
+            reserved_read_bytes_per_s: 0,
+            reserved_write_bytes_per_s: 0,
+            sharing_ppm: [0; 4],
         }],
         activity: Default::default(),
     };

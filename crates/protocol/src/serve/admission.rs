@@ -1,10 +1,51 @@
-//! Whether a node takes one more stream: each node decides for itself (design.md, decision 13; dissertation §4.2).
+//! Whether a node takes one more stream: each node decides for itself (design.md, decision 13; dissertation §4.2, §5.4).
 //!
 //! Invariants: control requests are never refused, so that status and deletes work on a busy node; background work
-//! is shed at half the limits, before anything a person waits for.
+//! is shed at half the limits, before anything a person waits for; a stream under a reservation is not refused for what
+//! others queued, and finds a part of the memory that they leave.
 
 use crate::message::{Fault, Priority, RefusalReason};
-use core::time::Duration;
+use core::{fmt, str::FromStr, time::Duration};
+
+/// How a node decides who may reserve bandwidth of its devices (dissertation §5.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AdmissionPolicy {
+    /// Every wish is granted and nothing is kept: for nodes whose devices are never short.
+    Open,
+    /// First come, first admitted, until the devices' measured throughput is exhausted (CAC).
+    #[default]
+    Capacity,
+    /// As `Capacity`, and foreground accesses may take what background ones reserved.
+    Priority,
+}
+
+/// A text that names no admission policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown admission policy `{0}`: choose `open`, `capacity` or `priority`")]
+pub struct AdmissionPolicyError(pub String);
+
+impl FromStr for AdmissionPolicy {
+    type Err = AdmissionPolicyError;
+
+    fn from_str(text: &str) -> Result<Self, AdmissionPolicyError> {
+        match text {
+            "open" => Ok(Self::Open),
+            "capacity" => Ok(Self::Capacity),
+            "priority" => Ok(Self::Priority),
+            other => Err(AdmissionPolicyError(other.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for AdmissionPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Capacity => "capacity",
+            Self::Priority => "priority",
+        })
+    }
+}
 
 /// What one node takes at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +65,8 @@ pub struct Load {
     pub queued_bytes: u64,
     /// Its measured speed in bytes per second; 0 where unknown.
     pub bytes_per_s: u64,
+    /// Whether the stream has a reservation of it.
+    pub reserved: bool,
 }
 
 /// The admission of one node.
@@ -32,6 +75,7 @@ pub struct Admission {
     limits: Limits,
     streams: u32,
     reading_bytes: u64,
+    kept_bytes: u64,
 }
 
 /// What a read stream was admitted with; given back by [`Admission::read_closed`].
@@ -45,6 +89,9 @@ pub struct ReadTicket {
 
 /// Slices a read stream holds at most: one on the medium, one behind it, one ready and one being sent keep both ends busy.
 const SLICES_MAX: u64 = 4;
+/// The part of the memory for reads (one quarter) that only streams under a reservation may take: whoever reserved finds
+/// room for a stream however many others read.
+const KEPT_SHARE: u64 = 4;
 /// Bounds on when a refused client is told to come back: not so soon that asking is work of its own, not so late
 /// that it gives up on a node that was busy for a moment. Picked by eye.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
@@ -60,7 +107,7 @@ impl Default for Limits {
 impl Admission {
     /// An idle node's admission.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, streams: 0, reading_bytes: 0 }
+        Self { limits, streams: 0, reading_bytes: 0, kept_bytes: 0 }
     }
 
     /// Streams open now.
@@ -77,7 +124,7 @@ impl Admission {
         let shed = if priority == Priority::Background { 2 } else { 1 };
         let streams_full = self.streams >= self.limits.streams_max / shed;
         let queue_full = load.queued_bytes >= self.limits.queued_bytes_max / u64::from(shed);
-        if priority != Priority::Control && (streams_full || queue_full) {
+        if priority != Priority::Control && !load.reserved && (streams_full || queue_full) {
             let excess = load.queued_bytes.saturating_sub(self.limits.queued_bytes_max / u64::from(shed) / 2);
             return Err(refused(excess, load.bytes_per_s));
         }
@@ -97,7 +144,8 @@ impl Admission {
         slice_bytes: u32,
     ) -> Result<ReadTicket, Fault> {
         let slice = u64::from(slice_bytes.max(1));
-        let free = self.limits.reading_bytes_max.saturating_sub(self.reading_bytes);
+        let kept = if load.reserved { 0 } else { self.kept_bytes };
+        let free = self.limits.reading_bytes_max.saturating_sub(self.reading_bytes + kept);
         if free < slice {
             return Err(refused(self.reading_bytes / 2, load.bytes_per_s));
         }
@@ -106,6 +154,11 @@ impl Admission {
         let slices = (free / 4 / slice).clamp(1, SLICES_MAX);
         self.reading_bytes += slices * slice;
         Ok(ReadTicket { slices_max: slices as usize, bytes: slices * slice })
+    }
+
+    /// Whether bandwidth of any device is reserved: then a part of the memory is kept for those who did.
+    pub fn keep_for_reserved(&mut self, keep: bool) {
+        self.kept_bytes = if keep { self.limits.reading_bytes_max / KEPT_SHARE } else { 0 };
     }
 
     /// A read stream that was admitted is over.

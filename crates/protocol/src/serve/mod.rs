@@ -5,6 +5,9 @@
 //! | [`ReadStream`] | sends the blocks of a segment in the order they lie, within credit, until done or cancelled |
 //! | [`WriteStream`] | takes blocks, grants credit from one shared [`Budget`], confirms what is durable |
 //! | [`Admission`] | decides whether a new stream is taken (design.md, decision 13) |
+//! | [`Reservations`] | bandwidth of a device kept for accesses, until given back or the lease ends |
+//! | [`Fair`] | whose request goes to a device next while bandwidth of it is reserved |
+//! | [`Sharing`] | what it costs a device to be shared |
 //! | [`health()`] | how a device is, from what its lane says |
 //! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
 //!
@@ -13,16 +16,23 @@
 
 mod admission;
 mod budget;
+mod fair;
 mod health;
 mod read_stream;
+mod reservations;
+mod sharing;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod write_stream;
 
-pub use admission::{Admission, Limits, Load, ReadTicket};
+pub use admission::{Admission, AdmissionPolicy, AdmissionPolicyError, Limits, Load, ReadTicket};
 pub use budget::Budget;
+pub use fair::{Fair, Flow};
 pub use health::{HealthFacts, health};
 pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
+pub(crate) use reservations::efficiency;
+pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};
+pub use sharing::Sharing;
 pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};
 pub use write_stream::{WriteAction, WriteInput, WriteStream};

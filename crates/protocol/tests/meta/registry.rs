@@ -34,6 +34,9 @@ fn report(device: u128, health: DeviceHealth) -> DeviceReport {
         medium_written_bytes: 0,
         overruns_ppm: 0,
         activity: Default::default(),
+        reserved_read_bytes_per_s: 0,
+        reserved_write_bytes_per_s: 0,
+        sharing_ppm: [0; 4],
     }
 }
 

@@ -243,6 +243,9 @@ mod tests {
                 medium_read_bytes: read,
                 medium_written_bytes: 0,
                 overruns_ppm: 0,
+                reserved_read_bytes_per_s: 0,
+                reserved_write_bytes_per_s: 0,
+                sharing_ppm: [0; 4],
                 activity: DeviceActivity { service_ns: 1_234_567, ..DeviceActivity::default() },
             }],
             activity: NodeActivity {

@@ -27,7 +27,7 @@ fn a_full_queue_says_when_it_is_worked_off() {
     let mut admission =
         Admission::new(Limits { streams_max: 100, queued_bytes_max: 64 << 20, ..Limits::default() });
     let retry = |admission: &mut Admission, queued_bytes, bytes_per_s| match admission
-        .admit(Priority::Foreground, Load { queued_bytes, bytes_per_s })
+        .admit(Priority::Foreground, Load { queued_bytes, bytes_per_s, reserved: false })
     {
         Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms }) => Some(retry_after_ms),
         Ok(()) => None,
@@ -44,7 +44,7 @@ fn a_full_queue_says_when_it_is_worked_off() {
 #[test]
 fn read_streams_share_their_memory_and_the_last_are_refused() {
     let mut admission = Admission::new(Limits { reading_bytes_max: 8 << 20, ..Limits::default() });
-    let load = Load { queued_bytes: 0, bytes_per_s: 100 << 20 };
+    let load = Load { queued_bytes: 0, bytes_per_s: 100 << 20, reserved: false };
     let mut tickets = Vec::new();
     let refused = loop {
         match admission.admit_read(Priority::Foreground, load, 256 << 10) {

@@ -1,8 +1,11 @@
 //! Golden scripts and seeded schedules of the serving cores.
 
 mod admission;
+mod fair;
 mod health;
 mod read_stream;
+mod reservations;
+mod sharing;
 mod sweep;
 mod write_stream;
 

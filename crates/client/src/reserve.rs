@@ -1,0 +1,363 @@
+//! Bandwidth kept for one access (dissertation §4.3, §5.4, App. B): asked of all planned devices at once, planned anew on
+//! others where some refuse, renewed while the access lives, given back at its end.
+//!
+//! Only an access with a wish for bandwidth or latency comes through here; any other costs no round trip more.
+
+use crate::{Client, GetError, PutError, tidy::Tidying};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use steadfast_net::{CallError, Open, Pool};
+use steadfast_protocol::{
+    DeviceId, Epoch, ReservationId,
+    layout::SegmentLayout,
+    message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
+    plan::{self, Candidate, Holding, Plan, PlanError, Quality, Wanted, Wish},
+    read::RequestRule,
+};
+use tokio::task::JoinSet;
+
+/// How often an access plans anew: each round passes over those that refused before.
+const ROUNDS: usize = 3;
+/// How often it begins from the start, where others look for the same devices at the same time, before it is told to wait.
+const ATTEMPTS: u32 = 4;
+/// Bounds on the pauses in between: a round trip is what others need to take what was given back, a tenth of a second what
+/// a person does not notice.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How long a device may take to answer before it counts as one that refused. Reserving is no work for a disk.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// When devices that did not answer may be asked again.
+const RETRY_SILENT: Duration = Duration::from_secs(1);
+
+/// The bandwidth that was wished for could not be had now: devices refused, and no others have it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "{refused} devices did not keep the bandwidth ({reason}); try again in {} ms{}", retry_after.as_millis(),
+    cause.as_ref().map_or_else(String::new, |cause| format!(". Without them: {cause}"))
+)]
+pub struct Busy {
+    /// Devices that refused.
+    pub refused: usize,
+    /// Why the one that can be asked again first did.
+    pub reason: RefusalReason,
+    /// When it makes sense to ask again, at the earliest.
+    pub retry_after: Duration,
+    /// Why the others do not suffice; absent where too many rounds were lost against others who look for room.
+    pub cause: Option<Box<PlanError>>,
+}
+
+/// What one access has reserved; given back when dropped.
+pub(crate) struct Reserved {
+    pool: Pool,
+    tidying: Arc<Tidying>,
+    random: Mutex<Pcg64Mcg>,
+    access: Access,
+    quality: Quality,
+    lease: Duration,
+    held: Mutex<BTreeMap<DeviceId, Kept>>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    /// Never used again once given back: a late release must not end another.
+    id: ReservationId,
+    address: String,
+    bytes_per_s: u64,
+}
+
+/// How a read goes about, as planned.
+pub(crate) struct Reading {
+    pub(crate) rule: RequestRule,
+    /// Holders that refused: asked last.
+    pub(crate) refused: BTreeSet<DeviceId>,
+    pub(crate) reserved: Arc<Reserved>,
+}
+
+type Refusals = BTreeMap<DeviceId, (RefusalReason, Duration)>;
+
+impl Reserved {
+    /// Nothing yet, for an access of `length` bytes.
+    pub(crate) fn new(client: &Client, access: Access, quality: Quality, length: u64) -> Arc<Self> {
+        // The process id keeps clients apart that start at the same time.
+        let seed = crate::clock_seed() ^ client.seed ^ u64::from(std::process::id()) << 32;
+        let random = Mutex::new(Pcg64Mcg::seed_from_u64(seed));
+        let (pool, tidying) = (client.pool.clone(), Arc::clone(&client.tidying));
+        let lease = quality.lease(length);
+        Arc::new(Self { pool, tidying, random, access, quality, lease, held: Mutex::default() })
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<DeviceId, Kept>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The class of the access's streams.
+    pub(crate) fn priority(&self) -> Priority {
+        if self.quality.background { Priority::Background } else { Priority::Foreground }
+    }
+
+    /// The request under the device's reservation, if it has one.
+    pub(crate) fn under(&self, device: DeviceId, request: NodeRequest) -> NodeRequest {
+        match self.held().get(&device) {
+            Some(kept) => {
+                NodeRequest::UnderReservation { reservation: kept.id, request: message::encode(&request) }
+            }
+            None => request,
+        }
+    }
+
+    /// Has exactly these devices keep so much, all asked at once; who did not.
+    async fn keep(&self, client: &Client, wanted: &[(DeviceId, u64)]) -> Refusals {
+        let planned: BTreeMap<DeviceId, u64> = wanted.iter().copied().filter(|&(_, rate)| rate > 0).collect();
+        let mut asking = JoinSet::new();
+        let mut refusals = Refusals::new();
+        for (&device, &bytes_per_s) in &planned {
+            let kept = self.held().get(&device).cloned();
+            if kept.as_ref().is_some_and(|kept| kept.bytes_per_s >= bytes_per_s) {
+                continue;
+            }
+            let id = kept.map_or_else(|| self.name(), |kept| kept.id);
+            let Some(address) = client.address_of(device) else {
+                refusals.insert(device, (RefusalReason::NotReady, RETRY_SILENT));
+                continue;
+            };
+            let kept = Kept { id, address, bytes_per_s };
+            let (pool, wish) = (self.pool.clone(), self.wish(device, &kept));
+            asking.spawn(async move {
+                let answer = ask(&pool, &kept.address, wish).await;
+                (device, kept, answer)
+            });
+        }
+        while let Some(asked) = asking.join_next().await {
+            let (device, kept, answer) = asked.expect("asking does not panic");
+            match answer {
+                Ok(()) => drop(self.held().insert(device, kept)),
+                Err(refusal) => drop(refusals.insert(device, refusal)),
+            }
+        }
+        let unplanned: Vec<DeviceId> =
+            self.held().keys().copied().filter(|device| !planned.contains_key(device)).collect();
+        self.release(&unplanned);
+        refusals
+    }
+
+    fn name(&self) -> ReservationId {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        ReservationId(u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
+    }
+
+    /// How long to keep away from devices that others look for too: up to twice as long each time.
+    fn pause(&self, round_trip: Duration, attempt: u32) -> Duration {
+        let most = (round_trip.max(PAUSE_MIN) * 2u32.pow(attempt)).min(PAUSE_MAX);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        most.mul_f64((random.next_u64() >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    fn wish(&self, device: DeviceId, kept: &Kept) -> Reserve {
+        Reserve {
+            device,
+            reservation: kept.id,
+            access: self.access,
+            bytes_per_s: kept.bytes_per_s,
+            lease_ms: u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX),
+            background: self.quality.background,
+        }
+    }
+
+    /// Renews what is kept, for as long as it is polled. What a node no longer keeps (it started anew, or somebody of a
+    /// higher class came) is best effort from then on.
+    pub(crate) async fn renewing(&self) -> core::convert::Infallible {
+        loop {
+            tokio::time::sleep(self.lease / 3).await;
+            let kept = self.held().clone();
+            let mut asking = JoinSet::new();
+            for (device, kept) in kept {
+                let (pool, wish) = (self.pool.clone(), self.wish(device, &kept));
+                asking.spawn(async move { (device, ask(&pool, &kept.address, wish).await) });
+            }
+            while let Some(Ok((device, answer))) = asking.join_next().await {
+                if let Err((reason, _)) = answer {
+                    tracing::debug!(%device, %reason, "a reservation was not renewed");
+                }
+            }
+        }
+    }
+
+    /// Gives all back, behind the answer; whether there was any.
+    pub(crate) fn give_back(&self) -> bool {
+        let all: Vec<DeviceId> = self.held().keys().copied().collect();
+        self.release(&all);
+        !all.is_empty()
+    }
+
+    fn release(&self, devices: &[DeviceId]) {
+        let mut held = self.held();
+        let kept = devices.iter().filter_map(|device| Some((*device, held.remove(device)?)));
+        let told = kept.map(|(device, kept)| {
+            (kept.address, NodeRequest::Release { device, reservation: kept.id }, Epoch(0))
+        });
+        self.tidying.tell(&self.pool, told.collect());
+    }
+}
+
+impl Drop for Reserved {
+    /// An access that is given up half-way gives back too; where no runtime is left to say so, the leases end.
+    fn drop(&mut self) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.give_back();
+        }
+    }
+}
+
+async fn ask(pool: &Pool, address: &str, wish: Reserve) -> Result<(), (RefusalReason, Duration)> {
+    let asking = async {
+        let Ok(connection) = pool.connection(address).await else { return None };
+        let body = message::encode(&NodeRequest::Reserve(wish));
+        let open =
+            Open { body, priority: Priority::Control, deadline: Some(ANSWERS_WITHIN), ..Open::default() };
+        match connection.call(open).await {
+            Ok((body, _)) => {
+                matches!(message::decode(&body), Ok(NodeAnswer::Reserved { .. })).then_some(Ok(()))
+            }
+            Err(CallError::Fault(Fault::Refused { reason, retry_after_ms })) => {
+                Some(Err((reason, Duration::from_millis(retry_after_ms.into()))))
+            }
+            Err(_) => None,
+        }
+    };
+    let answer = tokio::time::timeout(ANSWERS_WITHIN, asking).await.ok().flatten();
+    answer.unwrap_or(Err((RefusalReason::NotReady, RETRY_SILENT)))
+}
+
+impl Client {
+    /// Chooses devices for a write, and has them keep the bandwidth it wishes for.
+    pub(crate) async fn plan_write(
+        &self,
+        reserved: &Reserved,
+        wanted: &Wanted,
+        wish: &Wish,
+    ) -> Result<Plan, PutError> {
+        let rates = |plan: &Plan| {
+            plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
+        };
+        let plan = |candidates: &[Candidate]| plan::choose_for(candidates, wanted, wish);
+        match self.negotiate(reserved, wish, plan, rates).await {
+            Ok((plan, _)) => Ok(plan),
+            Err(Denied::Plan(error)) => Err(error.into()),
+            Err(Denied::Busy(busy)) => Err(PutError::Busy(busy)),
+        }
+    }
+
+    /// Has the holders of these segments keep the bandwidth that reading `length` bytes of them wishes for.
+    pub(crate) async fn plan_read(
+        &self,
+        layouts: &[SegmentLayout],
+        length: u64,
+        wish: &Wish,
+    ) -> Result<Reading, GetError> {
+        let reserved = Reserved::new(self, Access::Read, wish.quality, length);
+        let rule = self.options.request;
+        if wish.quality == Quality::default() {
+            return Ok(Reading { rule, refused: BTreeSet::new(), reserved });
+        }
+        let mut bytes: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        for layout in layouts {
+            for holder in &layout.holders {
+                let held = u64::from(holder.blocks().count()) * u64::from(layout.block_bytes);
+                *bytes.entry(holder.device).or_default() += held;
+            }
+        }
+        let holdings: Vec<Holding> =
+            bytes.into_iter().map(|(device, bytes)| Holding { device, bytes }).collect();
+        let plan = |candidates: &[Candidate]| plan::fetch(&holdings, candidates, length, wish);
+        match self.negotiate(&reserved, wish, plan, |fetch| fetch.reserve.clone()).await {
+            Ok((fetch, refusals)) => {
+                let rule = match fetch.rule.unwrap_or(rule) {
+                    // Those that refused are asked for what the others cannot give.
+                    RequestRule::All if !refusals.is_empty() => RequestRule::KPlus(0),
+                    rule => rule,
+                };
+                Ok(Reading { rule, refused: refusals.into_keys().collect(), reserved })
+            }
+            Err(Denied::Plan(error)) => Err(error.into()),
+            Err(Denied::Busy(busy)) => Err(GetError::Busy(busy)),
+        }
+    }
+
+    /// Plans and has the devices keep what the plan says, anew without those that refuse; the plan, and who refused.
+    async fn negotiate<T>(
+        &self,
+        reserved: &Reserved,
+        wish: &Wish,
+        plan: impl Fn(&[Candidate]) -> Result<T, PlanError>,
+        rates: impl Fn(&T) -> Vec<(DeviceId, u64)>,
+    ) -> Result<(T, Refusals), Denied> {
+        let mut attempt = 0;
+        loop {
+            let mut refusals = Refusals::new();
+            let mut cause = None;
+            for _ in 0..ROUNDS {
+                let planned = match self.planned(&refusals, &plan) {
+                    Ok(planned) => planned,
+                    Err(error) if refusals.is_empty() => return Err(Denied::Plan(error)),
+                    Err(error) => {
+                        cause = Some(error);
+                        break;
+                    }
+                };
+                let refused = reserved.keep(self, &rates(&planned)).await;
+                if refused.is_empty() {
+                    return Ok((planned, refusals));
+                }
+                refusals.extend(refused);
+            }
+            // Two accesses that each got a part of what both need would both be told to wait: each gives back and comes
+            // again after a while of its own.
+            let some = reserved.give_back();
+            attempt += 1;
+            if attempt == ATTEMPTS || !some {
+                return Err(Denied::Busy(busy(&refusals, cause)));
+            }
+            tokio::time::sleep(reserved.pause(wish.round_trip, attempt)).await;
+        }
+    }
+
+    /// Plans with the devices as last heard of; those that refused can promise nothing. What others had reserved at the
+    /// last heartbeat may have been given back since: where only that stands against it, the nodes are asked.
+    fn planned<T>(
+        &self,
+        refusals: &Refusals,
+        plan: impl Fn(&[Candidate]) -> Result<T, PlanError>,
+    ) -> Result<T, PlanError> {
+        let registry = self.registry.lock().expect("never poisoned: no panic while held").clone();
+        let mut candidates = plan::candidates(&registry);
+        for candidate in &mut candidates {
+            candidate.refused = refusals.contains_key(&candidate.device);
+        }
+        let planned = plan(&candidates);
+        if !planned.as_ref().is_err_and(PlanError::is_reserved_by_others) {
+            return planned;
+        }
+        for candidate in &mut candidates {
+            (candidate.reserved_read_bytes_per_s, candidate.reserved_write_bytes_per_s) = (0, 0);
+        }
+        plan(&candidates)
+    }
+}
+
+/// Why a negotiation came to nothing.
+enum Denied {
+    Plan(PlanError),
+    Busy(Busy),
+}
+
+/// What the caller is told when nobody else has what some refused.
+fn busy(refusals: &Refusals, cause: Option<PlanError>) -> Busy {
+    let first = refusals.values().min_by_key(|(_, retry_after)| *retry_after);
+    let &(reason, retry_after) = first.expect("a negotiation comes to nothing by refusals");
+    Busy { refused: refusals.len(), reason, retry_after, cause: cause.map(Box::new) }
+}

@@ -1,0 +1,173 @@
+//! What each holder of an object is to keep for a read with a wish (§4.3.3, §5.4), and how much the read asks for.
+//!
+//! In time t a holder gives at most its speed times t and no more than it holds, so the read can be over at t when the
+//! sum of the lesser of both reaches the data: the same arithmetic serves rateless objects, copies and stripes, whose every
+//! holder must give all.
+
+use super::{
+    Candidate, HEADROOM, PlanError, ROUND_TRIPS_GET, Wish,
+    pace::{self, Pace},
+};
+use crate::{DeviceId, message::Access, read::RequestRule};
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+/// What a device holds of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The device.
+    pub device: DeviceId,
+    /// Payload bytes of the blocks it holds.
+    pub bytes: u64,
+}
+
+/// How a read with a wish goes about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetch {
+    /// Payload bytes per second that each device is to keep.
+    pub reserve: Vec<(DeviceId, u64)>,
+    /// What the read asks for beyond what it needs, where that is not the caller's to choose: everything, where a latency is
+    /// wished for by one access alone.
+    pub rule: Option<RequestRule>,
+}
+
+/// Plans a read of `length` bytes from `holdings`. A pace that is wished for is not judged while no device's speed is
+/// known.
+///
+/// # Errors
+/// [`PlanError::Bandwidth`] and [`PlanError::Latency`] with what the holders can give.
+pub fn fetch(
+    holdings: &[Holding],
+    candidates: &[Candidate],
+    length: u64,
+    wish: &Wish,
+) -> Result<Fetch, PlanError> {
+    let quality = &wish.quality;
+    let rule = (quality.latency.is_some() && quality.accesses() == 1).then_some(RequestRule::All);
+    let by_device: BTreeMap<DeviceId, &Candidate> = candidates
+        .iter()
+        .filter(|candidate| candidate.alive)
+        .map(|candidate| (candidate.device, candidate))
+        .collect();
+    let holders: Vec<(&Holding, &Candidate)> = holdings
+        .iter()
+        .filter_map(|holding| Some((holding, *by_device.get(&holding.device)?)))
+        .filter(|(holding, _)| holding.bytes > 0)
+        .collect();
+    let all: Vec<&Candidate> = holders.iter().map(|&(_, candidate)| candidate).collect();
+    let median = pace::median(&all, Access::Read);
+    if !quality.wants_pace() || length == 0 || holders.is_empty() {
+        return Ok(Fetch { reserve: Vec::new(), rule });
+    }
+    let held: u64 = holders.iter().map(|(holding, _)| holding.bytes).sum();
+    // Blocks are padded, and of a stripe all are needed; what does not exist cannot be asked for.
+    let needed = (length as f64).min(held as f64);
+    let round_trips = wish.round_trip.saturating_mul(ROUND_TRIPS_GET);
+    let wanted_s = wanted_seconds(length, wish, round_trips);
+    let Some(median) = median else {
+        // Nothing is known: each keeps its part of what it holds, and the nodes decide.
+        let part = |holding: &Holding| (needed / wanted_s * holding.bytes as f64 / held as f64).ceil() as u64;
+        let reserve = holders.iter().map(|(holding, _)| (holding.device, part(holding).max(1)));
+        return Ok(Fetch { reserve: reserve.collect(), rule });
+    };
+    let accesses = f64::from(quality.accesses());
+    let givers: Vec<Giver> = holders
+        .iter()
+        .map(|&(holding, candidate)| {
+            let known = pace::speed_of(candidate, Access::Read);
+            let speed = if known > 0 { known as f64 } else { median };
+            let pace = Pace::of(candidate, quality.accesses(), speed);
+            Giver { device: holding.device, bytes: holding.bytes as f64, pace }
+        })
+        .collect();
+    // Each of the accesses at the same time gets its part of a device.
+    let shortest_s = shortest(&givers, needed, |giver| giver.pace.promised / accesses);
+    let unreserved_s =
+        shortest(&givers, needed, |giver| (giver.pace.promised + giver.pace.reserved) / accesses);
+    let given = |seconds: f64| if seconds.is_finite() { (needed / seconds * accesses) as u64 } else { 0 };
+    let reserved_bytes_per_s = given(unreserved_s).saturating_sub(given(shortest_s));
+    let devices = u32::try_from(givers.len()).unwrap_or(u32::MAX);
+    if let Some(wanted_bytes_per_s) = quality.bandwidth_bytes_per_s
+        && length as f64 / (wanted_bytes_per_s as f64) < shortest_s * (1.0 - 1e-9)
+    {
+        return Err(PlanError::Bandwidth {
+            wanted_bytes_per_s,
+            accesses: quality.accesses(),
+            devices,
+            verb: "send it",
+            given_bytes_per_s: given(shortest_s),
+            reserved_bytes_per_s,
+        });
+    }
+    if let Some(wanted) = quality.latency {
+        let useful = givers.iter().map(|giver| giver.pace);
+        let mut expected = Pace::together(useful).expected(needed * accesses, round_trips);
+        // Who holds too little of it stops giving before the end.
+        let by_holding = Duration::try_from_secs_f64(shortest_s).unwrap_or(Duration::MAX);
+        expected.late = expected.late.max(by_holding.saturating_add(round_trips));
+        if expected.late > wanted {
+            return Err(PlanError::Latency {
+                bytes: length,
+                wanted,
+                accesses: quality.accesses(),
+                devices,
+                verb: "send it",
+                expected,
+                round_trips,
+                reserved_bytes_per_s,
+            });
+        }
+    }
+    Ok(Fetch { reserve: spread(&givers, needed * (1.0 + HEADROOM), wanted_s), rule })
+}
+
+struct Giver {
+    device: DeviceId,
+    bytes: f64,
+    pace: Pace,
+}
+
+/// In how many seconds the blocks are wanted, by whichever wish is sharper.
+fn wanted_seconds(length: u64, wish: &Wish, round_trips: Duration) -> f64 {
+    let by_bandwidth = wish.quality.bandwidth_bytes_per_s.map(|rate| length as f64 / rate.max(1) as f64);
+    let by_latency = wish.quality.latency.map(|latency| latency.saturating_sub(round_trips).as_secs_f64());
+    [by_bandwidth, by_latency].into_iter().flatten().fold(f64::INFINITY, f64::min).max(1e-3)
+}
+
+/// The shortest time in which the givers give `needed` bytes; infinite where they never do.
+fn shortest(givers: &[Giver], needed: f64, rate: impl Fn(&Giver) -> f64) -> f64 {
+    // Giver after giver runs dry, the one that holds least for its speed first.
+    let mut dry: Vec<(f64, &Giver)> = givers
+        .iter()
+        .filter(|giver| rate(giver) > 0.0)
+        .map(|giver| (giver.bytes / rate(giver), giver))
+        .collect();
+    dry.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut emptied, mut flowing) = (0.0, dry.iter().map(|(_, giver)| rate(giver)).sum::<f64>());
+    for (at, giver) in dry {
+        if emptied + flowing * at >= needed * (1.0 - 1e-9) {
+            return (needed - emptied) / flowing;
+        }
+        emptied += giver.bytes;
+        flowing -= rate(giver);
+    }
+    f64::INFINITY
+}
+
+/// What each giver keeps so that `needed` bytes come within `seconds`: the same part of what each can promise, but for
+/// those that hold too little to give so much; all they promise where that is less than needed.
+fn spread(givers: &[Giver], needed: f64, seconds: f64) -> Vec<(DeviceId, u64)> {
+    let most = |giver: &Giver| giver.pace.promised.min(giver.bytes / seconds);
+    let wanted = (needed / seconds).min(givers.iter().map(most).sum());
+    let (mut low, mut high) = (0.0, 1.0);
+    let given = |part: f64| {
+        givers.iter().map(|giver| (giver.pace.promised * part).min(giver.bytes / seconds)).sum::<f64>()
+    };
+    // Forty halvings leave a millionth of a millionth.
+    for _ in 0..40 {
+        let middle = (low + high) / 2.0;
+        if given(middle) < wanted { low = middle } else { high = middle }
+    }
+    let keep = |giver: &Giver| (giver.pace.promised * high).min(giver.bytes / seconds) as u64;
+    givers.iter().map(|giver| (giver.device, keep(giver))).filter(|&(_, rate)| rate > 0).collect()
+}

@@ -1,0 +1,183 @@
+//! Wishes that can be met, with how many devices; and those that cannot, with what the cluster can give.
+
+use super::*;
+use crate::read::RequestRule;
+use core::time::Duration;
+
+const MB: u64 = 1_000_000;
+
+fn wish(text: &str) -> Wish {
+    Wish { quality: text.parse().unwrap(), round_trip: Duration::from_millis(1) }
+}
+
+/// As a put plans: the bucket's policy raised by the wish.
+fn plan(disks: &[Candidate], bucket: &str, length: u64, text: &str) -> Result<Plan, PlanError> {
+    let wish = wish(text);
+    let wanted = wanted(bucket, length);
+    let policy = wish.quality.policy(&wanted.policy)?;
+    choose_for(disks, &Wanted { policy, ..wanted }, &wish)
+}
+
+#[test]
+fn as_few_devices_as_meet_the_bandwidth_and_what_each_keeps() {
+    let disks = cluster(20, 1);
+    // 90 of each disk's 100 MB/s can be promised; D = 0.5 makes 600 MB/s of 400: seven.
+    let chosen = plan(&disks, "rateless", GIB, "bandwidth=400MB").unwrap();
+    assert_eq!(chosen.devices.len(), 7);
+    let kept: u64 = chosen.devices.iter().map(|device| device.reserve_bytes_per_s).sum();
+    // With headroom it would be 660, but they have 630.
+    assert!((629 * MB..=631 * MB).contains(&kept), "{kept}");
+    assert!(chosen.devices.iter().all(|device| device.reserve_bytes_per_s <= 90 * MB + 1));
+    // More copies of everything take more devices; so do more accesses; a wish for a number is kept to.
+    assert_eq!(plan(&disks, "rateless", GIB, "bandwidth=400MB,redundancy=3").unwrap().devices.len(), 18);
+    assert_eq!(plan(&disks, "rateless", GIB, "bandwidth=200MB,accesses=4").unwrap().devices.len(), 14);
+    assert_eq!(plan(&disks, "rateless", GIB, "bandwidth=400MB,devices=12").unwrap().devices.len(), 12);
+    // Without a wish nothing is kept and nothing changes.
+    let plain = choose(&disks, &wanted("rateless", GIB)).unwrap();
+    assert_eq!(plain, plan(&disks, "rateless", GIB, "").unwrap());
+    assert!(plain.devices.iter().chain(&plain.spares).all(|device| device.reserve_bytes_per_s == 0));
+    // A stripe goes as fast as its slowest disk allows them all.
+    let mut disks = cluster(4, 1);
+    disks[2].write_bytes_per_s = 10 * MB;
+    assert_eq!(plan(&disks, "stripe", GIB, "bandwidth=250MB").unwrap().devices.len(), 3);
+    let four = plan(&disks, "stripe", GIB, "bandwidth=250MB,devices=4").unwrap_err();
+    assert!(matches!(four, PlanError::Bandwidth { given_bytes_per_s: 36_000_000, .. }), "{four:?}");
+}
+
+#[test]
+fn an_impossible_wish_is_told_what_there_is() {
+    let disks = cluster(6, 1);
+    let error = plan(&disks, "rateless", GIB, "bandwidth=500MB,accesses=4").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "wanted 500 MB/s for each of 4 accesses, the 6 devices that can take data give 360 MB/s"
+    );
+    assert!(!error.is_reserved_by_others());
+    let error = plan(&disks, "rateless", GIB, "bandwidth=2GB,redundancy=1").unwrap_err();
+    assert_eq!(error.to_string(), "wanted 2 GB/s, the 6 devices that can take data give 270 MB/s");
+    // 1.5 GiB to 540 MB/s are 2.98 s, and 4 round trips; 5 % for each of six disks is 2 % for all.
+    let error = plan(&disks, "rateless", GIB, "latency=2s").unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.contains(
+            "wanted 1073741824 bytes within 2000 ms, the 6 devices that can take data take 2986 ms"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("(3113 ms when they are slow, 4 ms of it round trips)"), "{said}");
+    assert!(plan(&disks, "rateless", GIB, "latency=3.2s").is_ok());
+    // The round trip alone takes longer.
+    let far = Wish { round_trip: Duration::from_millis(100), ..wish("latency=300ms") };
+    let error = choose_for(&disks, &wanted("rateless", 2 * MIB), &far).unwrap_err();
+    assert!(error.to_string().contains("400 ms of it round trips"), "{error}");
+    let few = |text| plan(&disks, "rateless", GIB, text).unwrap_err().to_string();
+    assert_eq!(few("devices=16"), "wanted 16 devices, 6 can take data: 10 missing");
+    assert_eq!(few("sites=3"), "wanted 3 sites, 2 can take data: 1 missing");
+    assert!(few("tolerate=6").contains("needs 7 nodes"));
+}
+
+#[test]
+fn load_sharing_and_reservations_of_others_count() {
+    let mut disks = cluster(8, 1);
+    // Others reserved 60 of 100 MB/s of reading on half of them: 30 are left to promise there, of any kind.
+    disks.iter_mut().take(4).for_each(|disk| disk.reserved_read_bytes_per_s = 60 * MB);
+    let chosen = plan(&disks, "rateless:devices=4,tolerate=1", GIB, "bandwidth=200MB").unwrap();
+    assert!(chosen.devices.iter().all(|device| device.device.0 >= 104), "{chosen:?}");
+    let error = plan(&disks, "rateless", GIB, "bandwidth=400MB").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "wanted 400 MB/s, the 8 devices that can take data give 320 MB/s; 160 MB/s more are reserved by others: try \
+         again later"
+    );
+    assert!(error.is_reserved_by_others());
+    // One that refused a moment ago promises nothing, but stays a spare.
+    disks[7].refused = true;
+    let chosen = plan(&disks, "rateless", GIB, "bandwidth=200MB").unwrap();
+    assert!(chosen.devices.iter().all(|device| device.device.0 != 107));
+    assert_eq!(chosen.spares.last().map(|device| device.device.0), Some(107));
+    // What two accesses leave of each other is measured: 60 %, less the tenth.
+    let mut disks = cluster(6, 1);
+    disks.iter_mut().for_each(|disk| disk.sharing_ppm[0] = 600_000);
+    let error = plan(&disks, "rateless", GIB, "bandwidth=200MB,accesses=2").unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { given_bytes_per_s: 200_000_000, .. }), "{error}");
+    // Queues make the time less sure, and the mean longer.
+    let quiet = plan(&disks, "rateless", GIB, "latency=3.2s");
+    disks.iter_mut().for_each(|disk| disk.queue_length = 8);
+    assert!(quiet.is_ok() && plan(&disks, "rateless", GIB, "latency=3.2s").is_err());
+}
+
+#[test]
+fn where_nothing_was_measured_the_nodes_decide() {
+    let mut disks = cluster(6, 1);
+    disks.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+    let chosen = plan(&disks, "rateless", GIB, "bandwidth=600MB").unwrap();
+    assert_eq!(chosen.devices.len(), 6);
+    assert!(chosen.devices.iter().all(|device| device.reserve_bytes_per_s == 165 * MB), "{chosen:?}");
+    // One known speed stands in for all.
+    disks[3].write_bytes_per_s = 10 * MB;
+    assert!(plan(&disks, "rateless", GIB, "bandwidth=600MB").is_err());
+}
+
+#[test]
+fn sites_and_small_objects() {
+    let disks = cluster(8, 2);
+    for sites in 1..=2 {
+        let chosen =
+            plan(&disks, "rateless:tolerate=0", 2 * MIB, &format!("bandwidth=1MB,sites={sites}")).unwrap();
+        let nodes: BTreeSet<u128> = chosen.devices.iter().map(|device| device.node.0 % 2).collect();
+        assert!(nodes.len() >= sites, "{chosen:?}");
+    }
+    // Copies: the wish for a pace does not multiply them.
+    assert_eq!(plan(&disks, "rateless", 1000, "bandwidth=100MB").unwrap().devices.len(), 3);
+}
+
+fn holdings(bytes: &[u64]) -> Vec<Holding> {
+    (100..).zip(bytes).map(|(device, &bytes)| Holding { device: DeviceId(device), bytes }).collect()
+}
+
+#[test]
+fn a_read_reserves_what_each_holder_is_to_send() {
+    let disks = cluster(6, 1);
+    // 600 MB with D = 0.5, 150 MB on each of six.
+    let held = holdings(&[150 * MB; 6]);
+    let asked = |text: &str| fetch(&held, &disks, 600 * MB, &wish(text));
+    let kept = asked("bandwidth=300MB").unwrap();
+    assert_eq!((kept.reserve.len(), kept.rule), (6, None));
+    // 330 MB/s with headroom, a sixth each.
+    assert!(kept.reserve.iter().all(|&(_, rate)| (54 * MB..56 * MB).contains(&rate)), "{kept:?}");
+    assert_eq!(asked("accesses=2").unwrap(), Fetch { reserve: Vec::new(), rule: None });
+    assert_eq!(asked("latency=2s").unwrap().rule, Some(RequestRule::All));
+    assert_eq!(asked("latency=5s,accesses=3").unwrap().rule, None);
+    assert_eq!(
+        asked("bandwidth=2GB").unwrap_err().to_string(),
+        "wanted 2 GB/s, the 6 devices that can send it give 540 MB/s"
+    );
+    let late = asked("latency=1s").unwrap_err().to_string();
+    assert!(late.contains("the 6 devices that can send it take 1114 ms"), "{late}");
+    // A stripe: every holder must give all it has, however fast the others are.
+    let mut unequal = disks.clone();
+    unequal[0].read_bytes_per_s = 20 * MB;
+    let stripe = holdings(&[100 * MB; 6]);
+    let error = fetch(&stripe, &unequal, 600 * MB, &wish("bandwidth=300MB")).unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { given_bytes_per_s: 108_000_000, .. }), "{error:?}");
+    // The same disks with redundancy: the others make good for it.
+    let kept = fetch(&held, &unequal, 600 * MB, &wish("bandwidth=300MB")).unwrap();
+    let of = |device: u128| kept.reserve.iter().find(|(id, _)| id.0 == device).unwrap().1;
+    assert!(of(100) < of(101) / 4 && of(101) <= 75 * MB, "{kept:?}");
+}
+
+#[test]
+fn holders_that_refused_or_are_gone_keep_nothing() {
+    let mut disks = cluster(6, 1);
+    disks[0].refused = true;
+    disks[1].alive = false;
+    disks[2].reserved_write_bytes_per_s = 90 * MB;
+    let held = holdings(&[150 * MB; 6]);
+    let kept = fetch(&held, &disks, 400 * MB, &wish("bandwidth=240MB")).unwrap();
+    let devices: Vec<u128> = kept.reserve.iter().map(|(device, _)| device.0).collect();
+    assert_eq!(devices, [103, 104, 105]);
+    // In the time wished for, three can give no more than they hold.
+    let error = fetch(&held, &disks, 600 * MB, &wish("bandwidth=240MB")).unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { given_bytes_per_s: 0, .. }), "{error:?}");
+    assert!(error.is_reserved_by_others());
+}
