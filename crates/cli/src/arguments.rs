@@ -352,4 +352,36 @@ pub(crate) enum Bench {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// The whole store on six real directories and on emulated disks: rates, processor time, latencies
+    Io {
+        #[command(flatten)]
+        output: Output,
+        /// Few rounds, for a first look
+        #[arg(long)]
+        quick: bool,
+        /// Only the cases that have this in their name
+        #[arg(long, value_name = "SUBSTRING")]
+        only: Option<String>,
+        /// Where the real directories are made; the system's place for temporary files when absent
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// Repeats the same bytes
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// One client of `bench io`: waits for a line, makes its accesses
+    #[command(hide = true)]
+    Access {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[arg(long)]
+        object: crate::object_name::ObjectName,
+        /// Bytes to write; reads when absent
+        #[arg(long)]
+        put: Option<u64>,
+        #[arg(long, default_value_t = 1)]
+        count: u32,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
 }

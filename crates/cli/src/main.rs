@@ -77,7 +77,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Status(arguments) => commands::status::run(arguments).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,
-        Command::Bench(arguments) => commands::bench::run(arguments),
+        Command::Bench(arguments) => commands::bench::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,
         Command::Config(command) => commands::config::run(command),
         Command::Completions(arguments) => commands::documents::completions(&arguments),

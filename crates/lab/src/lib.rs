@@ -6,13 +6,17 @@
 //! | [`disks`] | speeds as the dissertation draws them; the any-K ideal and the write limit |
 //! | [`demo`], [`six_devices`] | the experiments on clusters |
 //! | [`codes`] | the experiments on the codes alone |
+//! | [`io`] | `bench io`: the whole store beside the machine's limits |
+//! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
 //! | [`report`] | the figures printed, a crate of its own |
 
 pub mod cluster;
 pub mod codes;
+pub mod cpu;
 pub mod demo;
 pub mod disks;
+pub mod io;
 pub mod original;
 pub mod six_devices;
 
@@ -32,7 +36,7 @@ pub const ADMIN: &str = "admin port at ";
 pub const EXPERIMENTS: [(&str, &str); 3] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
     ("demo", "64 unequal disks, three schemes, then failures and a speculative write"),
-    ("six-devices", "64 MiB objects on six devices of 100 MB/s, one of them slow or stalled"),
+    ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
 /// How much of an experiment to run; an experiment says what it does not heed.

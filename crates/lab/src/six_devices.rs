@@ -1,15 +1,16 @@
-//! Six devices of 100 MB/s, one of them slow or stalled: the work on which lock-step stores take seconds.
+//! Six devices, one of them slow or stalled, or all of different speeds: the work on which lock-step stores take
+//! seconds.
 //!
 //! Objects of 64 MiB under D = 0.5, f = 2 (what a 4+2 code stores and survives), on six storage servers of one
-//! emulated device each, all six 100 MB/s, or one of them at 10 MB/s, or one stalled. The device that is slow goes
+//! emulated device each: all six 100 MB/s, or one of them at 10 MB/s, or one stalled, or 30 to 150 MB/s. The speeds go
 //! round, and every access is of an object of its own. Limits are the arithmetic of the drawn speeds: the any-K
 //! ideal for reads, the durability rule for writes.
 
 use crate::{
     cluster::{LocalCluster, Shape},
-    disks,
+    cpu, disks,
     original::Original,
-    report::{Report, mean, standard_deviation},
+    report::{Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -25,20 +26,111 @@ const RECOVERY: Duration = Duration::from_millis(1100);
 const RATE: f64 = 100e6;
 const BUCKET: &str = "six";
 
-/// Cases: name, the odd device's rate in bytes per second, and what another store took for reads and writes on the
-/// same work, in ms (MinIO 2026-02 on a machine of this kind; its stalled reads took 4 to 120 s).
-const CASES: [(&str, f64, Option<f64>, Option<f64>); 3] = [
-    ("equal", RATE, Some(167.0), Some(169.0)),
-    ("one-slow", 10e6, Some(1076.0), Some(1682.0)),
-    ("stalled", 0.0, None, Some(34_000.0)),
+/// One kind of six devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// Bytes per second of each device, 0 for one that stalls; they go round with the accesses.
+    rates: [f64; DEVICES],
+    /// What another store took for reads and writes on the same work, in ms (MinIO 2026-02 on a machine of this
+    /// kind; its stalled reads took 4 to 120 s).
+    other_store: (Option<f64>, Option<f64>),
+}
+
+/// The cases, in the order they run.
+pub const CASES: [Case; 4] = [
+    Case { name: "equal", rates: [RATE; DEVICES], other_store: (Some(167.0), Some(169.0)) },
+    Case { name: "one-slow", rates: odd(10e6), other_store: (Some(1076.0), Some(1682.0)) },
+    Case { name: "stalled", rates: odd(0.0), other_store: (None, Some(34_000.0)) },
+    Case {
+        name: "unequal",
+        rates: [30e6, 60e6, 80e6, 100e6, 120e6, 150e6],
+        other_store: (Some(425.0), Some(561.0)),
+    },
 ];
 
-/// Runs the six cases.
+/// The name in reports of `operation` (`get` or `put`) on such devices.
+pub fn case_name(operation: &str, devices: &str) -> String {
+    format!("{operation}-64MiB-{devices}")
+}
+
+const fn odd(rate: f64) -> [f64; DEVICES] {
+    [rate, RATE, RATE, RATE, RATE, RATE]
+}
+
+/// What the accesses of one kind took.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// `get` or `put`.
+    pub operation: &'static str,
+    /// The devices.
+    pub case: Case,
+    /// Milliseconds of each access.
+    pub latencies_ms: Vec<f64>,
+    /// What the drawn speeds allow, in milliseconds, access by access.
+    pub limits_ms: Vec<f64>,
+    /// Bytes sent beyond the object, as a share of it; of reads only.
+    pub overheads: Vec<f64>,
+    /// Processor seconds of all processes, this one among them, for all accesses.
+    pub cpu_s: f64,
+}
+
+impl Measured {
+    fn new(operation: &'static str, case: Case) -> Self {
+        let (latencies_ms, limits_ms, overheads) = Default::default();
+        Self { operation, case, latencies_ms, limits_ms, overheads, cpu_s: 0.0 }
+    }
+
+    /// The name of the case in reports.
+    pub fn name(&self) -> String {
+        case_name(self.operation, self.case.name)
+    }
+
+    /// Bytes of objects moved.
+    pub fn object_bytes(&self) -> f64 {
+        (self.latencies_ms.len() * OBJECT_BYTES) as f64
+    }
+
+    /// Adds what both the experiment and the bench say of it.
+    pub fn add_to(&self, report: &mut Report, experiment: &'static str) {
+        let (case, mean_ms) = (self.name(), mean(&self.latencies_ms));
+        let record = report.add(experiment, &case, "latency_mean", mean_ms, "ms");
+        (record.limit, record.ratio) = (Some(mean(&self.limits_ms)), Some(mean(&self.limits_ms) / mean_ms));
+        report.add(experiment, &case, "latency_sd", standard_deviation(&self.latencies_ms), "ms");
+        report.add(experiment, &case, "latency_p99", quantile(&self.latencies_ms, 0.99), "ms");
+        if !self.overheads.is_empty() {
+            report.add(experiment, &case, "io_overhead", mean(&self.overheads), "1");
+        }
+    }
+}
+
+/// Runs all cases as an experiment.
 ///
 /// # Errors
 /// When the cluster cannot be run, an access fails or a byte comes back wrong.
 pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut report = Report::new(seed);
+    for measured in measure(program, seed, ACCESSES, &|_| true, say).await? {
+        measured.add_to(&mut report, "six-devices");
+        let (read, written) = measured.case.other_store;
+        let other = if measured.operation == "get" { read } else { written };
+        report.add("six-devices", &measured.name(), "latency_other_store", other, "ms");
+    }
+    Ok(report)
+}
+
+/// Runs the cases whose names are `wanted`, each with so many accesses.
+///
+/// # Errors
+/// When the cluster cannot be run, an access fails or a byte comes back wrong.
+pub async fn measure(
+    program: &Path,
+    seed: u64,
+    accesses: usize,
+    wanted: &dyn Fn(&str) -> bool,
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<Measured>> {
     // The objects read, the one written, and what the writer pushes beyond.
     let capacity: u64 = 512 << 20;
     let scratch = crate::Scratch::new(capacity * DEVICES as u64)?;
@@ -69,52 +161,61 @@ pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result
     for object in 0..3 {
         client.put(BUCKET, &format!("read-{object}"), original.reader()?, length).await?;
     }
-    for (case, odd, others_read, others_write) in CASES {
-        let (mut reads, mut writes, mut ideals, mut limits, mut overheads) =
-            (vec![], vec![], vec![], vec![], vec![]);
-        for access in 0..ACCESSES {
-            let rates: Vec<f64> =
-                (0..DEVICES).map(|device| if device == access % DEVICES { odd } else { RATE }).collect();
-            recover(&client, &devices).await?;
-            emulate(&client, &devices, &rates).await?;
+    let processes: Vec<u32> =
+        cluster.processes().map(|(_, process, _)| process).chain([std::process::id()]).collect();
+    let mut all = Vec::new();
+    for case in CASES {
+        let (mut gets, mut puts) = (Measured::new("get", case), Measured::new("put", case));
+        if !wanted(&gets.name()) && !wanted(&puts.name()) {
+            continue;
+        }
+        for access in 0..accesses {
+            let mut rates = case.rates;
+            rates.rotate_right(access % DEVICES);
             let key = format!("read-{}", access % 3);
             let layouts = client.stat(BUCKET, &key).await?.segments;
             let layout = layouts.first().context("a stored object has a segment")?;
-            let held = layout.holders.iter().map(|holder| {
-                let at = devices.iter().position(|&device| device == holder.device);
-                (at.map_or(0.0, |at| rates[at]), holder.count())
-            });
-            let k = layout.code.originals;
-            ideals.push(millis(disks::any_k_ideal(held, layout.block_bytes, k).context("too few blocks")?));
-            let (sink, compared) = original.comparison()?;
-            let got = client.get(BUCKET, &key, None, sink).await?;
-            ensure!(compared.wrong() == 0 && compared.taken() == original.length(), "bytes came back wrong");
-            reads.push(millis(got.latency));
-            overheads.push(got.io_overhead());
-
-            recover(&client, &devices).await?;
-            emulate(&client, &devices, &rates).await?;
-            let disks: Vec<(f64, usize)> = rates.iter().copied().zip(0..).collect();
-            let limit = disks::write_limit(&disks, layout.block_bytes, k + k.div_ceil(2), k, 2);
-            limits.push(millis(limit.context("no device writes")?));
-            writes.push(millis(client.put(BUCKET, "written", original.reader()?, length).await?.latency));
-            client.remove(BUCKET, "written").await?;
+            let (k, block_bytes) = (layout.code.originals, layout.block_bytes);
+            if wanted(&gets.name()) {
+                recover(&client, &devices).await?;
+                emulate(&client, &devices, &rates).await?;
+                let held = layout.holders.iter().map(|holder| {
+                    let at = devices.iter().position(|&device| device == holder.device);
+                    (at.map_or(0.0, |at| rates[at]), holder.count())
+                });
+                let ideal = disks::any_k_ideal(held, block_bytes, k).context("too few blocks")?;
+                gets.limits_ms.push(millis(ideal));
+                let (sink, compared) = original.comparison()?;
+                let before = cpu::seconds(&processes)?;
+                let got = client.get(BUCKET, &key, None, sink).await?;
+                gets.cpu_s += cpu::seconds(&processes)? - before;
+                let whole = compared.wrong() == 0 && compared.taken() == original.length();
+                ensure!(whole, "bytes came back wrong");
+                gets.latencies_ms.push(millis(got.latency));
+                gets.overheads.push(got.io_overhead());
+            }
+            if wanted(&puts.name()) {
+                recover(&client, &devices).await?;
+                emulate(&client, &devices, &rates).await?;
+                let disks: Vec<(f64, usize)> = rates.iter().copied().zip(0..).collect();
+                let limit = disks::write_limit(&disks, block_bytes, k + k.div_ceil(2), k, 2);
+                puts.limits_ms.push(millis(limit.context("no device writes")?));
+                let before = cpu::seconds(&processes)?;
+                let put = client.put(BUCKET, "written", original.reader()?, length).await?;
+                puts.cpu_s += cpu::seconds(&processes)? - before;
+                puts.latencies_ms.push(millis(put.latency));
+                client.remove(BUCKET, "written").await?;
+            }
         }
-        for (operation, latencies, limits, other) in
-            [("get", &reads, &ideals, others_read), ("put", &writes, &limits, others_write)]
-        {
-            let case = format!("{operation}-64MiB-{case}");
-            say(&format!("{case}: {:.0} ms, s.d. {:.0}", mean(latencies), standard_deviation(latencies)));
-            let record = report.add("six-devices", &case, "latency_mean", mean(latencies), "ms");
-            (record.limit, record.ratio) = (Some(mean(limits)), Some(mean(limits) / mean(latencies)));
-            report.add("six-devices", &case, "latency_sd", standard_deviation(latencies), "ms");
-            report.add("six-devices", &case, "latency_max", latencies.iter().copied().reduce(f64::max), "ms");
-            report.add("six-devices", &case, "latency_other_store", other, "ms");
+        for measured in [gets, puts].into_iter().filter(|measured| !measured.latencies_ms.is_empty()) {
+            let latencies = &measured.latencies_ms;
+            let (mean, spread) = (mean(latencies), standard_deviation(latencies));
+            say(&format!("{}: {mean:.0} ms, s.d. {spread:.0}", measured.name()));
+            all.push(measured);
         }
-        report.add("six-devices", &format!("get-64MiB-{case}"), "io_overhead", mean(&overheads), "1");
     }
     cluster.stop();
-    Ok(report)
+    Ok(all)
 }
 
 /// The device that is slow next is another one; nobody knows yet which.
@@ -140,10 +241,10 @@ fn millis(span: Duration) -> f64 {
 pub fn show(report: &Report) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["", "mean ms", "s.d.", "max", "limit ms", "of limit", "MinIO ms"]);
-    for (case, ..) in CASES {
+    table.set_header(["", "mean ms", "s.d.", "p99", "limit ms", "of limit", "MinIO ms"]);
+    for case in CASES {
         for operation in ["get", "put"] {
-            let case = format!("{operation}-64MiB-{case}");
+            let case = case_name(operation, case.name);
             let find = |metric| report.value("six-devices", &case, metric);
             let mean =
                 report.records.iter().find(|record| record.case == case && record.metric == "latency_mean");
@@ -156,7 +257,7 @@ pub fn show(report: &Report) -> String {
                 case.clone(),
                 show(find("latency_mean")),
                 show(find("latency_sd")),
-                show(find("latency_max")),
+                show(find("latency_p99")),
                 limit,
                 ratio,
                 show(find("latency_other_store")),

@@ -1,0 +1,202 @@
+//! One client as a process of its own: waits for a line, makes its accesses, says what each took.
+
+use crate::original::Original;
+use anyhow::{Context, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+use steadfast_client::{Client, Options};
+
+/// What the process says when its source is made and it waits for a line.
+const READY: &str = "ready";
+
+/// What one client does.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Address of the metadata server.
+    pub cluster: String,
+    /// Whether it writes; else it reads.
+    pub put: bool,
+    /// The object's bucket.
+    pub bucket: String,
+    /// The object's key.
+    pub key: String,
+    /// Its length, of a put.
+    pub bytes: u64,
+    /// Accesses, one after the other.
+    pub count: u32,
+    /// What its bytes are made from, of a put.
+    pub seed: u64,
+}
+
+/// What one access took.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    /// From before the client connected (of the first access) until the last byte was durable or summed.
+    pub seconds: f64,
+    /// Processor seconds of this process for it.
+    pub cpu_s: f64,
+    /// Bytes of the object.
+    pub bytes: u64,
+    /// CRC-32C of what was read; of a put, none.
+    pub sum: Option<u32>,
+    /// Bytes sent beyond the object, as a share of it.
+    pub io_overhead: f64,
+}
+
+impl Access {
+    /// Runs it in this process: the far end of [`Started`].
+    ///
+    /// # Errors
+    /// When an access fails.
+    pub async fn run(&self) -> Result<()> {
+        let original = self.put.then(|| {
+            Original::make(usize::try_from(self.bytes).expect("made for machines of 64 bits"), self.seed)
+        });
+        println!("{READY}");
+        let mut line = String::new();
+        io::stdin().lock().read_line(&mut line)?;
+        let mut client = None;
+        for _ in 0..self.count {
+            let (start, cpu) = (Instant::now(), process_seconds());
+            let client = match &mut client {
+                Some(client) => client,
+                none => none.insert(Client::connect(&self.cluster, Options::default()).await?),
+            };
+            let (bytes, sum, io_overhead) = match &original {
+                Some(original) => {
+                    let source = original.reader()?;
+                    let stored = client.put(&self.bucket, &self.key, source, Some(self.bytes)).await?;
+                    (stored.size, None, stored.sent_bytes as f64 / stored.size.max(1) as f64 - 1.0)
+                }
+                None => {
+                    let sum = Sum::default();
+                    let got = client.get(&self.bucket, &self.key, None, sum.clone()).await?;
+                    (got.size, Some(sum.value()), got.io_overhead())
+                }
+            };
+            let seconds = start.elapsed().as_secs_f64();
+            let taken = Taken { seconds, cpu_s: process_seconds() - cpu, bytes, sum, io_overhead };
+            println!("{}", serde_json::to_string(&taken)?);
+        }
+        if let Some(client) = client {
+            client.tidy().await;
+        }
+        Ok(())
+    }
+
+    /// Starts a process that does it once it is let go.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not come up.
+    pub fn start(&self, program: &Path) -> Result<Started> {
+        let mut command = Command::new(program);
+        command.args(["bench", "access", "--cluster", &self.cluster]);
+        command.args(["--object", &format!("{}/{}", self.bucket, self.key)]);
+        command.args(["--count", &self.count.to_string(), "--seed", &self.seed.to_string()]);
+        if self.put {
+            command.args(["--put", &self.bytes.to_string()]);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
+        let gate = child.stdin.take().expect("piped above");
+        let mut said = BufReader::new(child.stdout.take().expect("piped above"));
+        let mut line = String::new();
+        said.read_line(&mut line)?;
+        if line.trim() != READY {
+            let _ = child.kill();
+            bail!("a client did not come up: {}", child.wait()?);
+        }
+        Ok(Started { child, gate: Some(gate), said })
+    }
+}
+
+/// A client's process that waits to be let go; killed when dropped.
+pub struct Started {
+    child: Child,
+    gate: Option<ChildStdin>,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Started {
+    /// Lets it go.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn go(&mut self) -> Result<()> {
+        if let Some(mut gate) = self.gate.take() {
+            gate.write_all(b"go\n").context("a client ended before it began")?;
+        }
+        Ok(())
+    }
+
+    /// What its accesses took, once it has ended.
+    ///
+    /// # Errors
+    /// When one failed.
+    pub fn finish(mut self) -> Result<Vec<Taken>> {
+        let mut all = Vec::new();
+        for line in self.said.by_ref().lines() {
+            all.push(serde_json::from_str(&line?).context("a client says something else")?);
+        }
+        let status = self.child.wait()?;
+        if !status.success() {
+            bail!("a client failed: {status}");
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Already gone is what was wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A sink that only sums.
+#[derive(Clone)]
+struct Sum(Arc<Mutex<crc_fast::Digest>>);
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))))
+    }
+}
+
+impl Sum {
+    fn value(&self) -> u32 {
+        let sum = self.0.lock().expect("never poisoned: no panic while held").finalize();
+        u32::try_from(sum).expect("CRC-32C has 32 bits")
+    }
+}
+
+impl Write for Sum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("never poisoned: no panic while held").update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// CRC-32C as [`Taken::sum`] has it.
+pub(super) fn sum_of(original: &Original) -> Result<u32> {
+    let mut sum = Sum::default();
+    io::copy(&mut original.reader()?, &mut sum)?;
+    Ok(sum.value())
+}
+
+fn process_seconds() -> f64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}

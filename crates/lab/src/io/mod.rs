@@ -1,0 +1,87 @@
+//! `steadfast bench io`: the whole store on this machine, each figure beside a limit taken in the same run.
+//!
+//! Six storage servers of one device each, D = 0.5, f = 2.
+//!
+//! | cases | devices | limit |
+//! |---|---|---|
+//! | `put-256MiB`, `put-64MiB clients=N` | real directories | raw direct writing to the same directories, times K/N |
+//! | `get-256MiB-cold`, `get-64MiB clients=N` | real directories, caches dropped | raw direct reading of the same files |
+//! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
+//! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
+//!
+//! Every access to real directories is made by a process of its own, started again for each: nothing is in its memory,
+//! and what it reads goes to a null sink with a checksum that is compared. Limits and accesses take turns.
+
+mod access;
+mod raw;
+mod real;
+mod table;
+
+pub use access::Access;
+pub use table::show;
+
+use crate::{
+    report::{Report, mean},
+    six_devices,
+};
+use anyhow::{Result, ensure};
+use std::path::{Path, PathBuf};
+
+/// The name under which figures are printed.
+pub const EXPERIMENT: &str = "io";
+
+/// What to measure.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Few rounds, for a first look.
+    pub quick: bool,
+    /// Only the cases that have this in their name.
+    pub only: Option<String>,
+    /// Where the real directories are made; the system's place for temporary files when absent.
+    pub dir: Option<PathBuf>,
+}
+
+impl Options {
+    fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
+}
+
+/// Runs the cases with `program` as the servers' and clients' executable.
+///
+/// # Errors
+/// When no case has the wanted name, the cluster cannot be run, an access fails or a byte comes back wrong.
+pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let mut report = Report::new(seed);
+    real::run(program, options, &mut report, seed, say).await?;
+    let accesses = if options.quick { 6 } else { 12 };
+    let wanted = |case: &str| options.wants(case);
+    let emulated = six_devices::CASES.iter().any(|case| {
+        ["get", "put"].iter().any(|operation| wanted(&six_devices::case_name(operation, case.name)))
+    });
+    if emulated {
+        for measured in six_devices::measure(program, seed, accesses, &wanted, say).await? {
+            let seconds = mean(&measured.latencies_ms) / 1e3;
+            let bytes = measured.object_bytes();
+            let throughput = bytes / measured.latencies_ms.len() as f64 / seconds / 1e9;
+            report.add(EXPERIMENT, &measured.name(), "throughput", throughput, "GB/s");
+            report.add(EXPERIMENT, &measured.name(), "cpu", measured.cpu_s / (bytes / 1e9), "s/GB");
+            measured.add_to(&mut report, EXPERIMENT);
+        }
+    }
+    ensure!(
+        !report.records.is_empty(),
+        "no case has `{}` in its name: there are {}",
+        options.only.as_deref().unwrap_or_default(),
+        names().join(", ")
+    );
+    Ok(report)
+}
+
+/// The names of all cases.
+fn names() -> Vec<String> {
+    let emulated = six_devices::CASES
+        .iter()
+        .flat_map(|case| ["get", "put"].map(|operation| six_devices::case_name(operation, case.name)));
+    real::CASES.iter().map(|case| case.name()).chain(emulated).collect()
+}

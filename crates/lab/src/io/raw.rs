@@ -1,0 +1,114 @@
+//! What the machine gives without a store: direct writing and reading of plain files, and one loopback socket.
+
+use anyhow::{Context, Result};
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    sync::Barrier,
+    time::Instant,
+};
+use steadfast_disk::{AlignedBuf, FileMedium, Medium};
+
+/// Bytes of one request: larger ones gain nothing on the disks we know.
+const REQUEST_BYTES: usize = 1 << 20;
+const SOCKET_BYTES: usize = 256 << 10;
+
+/// Files of the same size as the devices' parts of an object, in their directories.
+pub(super) struct RawFiles {
+    files: Vec<FileMedium>,
+    bytes_each: u64,
+}
+
+impl RawFiles {
+    /// Makes them and writes them once, so that no write is a first one.
+    pub(super) fn new(dirs: &[PathBuf], bytes_each: u64) -> Result<Self> {
+        let bytes_each = bytes_each.next_multiple_of(REQUEST_BYTES as u64);
+        let files: Result<Vec<FileMedium>> = dirs
+            .iter()
+            .map(|dir| {
+                let raw = dir.join("raw");
+                let file = FileMedium::create(&raw, bytes_each)
+                    .with_context(|| format!("cannot make {}", raw.display()))?;
+                file.fill().with_context(|| format!("cannot fill {}", raw.display()))?;
+                Ok(file)
+            })
+            .collect();
+        Ok(Self { files: files?, bytes_each })
+    }
+
+    /// Whether the files pass the page cache by; if not, their figures are the memory's.
+    pub(super) fn direct(&self) -> bool {
+        self.files.iter().all(FileMedium::is_direct)
+    }
+
+    /// Writes all of them at once, each from its own thread, and flushes: bytes per second.
+    pub(super) fn write(&self) -> Result<f64> {
+        self.all(|file, buffer, at| file.write_at(at, buffer), FileMedium::flush)
+    }
+
+    /// Reads all of them at once: bytes per second.
+    pub(super) fn read(&self) -> Result<f64> {
+        self.all(|file, buffer, at| file.read_at(at, buffer), |_| Ok(()))
+    }
+
+    fn all<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        request: impl Fn(&FileMedium, &mut [u8], u64) -> Result<(), E> + Sync,
+        end: impl Fn(&FileMedium) -> Result<(), E> + Sync,
+    ) -> Result<f64> {
+        // Buffers are touched before the clock runs.
+        let ready = Barrier::new(self.files.len() + 1);
+        let work = |file: &FileMedium| -> Result<(), E> {
+            let mut buffer = AlignedBuf::zeroed(REQUEST_BYTES);
+            buffer.fill(0x5a);
+            ready.wait();
+            for at in (0..self.bytes_each).step_by(REQUEST_BYTES) {
+                request(file, &mut buffer, at)?;
+            }
+            end(file)
+        };
+        let seconds = std::thread::scope(|scope| -> Result<f64> {
+            let work = &work;
+            let threads: Vec<_> = self.files.iter().map(|file| scope.spawn(move || work(file))).collect();
+            ready.wait();
+            let start = Instant::now();
+            for thread in threads {
+                thread.join().expect("plain reading and writing does not panic")?;
+            }
+            Ok(start.elapsed().as_secs_f64())
+        })?;
+        Ok((self.bytes_each * self.files.len() as u64) as f64 / seconds)
+    }
+}
+
+/// Bytes per second of one plain loopback socket, a thread at each end.
+pub(super) fn socket(bytes: u64) -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("no loopback socket")?;
+    let address = listener.local_addr()?;
+    let rounds = bytes.div_ceil(SOCKET_BYTES as u64);
+    let sender = std::thread::spawn(move || -> std::io::Result<()> {
+        let mut stream = TcpStream::connect(address)?;
+        let buffer = vec![0x5a; SOCKET_BYTES];
+        (0..rounds).try_for_each(|_| stream.write_all(&buffer))
+    });
+    let (mut stream, _) = listener.accept()?;
+    let mut buffer = vec![0; SOCKET_BYTES];
+    let start = Instant::now();
+    let mut received = 0;
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            more => received += more as u64,
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    sender.join().expect("sending does not panic")?;
+    Ok(received as f64 / seconds)
+}
+
+/// Whether `dir` lies in memory, where direct I/O cannot be had.
+pub(super) fn in_memory(dir: &Path) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    rustix::fs::statfs(dir).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC))
+}

@@ -1,0 +1,269 @@
+//! The cases on real directories.
+
+use super::{
+    Access, EXPERIMENT, Options,
+    access::{Taken, sum_of},
+    raw::{RawFiles, in_memory, socket},
+};
+use crate::{
+    cluster::{LocalCluster, Shape},
+    cpu,
+    original::Original,
+    report::{Report, mean, quantile, standard_deviation},
+};
+use anyhow::{Result, ensure};
+use std::{path::Path, time::Instant};
+use steadfast_client::Client;
+
+const NODES: u32 = 6;
+const BUCKET: &str = "bench-io";
+const POLICY: &str = "rateless:redundancy=0.5,tolerate=2";
+/// N/K of that policy.
+const STORED: f64 = 1.5;
+/// Of each device: what is stored at once (a large object twice, sixteen small ones twice), and room.
+const CAPACITY: u64 = 1 << 30;
+/// What each device holds of the large object, about: the raw files' size.
+const RAW_BYTES: u64 = 64 << 20;
+/// What is sent through the socket that sets the limit of a warm read.
+const SOCKET_BYTES: u64 = 512 << 20;
+
+/// One case on real directories.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    put: bool,
+    mebibytes: u64,
+    clients: usize,
+    warm: bool,
+}
+
+pub(super) const CASES: [Case; 7] = [
+    Case { put: true, mebibytes: 256, clients: 1, warm: false },
+    Case { put: false, mebibytes: 256, clients: 1, warm: false },
+    Case { put: false, mebibytes: 256, clients: 1, warm: true },
+    Case { put: true, mebibytes: 64, clients: 4, warm: false },
+    Case { put: false, mebibytes: 64, clients: 4, warm: false },
+    Case { put: true, mebibytes: 64, clients: 16, warm: false },
+    Case { put: false, mebibytes: 64, clients: 16, warm: false },
+];
+
+impl Case {
+    pub(super) fn name(&self) -> String {
+        match (self.put, self.clients, self.warm) {
+            (true, 1, _) => format!("put-{}MiB", self.mebibytes),
+            (true, clients, _) => format!("put-{}MiB clients={clients}", self.mebibytes),
+            (false, 1, true) => format!("get-{}MiB-warm", self.mebibytes),
+            (false, 1, false) => format!("get-{}MiB-cold", self.mebibytes),
+            (false, clients, _) => format!("get-{}MiB clients={clients}", self.mebibytes),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.mebibytes << 20
+    }
+
+    fn key(&self, client: usize) -> String {
+        format!("{}-{client}", self.mebibytes)
+    }
+}
+
+/// What one case took, over all rounds.
+#[derive(Default)]
+struct Figures {
+    /// GB/s of objects, all clients together, round by round.
+    rates: Vec<f64>,
+    limits: Vec<f64>,
+    latencies_ms: Vec<f64>,
+    overheads: Vec<f64>,
+    cpu_s: f64,
+    bytes: f64,
+}
+
+/// The cluster and what it is compared with.
+struct Bench<'a> {
+    program: &'a Path,
+    cluster: LocalCluster,
+    client: Client,
+    raw: RawFiles,
+    servers: Vec<u32>,
+    seed: u64,
+}
+
+pub(super) async fn run(
+    program: &Path,
+    options: &Options,
+    report: &mut Report,
+    seed: u64,
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let cases: Vec<Case> = CASES.into_iter().filter(|case| options.wants(&case.name())).collect();
+    if cases.is_empty() {
+        return Ok(());
+    }
+    let scratch = match &options.dir {
+        Some(dir) => tempfile::Builder::new().prefix("steadfast-").tempdir_in(dir)?,
+        None => tempfile::Builder::new().prefix("steadfast-").tempdir()?,
+    };
+    if in_memory(scratch.path()) {
+        say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
+    }
+    let bench = Bench::start(program, scratch.path(), seed, say).await?;
+    let rounds = if options.quick { 3 } else { 9 };
+    let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
+    bench.load(&cases).await?;
+    for round in 0..rounds {
+        for (case, figures) in cases.iter().zip(&mut figures) {
+            bench.turn(case, round, figures).await?;
+        }
+        say(&format!("round {} of {rounds}", round + 1));
+    }
+    for (case, figures) in cases.iter().zip(&figures) {
+        let name = case.name();
+        let rate = quantile(&figures.rates, 0.5);
+        let limit = quantile(&figures.limits, 0.5);
+        say(&format!("{name}: {rate:.2} GB/s of {limit:.2}"));
+        let record = report.add(EXPERIMENT, &name, "throughput", rate, "GB/s");
+        (record.limit, record.ratio) = (Some(limit), Some(rate / limit));
+        record.spread =
+            Some((quantile(&figures.rates, 0.75) - quantile(&figures.rates, 0.25)) / rate.max(1e-9));
+        report.add(EXPERIMENT, &name, "cpu", figures.cpu_s / (figures.bytes / 1e9), "s/GB");
+        report.add(EXPERIMENT, &name, "latency_mean", mean(&figures.latencies_ms), "ms");
+        report.add(EXPERIMENT, &name, "latency_sd", standard_deviation(&figures.latencies_ms), "ms");
+        report.add(EXPERIMENT, &name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");
+        report.add(EXPERIMENT, &name, "io_overhead", mean(&figures.overheads), "1");
+    }
+    bench.cluster.stop();
+    Ok(())
+}
+
+impl<'a> Bench<'a> {
+    async fn start(program: &'a Path, dir: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Self> {
+        say(&format!("making {NODES} devices of {} MiB below {}", CAPACITY >> 20, dir.display()));
+        let shape = Shape {
+            nodes: NODES,
+            devices: 1,
+            capacity_bytes: Some(CAPACITY),
+            thick: true,
+            ..Shape::default()
+        };
+        let cluster = LocalCluster::start(program, dir, &shape)?;
+        let client = cluster.client(steadfast_client::Options::default()).await?;
+        client.create_bucket(BUCKET, POLICY.parse()?).await?;
+        let dirs: Vec<_> = (0..NODES as usize).map(|node| dir.join(format!("raw-{node}"))).collect();
+        let raw = RawFiles::new(&dirs, RAW_BYTES)?;
+        if !raw.direct() {
+            say("direct I/O cannot be had here: the limits are the page cache's");
+        }
+        let servers = cluster.processes().map(|(_, process, _)| process).collect();
+        Ok(Self { program, cluster, client, raw, servers, seed })
+    }
+
+    /// Stores what is read.
+    async fn load(&self, cases: &[Case]) -> Result<()> {
+        for case in cases.iter().filter(|case| !case.put) {
+            for client in 0..case.clients {
+                if self.client.stat(BUCKET, &format!("read-{}", case.key(client))).await.is_ok() {
+                    continue;
+                }
+                let original = self.original(case, client);
+                let (key, length) = (format!("read-{}", case.key(client)), original.length());
+                self.client.put(BUCKET, &key, original.reader()?, Some(length)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn original(&self, case: &Case, client: usize) -> Original {
+        let bytes = usize::try_from(case.bytes()).expect("made for machines of 64 bits");
+        Original::make(bytes, self.object_seed(client))
+    }
+
+    fn object_seed(&self, client: usize) -> u64 {
+        self.seed.wrapping_add(client as u64)
+    }
+
+    /// The limit and one access of each client, in an order that changes with the rounds.
+    async fn turn(&self, case: &Case, round: usize, figures: &mut Figures) -> Result<()> {
+        if round.is_multiple_of(2) {
+            figures.limits.push(self.limit(case)? / 1e9);
+            self.access(case, figures).await
+        } else {
+            self.access(case, figures).await?;
+            figures.limits.push(self.limit(case)? / 1e9);
+            Ok(())
+        }
+    }
+
+    fn limit(&self, case: &Case) -> Result<f64> {
+        if case.put {
+            Ok(self.raw.write()? / STORED)
+        } else if case.warm {
+            socket(SOCKET_BYTES)
+        } else {
+            self.raw.read()
+        }
+    }
+
+    async fn access(&self, case: &Case, figures: &mut Figures) -> Result<()> {
+        if !case.put && !case.warm {
+            self.drop_caches().await?;
+        }
+        if case.warm {
+            // The read before it, which is not counted, fills the caches.
+            self.clients(case)?;
+        }
+        let servers = cpu::seconds(&self.servers)?;
+        let (seconds, taken) = self.clients(case)?;
+        figures.cpu_s += cpu::seconds(&self.servers)? - servers;
+        let bytes: u64 = taken.iter().map(|taken| taken.bytes).sum();
+        figures.rates.push(bytes as f64 / seconds / 1e9);
+        figures.bytes += bytes as f64;
+        for taken in &taken {
+            figures.cpu_s += taken.cpu_s;
+            figures.latencies_ms.push(taken.seconds * 1e3);
+            figures.overheads.push(taken.io_overhead);
+        }
+        Ok(())
+    }
+
+    /// One access of each client at once: seconds until the last was done, and what each took.
+    fn clients(&self, case: &Case) -> Result<(f64, Vec<Taken>)> {
+        let kind = if case.put { "written" } else { "read" };
+        let started: Result<Vec<_>> = (0..case.clients)
+            .map(|client| {
+                let access = Access {
+                    cluster: self.cluster.address().to_owned(),
+                    put: case.put,
+                    bucket: BUCKET.to_owned(),
+                    key: format!("{kind}-{}", case.key(client)),
+                    bytes: case.bytes(),
+                    count: 1,
+                    seed: self.object_seed(client),
+                };
+                access.start(self.program)
+            })
+            .collect();
+        let mut started = started?;
+        let start = Instant::now();
+        started.iter_mut().try_for_each(super::access::Started::go)?;
+        let mut all = Vec::new();
+        for (client, started) in started.into_iter().enumerate() {
+            let taken = started.finish()?;
+            for taken in &taken {
+                let expected = if case.put { None } else { Some(sum_of(&self.original(case, client))?) };
+                ensure!(taken.sum == expected, "bytes came back wrong");
+            }
+            all.extend(taken);
+        }
+        // The longest of them, not the wall's time: checking sums is not the store's work.
+        let longest = all.iter().map(|taken: &Taken| taken.seconds).fold(0.0, f64::max);
+        Ok((longest.min(start.elapsed().as_secs_f64()), all))
+    }
+
+    async fn drop_caches(&self) -> Result<()> {
+        let registry = self.client.registry().await?;
+        for (device, _) in registry.nodes.iter().flat_map(|node| &node.record.devices) {
+            self.client.drop_caches(*device).await?;
+        }
+        Ok(())
+    }
+}
