@@ -1,7 +1,11 @@
-//! `steadfast bench codes`: what it prints, not how fast the machine is.
+//! `steadfast bench`: what it prints, not how fast the machine is.
 
-use crate::common::program;
-use std::process::Command;
+use crate::common::{Bed, program, shape};
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+use steadfast_lab::original::Original;
 
 #[test]
 fn one_object_a_line_with_the_limit_of_the_same_run() {
@@ -86,4 +90,47 @@ fn overheads_are_printed_and_plotted() {
     let none = lab(&["demo"]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("has no picture"));
     assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn the_clients_of_the_io_bench_say_what_an_access_took() {
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:tolerate=1");
+    let access = |arguments: &[&str]| {
+        let fixed = ["bench", "access", "--object", "data/object"];
+        let mut child = bed
+            .command(&[&fixed, arguments].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It waits for this line, or for the end of what it is told.
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let said = String::from_utf8(output.stdout).unwrap();
+        let mut lines = said.lines();
+        assert_eq!(lines.next(), Some("ready"));
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let bytes = 3_000_000;
+    let put = access(&["--put", &bytes.to_string(), "--seed", "5"]);
+    let got = access(&["--count", "2"]);
+    assert_eq!((put.len(), got.len()), (1, 2));
+    let Original::Made(original) = Original::make(bytes, 5) else { unreachable!("made") };
+    for taken in &got {
+        assert_eq!(taken["sum"], crc_fast::crc32_iscsi(&original));
+        assert_eq!(taken["bytes"], bytes);
+    }
+    for taken in put.iter().chain(&got) {
+        assert!(taken["seconds"].as_f64() > Some(0.0) && taken["cpu_s"].as_f64() > Some(0.0), "{taken}");
+    }
+    assert!(put[0]["io_overhead"].as_f64() >= Some(0.5), "D = 0.5 at least: {}", put[0]);
+}
+
+#[test]
+fn an_unknown_io_case_names_those_there_are() {
+    let unknown = Command::new(program()).args(["bench", "io", "--only", "delete-1TiB"]).output().unwrap();
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(said.contains("get-256MiB-warm") && said.contains("put-64MiB-stalled"), "{said}");
 }

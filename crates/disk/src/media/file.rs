@@ -1,8 +1,10 @@
 //! A medium in one large file, `space`, in a directory of its own.
 //!
-//! Direct I/O where the filesystem takes it: the page cache would cost a copy and hide what the disk does.
-//! Where it does not (or keeps files in memory anyway), buffered. The file is locked while it is open,
-//! so two processes on one directory cannot both own it.
+//! Writes are direct where the filesystem takes that: the page cache would cost a copy, let dirty pages pile up and
+//! hide what the disk does. Where it does not (or keeps files in memory anyway), buffered. Reads go through the page
+//! cache: what is read again, or by several readers at once, comes from memory, and the kernel reads ahead while a
+//! slice is checked and sent; a direct write drops the pages it replaces. The file is locked while it is open, so two
+//! processes on one directory cannot both own it.
 //!
 //! On a filesystem in memory (tmpfs) nothing is reserved ahead: a reservation would take real memory at once
 //! and saves nothing, since there are no unwritten ranges to convert.
@@ -64,9 +66,13 @@ pub enum OpenFileError {
 
 /// One file as a linear space.
 pub struct FileMedium {
+    /// What is written to and flushed.
     file: File,
+    /// What is read from: the same file, through the page cache.
+    cached: File,
     path: PathBuf,
     capacity: u64,
+    /// Whether writes pass the page cache by.
     direct: bool,
     in_memory: bool,
     counters: CounterCell,
@@ -109,12 +115,15 @@ impl FileMedium {
         let direct = if in_memory { None } else { open_direct(&path) };
         let (file, direct) = match direct {
             Some(file) => (file, true),
-            None => (buffered, false),
+            None => (buffered.try_clone().map_err(fail)?, false),
         };
         lock(&file, &path)?;
+        // Extents are read from front to back: twice the usual read-ahead. A filesystem may not care.
+        let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Sequential);
         let capacity = file.metadata().map_err(fail)?.len() / BLOCK_BYTES * BLOCK_BYTES;
         Ok(FileMedium {
             file,
+            cached: buffered,
             path,
             capacity,
             direct,
@@ -131,7 +140,7 @@ impl FileMedium {
         self.write_zeros(0..self.capacity)
     }
 
-    /// Whether the page cache is passed by.
+    /// Whether writes pass the page cache by.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -194,15 +203,7 @@ impl Medium for FileMedium {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         self.check(offset, buf.len() as u64)?;
         self.counters.read(buf.len());
-        let fail = |e: io::Error| MediumError::from_io(&e, offset);
-        if !self.direct || is_aligned(buf) {
-            return self.file.read_exact_at(buf, offset).map_err(fail);
-        }
-        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        bounce.resize(buf.len());
-        self.file.read_exact_at(&mut bounce, offset).map_err(fail)?;
-        buf.copy_from_slice(&bounce);
-        Ok(())
+        self.cached.read_exact_at(buf, offset).map_err(|e| MediumError::from_io(&e, offset))
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {

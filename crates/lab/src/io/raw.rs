@@ -1,14 +1,17 @@
 //! What the machine gives without a store: direct writing and reading of plain files, and one loopback socket.
 
 use anyhow::{Context, Result};
+use rustix::fs::OFlags;
 use std::{
-    io::{Read, Write},
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Barrier,
     time::Instant,
 };
-use steadfast_disk::{AlignedBuf, FileMedium, Medium};
+use steadfast_disk::AlignedBuf;
 
 /// Bytes of one request: larger ones gain nothing on the disks we know.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -16,50 +19,55 @@ const SOCKET_BYTES: usize = 256 << 10;
 
 /// Files of the same size as the devices' parts of an object, in their directories.
 pub(super) struct RawFiles {
-    files: Vec<FileMedium>,
+    files: Vec<File>,
     bytes_each: u64,
+    direct: bool,
 }
 
 impl RawFiles {
     /// Makes them and writes them once, so that no write is a first one.
     pub(super) fn new(dirs: &[PathBuf], bytes_each: u64) -> Result<Self> {
         let bytes_each = bytes_each.next_multiple_of(REQUEST_BYTES as u64);
-        let files: Result<Vec<FileMedium>> = dirs
+        let mut direct = true;
+        let files: Result<Vec<File>> = dirs
             .iter()
             .map(|dir| {
-                let raw = dir.join("raw");
-                let file = FileMedium::create(&raw, bytes_each)
-                    .with_context(|| format!("cannot make {}", raw.display()))?;
-                file.fill().with_context(|| format!("cannot fill {}", raw.display()))?;
+                let path = dir.join("raw");
+                let made = fs::create_dir_all(dir).and_then(|()| open(&path));
+                let (file, passes_cache_by) =
+                    made.with_context(|| format!("cannot make {}", path.display()))?;
+                direct &= passes_cache_by;
                 Ok(file)
             })
             .collect();
-        Ok(Self { files: files?, bytes_each })
+        let files = Self { files: files?, bytes_each, direct };
+        files.write()?;
+        Ok(files)
     }
 
     /// Whether the files pass the page cache by; if not, their figures are the memory's.
     pub(super) fn direct(&self) -> bool {
-        self.files.iter().all(FileMedium::is_direct)
+        self.direct
     }
 
     /// Writes all of them at once, each from its own thread, and flushes: bytes per second.
     pub(super) fn write(&self) -> Result<f64> {
-        self.all(|file, buffer, at| file.write_at(at, buffer), FileMedium::flush)
+        self.all(|file, buffer, at| file.write_all_at(buffer, at), File::sync_data)
     }
 
     /// Reads all of them at once: bytes per second.
     pub(super) fn read(&self) -> Result<f64> {
-        self.all(|file, buffer, at| file.read_at(at, buffer), |_| Ok(()))
+        self.all(|file, buffer, at| file.read_exact_at(buffer, at), |_| Ok(()))
     }
 
-    fn all<E: std::error::Error + Send + Sync + 'static>(
+    fn all(
         &self,
-        request: impl Fn(&FileMedium, &mut [u8], u64) -> Result<(), E> + Sync,
-        end: impl Fn(&FileMedium) -> Result<(), E> + Sync,
+        request: impl Fn(&File, &mut [u8], u64) -> io::Result<()> + Sync,
+        end: impl Fn(&File) -> io::Result<()> + Sync,
     ) -> Result<f64> {
         // Buffers are touched before the clock runs.
         let ready = Barrier::new(self.files.len() + 1);
-        let work = |file: &FileMedium| -> Result<(), E> {
+        let work = |file: &File| -> io::Result<()> {
             let mut buffer = AlignedBuf::zeroed(REQUEST_BYTES);
             buffer.fill(0x5a);
             ready.wait();
@@ -79,6 +87,17 @@ impl RawFiles {
             Ok(start.elapsed().as_secs_f64())
         })?;
         Ok((self.bytes_each * self.files.len() as u64) as f64 / seconds)
+    }
+}
+
+/// Opens a file for direct reading and writing where the filesystem takes that, else through the page cache.
+fn open(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let flags = i32::try_from(OFlags::DIRECT.bits()).map_err(io::Error::other)?;
+    match options.clone().custom_flags(flags).open(path) {
+        Ok(file) if !in_memory(path) => Ok((file, true)),
+        _ => options.open(path).map(|file| (file, false)),
     }
 }
 
