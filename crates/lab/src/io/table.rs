@@ -9,7 +9,16 @@ pub fn show(report: &Report) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
-        "", "GB/s", "limit", "of limit", "CPU s/GB", "mean ms", "s.d.", "p99", "limit ms", "I/O overhead",
+        "",
+        "GB/s",
+        "limit",
+        "of limit",
+        "CPU s/GB",
+        "mean ms",
+        "s.d.",
+        "p99",
+        "limit ms",
+        "I/O overhead",
     ]);
     for case in names() {
         let find = |metric: &str| {
