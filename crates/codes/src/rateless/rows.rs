@@ -12,7 +12,7 @@ use super::soliton::Soliton;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// Rows of the first epoch, in K. The largest redundancy of a policy is 15, so N is at most 16 K; twice that.
 const FIRST_EPOCH: u32 = 32;
@@ -87,7 +87,7 @@ pub(crate) struct Rows {
     first: Box<[OnceLock<Piece>]>,
     latest: RwLock<Option<(u32, Arc<Piece>)>>,
     /// What the first so many rows hold, for the piece that goes on from there.
-    covered: Mutex<Option<(u32, Cover)>>,
+    covered: RwLock<Option<(u32, Cover)>>,
 }
 
 struct Piece {
@@ -187,7 +187,7 @@ impl Rows {
             return None;
         }
         // Pieces are mostly made one after the other.
-        let kept = self.covered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let kept = self.covered.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((_, cover)) = kept.filter(|(rows, _)| *rows == first) {
             return Some(cover);
         }
@@ -243,7 +243,7 @@ impl Rows {
         }
         let next = first.saturating_add(self.piece_rows);
         if let Some(cover) = cover.filter(|_| next < COVERED * self.originals) {
-            *self.covered.lock().unwrap_or_else(PoisonError::into_inner) = Some((next, cover));
+            *self.covered.write().unwrap_or_else(PoisonError::into_inner) = Some((next, cover));
         }
         Piece { columns, ends, after: state }
     }
