@@ -26,7 +26,7 @@ use steadfast_protocol::{
     },
     plan::{self, Plan, Quality, SegmentPlan, Wanted, Wish},
     read::Cause,
-    write::{Action, FailureKind, Input, WriteDone, WriteSpec, Writer},
+    write::{Action, FailureKind, Given, Input, WriteDone, WriteSpec, Writer},
 };
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -309,6 +309,7 @@ impl Put<'_> {
             spares,
             patience: self.client.options.patience,
             seed,
+            given: Given::default(),
         };
         let maker = Arc::new(Maker::new(name, self.begun.version, segment.geometry, &code, spec, originals));
         let writer = SegmentWriter {

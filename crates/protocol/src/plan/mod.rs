@@ -11,6 +11,9 @@
 //!
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
+//! For objects that are there: [`update`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
+//! blocks go for a smaller redundancy.
+//!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
 
@@ -21,12 +24,16 @@ mod quality;
 mod segment;
 #[cfg(test)]
 mod tests;
+mod trim;
+mod update;
 
 pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
 pub use segment::{SegmentPlan, segments};
+pub use trim::{Trim, TrimError, trim};
+pub use update::{Difference, Update, update};
 
 use crate::{DeviceId, NodeId, message::DeviceHealth, policy::Policy, write::Target};
 use core::time::Duration;

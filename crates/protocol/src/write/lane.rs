@@ -197,6 +197,11 @@ impl Lane {
         fresh
     }
 
+    /// What is in flight.
+    pub(super) fn flight(&self) -> impl Iterator<Item = BlockIndex> + '_ {
+        self.runs.iter().flat_map(|(run, _)| run.iter())
+    }
+
     /// Forgets what is in flight: the stream is over.
     pub(super) fn drop_flight(&mut self) {
         self.runs.clear();

@@ -19,7 +19,8 @@
 //!    │ Done | Failed ────────────────────────▶│ the last action
 //! ```
 //!
-//! Invariants: an index is pushed once, to one device; what is pushed to a device never exceeds the credit it
+//! Invariants: an index is pushed once, to one device (a block that must be rewritten, [`Given::wanted`], to a second
+//! one where the first failed or lags); what is pushed to a device never exceeds the credit it
 //! granted (in whole blocks: a device must grant at least one block's bytes before it gets any); a layout lists
 //! confirmed blocks only; after `Done` or `Failed` inputs are ignored.
 //!
@@ -32,6 +33,7 @@ mod replicated;
 mod striped;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 pub use rateless::RatelessWriter;
 pub use replicated::ReplicatedWriter;
@@ -72,6 +74,54 @@ pub struct WriteSpec {
     pub patience: Duration,
     /// Draws the loss patterns that are tested where not all can be.
     pub seed: u64,
+    /// What is there already and what must be rewritten; nothing for a put.
+    pub given: Given,
+}
+
+/// What a segment holds before a write begins, and what that write must rewrite. Only the rateless core takes it: an
+/// update (dissertation §4.3.4), a higher redundancy, a drained or lost device are one thing there, "mint until the
+/// rule holds, given what exists".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Blocks confirmed earlier, that stay: they count in the durability rule for as long as their device is not found
+    /// out of reach. No index is listed twice, nor here and in `wanted`.
+    pub existing: Vec<Existing>,
+    /// Blocks to be written whatever the rule says, each to this device first; they go to another when it fails, lags or
+    /// is not among the devices of the write.
+    pub wanted: Vec<(DeviceId, IndexRanges)>,
+    /// The first index that was never used: above all of the segment's that exist or existed.
+    pub first_new_index: BlockIndex,
+}
+
+/// Blocks that a device held before a write began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing {
+    /// The device.
+    pub device: DeviceId,
+    /// Its failure domain.
+    pub domain: u32,
+    /// The blocks.
+    pub blocks: IndexRanges,
+}
+
+impl Given {
+    /// Whether there is nothing: a put.
+    pub fn is_empty(&self) -> bool {
+        self.existing.is_empty() && self.wanted.is_empty()
+    }
+
+    /// # Panics
+    /// When an index is listed twice or is not below `first_new_index`, or a domain is not below `domains`.
+    fn check(&self, domains: u32) {
+        let mut seen = IndexRanges::new();
+        let existing = self.existing.iter().map(|existing| &existing.blocks);
+        for index in existing.chain(self.wanted.iter().map(|(_, blocks)| blocks)).flat_map(IndexRanges::iter)
+        {
+            assert!(seen.insert(index), "block {index} is given twice");
+            assert!(index < self.first_new_index, "block {index} would be minted again");
+        }
+        assert!(self.existing.iter().all(|existing| existing.domain < domains));
+    }
 }
 
 /// A device that a write may use.
@@ -191,11 +241,12 @@ pub enum Action {
 /// A segment that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteDone {
-    /// The devices and their confirmed blocks, in the order of the devices given: the layout's.
+    /// The devices and their blocks confirmed in this write, in the order of the devices given: the layout's, beside
+    /// what existed before.
     pub holders: Vec<Share>,
     /// Devices that were opened and hold nothing of the layout: what they may have is to be deleted.
     pub abandoned: Vec<DeviceId>,
-    /// N: blocks in `holders`.
+    /// Blocks in `holders`: N, less what existed before.
     pub stored_blocks: u32,
     /// Blocks pushed in all.
     pub pushed_blocks: u32,
@@ -296,7 +347,8 @@ impl Writer {
     /// A core that begins at `now`. Its first actions are ready to be polled.
     ///
     /// # Panics
-    /// When `devices` is empty, a device is listed twice, or a domain is not below `domains`: the plan's promise.
+    /// When `devices` is empty, a device is listed twice, or a domain is not below `domains`: the plan's promise. When
+    /// what is given contradicts itself, or is given to another scheme than rateless.
     pub fn new(spec: WriteSpec, now: Time) -> Self {
         assert!(!spec.devices.is_empty(), "a write without devices");
         let mut listed: Vec<DeviceId> =
@@ -304,6 +356,8 @@ impl Writer {
         listed.sort_unstable();
         assert!(listed.windows(2).all(|pair| pair[0] != pair[1]), "a device is listed twice");
         assert!(spec.devices.iter().chain(&spec.spares).all(|target| target.domain < spec.domains));
+        spec.given.check(spec.domains);
+        assert!(spec.given.is_empty() || spec.scheme == Scheme::Rateless, "only the rateless core amends");
         match spec.scheme {
             Scheme::Rateless => Self::Rateless(RatelessWriter::new(spec, now)),
             Scheme::Striped => Self::Striped(StripedWriter::new(spec, now)),

@@ -7,20 +7,23 @@
 //! - nobody waits for a straggler: each device is bounded by its own credit and window only;
 //! - the window of a device is doubled only while that makes it faster, never above a third of its share, and near the
 //!   end no more than it can confirm before the rule is forecast to hold: what is in flight at the end is small;
-//! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for.
+//! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for;
+//! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, and mints no more
+//!   than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
 //!
 //! Left out: what is in a block, and the order of slices on the wire.
 
 use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
     lane::{Lane, State},
+    wanted::Wanted,
 };
 use crate::{
     BlockIndex, DeviceId, Time,
     durability::{Judge, Need, Shortfall, Verdict},
     layout::Share,
 };
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
 
 /// The longest run of indices handed out at once; layouts stay ranges and disks sequential (traps §13).
@@ -41,6 +44,7 @@ pub struct RatelessWriter {
     /// What counting must reach before the judge is asked; raised when a rank test fails.
     need: Need,
     lanes: Vec<Lane>,
+    wanted: Wanted,
     next_index: BlockIndex,
     pushed_blocks: u32,
     progress: Time,
@@ -54,12 +58,14 @@ impl RatelessWriter {
     pub fn new(spec: WriteSpec, now: Time) -> Self {
         let judge = Judge::new(spec.code.clone(), spec.rule, spec.domains, spec.seed);
         let need = judge.need();
-        let lanes = spec.devices.iter().chain(&spec.spares).map(|&target| Lane::new(target, now)).collect();
+        let lanes: Vec<Lane> =
+            spec.devices.iter().chain(&spec.spares).map(|&target| Lane::new(target, now)).collect();
         let mut core = Self {
             need,
             judge,
+            wanted: Wanted::new(&spec.given.wanted, &lanes),
             lanes,
-            next_index: 0,
+            next_index: spec.given.first_new_index,
             pushed_blocks: 0,
             progress: now,
             now,
@@ -67,12 +73,17 @@ impl RatelessWriter {
             over: false,
             spec,
         };
+        core.count_existing();
+        if core.finish_if_durable() {
+            return core;
+        }
         // All are live before the first share is taken of them.
         let first = core.spec.devices.len();
-        core.lanes[..first].iter_mut().for_each(|lane| lane.open(now));
-        for position in 0..first {
-            core.open(position);
-        }
+        let opened: Vec<usize> = (0..core.lanes.len())
+            .filter(|&position| position < first || core.wanted.waiting(position) > 0)
+            .collect();
+        opened.iter().for_each(|&position| core.lanes[position].open(now));
+        opened.into_iter().for_each(|position| core.open(position));
         core
     }
 
@@ -95,7 +106,11 @@ impl RatelessWriter {
                 }
                 let domain = lane.target.domain;
                 for index in fresh {
-                    self.judge.confirm(domain, index);
+                    self.wanted.confirmed(index);
+                    // A wanted block that another device had confirmed already: it is listed once.
+                    if !self.judge.confirm(domain, index) {
+                        self.lanes[position].confirmed.remove(index);
+                    }
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
@@ -115,10 +130,11 @@ impl RatelessWriter {
             return None;
         }
         let limit = self.silence_limit();
-        let spares = self.lanes.iter().any(|lane| lane.state == State::Spare);
-        let lanes = self.lanes.iter().filter_map(|lane| match lane.state {
+        // Something is done about a silent lane: a spare, or another device for what it was to have.
+        let watched = self.amends() || self.lanes.iter().any(|lane| lane.state == State::Spare);
+        let lanes = self.lanes.iter().enumerate().filter_map(|(position, lane)| match lane.state {
             State::Waiting(until) => Some(until),
-            _ => (spares && !lane.replaced && lane.owes()).then(|| lane.quiet_since() + limit),
+            _ => (watched && !lane.replaced && self.owes(position)).then(|| lane.quiet_since() + limit),
         });
         lanes.chain([self.progress + self.spec.patience]).min()
     }
@@ -142,7 +158,7 @@ impl RatelessWriter {
 
     fn open(&mut self, position: usize) {
         self.lanes[position].open(self.now);
-        let expected_blocks = self.shares().of(&self.lanes[position]);
+        let expected_blocks = self.share(&self.shares(), position);
         let device = self.lanes[position].target.device;
         self.actions.push_back(Action::Open { device, expected_blocks });
     }
@@ -155,16 +171,58 @@ impl RatelessWriter {
             if known().count() == 0 { 1.0 } else { known().sum::<u64>() as f64 / known().count() as f64 };
         let block_bytes = self.spec.block_bytes;
         let all: f64 = lanes().map(|lane| Shares::speed(lane, usual, block_bytes)).sum();
-        let domains = f64::from(self.spec.domains).min(lanes().count() as f64);
+        let blocks = if self.amends() {
+            self.to_mint()
+        } else {
+            self.by_loss(self.need.survivors.into()).max(self.need.total.into())
+        };
+        Shares { usual, blocks_per_speed: blocks / all.max(1e-9), block_bytes }
+    }
+
+    /// Blocks that a lane is expected to take: its part of what is minted, and what it is to rewrite.
+    fn share(&self, shares: &Shares, position: usize) -> u32 {
+        shares.of(&self.lanes[position]) + self.wanted.waiting(position)
+    }
+
+    /// Blocks to write so that `survivors` of them are left by the loss of any f domains, spread evenly.
+    fn by_loss(&self, survivors: f64) -> f64 {
+        let live = self.lanes.iter().filter(|lane| lane.live()).count();
+        let domains = f64::from(self.spec.domains).min(live as f64);
         let f = f64::from(self.need.tolerate);
-        let by_loss =
-            if domains > f { f64::from(self.need.survivors) * domains / (domains - f) } else { 0.0 };
-        Shares { usual, blocks_per_speed: by_loss.max(self.need.total.into()) / all.max(1e-9), block_bytes }
+        if domains > f { survivors * domains / (domains - f) } else { 0.0 }
+    }
+
+    /// Whether this is no put.
+    fn amends(&self) -> bool {
+        !self.spec.given.is_empty()
+    }
+
+    /// Blocks that a write that amends has to mint, as far as can be foreseen.
+    fn to_mint(&self) -> f64 {
+        let (total, survivors) = self.need.missing(&self.expected());
+        total.max(self.by_loss(survivors))
+    }
+
+    /// The loads once every device that does not lag has confirmed what it was and is to be given.
+    fn expected(&self) -> Vec<f64> {
+        let mut loads = self.loads();
+        for (position, lane) in self.lanes.iter().enumerate() {
+            let blocks = self.wanted.waiting(position) + if lane.replaced { 0 } else { lane.in_flight };
+            loads[lane.target.domain as usize] += f64::from(blocks);
+        }
+        loads
+    }
+
+    /// Whether a sign is due from a lane, or it keeps wanted blocks waiting.
+    fn owes(&self, position: usize) -> bool {
+        let lane = &self.lanes[position];
+        lane.owes() || (lane.state == State::Open && self.wanted.waiting(position) > 0)
     }
 
     fn fail(&mut self, device: DeviceId, cause: FailureKind) {
         let Some(position) = self.position(device) else { return };
         let now = self.now;
+        self.release(position, matches!(cause, FailureKind::Unreachable | FailureKind::Medium));
         let lane = &mut self.lanes[position];
         lane.drop_flight();
         match cause {
@@ -189,10 +247,39 @@ impl RatelessWriter {
         self.replace(position);
     }
 
+    /// A lane failed or lags: wanted blocks that it was to have, and if `lost` those it has, go to others.
+    fn release(&mut self, position: usize, lost: bool) {
+        let wanted = self.spec.given.wanted.iter().flat_map(|(_, blocks)| blocks.ranges().to_vec());
+        let lane = &mut self.lanes[position];
+        let mut taken = crate::IndexRanges::new();
+        if lost {
+            wanted.flatten().filter(|&index| lane.confirmed.contains(index)).for_each(|index| {
+                taken.insert(index);
+            });
+            taken.iter().for_each(|index| {
+                lane.confirmed.remove(index);
+            });
+        }
+        self.wanted.leave(position, lane.flight(), taken.iter());
+    }
+
+    /// Counts what was there before, but for devices that this write found lost.
+    fn count_existing(&mut self) {
+        for existing in &self.spec.given.existing {
+            let lost = |lane: &Lane| lane.target.device == existing.device && !lane.counts;
+            if !self.lanes.iter().any(lost) {
+                for index in existing.blocks.iter() {
+                    self.judge.confirm(existing.domain, index);
+                }
+            }
+        }
+    }
+
     fn judge_anew(&mut self) {
         let spec = &self.spec;
         self.judge = Judge::new(spec.code.clone(), spec.rule, spec.domains, spec.seed);
         self.need = self.judge.need();
+        self.count_existing();
         for lane in self.lanes.iter().filter(|lane| lane.counts) {
             for index in lane.confirmed.iter() {
                 self.judge.confirm(lane.target.domain, index);
@@ -236,7 +323,8 @@ impl RatelessWriter {
         let limit = self.silence_limit();
         for position in 0..self.lanes.len() {
             let lane = &self.lanes[position];
-            if !lane.replaced && lane.owes() && lane.quiet(self.now) >= limit {
+            if !lane.replaced && self.owes(position) && self.now.since(lane.quiet_since()) >= limit {
+                self.release(position, false);
                 self.replace(position);
             }
         }
@@ -270,7 +358,7 @@ impl RatelessWriter {
 
     fn finish_if_durable(&mut self) -> bool {
         let loads = self.loads();
-        if !self.need.met(&loads) {
+        if !self.wanted.all_written() || !self.need.met(&loads) {
             return false;
         }
         match self.judge.verdict() {
@@ -328,7 +416,8 @@ impl RatelessWriter {
             for lane in self.lanes.iter().filter(|lane| lane.live()) {
                 most[lane.target.domain as usize] += f64::from(self.need.total + self.need.survivors);
             }
-            if self.need.met(&most) {
+            let written = self.wanted.all_written() || self.lanes.iter().any(Lane::live);
+            if written && self.need.met(&most) {
                 return None;
             }
             let Some(spare) = self.lanes.iter().position(|lane| lane.state == State::Spare) else { break };
@@ -353,19 +442,37 @@ impl RatelessWriter {
     /// Hands runs of indices to the devices that can take them, the one that would be done first before others.
     fn hand_out(&mut self) {
         let shares = self.shares();
-        let plans: Vec<Window> = self.lanes.iter_mut().map(|lane| window(lane, &shares)).collect();
+        let shared: Vec<u32> = (0..self.lanes.len()).map(|position| self.share(&shares, position)).collect();
+        let plans: Vec<Window> =
+            self.lanes.iter_mut().zip(shared).map(|(lane, share)| window(lane, share)).collect();
         let paces: Vec<f64> =
             self.lanes.iter().map(|lane| lane.pace(self.now, self.spec.block_bytes).unwrap_or(0.0)).collect();
         let horizon = self.forecast(&paces, plans.iter().map(|window| window.blocks).sum());
+        for (position, plan) in plans.iter().enumerate() {
+            while let Some(indices) = self.wanted.take(position, self.wanted_room(position, plan)) {
+                self.push(position, indices);
+            }
+        }
         loop {
+            let homeless = self.wanted.any_homeless();
+            if !homeless && self.amends() && self.need.met(&self.expected()) {
+                break;
+            }
             let mut loads = self.loads();
             for lane in &self.lanes {
                 loads[lane.target.domain as usize] += f64::from(lane.in_flight);
             }
-            let level = self.level(&loads);
+            // Where nothing is on its way, a wanted block may ride as well.
+            let idle = homeless && self.lanes.iter().all(|lane| lane.in_flight == 0);
+            let level = if idle { Level(None) } else { self.level(&loads) };
             let best = (0..self.lanes.len())
                 .filter_map(|position| {
-                    let blocks = self.room(position, &plans[position], paces[position], horizon)?;
+                    let blocks = if homeless {
+                        let room = self.wanted_room(position, &plans[position]);
+                        (room > 0 && self.wanted.adopts(position)).then_some(room)?
+                    } else {
+                        self.room(position, &plans[position], paces[position], horizon)?
+                    };
                     if level.rides(loads[self.lanes[position].target.domain as usize], &plans[position]) {
                         return None;
                     }
@@ -376,13 +483,28 @@ impl RatelessWriter {
                 })
                 .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             let Some((_, position, blocks)) = best else { break };
-            let indices = self.next_index..self.next_index + blocks;
-            self.next_index = indices.end;
-            self.pushed_blocks += blocks;
-            let lane = &mut self.lanes[position];
-            lane.push(self.now, indices.clone(), self.spec.block_bytes);
-            self.actions.push_back(Action::Push { device: lane.target.device, indices });
+            let indices = if homeless {
+                self.wanted.adopt(position, blocks).expect("it adopts some")
+            } else {
+                let first = self.next_index;
+                self.next_index += blocks;
+                first..self.next_index
+            };
+            self.push(position, indices);
         }
+    }
+
+    fn push(&mut self, position: usize, indices: Range<BlockIndex>) {
+        self.pushed_blocks += indices.end - indices.start;
+        let lane = &mut self.lanes[position];
+        lane.push(self.now, indices.clone(), self.spec.block_bytes);
+        self.actions.push_back(Action::Push { device: lane.target.device, indices });
+    }
+
+    /// How many wanted blocks the lane can take now.
+    fn wanted_room(&self, position: usize, window: &Window) -> u32 {
+        let lane = &self.lanes[position];
+        window.blocks.saturating_sub(lane.in_flight).min(window.run).min(lane.affords(self.spec.block_bytes))
     }
 
     /// How many blocks the lane gets now, if any.
@@ -489,11 +611,10 @@ struct Window {
 }
 
 /// The run and the window of a lane, before the end is in sight.
-fn window(lane: &mut Lane, shares: &Shares) -> Window {
+fn window(lane: &mut Lane, share: u32) -> Window {
     if lane.state != State::Open {
         return Window { run: 0, blocks: 0 };
     }
-    let share = shares.of(lane);
     let run = (share / 8).clamp(1, RUN_BLOCKS_MAX);
     // A small share goes at once; a larger one keeps two runs coming.
     let least = (2 * run).max(share.min(8));

@@ -1,5 +1,6 @@
 //! The write cores under a small deterministic model of devices.
 
+mod amend;
 mod model;
 mod rateless;
 mod schemes;

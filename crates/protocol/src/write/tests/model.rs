@@ -1,5 +1,6 @@
 //! A model of devices behind a round trip: each writes what it was sent at its own rate and confirms after a flush.
-//! It checks on the way that no index is pushed twice and no credit exceeded.
+//! It checks on the way that no index is pushed twice (a wanted one not twice to one device), none that exists is pushed,
+//! and no credit is exceeded.
 
 use super::*;
 use crate::durability::Need;
@@ -78,6 +79,8 @@ pub(super) struct Outcome {
     pub(super) at: f64,
     /// Blocks written or on their way when it ended, beyond those of the layout.
     pub(super) pushed: u32,
+    /// Devices opened.
+    pub(super) opened: u32,
     pub(super) trace: u64,
 }
 
@@ -120,17 +123,21 @@ pub(super) fn spec(
         spares: targets[used..].to_vec(),
         patience: PATIENCE,
         seed: 1,
+        given: Given::default(),
     }
 }
 
 /// Runs a write core against the model to its end.
 pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
     let block = u64::from(spec.block_bytes);
+    let given = spec.given.clone();
+    let wanted: BTreeSet<u32> = given.wanted.iter().flat_map(|(_, blocks)| blocks.iter()).collect();
+    let exists = |index| given.existing.iter().any(|existing| existing.blocks.contains(index));
     let mut core = Writer::new(spec, Time(0));
     let mut hosts: Vec<Host> = disks.iter().map(|_| Host::default()).collect();
     let mut events: BTreeMap<(u64, u64), Event> = BTreeMap::new();
-    let (mut order, mut now, mut pushed, mut trace) = (0u64, 0u64, 0, 0u64);
-    let mut seen = BTreeSet::new();
+    let (mut order, mut now, mut pushed, mut opened, mut trace) = (0u64, 0u64, 0, 0, 0u64);
+    let (mut seen, mut minted) = (BTreeSet::new(), BTreeSet::new());
     let mut ticks = BTreeSet::new();
     let half = common.rtt_ns / 2;
     macro_rules! after {
@@ -147,14 +154,22 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
     loop {
         while let Some(action) = core.poll() {
             match action {
-                Action::Open { device, .. } => after!(half, Event::AtNode(device.0 as usize, Arrival::Open)),
+                Action::Open { device, .. } => {
+                    opened += 1;
+                    after!(half, Event::AtNode(device.0 as usize, Arrival::Open));
+                }
                 Action::Push { device, indices } => {
                     let host = &mut hosts[device.0 as usize];
                     let bytes = u64::from(indices.end - indices.start) * block;
                     assert!(bytes <= host.credit, "credit exceeded on {device}");
                     host.credit -= bytes;
                     for index in indices {
-                        assert!(seen.insert(index), "index {index} pushed twice");
+                        assert!(seen.insert((device, index)), "index {index} pushed twice to {device}");
+                        assert!(!exists(index), "index {index} exists");
+                        if !wanted.contains(&index) {
+                            assert!(minted.insert(index), "index {index} pushed twice");
+                            assert!(index >= given.first_new_index);
+                        }
                         pushed += 1;
                         trace = trace.wrapping_mul(31).wrapping_add(u64::from(index) ^ device.0 as u64 ^ now);
                         after!(half, Event::AtNode(device.0 as usize, Arrival::Block(index)));
@@ -164,10 +179,10 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                     after!(half, Event::AtNode(device.0 as usize, Arrival::Close));
                 }
                 Action::Done(done) => {
-                    return Outcome { result: Ok(done), at: now as f64 / 1e9, pushed, trace };
+                    return Outcome { result: Ok(done), at: now as f64 / 1e9, pushed, opened, trace };
                 }
                 Action::Failed(error) => {
-                    return Outcome { result: Err(error), at: now as f64 / 1e9, pushed, trace };
+                    return Outcome { result: Err(error), at: now as f64 / 1e9, pushed, opened, trace };
                 }
             }
         }
@@ -280,14 +295,24 @@ pub(super) fn fluid_seconds(disks: &[Disk], need: Need, block_bytes: u32) -> f64
 
 /// Every loss pattern of f domains decodes: asked of the code directly, pattern by pattern, without the judge.
 pub(super) fn survives_everything(code: &Code, rule: Rule, done: &WriteDone, disks: &[Disk]) {
-    let placed: Vec<(u32, u32)> = done
-        .holders
-        .iter()
-        .flat_map(|holder| holder.blocks.iter().map(|index| (disks[holder.device.0 as usize].domain, index)))
-        .collect();
+    let placed = placed(done, disks);
+    assert_eq!(done.stored_blocks as usize, placed.len());
+    all_patterns_decode(code, rule, &placed, disks);
+}
+
+/// The blocks that a write placed, each with its failure domain.
+pub(super) fn placed(done: &WriteDone, disks: &[Disk]) -> Vec<(u32, u32)> {
+    let domain = |device: DeviceId| disks[device.0 as usize].domain;
+    let of = |holder: &Share| {
+        holder.blocks.iter().map(|index| (domain(holder.device), index)).collect::<Vec<_>>()
+    };
+    done.holders.iter().flat_map(of).collect()
+}
+
+/// As [`survives_everything`], of blocks by failure domain.
+pub(super) fn all_patterns_decode(code: &Code, rule: Rule, placed: &[(u32, u32)], disks: &[Disk]) {
     let distinct: BTreeSet<u32> = placed.iter().map(|&(_, index)| index).collect();
     assert_eq!(distinct.len(), placed.len(), "an index is listed twice");
-    assert_eq!(done.stored_blocks as usize, placed.len());
     if code.kind() != Kind::Replicated {
         assert!(placed.len() as f64 >= (1.0 + rule.redundancy) * f64::from(code.k()) - 1e-6);
     }
