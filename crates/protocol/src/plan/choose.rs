@@ -432,7 +432,7 @@ fn enough_domains(policy: &Policy, usable: &[&Candidate]) -> Result<(), PlanErro
     if available < needed { Err(PlanError::Unmet { domain, needed, available }) } else { Ok(()) }
 }
 
-fn domain_name(domain: Domain, candidate: &Candidate) -> (u128, &str) {
+pub(super) fn domain_name(domain: Domain, candidate: &Candidate) -> (u128, &str) {
     match domain {
         Domain::Device => (candidate.device.0, ""),
         Domain::Node => (candidate.node.0, ""),

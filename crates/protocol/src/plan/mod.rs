@@ -12,11 +12,12 @@
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
 //! For objects that are there: [`update`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
-//! blocks go for a smaller redundancy.
+//! blocks go for a smaller redundancy; [`Places`], where others may go.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
 
+mod amend;
 mod choose;
 mod fetch;
 mod pace;
@@ -27,6 +28,7 @@ mod tests;
 mod trim;
 mod update;
 
+pub use amend::{Places, amended, stored};
 pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;

@@ -303,9 +303,8 @@ pub(super) fn survives_everything(code: &Code, rule: Rule, done: &WriteDone, dis
 /// The blocks that a write placed, each with its failure domain.
 pub(super) fn placed(done: &WriteDone, disks: &[Disk]) -> Vec<(u32, u32)> {
     let domain = |device: DeviceId| disks[device.0 as usize].domain;
-    let of = |holder: &Share| {
-        holder.blocks.iter().map(|index| (domain(holder.device), index)).collect::<Vec<_>>()
-    };
+    let of =
+        |holder: &Share| holder.blocks.iter().map(|index| (domain(holder.device), index)).collect::<Vec<_>>();
     done.holders.iter().flat_map(of).collect()
 }
 

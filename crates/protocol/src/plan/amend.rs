@@ -1,0 +1,123 @@
+//! Where a segment that is there may be written to, and what an amendment makes of its layout.
+//!
+//! Invariants: devices that hold the segment come first, so that it stays on as many devices as it was spread over; what
+//! lies on a device out of reach is not counted on, though it stays listed; an amended layout lists each index once.
+
+#[cfg(test)]
+mod tests;
+
+use super::{Candidate, choose::domain_name};
+use crate::{
+    DeviceId, Epoch, IndexRanges, SegmentId, Version,
+    layout::{Holder, Piece, SegmentLayout, Share},
+    message::DeviceHealth,
+    policy::Policy,
+    write::{Existing, Target},
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The devices of a cluster as an amendment of one object sees them.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Every device in reach that is not to be left, and its failure domain.
+    domain: BTreeMap<DeviceId, u32>,
+    /// Those that take blocks, best first.
+    usable: Vec<Target>,
+    /// Failure domains, numbered from 0.
+    pub domains: u32,
+}
+
+impl Places {
+    /// The devices of `candidates` but for those in `leaving`, under the failure domains of `policy`, for blocks of
+    /// `block_bytes`.
+    pub fn new(
+        candidates: &[Candidate],
+        policy: &Policy,
+        leaving: &BTreeSet<DeviceId>,
+        block_bytes: u32,
+    ) -> Self {
+        let mut numbers = BTreeMap::new();
+        let (mut domain, mut usable) = (BTreeMap::new(), Vec::new());
+        for candidate in candidates {
+            let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            let number = *numbers.entry(domain_name(policy.domain(), candidate)).or_insert(next);
+            let reads = matches!(candidate.health, DeviceHealth::Ok | DeviceHealth::Full);
+            if !candidate.alive || !reads || leaving.contains(&candidate.device) {
+                continue;
+            }
+            domain.insert(candidate.device, number);
+            if candidate.health == DeviceHealth::Ok && candidate.free_bytes >= u64::from(block_bytes) {
+                let write_bytes_per_s = candidate.write_bytes_per_s;
+                let load = f64::from(candidate.queue_length) / 4.0 + 1.0;
+                let target = Target { device: candidate.device, domain: number, write_bytes_per_s };
+                usable.push((write_bytes_per_s as f64 / load, target));
+            }
+        }
+        usable.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
+        let domains = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        Self { domain, usable: usable.into_iter().map(|(_, target)| target).collect(), domains }
+    }
+
+    /// What the layout lists on devices in reach, but for `dropped`.
+    pub fn existing(&self, layout: &SegmentLayout, dropped: &IndexRanges) -> Vec<Existing> {
+        let holders = layout.holders.iter().filter_map(|holder| {
+            let domain = *self.domain.get(&holder.device)?;
+            let blocks = holder.blocks().difference(dropped);
+            (!blocks.is_empty()).then_some(Existing { device: holder.device, domain, blocks })
+        });
+        holders.collect()
+    }
+
+    /// The devices to write to and those to turn to: the layout's first, others as far as it would lie on fewer devices
+    /// than before, of domains that have nothing of it where there are such. One more copy of a single block is no use in
+    /// a domain that has one of those `existing`.
+    pub fn targets(&self, layout: &SegmentLayout, existing: &[Existing]) -> (Vec<Target>, Vec<Target>) {
+        let holds = |target: &&Target| layout.holder(target.device).is_some();
+        let occupied: BTreeSet<u32> = existing.iter().map(|existing| existing.domain).collect();
+        let useful = |target: &&Target| layout.code.originals > 1 || !occupied.contains(&target.domain);
+        let (mut devices, others): (Vec<Target>, Vec<Target>) =
+            self.usable.iter().filter(useful).partition(|target| holds(target));
+        let (fresh, rest): (Vec<Target>, Vec<Target>) =
+            others.into_iter().partition(|target| !occupied.contains(&target.domain));
+        let mut spares = fresh;
+        spares.extend(rest);
+        let lacking = layout.holders.len().max(1).saturating_sub(devices.len()).min(spares.len());
+        devices.extend(spares.drain(..lacking));
+        (devices, spares)
+    }
+}
+
+/// The blocks of a layout, wherever they lie.
+pub fn stored(layout: &SegmentLayout) -> IndexRanges {
+    let mut all = IndexRanges::new();
+    layout.pieces().for_each(|(_, piece)| all.insert_all(&piece.blocks));
+    all
+}
+
+/// The layout without the blocks `dropped` and with `shares`, stored under `segment` and `version`, at `epoch`.
+pub fn amended(
+    layout: &SegmentLayout,
+    epoch: Epoch,
+    dropped: &IndexRanges,
+    (segment, version): (SegmentId, Version),
+    shares: &[Share],
+) -> SegmentLayout {
+    let mut shares: BTreeMap<DeviceId, &Share> = shares.iter().map(|share| (share.device, share)).collect();
+    let fresh = |share: &Share| Piece { segment, version, blocks: share.blocks.clone() };
+    let mut holders = Vec::new();
+    for holder in &layout.holders {
+        let kept = holder
+            .pieces
+            .iter()
+            .map(|piece| Piece { blocks: piece.blocks.difference(dropped), ..piece.clone() });
+        let mut pieces: Vec<Piece> = kept.filter(|piece| !piece.blocks.is_empty()).collect();
+        pieces.extend(shares.remove(&holder.device).map(fresh));
+        if !pieces.is_empty() {
+            holders.push(Holder { device: holder.device, pieces });
+        }
+    }
+    holders.extend(
+        shares.into_values().map(|share| Holder { device: share.device, pieces: vec![fresh(share)] }),
+    );
+    SegmentLayout { epoch, holders, ..layout.clone() }
+}

@@ -1,0 +1,116 @@
+use super::*;
+use crate::{
+    NodeId,
+    layout::{CodeKind, CodeSpec, GRANULE_BYTES},
+};
+
+const BLOCK: u32 = 64 << 10;
+
+fn candidate(device: u128) -> Candidate {
+    Candidate {
+        device: DeviceId(device),
+        node: NodeId(device / 10),
+        site: String::new(),
+        free_bytes: 1 << 30,
+        queue_length: 0,
+        read_bytes_per_s: 0,
+        write_bytes_per_s: 1000 + device as u64,
+        alive: true,
+        health: DeviceHealth::Ok,
+    }
+}
+
+fn layout(k: u32, held: &[(u128, &[(u64, core::ops::Range<u32>)])]) -> SegmentLayout {
+    let holder = |&(device, pieces): &(u128, &[(u64, core::ops::Range<u32>)])| Holder {
+        device: DeviceId(device),
+        pieces: pieces
+            .iter()
+            .map(|(name, blocks)| Piece {
+                segment: SegmentId(*name),
+                version: Version(*name),
+                blocks: blocks.clone().into(),
+            })
+            .collect(),
+    };
+    SegmentLayout {
+        segment: SegmentId(7),
+        version: Version(7),
+        epoch: Epoch(1),
+        length: u64::from(k * BLOCK),
+        code: CodeSpec { kind: CodeKind::Mix, originals: k, seed: 1 },
+        block_bytes: BLOCK,
+        granule_bytes: GRANULE_BYTES,
+        holders: held.iter().map(holder).collect(),
+    }
+}
+
+fn names(targets: &[Target]) -> Vec<u128> {
+    targets.iter().map(|target| target.device.0).collect()
+}
+
+#[test]
+fn an_amended_layout_lists_what_stays_and_what_is_new() {
+    let before = layout(40, &[(10, &[(7, 0..16), (9, 40..44)]), (20, &[(7, 16..32)]), (30, &[(7, 32..40)])]);
+    let dropped: IndexRanges = [3, 40, 41, 42, 43].into_iter().chain(32..40).collect();
+    let share =
+        |device, blocks: core::ops::Range<u32>| Share { device: DeviceId(device), blocks: blocks.into() };
+    let name = (SegmentId(12), Version(11));
+    let after = amended(&before, Epoch(5), &dropped, name, &[share(10, 3..4), share(40, 32..41)]);
+    let expected =
+        layout(40, &[(10, &[(7, 0..16), (12, 3..4)]), (20, &[(7, 16..32)]), (40, &[(12, 32..41)])]);
+    assert_eq!((after.segment, after.version, after.epoch), (SegmentId(7), Version(7), Epoch(5)));
+    assert_eq!(names_of(&after), names_of(&expected));
+    assert_eq!(after.holders[0].pieces[0].blocks, (0..16).filter(|&index| index != 3).collect());
+    assert_eq!(after.holders[0].pieces[1].version, Version(11));
+    // The piece that was dropped whole is gone, and so is the holder of nothing.
+    assert_eq!(stored(&after), (0..41).collect());
+}
+
+fn names_of(layout: &SegmentLayout) -> Vec<(u128, Vec<u64>)> {
+    let holder =
+        |holder: &Holder| (holder.device.0, holder.pieces.iter().map(|piece| piece.segment.0).collect());
+    layout.holders.iter().map(holder).collect()
+}
+
+#[test]
+fn devices_out_of_reach_are_not_counted_on() {
+    let before =
+        layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)]), (30, &[(7, 32..48)]), (99, &[(7, 48..50)])]);
+    let mut candidates: Vec<Candidate> = [10, 11, 20, 30, 40, 50].map(candidate).into();
+    candidates[2].alive = false;
+    candidates[3].health = DeviceHealth::Full;
+    candidates[5].health = DeviceHealth::Failed;
+    let policy = "rateless".parse().unwrap();
+    let places = Places::new(&candidates, &policy, &BTreeSet::new(), BLOCK);
+    assert_eq!(places.domains, 5);
+    let existing = places.existing(&before, &(0..4).into());
+    // The dead one and the unknown one are left out; the full one has what it has.
+    let seen: Vec<_> = existing.iter().map(|held| (held.device.0, held.blocks.count())).collect();
+    assert_eq!(seen, [(10, 12), (30, 16)]);
+    // 10 first, since it holds some; then a domain that has none before a domain that has.
+    let (devices, spares) = places.targets(&before, &existing);
+    assert_eq!((names(&devices), names(&spares)), (vec![10, 40, 11], vec![]));
+}
+
+#[test]
+fn what_is_to_be_left_is_neither_counted_nor_written_to() {
+    let before = layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)])]);
+    let candidates: Vec<Candidate> = [10, 20, 30, 31].map(candidate).into();
+    let leaving = BTreeSet::from([DeviceId(20)]);
+    let places = Places::new(&candidates, &"rateless".parse().unwrap(), &leaving, BLOCK);
+    let existing = places.existing(&before, &IndexRanges::new());
+    assert_eq!(existing.len(), 1);
+    let (devices, spares) = places.targets(&before, &existing);
+    assert_eq!((names(&devices), names(&spares)), (vec![10, 31], vec![30]));
+}
+
+#[test]
+fn one_more_copy_goes_to_a_domain_without_one() {
+    let mut before = layout(1, &[(10, &[(7, 0..1)]), (20, &[(7, 1..2)])]);
+    before.code.kind = CodeKind::Replicated;
+    let candidates: Vec<Candidate> = [10, 11, 20, 30].map(candidate).into();
+    let places =
+        Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::from([DeviceId(20)]), BLOCK);
+    let (devices, spares) = places.targets(&before, &places.existing(&before, &IndexRanges::new()));
+    assert_eq!((names(&devices), names(&spares)), (vec![30], vec![]));
+}
