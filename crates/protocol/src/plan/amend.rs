@@ -68,13 +68,22 @@ impl Places {
         holders.collect()
     }
 
+    /// Whether all of these blocks lie on devices in reach.
+    pub fn reach(&self, layout: &SegmentLayout, blocks: &IndexRanges) -> bool {
+        let mut found = IndexRanges::new();
+        self.existing(layout, &IndexRanges::new()).iter().for_each(|held| found.insert_all(&held.blocks));
+        blocks.is_subset_of(&found)
+    }
+
     /// The devices to write to and those to turn to: the layout's first, others as far as it would lie on fewer devices
     /// than before, of domains that have nothing of it where there are such. One more copy of a single block is no use in
     /// a domain that has one of those `existing`.
     pub fn targets(&self, layout: &SegmentLayout, existing: &[Existing]) -> (Vec<Target>, Vec<Target>) {
         let holds = |target: &&Target| layout.holder(target.device).is_some();
-        let occupied: BTreeSet<u32> = existing.iter().map(|existing| existing.domain).collect();
-        let useful = |target: &&Target| layout.code.originals > 1 || !occupied.contains(&target.domain);
+        let has_copy = |domain: u32| existing.iter().any(|existing| existing.domain == domain);
+        let useful = |target: &&Target| layout.code.originals > 1 || !has_copy(target.domain);
+        let of_holder = |holder: &Holder| self.domain.get(&holder.device).copied();
+        let occupied: BTreeSet<u32> = layout.holders.iter().filter_map(of_holder).collect();
         let (mut devices, others): (Vec<Target>, Vec<Target>) =
             self.usable.iter().filter(useful).partition(|target| holds(target));
         let (fresh, rest): (Vec<Target>, Vec<Target>) =

@@ -20,6 +20,7 @@ use crate::{
     durability::{Judge, Need, Rule, Shortfall, Verdict},
     write::Existing,
 };
+use std::collections::BTreeSet;
 use steadfast_codes::rateless::Code;
 
 /// What stays.
@@ -73,19 +74,23 @@ pub fn trim(code: &Code, rule: Rule, domains: u32, held: &[Existing], seed: u64)
     let need = Need::new(code, rule);
     let shares = Shares::new(code, domains, held);
     let total = shares.all();
+    let below = |smallest: u32| {
+        let d = f64::from(smallest) / f64::from(code.k()) - 1.0;
+        let smallest = (d * 100.0).ceil().max(0.0) / 100.0;
+        TrimError::BelowTolerance { asked: rule.redundancy, smallest, tolerate: rule.tolerate }
+    };
     let Some(smallest) = shares.smallest(need) else {
+        // Not even minting on all of these domains alike would make so few enough.
+        if let Some(alike) = shares.alike(need).filter(|&alike| need.total < alike) {
+            return Err(below(alike));
+        }
         let Verdict::Short { blocks, why } = verdict(code, rule, domains, seed, held, &shares.most) else {
             unreachable!("counting is not met by all blocks");
         };
         return Err(TrimError::Unmet { blocks, why });
     };
     if need.total < smallest {
-        let k = f64::from(code.k());
-        return Err(TrimError::BelowTolerance {
-            asked: rule.redundancy,
-            smallest: ((f64::from(smallest) / k - 1.0) * 100.0).ceil().max(0.0) / 100.0,
-            tolerate: rule.tolerate,
-        });
+        return Err(below(smallest));
     }
     let mut target = need.total.min(total);
     loop {
@@ -192,6 +197,13 @@ impl Shares {
         }
         let kept: f64 = self.capped(high).iter().sum();
         Some((kept - 1e-6).ceil() as u32)
+    }
+
+    /// The fewest blocks that would leave enough if all occupied domains had as many; none where there are too few of them.
+    fn alike(&self, need: Need) -> Option<u32> {
+        let occupied = self.domain.iter().collect::<BTreeSet<_>>().len();
+        let left = occupied.checked_sub(need.tolerate as usize).filter(|&left| left > 0)?;
+        Some((f64::from(need.survivors) * occupied as f64 / left as f64).ceil() as u32)
     }
 
     /// What each device keeps of `target` blocks: its share, or as much more even as the loss of f domains asks for.

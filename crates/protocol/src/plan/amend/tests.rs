@@ -20,8 +20,11 @@ fn candidate(device: u128) -> Candidate {
     }
 }
 
-fn layout(k: u32, held: &[(u128, &[(u64, core::ops::Range<u32>)])]) -> SegmentLayout {
-    let holder = |&(device, pieces): &(u128, &[(u64, core::ops::Range<u32>)])| Holder {
+/// A name and the blocks stored under it.
+type Named<'a> = &'a [(u64, core::ops::Range<u32>)];
+
+fn layout(k: u32, held: &[(u128, Named)]) -> SegmentLayout {
+    let holder = |&(device, pieces): &(u128, Named)| Holder {
         device: DeviceId(device),
         pieces: pieces
             .iter()
@@ -87,6 +90,7 @@ fn devices_out_of_reach_are_not_counted_on() {
     // The dead one and the unknown one are left out; the full one has what it has.
     let seen: Vec<_> = existing.iter().map(|held| (held.device.0, held.blocks.count())).collect();
     assert_eq!(seen, [(10, 12), (30, 16)]);
+    assert!(places.reach(&before, &(4..16).into()) && !places.reach(&before, &(4..17).into()));
     // 10 first, since it holds some; then a domain that has none before a domain that has.
     let (devices, spares) = places.targets(&before, &existing);
     assert_eq!((names(&devices), names(&spares)), (vec![10, 40, 11], vec![]));
