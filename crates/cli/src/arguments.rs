@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Make and list buckets
     #[command(subcommand)]
     Bucket(Bucket),
-    /// Store a file (or standard input, `-`) as BUCKET/KEY
+    /// Store a file (or standard input, `-`) as BUCKET/KEY, or over some of its bytes
     Put(Put),
     /// Fetch BUCKET/KEY into a file (or standard output, `-`)
     Get(Get),
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Ls(List),
     /// Describe an object: its size, code, redundancy and where its blocks lie
     Stat(Stat),
+    /// Give an object another redundancy: blocks are added or dropped, the rest stays as it is
+    Tune(Tune),
     /// Remove an object
     Rm(Remove),
     /// Show storage servers and devices
@@ -228,6 +230,23 @@ pub(crate) struct Put {
     /// devices=16,sites=2,accesses=4,priority=background`
     #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
     pub(crate) qos: steadfast_client::Quality,
+    /// Change bytes A to B of the object, counted from 0, both included (`A-` for as many as the file has): only the coded
+    /// blocks that hold them are written
+    #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
+    pub(crate) range: Option<(u64, Option<u64>)>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Tune {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    /// D: blocks stored beyond the data, as a share of it; no less than the failures to survive need
+    #[arg(long, value_name = "D")]
+    pub(crate) redundancy: f64,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

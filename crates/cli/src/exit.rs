@@ -8,13 +8,13 @@
 //! | 3 | no such bucket, object or device |
 //! | 4 | the cluster cannot be reached |
 //! | 5 | too little of the data can be reached now |
-//! | 6 | no room, or too few devices for the policy |
+//! | 6 | no room, or too few devices or blocks for the policy |
 //! | 7 | exists already |
 //! | 8 | it changed meanwhile: run the command again |
 //! | 9 | what was wished for is not to be had now: try again in a while |
 
 use std::process::ExitCode;
-use steadfast_client::{ClientError, GetError, PutError};
+use steadfast_client::{AmendError, ClientError, GetError, PutError};
 use steadfast_protocol::message::MetaFault;
 
 /// The command line or the configuration file is wrong; `clap` says the former by itself.
@@ -45,6 +45,10 @@ fn code(error: &anyhow::Error) -> u8 {
         .or_else(|| match error.downcast_ref::<PutError>() {
             Some(PutError::Metadata(error)) => Some(error),
             _ => None,
+        })
+        .or_else(|| match error.downcast_ref::<AmendError>() {
+            Some(AmendError::Metadata(error) | AmendError::Read(GetError::Metadata(error))) => Some(error),
+            _ => None,
         });
     if let Some(client) = client {
         return match client {
@@ -54,6 +58,14 @@ fn code(error: &anyhow::Error) -> u8 {
             ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
             ClientError::Refused(MetaFault::BucketExists(_)) => 7,
             ClientError::Refused(MetaFault::Conflict { .. }) => 8,
+            _ => 1,
+        };
+    }
+    if let Some(amend) = error.downcast_ref::<AmendError>() {
+        return match amend {
+            AmendError::Read(GetError::Read(_)) => 5,
+            AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => 6,
+            AmendError::Contended { .. } => 8,
             _ => 1,
         };
     }

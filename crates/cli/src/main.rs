@@ -73,6 +73,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Get(arguments) => commands::objects::get(arguments).await,
         Command::Ls(arguments) => commands::list::run(arguments).await,
         Command::Stat(arguments) => commands::objects::stat(arguments).await,
+        Command::Tune(arguments) => commands::tune::run(arguments).await,
         Command::Rm(arguments) => commands::objects::remove(arguments).await,
         Command::Status(arguments) => commands::status::run(arguments).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,

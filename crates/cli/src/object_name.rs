@@ -1,12 +1,18 @@
 //! BUCKET/KEY on the command line.
 
-use std::str::FromStr;
+use std::{fmt, str::FromStr};
 
 /// An object as named on the command line; the metadata server judges the names themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectName {
     pub(crate) bucket: String,
     pub(crate) key: String,
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.bucket, self.key)
+    }
 }
 
 impl FromStr for ObjectName {

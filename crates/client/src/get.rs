@@ -248,7 +248,7 @@ fn hand_over(
 }
 
 /// One segment being read.
-struct SegmentReader<'a> {
+pub(crate) struct SegmentReader<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
     reading: &'a Reading,
@@ -264,7 +264,11 @@ struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    fn new(client: &'a Client, layout: &'a SegmentLayout, reading: &'a Reading) -> Result<Self, GetError> {
+    pub(crate) fn new(
+        client: &'a Client,
+        layout: &'a SegmentLayout,
+        reading: &'a Reading,
+    ) -> Result<Self, GetError> {
         let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
         if !(1..=steadfast_protocol::layout::BLOCK_BYTES_MAX).contains(&layout.block_bytes)
             || u64::from(layout.block_bytes) * u64::from(layout.code.originals) < layout.length
@@ -305,12 +309,17 @@ impl<'a> SegmentReader<'a> {
         })
     }
 
+    /// Payload bytes that arrived so far.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
     fn now(&self) -> Time {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
     /// Reads until the decoder has enough, and decodes: the original blocks in order.
-    async fn run(&mut self) -> Result<Vec<BytesMut>, GetError> {
+    pub(crate) async fn run(&mut self) -> Result<Vec<BytesMut>, GetError> {
         loop {
             while let Some(action) = self.core.poll() {
                 match action {

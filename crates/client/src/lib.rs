@@ -12,8 +12,10 @@
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
 //! | `put` | a segment write: source, encoder, cores, commit, seal |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
+//! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on |
 //! | `tidy` | seals and deletions, behind the answer |
 
+mod amend;
 mod decode;
 mod error;
 mod get;
@@ -25,6 +27,7 @@ mod source;
 mod stream;
 mod tidy;
 
+pub use amend::{AmendError, AmendReport};
 pub use error::{ClientError, GetError, PutError};
 pub use get::{GetOptions, GetReport};
 pub use put::{PutOptions, PutReport};

@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::Read,
     sync::Arc,
     time::{Duration, Instant},
@@ -26,9 +26,9 @@ use steadfast_protocol::{
     },
     plan::{self, Plan, Quality, SegmentPlan, Wanted, Wish},
     read::Cause,
-    write::{Action, FailureKind, Given, Input, WriteDone, WriteSpec, Writer},
+    write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 
 /// Parity columns are kept while a segment is written when they take at most this: a put stays within its segment,
 /// its windows and 64 MiB. Segments above 256 MiB sum the columns of each run anew.
@@ -130,10 +130,30 @@ impl Client {
                 Ok(put.report)
             }
             Err(error) => {
-                let _ = tokio::time::timeout(GIVE_UP, put.give_up(&error)).await;
+                let unknown = matches!(error, PutError::Metadata(ClientError::Unknown { .. }));
+                self.give_up(put.begun.intent, put.begun.epoch, &put.touched, unknown).await;
                 Err(error)
             }
         }
+    }
+
+    /// Tidies up after a put or an amendment that failed, for a while. Where the commit's own answer was lost (`unknown`)
+    /// the version may be there: nothing is freed.
+    pub(crate) async fn give_up(
+        &self,
+        intent: IntentId,
+        epoch: Epoch,
+        touched: &BTreeSet<(DeviceId, SegmentId)>,
+        unknown: bool,
+    ) {
+        if unknown {
+            return;
+        }
+        let giving_up = async {
+            let _ = self.metadata.change(Change::Abort { intent }).await;
+            self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
+        };
+        let _ = tokio::time::timeout(GIVE_UP, giving_up).await;
     }
 
     /// Frees what a change of layout left, on every device that can be reached, behind the answer.
@@ -157,7 +177,7 @@ impl Client {
     }
 
     /// Tells each device's server, all at once, and waits for none.
-    fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
+    pub(crate) fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
         let addressed = requests
             .into_iter()
             .filter_map(|(device, request, epoch)| Some((self.address_of(device)?, request, epoch)));
@@ -373,20 +393,10 @@ impl Put<'_> {
         }
         self.client.tell_all(requests);
     }
-
-    /// Tidies up after a failure. Where the commit's own answer was lost the version may be there: nothing is freed.
-    async fn give_up(&self, error: &PutError) {
-        if matches!(error, PutError::Metadata(ClientError::Unknown { .. })) {
-            return;
-        }
-        let _ = self.client.metadata.change(Change::Abort { intent: self.begun.intent }).await;
-        let touched = self.touched.iter().map(|&(device, segment)| (device, segment, self.begun.epoch));
-        self.client.delete(touched);
-    }
 }
 
 /// Keeps the put's lease alive while it runs.
-async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
+pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
     loop {
         tokio::time::sleep(Duration::from_millis(u64::from(lease_ms) / 3)).await;
         // A lost lease shows at the commit.
@@ -395,19 +405,23 @@ async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::conver
 }
 
 /// One segment being written.
-struct SegmentWriter<'a> {
-    client: &'a Client,
-    maker: Arc<Maker>,
-    core: Writer,
-    streams: Streams,
-    reserved: Arc<Reserved>,
-    epoch: Epoch,
-    intent: IntentId,
-    start: Instant,
+pub(crate) struct SegmentWriter<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) maker: Arc<Maker>,
+    pub(crate) core: Writer,
+    pub(crate) streams: Streams,
+    pub(crate) reserved: Arc<Reserved>,
+    pub(crate) epoch: Epoch,
+    pub(crate) intent: IntentId,
+    pub(crate) start: Instant,
 }
 
 impl SegmentWriter<'_> {
-    async fn run(mut self, touched: &mut BTreeSet<(DeviceId, SegmentId)>) -> Result<WriteDone, PutError> {
+    /// Writes until the core is done; notes in `touched` where.
+    pub(crate) async fn run(
+        mut self,
+        touched: &mut BTreeSet<(DeviceId, SegmentId)>,
+    ) -> Result<WriteDone, WriteError> {
         self.streams.priority = self.reserved.priority();
         loop {
             while let Some(action) = self.core.poll() {
@@ -420,7 +434,7 @@ impl SegmentWriter<'_> {
                     Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
                     Action::Done(done) => return Ok(done),
-                    Action::Failed(error) => return Err(error.into()),
+                    Action::Failed(error) => return Err(error),
                 }
             }
             let wake_at = self.core.wake_at().map(|at| self.start + Duration::from_nanos(at.0));
@@ -477,6 +491,10 @@ pub(crate) struct Maker {
     kind: CodeKind,
     code: Code,
     originals: Arc<Originals>,
+    /// Where not all originals are known: the only blocks that can be had.
+    ready: Option<BTreeMap<BlockIndex, Bytes>>,
+    /// Told when another is asked for.
+    lacking: Notify,
     /// Made as soon as all originals are there.
     encoder: OnceCell<Arc<Encoder<BytesMut>>>,
     encoders: Semaphore,
@@ -490,7 +508,7 @@ pub(crate) struct Made {
 }
 
 impl Maker {
-    fn new(
+    pub(crate) fn new(
         segment: SegmentId,
         version: Version,
         geometry: Geometry,
@@ -507,9 +525,26 @@ impl Maker {
             kind: spec.kind,
             code: code.clone(),
             originals,
+            ready: None,
+            lacking: Notify::new(),
             encoder: OnceCell::new(),
             encoders: Semaphore::new(ENCODERS),
         }
+    }
+
+    /// Gives these blocks and no others.
+    pub(crate) fn only(self, ready: BTreeMap<BlockIndex, Bytes>) -> Self {
+        Self { ready: Some(ready), ..self }
+    }
+
+    /// The segment that the blocks are written under.
+    pub(crate) fn segment(&self) -> SegmentId {
+        self.segment
+    }
+
+    /// Waits until a block was asked for that cannot be had.
+    pub(crate) async fn lacking(&self) {
+        self.lacking.notified().await;
     }
 
     /// Bytes under one checksum.
@@ -519,6 +554,14 @@ impl Maker {
 
     /// The blocks of `indices`, in order; none when the source failed, which the put learns from the source itself.
     pub(crate) async fn make(&self, indices: core::ops::Range<BlockIndex>) -> Vec<Made> {
+        if let Some(ready) = &self.ready {
+            let found = indices.map(|index| Some((index, ready.get(&index)?.clone())));
+            let Some(blocks) = found.collect() else {
+                self.lacking.notify_one();
+                return Vec::new();
+            };
+            return self.with_sums(blocks).await;
+        }
         let k = self.originals.count();
         // Originals of systematic codes are sent as they were read; everything else needs them all.
         let plain = |index: BlockIndex| match self.kind {
@@ -541,7 +584,7 @@ impl Maker {
             None => None,
         };
         let (originals, block_bytes) = (Arc::clone(&self.originals), self.geometry.block_bytes as usize);
-        let (granule, segment, version) = (self.granule, self.segment, self.version);
+        let with_sums = self.sums();
         let made = tokio::task::spawn_blocking(move || {
             if let (Some(first), Some(encoder)) = (coded, encoder) {
                 let mut out: Vec<BytesMut> =
@@ -552,15 +595,26 @@ impl Maker {
                     .expect("K originals of one length, and indices far from the largest");
                 blocks.extend((first..).zip(out.into_iter().map(BytesMut::freeze)));
             }
-            let with_sums = |(index, block): (BlockIndex, Bytes)| {
-                let sums = checksum::sums(&block, granule, segment, version, index);
-                Made { index, block, sums }
-            };
             blocks.into_iter().map(with_sums).collect()
         });
         let made = made.await.expect("encoding does not panic");
         drop(permit);
         made
+    }
+
+    async fn with_sums(&self, blocks: Vec<(BlockIndex, Bytes)>) -> Vec<Made> {
+        let with_sums = self.sums();
+        let summing = tokio::task::spawn_blocking(move || blocks.into_iter().map(with_sums).collect());
+        summing.await.expect("summing does not panic")
+    }
+
+    /// Adds the checksums to a block.
+    fn sums(&self) -> impl Fn((BlockIndex, Bytes)) -> Made + Send + 'static {
+        let (granule, segment, version) = (self.granule, self.segment, self.version);
+        move |(index, block)| {
+            let sums = checksum::sums(&block, granule, segment, version, index);
+            Made { index, block, sums }
+        }
     }
 
     /// Makes the encoder as soon as all originals are there.

@@ -78,6 +78,12 @@ pub(crate) enum Filled {
 }
 
 impl Originals {
+    /// K originals that are not known and never will be.
+    pub(crate) fn none(originals: u32) -> Arc<Self> {
+        let (_, filled) = watch::channel(Filled::Failed);
+        Arc::new(Self { blocks: (0..originals).map(|_| OnceLock::new()).collect(), filled })
+    }
+
     /// Cuts `pieces` of a segment whose every byte is there.
     pub(crate) fn whole(pieces: Vec<Bytes>, block_bytes: u32, originals: u32) -> Arc<Self> {
         let (progress, filled) = watch::channel(Filled::Blocks(0));

@@ -12,7 +12,9 @@ pub(crate) mod objects;
 pub(crate) mod servers;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod tune;
 pub(crate) mod up;
+pub(crate) mod update;
 
 use crate::arguments::Cluster;
 use serde::Serialize;

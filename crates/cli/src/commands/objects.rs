@@ -11,14 +11,17 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, Read, Seek, Write},
     path::Path,
 };
 use steadfast_client::{GetOptions, Options, PutOptions};
 use steadfast_protocol::layout::CodeKind;
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
-    let Put { file, object, qos, cluster, output } = arguments;
+    if let Some(range) = arguments.range {
+        return super::update::run(arguments, range).await;
+    }
+    let Put { file, object, qos, cluster, output, .. } = arguments;
     let (source, size): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
@@ -229,9 +232,15 @@ impl Drop for Target<'_> {
 }
 
 /// Shows on the bar what passes through.
-struct Counted<T> {
-    inner: T,
-    bar: ProgressBar,
+pub(super) struct Counted<T> {
+    pub(super) inner: T,
+    pub(super) bar: ProgressBar,
+}
+
+impl<T: Seek> Seek for Counted<T> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.inner.seek(to)
+    }
 }
 
 impl<T: Read> Read for Counted<T> {

@@ -15,4 +15,5 @@ mod objects;
 mod quality;
 mod raw;
 mod show;
+mod update_and_tune;
 mod watch;

@@ -17,6 +17,10 @@ fn candidate(device: u128) -> Candidate {
         write_bytes_per_s: 1000 + device as u64,
         alive: true,
         health: DeviceHealth::Ok,
+        reserved_read_bytes_per_s: 0,
+        reserved_write_bytes_per_s: 0,
+        sharing_ppm: Default::default(),
+        refused: false,
     }
 }
 

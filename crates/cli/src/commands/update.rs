@@ -1,0 +1,94 @@
+//! `steadfast put --range`: changes bytes of an object that is there.
+
+use super::{connect, objects::Counted, print_json};
+use crate::{arguments::Put, object_name::ObjectName, progress, units::show_bytes};
+use anyhow::{Context, bail};
+use serde_json::json;
+use std::{
+    fs::File,
+    io::{self, Seek},
+    path::Path,
+};
+use steadfast_client::AmendReport;
+
+/// Stores the file over the bytes from `first` on, up to `last` where that is named.
+pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> anyhow::Result<()> {
+    let Put { file, object, cluster, output, .. } = arguments;
+    let mut source = open(&file)?;
+    let length =
+        source.seek(io::SeekFrom::End(0)).with_context(|| format!("cannot read {}", file.display()))?;
+    source.rewind()?;
+    if let Some(last) = last
+        && length != last - first + 1
+    {
+        bail!(
+            "{} has {length} bytes, but --range {first}-{last} names {}: name as many, or write --range {first}-",
+            file.display(),
+            last - first + 1
+        );
+    }
+    let bar = progress::bytes(Some(length), output.json);
+    let client = connect(&cluster).await?;
+    let source = Counted { inner: source, bar: bar.clone() };
+    let changed = match client.update(&object.bucket, &object.key, first, source).await {
+        Ok(changed) => changed,
+        Err(error) => {
+            client.tidy().await;
+            return Err(error.into());
+        }
+    };
+    bar.finish_and_clear();
+    if output.json {
+        let mut line = report(&object, &changed);
+        line["first"] = json!(first);
+        line["length"] = json!(length);
+        print_json(&line)?;
+    } else {
+        println!(
+            "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
+            show_bytes(length),
+            changed.read_blocks,
+            changed.written_blocks,
+            changed.stored_after,
+            show_bytes(changed.written_bytes),
+            changed.latency.as_secs_f64()
+        );
+    }
+    client.tidy().await;
+    Ok(())
+}
+
+/// A file that can be read again; standard input is kept in one without a name.
+fn open(file: &Path) -> anyhow::Result<File> {
+    if file == Path::new("-") {
+        let mut kept = tempfile::tempfile().context("cannot keep standard input")?;
+        io::copy(&mut io::stdin(), &mut kept).context("cannot keep standard input")?;
+        return Ok(kept);
+    }
+    if file.is_dir() {
+        bail!("{} is a directory; name the file that has the new bytes", file.display());
+    }
+    File::open(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// What a change of an object took, for `--json`.
+pub(crate) fn report(object: &ObjectName, changed: &AmendReport) -> serde_json::Value {
+    json!({
+        "bucket": object.bucket,
+        "key": object.key,
+        "version": changed.version.to_string(),
+        "originals": changed.originals,
+        "stored_before": changed.stored_before,
+        "stored": changed.stored_after,
+        "redundancy_before": changed.redundancy_before(),
+        "redundancy": changed.redundancy(),
+        "read_blocks": changed.read_blocks,
+        "read_bytes": changed.read_bytes,
+        "decoded_segments": changed.decoded_segments,
+        "written_blocks": changed.written_blocks,
+        "written_bytes": changed.written_bytes,
+        "dropped_blocks": changed.dropped_blocks,
+        "freed_bytes": changed.freed_bytes,
+        "seconds": changed.latency.as_secs_f64(),
+    })
+}

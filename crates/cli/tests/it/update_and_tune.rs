@@ -1,0 +1,383 @@
+//! Objects changed where they are: bytes, redundancy, devices; with servers dead, clients killed and readers beside.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Cursor, Write},
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use steadfast_client::{AmendError, Client, GetError, ObjectStat};
+use steadfast_protocol::DeviceId;
+
+const RATELESS: &str = "rateless:redundancy=0.5,tolerate=2";
+
+/// A sink whose bytes can be looked at.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn get(client: &Client, key: &str) -> Result<Vec<u8>, GetError> {
+    let sink = Kept::default();
+    client.get("data", key, None, sink.clone()).await?;
+    Ok(std::mem::take(&mut *sink.0.lock().unwrap()))
+}
+
+async fn put(client: &Client, key: &str, content: &[u8]) {
+    let length = Some(content.len() as u64);
+    client.put("data", key, Cursor::new(content.to_vec()), length).await.unwrap();
+}
+
+/// Writes `patch` over `content` and over the object, by the program; what it says.
+fn update(bed: &Bed, key: &str, content: &mut [u8], offset: usize, patch: &[u8]) -> serde_json::Value {
+    content[offset..offset + patch.len()].copy_from_slice(patch);
+    let file = bed.dir.path().join("patch");
+    fs::write(&file, patch).unwrap();
+    let (object, range) = (format!("data/{key}"), format!("{offset}-"));
+    settled(bed, &["put", file.to_str().unwrap(), &object, "--range", &range, "--json"])
+}
+
+/// Runs a change of an object until it succeeds: on a busy machine servers that are well may count as lost for a while.
+fn settled(bed: &Bed, arguments: &[&str]) -> serde_json::Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = bed.run(arguments);
+        if output.status.success() {
+            println!("{}", String::from_utf8_lossy(&output.stdout).trim());
+            return serde_json::from_slice(&output.stdout).unwrap();
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(6) && Instant::now() < deadline, "{arguments:?}: {said}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn devices(stat: &ObjectStat) -> BTreeSet<DeviceId> {
+    stat.segments.iter().flat_map(|layout| layout.holders.iter().map(|holder| holder.device)).collect()
+}
+
+#[test]
+fn bytes_in_the_middle_are_changed_and_nothing_else_is_written() {
+    let bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let mut content = bytes(40 << 20, seed());
+    fs::write(bed.dir.path().join("original"), &content).unwrap();
+    bed.put(&bed.dir.path().join("original"), "object");
+    let used = block_on(async { bed.used_bytes(&bed.client().await).await });
+    // Within one block; over the border of two; the first byte; the last ones; the middle of what was changed before.
+    let last = content.len() - 70_000;
+    let mut sparing = 0;
+    for (round, (offset, length)) in
+        [(9_000_001, 1000), (655_000, 70_000), (0, 1), (last, 70_000), (9_000_100, 20)]
+            .into_iter()
+            .enumerate()
+    {
+        let originals = ((offset + length - 1) / 65_536 - offset / 65_536 + 1) as u64;
+        let said = update(&bed, "object", &mut content, offset, &bytes(length, seed() ^ round as u64 ^ 77));
+        let (written, stored) = (said["written_blocks"].as_u64().unwrap(), said["stored"].as_u64().unwrap());
+        assert!(written > originals && stored >= said["stored_before"].as_u64().unwrap());
+        // Some 35 to 50 of about 500 repair blocks hold an original of K = 640, and no others are read or written, unless
+        // a server seems to be lost meanwhile.
+        if said["decoded_segments"] == 0 {
+            assert!(said["read_blocks"].as_u64().unwrap() <= 75 * originals, "{said}");
+            sparing += u32::from(written <= 75 * originals && said["stored"] == said["stored_before"]);
+        }
+        bed.get_equals("object", &content);
+    }
+    assert!(sparing > 0, "every update wrote much");
+    block_on(async {
+        let client = bed.client().await;
+        // What was replaced is freed: at most the slack of a few extents stays.
+        eventually("old blocks are freed", Duration::from_secs(20), async || {
+            bed.used_bytes(&client).await <= used + (2 << 20)
+        })
+        .await;
+    });
+    let file = bed.file("patch", 2000, 1);
+    let range = format!("{}-", content.len() - 1999);
+    let said = bed.fails(1, &["put", file.to_str().unwrap(), "data/object", "--range", &range]);
+    assert!(said.contains("Put the whole object"), "{said}");
+    let said = bed.fails(1, &["put", file.to_str().unwrap(), "data/object", "--range", "5-9"]);
+    assert!(said.contains("2000 bytes"), "{said}");
+    bed.fails(3, &["put", file.to_str().unwrap(), "data/none", "--range", "0-"]);
+    bed.get_equals("object", &content);
+}
+
+#[test]
+fn small_objects_stripes_and_whole_objects_are_changed_too() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    bed.ok(&["bucket", "create", "striped", "--policy", "stripe"]);
+    for (bucket, length) in [("data", 3000), ("data", 3 << 20), ("striped", 2 << 20)] {
+        let mut content = bytes(length, seed());
+        let file = bed.file("original", length, seed());
+        let object = format!("{bucket}/{length}");
+        bed.ok(&["put", file.to_str().unwrap(), &object]);
+        for (offset, changed) in [(1000, 500), (0, length), (length - 1, 1)] {
+            let patch = bytes(changed, seed() ^ offset as u64 ^ 5);
+            content[offset..offset + changed].copy_from_slice(&patch);
+            let file = bed.dir.path().join("patch");
+            fs::write(&file, &patch).unwrap();
+            let range = format!("{offset}-{}", offset + changed - 1);
+            bed.ok(&["put", file.to_str().unwrap(), &object, "--range", &range]);
+            let copy = bed.dir.path().join("copy");
+            bed.ok(&["get", &object, copy.to_str().unwrap()]);
+            assert!(fs::read(&copy).unwrap() == content, "{object} at {offset}");
+        }
+    }
+    let said = bed.fails(1, &["tune", "data/3000", "--redundancy", "3"]);
+    assert!(said.contains("copies"), "{said}");
+    let said = bed.fails(1, &["tune", "striped/2097152", "--redundancy", "3"]);
+    assert!(said.contains("stripe"), "{said}");
+}
+
+#[test]
+fn an_update_while_a_server_is_dead_survives_two_more() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let mut content = bytes(12 << 20, seed());
+    fs::write(bed.dir.path().join("original"), &content).unwrap();
+    bed.put(&bed.dir.path().join("original"), "object");
+    bed.cluster.kill_node(3).unwrap();
+    update(&bed, "object", &mut content, 5_000_000, &bytes(300_000, seed() ^ 3));
+    bed.get_equals("object", &content);
+    // It was made up for: as many may be lost as the bucket says, from now on.
+    for node in [0, 5] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &content);
+    // What the dead one has of the old bytes is not taken for the new ones.
+    for node in [0, 3, 5] {
+        bed.restart(node);
+    }
+    for node in [1, 2] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &content);
+}
+
+#[test]
+fn an_update_does_not_wait_for_a_device_that_stalls() {
+    let bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let mut content = bytes(12 << 20, seed());
+    fs::write(bed.dir.path().join("original"), &content).unwrap();
+    bed.put(&bed.dir.path().join("original"), "object");
+    block_on(async {
+        let client = bed.client().await;
+        let device = *devices(&client.stat("data", "object").await.unwrap()).first().unwrap();
+        client.emulate(device, "stall").await.unwrap();
+        update(&bed, "object", &mut content, 3_000_000, &bytes(100_000, seed() ^ 4));
+        assert!(get(&client, "object").await.unwrap() == content);
+        client.emulate(device, "off").await.unwrap();
+        assert!(get(&client, "object").await.unwrap() == content);
+    });
+}
+
+#[test]
+fn a_client_killed_in_an_update_leaves_the_old_bytes_and_no_blocks() {
+    let bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let content = bytes(24 << 20, seed());
+    block_on(async {
+        let client = bed.client().await;
+        put(&client, "object", &content).await;
+        client.tidy().await;
+        let before = bed.used_bytes(&client).await;
+        let stat = client.stat("data", "object").await.unwrap();
+        for device in devices(&stat) {
+            client.emulate(device, "rate=2MB").await.unwrap();
+        }
+        let file = bed.file("patch", 5 << 20, 9);
+        let mut changing = bed
+            .command(&["put", file.to_str().unwrap(), "data/object", "--range", "7000000-"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("blocks are on their way", Duration::from_secs(60), async || {
+            bed.used_bytes(&client).await > before + (1 << 20)
+        })
+        .await;
+        changing.kill().unwrap();
+        changing.wait().unwrap();
+        for device in devices(&stat) {
+            client.emulate(device, "off").await.unwrap();
+        }
+        assert!(get(&client, "object").await.unwrap() == content);
+        assert_eq!(client.stat("data", "object").await.unwrap(), stat);
+        eventually("the space is back", Duration::from_secs(30), async || {
+            bed.used_bytes(&client).await <= before
+        })
+        .await;
+        assert!(get(&client, "object").await.unwrap() == content);
+    });
+}
+
+#[test]
+fn redundancy_is_dialled_up_and_down_on_a_live_cluster() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let content = bytes(16 << 20, seed());
+    fs::write(bed.dir.path().join("original"), &content).unwrap();
+    bed.put(&bed.dir.path().join("original"), "object");
+    let tune = |bed: &Bed, redundancy: &str| {
+        settled(bed, &["tune", "data/object", "--redundancy", redundancy, "--json"])
+    };
+    let up = tune(&bed, "2");
+    assert!(up["redundancy"].as_f64().unwrap() >= 2.0 && up["dropped_blocks"] == 0);
+    let minted = up["stored"].as_u64().unwrap() - up["stored_before"].as_u64().unwrap();
+    let written = up["written_blocks"].as_u64().unwrap();
+    assert!(minted > 200 && written >= minted && written <= 2 * minted, "{written} written for {minted}");
+    // The same again: soon there is nothing to do, and no new version.
+    block_on(eventually("it is tuned", Duration::from_secs(60), async || {
+        let version = |said: String| said.lines().find(|line| line.starts_with("version")).map(str::to_owned);
+        let before = version(bed.ok(&["stat", "data/object"]));
+        let again = tune(&bed, "2");
+        let same = version(bed.ok(&["stat", "data/object"])) == before;
+        assert_eq!(same, again["stored"] == again["stored_before"], "{again}");
+        same
+    }));
+    for node in [0, 1] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &content);
+    for node in [0, 1] {
+        bed.restart(node);
+    }
+    let mut freed = 0;
+    block_on(eventually("it is tuned down", Duration::from_secs(60), async || {
+        let down = tune(&bed, "0.6");
+        freed += down["freed_bytes"].as_u64().unwrap();
+        down["redundancy"].as_f64().unwrap() < 0.65
+    }));
+    assert!(freed > 10 << 20, "{freed} bytes freed");
+    bed.get_equals("object", &content);
+    // Below what two of six lost servers leave.
+    block_on(eventually("it is refused", Duration::from_secs(60), async || {
+        let said = bed.fails(6, &["tune", "data/object", "--redundancy", "0.2"]);
+        said.contains("0.2") && said.contains("smallest")
+    }));
+    let said = bed.fails(1, &["tune", "data/object", "--redundancy", "99"]);
+    assert!(said.contains("0 to 15"), "{said}");
+    for node in [2, 4] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &content);
+}
+
+/// Two writers change the same bytes, one more others; readers see bytes of one of the two, whole.
+#[test]
+fn readers_beside_updates_never_see_half_of_one() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=0.5,tolerate=1");
+    let (first, length) = (900_000, 1_500_000);
+    block_on(async {
+        let mut content = bytes(6 << 20, seed());
+        content[first..first + length].fill(0);
+        let client = bed.client().await;
+        put(&client, "object", &content).await;
+        let writer = async |value: u8| {
+            let client = bed.client().await;
+            let mut conflicts = 0;
+            for round in 0..6 {
+                let patch = Cursor::new(vec![value + 2 * round; length]);
+                match client.update("data", "object", first as u64, patch).await {
+                    Ok(_) => {}
+                    Err(AmendError::Contended { .. }) => conflicts += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(conflicts < 6, "no change was ever first");
+        };
+        let elsewhere = async {
+            let client = bed.client().await;
+            for round in 0..4u8 {
+                match client.update("data", "object", 5 << 20, Cursor::new(vec![round; 70_000])).await {
+                    Ok(_) | Err(AmendError::Contended { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let reader = async {
+            let mut seen = BTreeSet::new();
+            let mut busy = 0;
+            for _ in 0..25 {
+                match get(&client, "object").await {
+                    Ok(read) => {
+                        let value = read[first];
+                        assert!(read[first..first + length].iter().all(|&byte| byte == value), "torn");
+                        assert!(read[..first] == content[..first], "bytes before changed");
+                        assert!(read[first + length..5 << 20] == content[first + length..5 << 20]);
+                        assert!(read[(5 << 20) + 70_000..] == content[(5 << 20) + 70_000..]);
+                        seen.insert(value);
+                    }
+                    // Overtaken more often than a get begins anew; it says so.
+                    Err(GetError::Read(_) | GetError::Changed { .. }) => busy += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            println!("{} values seen, {busy} reads overtaken", seen.len());
+            assert!(!seen.is_empty() && busy < 20, "{busy} of 25 reads were overtaken");
+        };
+        tokio::join!(writer(1), writer(2), elsewhere, reader);
+        let read = get(&client, "object").await.unwrap();
+        assert!(read[first] > 0 && read[first..first + length].iter().all(|&byte| byte == read[first]));
+    });
+}
+
+#[test]
+fn an_object_leaves_devices_until_the_rule_would_break() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=1");
+    bed.ok(&["bucket", "create", "striped", "--policy", "stripe"]);
+    let content = bytes(9 << 20, seed());
+    block_on(async {
+        let client = bed.client().await;
+        put(&client, "object", &content).await;
+        put(&client, "small", &content[..5000]).await;
+        client.put("striped", "object", Cursor::new(content.clone()), Some(9 << 20)).await.unwrap();
+        let nodes = client.registry().await.unwrap().nodes;
+        let device = |node: usize| {
+            let address = bed.cluster.node_address(node);
+            nodes.iter().find(|known| known.record.address == address).unwrap().record.devices[0].0
+        };
+        let leaving = BTreeSet::from([device(1), device(4)]);
+        for (bucket, key) in [("data", "object"), ("data", "small"), ("striped", "object")] {
+            let moved = client.without_devices(bucket, key, &leaving).await.unwrap();
+            println!("{bucket}/{key}: {moved:?}");
+            let stat = client.stat(bucket, key).await.unwrap();
+            assert!(devices(&stat).is_disjoint(&leaving), "{stat:?}");
+            // Again: nothing to do.
+            let again = client.without_devices(bucket, key, &leaving).await.unwrap();
+            assert_eq!((again.written_blocks, again.version), (0, stat.object.version));
+            let layout = &stat.segments[0];
+            let k = layout.code.originals;
+            if k > 1 {
+                assert!((0..k).all(|original| layout.holder_of(original).is_some()), "an original is gone");
+            }
+        }
+        let all: BTreeSet<DeviceId> = (0..5).map(device).collect();
+        let error = client.without_devices("data", "object", &all).await.unwrap_err();
+        assert!(matches!(error, AmendError::Write(_) | AmendError::Plan(_)), "{error}");
+        let error = client.without_devices("data", "small", &all).await.unwrap_err();
+        assert!(matches!(error, AmendError::Write(_) | AmendError::Plan(_)), "{error}");
+    });
+    for node in [1, 4] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    block_on(async {
+        let client = bed.client().await;
+        let sink = Kept::default();
+        client.get("striped", "object", None, sink.clone()).await.unwrap();
+        assert!(*sink.0.lock().unwrap() == content);
+    });
+    // One more, as the bucket promises.
+    bed.cluster.kill_node(0).unwrap();
+    bed.get_equals("object", &content);
+    bed.get_equals("small", &content[..5000]);
+}

@@ -1,0 +1,115 @@
+//! Changing an object that is there without storing it again: some of its bytes (dissertation §4.3.4), its redundancy, or
+//! the devices it lies on.
+//!
+//! ```text
+//!   update   the coded blocks that hold the bytes  ─┐
+//!   tune     more blocks, or fewer                  ├─▶ new pieces ─▶ one commit ─▶ what was replaced is freed
+//!   leave    blocks for those of some devices      ─┘
+//! ```
+//!
+//! All three read what they must, write blocks under a new segment's name until the durability rule holds for them and
+//! those that stay, and commit a layout that lists both: readers see the object before or after, whole. A client that dies
+//! leaves an intent that ends and blocks that are swept. Where another writer is first the change is made again on the new
+//! version, a few times.
+//!
+//! Left out: which blocks an update touches, which are dropped, and where others go (`steadfast_protocol::plan`).
+
+mod bytes;
+mod error;
+mod gather;
+mod leave;
+mod session;
+mod tune;
+mod update;
+
+pub use error::AmendError;
+
+use crate::{Client, ObjectStat};
+use std::time::{Duration, Instant};
+use steadfast_protocol::Version;
+
+/// How often a change is begun where others are first. Each time another writer got further, so among a few writers it
+/// is soon one's turn.
+const ATTEMPTS_MAX: u32 = 12;
+
+/// What a change of an object took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AmendReport {
+    /// The object's version: a new one, unless there was nothing to do.
+    pub version: Version,
+    /// From the call until the version was committed.
+    pub latency: Duration,
+    /// K: original blocks of all segments.
+    pub originals: u32,
+    /// N before: blocks of all segments.
+    pub stored_before: u32,
+    /// N now.
+    pub stored_after: u32,
+    /// Blocks read by their indices. Of a segment that was decoded, only the bytes are counted.
+    pub read_blocks: u32,
+    /// Payload bytes that arrived here.
+    pub read_bytes: u64,
+    /// Segments that were decoded: blocks were minted, or an old block could not be had.
+    pub decoded_segments: u32,
+    /// Blocks written.
+    pub written_blocks: u32,
+    /// Payload bytes of those.
+    pub written_bytes: u64,
+    /// Blocks that the object has no more.
+    pub dropped_blocks: u32,
+    /// Payload bytes of those.
+    pub freed_bytes: u64,
+}
+
+impl AmendReport {
+    /// D = N/K - 1 before (dissertation §5.3.2).
+    pub fn redundancy_before(&self) -> f64 {
+        f64::from(self.stored_before) / f64::from(self.originals.max(1)) - 1.0
+    }
+
+    /// D now.
+    pub fn redundancy(&self) -> f64 {
+        f64::from(self.stored_after) / f64::from(self.originals.max(1)) - 1.0
+    }
+
+    /// Nothing was to be done to an object as found.
+    fn unchanged(found: &ObjectStat, start: Instant) -> Self {
+        let stored = found.segments.iter().map(|layout| layout.stored_blocks()).sum();
+        Self {
+            version: found.object.version,
+            latency: start.elapsed(),
+            originals: found.segments.iter().map(|layout| layout.code.originals).sum(),
+            stored_before: stored,
+            stored_after: stored,
+            ..Self::default()
+        }
+    }
+}
+
+impl Client {
+    /// Makes a change of an object, again where another writer was first.
+    async fn amend(
+        &self,
+        bucket: &str,
+        key: &str,
+        mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
+            let (found, _) = (found?, registry?);
+            let base = found.object.version;
+            match once(self, found).await {
+                Err(error) if error.is_conflict() => {}
+                // What was read may have been replaced meanwhile.
+                Err(error @ AmendError::Read(_)) => {
+                    if self.stat(bucket, key).await?.object.version == base {
+                        return Err(error);
+                    }
+                }
+                other => return other,
+            }
+            tracing::debug!(bucket, key, %base, "another writer was first");
+        }
+        Err(AmendError::Contended { attempts: ATTEMPTS_MAX })
+    }
+}

@@ -1,0 +1,76 @@
+//! Why an object could not be changed where it is.
+
+use crate::{ClientError, GetError};
+use std::io;
+use steadfast_protocol::{
+    message::MetaFault,
+    plan::{PlanError, TrimError},
+    write::WriteError,
+};
+
+/// Why an object could not be changed; it is what it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum AmendError {
+    /// The metadata server could not be asked, or refused.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// What is there could not be read.
+    #[error(transparent)]
+    Read(#[from] GetError),
+    /// No set of devices can hold it under the bucket's policy.
+    #[error("no devices to store it on: {0}")]
+    Plan(#[from] PlanError),
+    /// The devices could not take enough of it.
+    #[error("cannot change the object now: {0}")]
+    Write(#[from] WriteError),
+    /// The caller's source failed, or became shorter while it was read.
+    #[error("cannot read what is to be stored: {0}")]
+    Source(io::Error),
+    /// The bytes would end behind the object's end.
+    #[error(
+        "bytes {offset} to {} do not lie within the object's {size}: an update changes bytes that are there. Put the whole \
+         object to make it longer",
+        offset + length.saturating_sub(1)
+    )]
+    Extends {
+        /// First byte to change.
+        offset: u64,
+        /// Bytes to change.
+        length: u64,
+        /// Bytes in the object.
+        size: u64,
+    },
+    /// Each time another writer was there first.
+    #[error("others changed the object {attempts} times while this change was made; try again")]
+    Contended {
+        /// How often it was begun.
+        attempts: u32,
+    },
+    /// So few blocks would not survive what the bucket promises.
+    #[error("refused: {0}")]
+    Trim(#[from] TrimError),
+    /// Not a redundancy.
+    #[error("a redundancy of {asked} is out of range: it takes 0 to {most}")]
+    Redundancy {
+        /// As given.
+        asked: f64,
+        /// The largest that is allowed.
+        most: f64,
+    },
+    /// Copies and stripes have no redundancy to choose.
+    #[error(
+        "the object is stored as {what}, of which there are as many as its bucket's policy says: only coded objects can be \
+         tuned"
+    )]
+    NotCoded {
+        /// `copies` or `a stripe`.
+        what: &'static str,
+    },
+}
+
+impl AmendError {
+    /// Whether another writer was first: begun again on the new version it may succeed.
+    pub(super) fn is_conflict(&self) -> bool {
+        matches!(self, AmendError::Metadata(ClientError::Refused(MetaFault::Conflict { .. })))
+    }
+}

@@ -1,0 +1,84 @@
+//! Making an object independent of some devices: what a drain, and the repair after a loss, do to each object.
+
+use super::{
+    AmendError, AmendReport,
+    session::{Amendment, Contents, code, dialled, given},
+};
+use crate::{Client, source::Originals};
+use bytes::BytesMut;
+use std::{collections::BTreeSet, time::Instant};
+use steadfast_codes::rateless::Kind;
+use steadfast_protocol::{
+    DeviceId, IndexRanges,
+    durability::Rule,
+    layout::{CodeKind, SegmentLayout},
+};
+
+impl Client {
+    /// Makes an object independent of `leaving`: blocks are written elsewhere until the durability rule holds without those
+    /// devices, at the redundancy that the object has, and they are listed no more. Originals among their blocks are
+    /// rebuilt under their own index, so that ranges are read as before; the devices may be gone already. Nothing is done
+    /// where they hold nothing of it.
+    ///
+    /// # Errors
+    /// When the rule cannot hold without them (the last copy among these): the object is what it was before.
+    pub async fn without_devices(
+        &self,
+        bucket: &str,
+        key: &str,
+        leaving: &BTreeSet<DeviceId>,
+    ) -> Result<AmendReport, AmendError> {
+        let start = Instant::now();
+        self.amend(bucket, key, async |client, found| {
+            let affected: Vec<usize> = (0..found.segments.len())
+                .filter(|&position| {
+                    found.segments[position].pieces().any(|(device, _)| leaving.contains(&device))
+                })
+                .collect();
+            if affected.is_empty() {
+                return Ok(AmendReport::unchanged(&found, start));
+            }
+            let amendment = Amendment::begin(client, (bucket, key), found, affected.len(), false).await?;
+            amendment
+                .finish(start, async |amendment| {
+                    for position in affected {
+                        let layout = amendment.layouts[position].clone();
+                        amendment.layouts[position] = leave(amendment, &layout, leaving).await?;
+                    }
+                    Ok(true)
+                })
+                .await
+        })
+        .await
+    }
+}
+
+async fn leave(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    leaving: &BTreeSet<DeviceId>,
+) -> Result<SegmentLayout, AmendError> {
+    let code = code(layout)?;
+    let places = amendment.places(leaving, layout);
+    let mut dropped = IndexRanges::new();
+    let left = layout.holders.iter().filter(|holder| leaving.contains(&holder.device));
+    left.for_each(|holder| dropped.insert_all(&holder.blocks()));
+    let wanted: IndexRanges = match code.kind() {
+        // Each is the only one of its kind, or one of as many copies as there have to be.
+        Kind::Replicated => dropped.clone(),
+        Kind::Lt { .. } => IndexRanges::new(),
+        Kind::Mix | Kind::MixA | Kind::MixC => dropped.intersection(&(0..code.k()).into()),
+    };
+    let mut rule = Rule::of(&amendment.begun.policy);
+    if layout.code.kind != CodeKind::Replicated {
+        rule.redundancy = dialled(layout);
+    }
+    let _memory = amendment.client.memory.hold(layout.length);
+    let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
+    let contents =
+        Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
+    let given = given(&places, layout, &dropped, &wanted);
+    let written = amendment.write(layout, rule, &places, given, contents).await?;
+    let written = written.expect("any block can be made of the originals");
+    Ok(amendment.amended(layout, &dropped, &written))
+}

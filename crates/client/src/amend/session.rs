@@ -1,0 +1,392 @@
+//! One amendment of an object: its intent, the blocks it writes, its commit, and what is tidied up after it.
+
+use super::{AmendError, AmendReport};
+use crate::{
+    Client, ClientError, GetError, ObjectStat,
+    get::SegmentReader,
+    put::{Maker, SegmentWriter, renew},
+    reserve::{Reading, Reserved},
+    source::Originals,
+    stream::Streams,
+    unexpected,
+};
+use bytes::{Bytes, BytesMut};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
+use steadfast_codes::rateless::Code;
+use steadfast_protocol::{
+    BlockIndex, DeviceId, IndexRanges, SegmentId, Time, Version,
+    durability::Rule,
+    layout::{CodeKind, Geometry, SegmentLayout, Share},
+    message::{Access, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    plan::{self, Places, PlanError, Quality, Scheme, SegmentPlan, Wanted},
+    write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
+};
+
+/// Segments named at a time beyond those asked for at the beginning.
+const MORE_SEGMENTS: u32 = 4;
+
+/// An amendment under way.
+pub(super) struct Amendment<'a> {
+    pub(super) client: &'a Client,
+    pub(super) begun: PutBegun,
+    /// Segments named and not used yet.
+    names: VecDeque<SegmentId>,
+    /// Segments that blocks were written under.
+    used: BTreeSet<SegmentId>,
+    /// Where anything was written: to be freed where the object does not list it.
+    touched: BTreeSet<(DeviceId, SegmentId)>,
+    /// The version it starts from.
+    base: Version,
+    size: u64,
+    /// The object's segments as they are to be.
+    pub(super) layouts: Vec<SegmentLayout>,
+    pub(super) report: AmendReport,
+}
+
+/// What blocks are made from.
+pub(super) enum Contents {
+    /// All that are to be written are here; others cannot be made.
+    Blocks(BTreeMap<BlockIndex, Bytes>),
+    /// Any can be made.
+    Originals(Arc<Originals>),
+}
+
+/// A segment's blocks that were written, under which name.
+pub(super) struct Written {
+    pub(super) name: SegmentId,
+    pub(super) shares: Vec<Share>,
+}
+
+impl<'a> Amendment<'a> {
+    /// Begins to amend an object as found; `segments` of it will be.
+    pub(super) async fn begin(
+        client: &'a Client,
+        (bucket, key): (&str, &str),
+        found: ObjectStat,
+        segments: usize,
+        rewrites: bool,
+    ) -> Result<Self, AmendError> {
+        let begin = Change::BeginAmend {
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            base: found.object.version,
+            segments: u32::try_from(segments).unwrap_or(u32::MAX),
+            rewrites,
+        };
+        let begun = match client.metadata.change(begin).await? {
+            MetaAnswer::Begun(begun) => begun,
+            other => return Err(unexpected("Begun", &other).into()),
+        };
+        let report = AmendReport {
+            version: begun.version,
+            originals: found.segments.iter().map(|layout| layout.code.originals).sum(),
+            stored_before: found.segments.iter().map(SegmentLayout::stored_blocks).sum(),
+            ..AmendReport::default()
+        };
+        Ok(Self {
+            client,
+            names: begun.segments.clone().into(),
+            begun,
+            used: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            base: found.object.version,
+            size: found.object.size,
+            layouts: found.segments,
+            report,
+        })
+    }
+
+    /// Runs `work` under the lease, commits and tidies up; gives everything up where that fails, and where `work` says
+    /// that there was nothing to do.
+    pub(super) async fn finish(
+        mut self,
+        start: Instant,
+        work: impl AsyncFnOnce(&mut Self) -> Result<bool, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
+        let (client, intent, lease_ms) = (self.client, self.begun.intent, self.begun.lease_ms);
+        let committing =
+            async { if work(&mut self).await? { self.commit().await.map(Some) } else { Ok(None) } };
+        let committed = tokio::select! {
+            committed = committing => committed,
+            never = renew(client, intent, lease_ms) => match never {},
+        };
+        self.report.latency = start.elapsed();
+        self.report.stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
+        match committed {
+            Ok(Some(freed)) => {
+                self.tidy(freed);
+                Ok(self.report)
+            }
+            Ok(None) => {
+                client.give_up(intent, self.begun.epoch, &self.touched, false).await;
+                Ok(AmendReport { version: self.base, ..self.report })
+            }
+            Err(error) => {
+                let unknown = matches!(error, AmendError::Metadata(ClientError::Unknown { .. }));
+                client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
+        let commit =
+            Change::Commit { intent: self.begun.intent, size: self.size, segments: self.layouts.clone() };
+        match self.client.metadata.change(commit).await? {
+            MetaAnswer::Committed { freed, .. } => Ok(freed),
+            other => Err(unexpected("Committed", &other).into()),
+        }
+    }
+
+    /// Seals what was written, frees what is not listed (any more).
+    fn tidy(&self, freed: Vec<Freed>) {
+        let mut requests = Vec::new();
+        let mut kept = BTreeSet::new();
+        for (device, piece) in self.layouts.iter().flat_map(SegmentLayout::pieces) {
+            let (segment, keep) = (piece.segment, piece.blocks.clone());
+            if self.used.contains(&segment) {
+                kept.insert((device, segment));
+                requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
+            }
+        }
+        for &(device, segment) in self.touched.difference(&kept) {
+            requests.push((device, NodeRequest::Delete { device, segment }, self.begun.epoch));
+        }
+        self.client.tell_all(requests);
+        self.client.free(freed);
+    }
+
+    async fn name(&mut self) -> Result<SegmentId, ClientError> {
+        if self.names.is_empty() {
+            let more = Change::MoreSegments { intent: self.begun.intent, segments: MORE_SEGMENTS };
+            match self.client.metadata.change(more).await? {
+                MetaAnswer::Segments(names) => self.names.extend(names),
+                other => return Err(unexpected("Segments", &other)),
+            }
+        }
+        let name = self.names.pop_front();
+        name.ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+    }
+
+    /// The devices as last heard of, without those to be left.
+    pub(super) fn places(&self, leaving: &BTreeSet<DeviceId>, layout: &SegmentLayout) -> Places {
+        let candidates = self.candidates();
+        Places::new(&candidates, &self.begun.policy, leaving, layout.block_bytes)
+    }
+
+    fn candidates(&self) -> Vec<plan::Candidate> {
+        let registry = self.client.registry.lock().expect("never poisoned: no panic while held");
+        plan::candidates(&registry)
+    }
+
+    /// The original blocks of a segment, decoded.
+    pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
+        let (rule, refused) = (self.client.options.request, BTreeSet::new());
+        let reserved = Reserved::new(self.client, Access::Read, Quality::default(), layout.length);
+        let reading = Reading { rule, refused, reserved };
+        let mut reader = SegmentReader::new(self.client, layout, &reading)?;
+        let originals = reader.run().await?;
+        self.report.decoded_segments += 1;
+        self.report.read_bytes += reader.received_bytes();
+        Ok(originals)
+    }
+
+    /// Writes blocks of a segment that is there, until `rule` holds for them and those given; none when a block would be
+    /// needed that `contents` do not have.
+    pub(super) async fn write(
+        &mut self,
+        layout: &SegmentLayout,
+        rule: Rule,
+        places: &Places,
+        given: Given,
+        contents: Contents,
+    ) -> Result<Option<Written>, AmendError> {
+        let code = code(layout)?;
+        let (devices, spares) = places.targets(layout, &given.existing);
+        if devices.is_empty() {
+            let (needed, available) = (rule.tolerate + 1, 0);
+            return Err(PlanError::Unmet { domain: "devices", needed, available }.into());
+        }
+        let (devices, spares) = only_needed(&given, devices, spares);
+        let spec = WriteSpec {
+            scheme: Scheme::Rateless,
+            code: code.clone(),
+            block_bytes: layout.block_bytes,
+            rule,
+            domains: places.domains,
+            devices,
+            spares,
+            patience: self.client.options.patience,
+            seed: self.client.seed ^ layout.segment.0,
+            given,
+        };
+        let geometry = Geometry {
+            block_bytes: layout.block_bytes,
+            originals: layout.code.originals,
+            granule_bytes: layout.granule_bytes,
+        };
+        let name = self.name().await?;
+        let (ready, originals) = match contents {
+            Contents::Blocks(ready) => (Some(ready), Originals::none(geometry.originals)),
+            Contents::Originals(originals) => (None, originals),
+        };
+        let maker = Maker::new(name, self.begun.version, geometry, &code, layout.code, originals);
+        let maker = Arc::new(match ready {
+            Some(ready) => maker.only(ready),
+            None => maker,
+        });
+        let done = tokio::select! {
+            biased;
+            done = self.run_writer(spec, Arc::clone(&maker)) => done?,
+            () = maker.lacking() => return Ok(None),
+        };
+        self.count(&done, layout.block_bytes);
+        Ok(Some(Written { name, shares: done.holders }))
+    }
+
+    /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object.
+    pub(super) async fn store_anew(
+        &mut self,
+        layout: &SegmentLayout,
+        offset: u64,
+        originals: Arc<Originals>,
+    ) -> Result<SegmentLayout, AmendError> {
+        let policy = self.begun.policy;
+        let geometry = Geometry {
+            block_bytes: layout.block_bytes,
+            originals: layout.code.originals,
+            granule_bytes: layout.granule_bytes,
+        };
+        let scheme = match layout.code.kind {
+            CodeKind::Replicated if layout.code.originals == 1 => Scheme::Replicated,
+            CodeKind::Replicated => Scheme::Striped,
+            _ => Scheme::Rateless,
+        };
+        let segment = SegmentPlan { offset, length: layout.length, geometry, code: layout.code.kind, scheme };
+        let name = self.name().await?;
+        let seed = self.client.seed ^ name.0;
+        let mut rule = Rule::of(&policy);
+        if scheme == Scheme::Rateless {
+            rule.redundancy = dialled(layout);
+        }
+        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
+            ClientError::Protocol(format!("no code for K = {}: {error}", geometry.originals))
+        })?;
+        let length = layout.length;
+        let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
+        let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
+        let plan = plan::choose(&self.candidates(), &wanted)?;
+        let (devices, spares) = plan.targets();
+        let write = WriteSpec {
+            scheme,
+            code: code.clone(),
+            block_bytes: geometry.block_bytes,
+            rule,
+            domains: plan.domains,
+            devices,
+            spares,
+            patience: self.client.options.patience,
+            seed,
+            given: Given::default(),
+        };
+        let maker = Arc::new(Maker::new(name, self.begun.version, geometry, &code, spec, originals));
+        let done = self.run_writer(write, maker).await?;
+        self.count(&done, geometry.block_bytes);
+        self.report.dropped_blocks += layout.stored_blocks();
+        self.report.freed_bytes += u64::from(layout.stored_blocks()) * u64::from(layout.block_bytes);
+        let version = self.begun.version;
+        Ok(SegmentLayout {
+            segment: name,
+            version,
+            epoch: self.begun.epoch,
+            code: spec,
+            holders: done.holders.into_iter().map(|share| share.stored(name, version)).collect(),
+            ..*layout
+        })
+    }
+
+    async fn run_writer(&mut self, spec: WriteSpec, maker: Arc<Maker>) -> Result<WriteDone, AmendError> {
+        self.used.insert(maker.segment());
+        let writer = SegmentWriter {
+            client: self.client,
+            maker,
+            core: Writer::new(spec, Time(0)),
+            streams: Streams::new(),
+            reserved: Reserved::new(self.client, Access::Write, Quality::default(), 0),
+            epoch: self.begun.epoch,
+            intent: self.begun.intent,
+            start: Instant::now(),
+        };
+        Ok(writer.run(&mut self.touched).await?)
+    }
+
+    fn count(&mut self, done: &WriteDone, block_bytes: u32) {
+        self.report.written_blocks += done.pushed_blocks;
+        self.report.written_bytes += u64::from(done.pushed_blocks) * u64::from(block_bytes);
+    }
+
+    /// The layout as it is to be: without `dropped`, with what was written.
+    pub(super) fn amended(
+        &mut self,
+        layout: &SegmentLayout,
+        dropped: &IndexRanges,
+        written: &Written,
+    ) -> SegmentLayout {
+        self.report.dropped_blocks += dropped.count();
+        self.report.freed_bytes += u64::from(dropped.count()) * u64::from(layout.block_bytes);
+        let name = (written.name, self.begun.version);
+        plan::amended(layout, self.begun.epoch, dropped, name, &written.shares)
+    }
+}
+
+/// The code of a layout.
+pub(super) fn code(layout: &SegmentLayout) -> Result<Code, AmendError> {
+    let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
+    layout.code.code().map_err(|error| unusable(error.to_string()).into())
+}
+
+/// D as it is now, whatever the bucket's policy says: it may have been dialled. Rounded down, so that it does not creep
+/// up with the few blocks by which a write goes beyond its rule.
+pub(super) fn dialled(layout: &SegmentLayout) -> f64 {
+    (layout.redundancy() * 100.0 + 1e-6).floor().max(0.0) / 100.0
+}
+
+/// The first index that was never listed.
+pub(super) fn first_new_index(layout: &SegmentLayout) -> BlockIndex {
+    plan::stored(layout).ranges().last().map_or(0, |range| range.end).max(layout.code.originals)
+}
+
+/// Where a write needs no block but those wanted, only their devices are opened; the others are spares.
+fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> (Vec<Target>, Vec<Target>) {
+    let wanted = |target: &Target| {
+        given.wanted.iter().any(|(device, blocks)| *device == target.device && !blocks.is_empty())
+    };
+    let homeless =
+        given.wanted.iter().any(|(device, _)| !devices.iter().any(|target| target.device == *device));
+    if homeless || given.wanted.iter().all(|(_, blocks)| blocks.is_empty()) {
+        return (devices, spares);
+    }
+    let (needed, mut others): (Vec<Target>, Vec<Target>) = devices.into_iter().partition(wanted);
+    others.extend(spares);
+    (needed, others)
+}
+
+/// What is given to a write: the layout's blocks in reach but for `dropped`, and those wanted.
+pub(super) fn given(
+    places: &Places,
+    layout: &SegmentLayout,
+    dropped: &IndexRanges,
+    wanted: &IndexRanges,
+) -> Given {
+    let existing: Vec<Existing> = places.existing(layout, dropped);
+    let homes = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(wanted)));
+    Given {
+        existing,
+        wanted: homes.filter(|(_, blocks)| !blocks.is_empty()).collect(),
+        first_new_index: first_new_index(layout),
+    }
+}

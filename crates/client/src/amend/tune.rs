@@ -1,0 +1,117 @@
+//! Another redundancy for an object that is there: blocks are minted or dropped, all others stay.
+
+use super::{
+    AmendError, AmendReport,
+    session::{Amendment, Contents, Written, code, given},
+};
+use crate::{Client, source::Originals};
+use bytes::BytesMut;
+use std::{collections::BTreeSet, time::Instant};
+use steadfast_codes::rateless::Code;
+use steadfast_protocol::{
+    IndexRanges,
+    durability::Rule,
+    layout::{CodeKind, SegmentLayout},
+    plan::{self, Places, TrimError},
+};
+
+/// The largest redundancy, as of a bucket's policy.
+const REDUNDANCY_MAX: f64 = 15.0;
+
+impl Client {
+    /// Gives an object the redundancy D = N/K - 1 (dissertation §5.3.2), whatever its bucket has for new ones. Blocks are
+    /// minted from the originals, which are decoded for it, or dropped, originals never; all others stay where they are.
+    ///
+    /// # Errors
+    /// When what is left would not survive the loss of as many failure domains as the bucket promises, or there is too
+    /// little room: the object is what it was before.
+    pub async fn tune(&self, bucket: &str, key: &str, redundancy: f64) -> Result<AmendReport, AmendError> {
+        if !(0.0..=REDUNDANCY_MAX).contains(&redundancy) {
+            return Err(AmendError::Redundancy { asked: redundancy, most: REDUNDANCY_MAX });
+        }
+        let start = Instant::now();
+        self.amend(bucket, key, async |client, found| {
+            if let Some(layout) =
+                found.segments.iter().find(|layout| layout.code.kind == CodeKind::Replicated)
+            {
+                let what = if layout.code.originals == 1 { "copies" } else { "a stripe" };
+                return Err(AmendError::NotCoded { what });
+            }
+            let segments = found.segments.len();
+            let amendment = Amendment::begin(client, (bucket, key), found, segments, false).await?;
+            amendment
+                .finish(start, async |amendment| {
+                    let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };
+                    let mut changes = false;
+                    for position in 0..segments {
+                        let layout = amendment.layouts[position].clone();
+                        if let Some(changed) = tune(amendment, &layout, rule).await? {
+                            amendment.layouts[position] = changed;
+                            changes = true;
+                        }
+                    }
+                    Ok(changes)
+                })
+                .await
+        })
+        .await
+    }
+}
+
+/// Tunes one segment; none where it is as it should be.
+async fn tune(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    rule: Rule,
+) -> Result<Option<SegmentLayout>, AmendError> {
+    let code = code(layout)?;
+    let places = amendment.places(&BTreeSet::new(), layout);
+    match dropped(code.clone(), layout, &places, rule, amendment.client.seed).await {
+        Ok(dropped) if dropped.is_empty() => Ok(None),
+        Ok(dropped) => {
+            let name = amendment.begun.segments[0];
+            Ok(Some(amendment.amended(layout, &dropped, &Written { name, shares: Vec::new() })))
+        }
+        Err(TrimError::Unmet { .. }) => mint(amendment, layout, &places, rule).await.map(Some),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+/// The blocks to drop, chosen off the runtime's thread: rank tests take a while.
+async fn dropped(
+    code: Code,
+    layout: &SegmentLayout,
+    places: &Places,
+    rule: Rule,
+    seed: u64,
+) -> Result<IndexRanges, TrimError> {
+    let held = places.existing(layout, &IndexRanges::new());
+    let domains = places.domains;
+    let choosing = tokio::task::spawn_blocking(move || {
+        let trim = plan::trim(&code, rule, domains, &held, seed)?;
+        let mut dropped = IndexRanges::new();
+        for (held, (_, keep)) in held.iter().zip(&trim.keep) {
+            dropped.insert_all(&held.blocks.difference(keep));
+        }
+        Ok(dropped)
+    });
+    choosing.await.expect("choosing does not panic")
+}
+
+/// Mints blocks until the rule holds.
+async fn mint(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    places: &Places,
+    rule: Rule,
+) -> Result<SegmentLayout, AmendError> {
+    let _memory = amendment.client.memory.hold(layout.length);
+    let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
+    let contents =
+        Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
+    let none = IndexRanges::new();
+    let given = given(places, layout, &none, &none);
+    let written = amendment.write(layout, rule, places, given, contents).await?;
+    let written = written.expect("any block can be made of the originals");
+    Ok(amendment.amended(layout, &none, &written))
+}

@@ -1,0 +1,189 @@
+//! Changing bytes of an object: `put --range`.
+
+use super::{
+    AmendError, AmendReport,
+    bytes::NewBytes,
+    gather::gather,
+    session::{Amendment, Contents, Written, code, dialled, given},
+};
+use crate::{Client, source::Originals};
+use bytes::{Bytes, BytesMut};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read, Seek},
+    ops::Range,
+    sync::Arc,
+    time::Instant,
+};
+use steadfast_protocol::{
+    BlockIndex,
+    durability::Rule,
+    layout::{CodeKind, PIECES_PER_HOLDER_MAX, SegmentLayout},
+    plan::{self, Places, Update},
+};
+
+impl Client {
+    /// Replaces bytes of an object from `offset` on by what `source` gives from where it stands to its end. Only the coded
+    /// blocks that hold those bytes are written; readers see the bytes before or after, all of them.
+    ///
+    /// # Errors
+    /// The object is what it was before.
+    pub async fn update(
+        &self,
+        bucket: &str,
+        key: &str,
+        offset: u64,
+        source: impl Read + Seek + Send + 'static,
+    ) -> Result<AmendReport, AmendError> {
+        let start = Instant::now();
+        let mut source = Some(NewBytes::new(source, offset).map_err(AmendError::Source)?);
+        self.amend(bucket, key, async |client, found| {
+            let new = source.as_ref().expect("it is given back");
+            let (length, size) = (new.length, found.object.size);
+            if offset.checked_add(length).is_none_or(|end| end > size) {
+                return Err(AmendError::Extends { offset, length, size });
+            }
+            let mut parts = Vec::new();
+            let mut at = 0;
+            for (position, layout) in found.segments.iter().enumerate() {
+                parts.extend(new.within(at, layout.length).map(|range| Part { position, at, range }));
+                at += layout.length;
+            }
+            if parts.is_empty() {
+                return Ok(AmendReport::unchanged(&found, start));
+            }
+            let amendment = Amendment::begin(client, (bucket, key), found, parts.len(), true).await?;
+            amendment
+                .finish(start, async |amendment| {
+                    for part in parts {
+                        let layout = amendment.layouts[part.position].clone();
+                        let _memory = client.memory.hold(layout.length);
+                        let changed = change(amendment, &layout, &part, &mut source).await?;
+                        amendment.layouts[part.position] = changed;
+                    }
+                    Ok(true)
+                })
+                .await
+        })
+        .await
+    }
+}
+
+/// What of an update falls into one segment.
+struct Part {
+    /// Which segment.
+    position: usize,
+    /// Where in the object it begins.
+    at: u64,
+    /// Bytes of it.
+    range: Range<u64>,
+}
+
+/// Changes one segment; its layout as it is to be.
+async fn change(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    part: &Part,
+    source: &mut Option<NewBytes>,
+) -> Result<SegmentLayout, AmendError> {
+    let code = code(layout)?;
+    let places = amendment.places(&BTreeSet::new(), layout);
+    let update = plan::update(&code, layout.block_bytes, &plan::stored(layout), part.range.clone());
+    let whole = part.range == (0..layout.length);
+    let crowded = layout.holders.iter().any(|holder| holder.pieces.len() >= PIECES_PER_HOLDER_MAX);
+    if whole || crowded {
+        let originals = if whole {
+            let block = || BytesMut::zeroed(layout.block_bytes as usize);
+            (0..layout.code.originals).map(|_| block()).collect()
+        } else {
+            amendment.decode(layout).await?
+        };
+        let originals = patched(source, part.at, layout, originals).await?;
+        return amendment.store_anew(layout, part.at, originals).await;
+    }
+    let touched = update.blocks();
+    // A device that is known to be out of reach is not asked first.
+    if !update.decode
+        && places.reach(layout, &update.read)
+        && let Some(blocks) = differences(amendment, layout, part, &update, source).await?
+        && let Some(written) = write(amendment, layout, &places, &update, Contents::Blocks(blocks)).await?
+    {
+        return Ok(amendment.amended(layout, &touched, &written));
+    }
+    let originals = amendment.decode(layout).await?;
+    let originals = patched(source, part.at, layout, originals).await?;
+    let contents = Contents::Originals(originals);
+    let written = write(amendment, layout, &places, &update, contents).await?;
+    let written = written.expect("any block can be made of the originals");
+    Ok(amendment.amended(layout, &touched, &written))
+}
+
+async fn write(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    places: &Places,
+    update: &Update,
+    contents: Contents,
+) -> Result<Option<Written>, AmendError> {
+    let mut rule = Rule::of(&amendment.begun.policy);
+    if layout.code.kind != CodeKind::Replicated {
+        // It may have been tuned down; an update keeps what it finds and adds no more than the bucket promises.
+        rule.redundancy = rule.redundancy.min(dialled(layout));
+    }
+    let touched = update.blocks();
+    let given = given(places, layout, &touched, &touched);
+    amendment.write(layout, rule, places, given, contents).await
+}
+
+/// The touched blocks as they are to be, from the old ones; none when one of those cannot be had.
+async fn differences(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    part: &Part,
+    update: &Update,
+    source: &mut Option<NewBytes>,
+) -> Result<Option<BTreeMap<BlockIndex, Bytes>>, AmendError> {
+    let read = match gather(amendment.client, layout, &update.read).await {
+        Ok(read) => read,
+        Err(error) => {
+            tracing::debug!(segment = %layout.segment, %error, "decoding instead");
+            return Ok(None);
+        }
+    };
+    amendment.report.read_blocks += update.read.count();
+    amendment.report.read_bytes += u64::from(update.read.count()) * u64::from(layout.block_bytes);
+    let (at, update) = (part.at, update.clone());
+    on_source(source, move |new| new.change(at, &update, read)).await.map(Some)
+}
+
+/// The originals of a segment that begins at `at`, with the new bytes over them.
+async fn patched(
+    source: &mut Option<NewBytes>,
+    at: u64,
+    layout: &SegmentLayout,
+    mut originals: Vec<BytesMut>,
+) -> Result<Arc<Originals>, AmendError> {
+    let (block_bytes, count) = (layout.block_bytes, layout.code.originals);
+    on_source(source, move |new| {
+        new.patch(at, 0, &mut originals).map_err(AmendError::Source)?;
+        let blocks = originals.into_iter().map(BytesMut::freeze).collect();
+        Ok(Originals::whole(blocks, block_bytes, count))
+    })
+    .await
+}
+
+/// Works on the source off the runtime's thread.
+async fn on_source<R: Send + 'static>(
+    source: &mut Option<NewBytes>,
+    work: impl FnOnce(&mut NewBytes) -> Result<R, AmendError> + Send + 'static,
+) -> Result<R, AmendError> {
+    let mut new = source.take().expect("it is given back");
+    let working = tokio::task::spawn_blocking(move || {
+        let worked = work(&mut new);
+        (new, worked)
+    });
+    let (new, worked) =
+        working.await.map_err(|_| AmendError::Source(io::Error::other("the source panicked")))?;
+    *source = Some(new);
+    worked
+}
