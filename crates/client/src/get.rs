@@ -12,14 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, IndexRanges, Time, Version,
-    layout::{CodeKind, Piece, SegmentLayout},
+    DeviceId, Time, Version,
+    layout::{Piece, SegmentLayout},
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
-    read::{Action, Input, ReadCore, ReadPlan, Speculative, Striped},
+    policy::Policy,
+    read::{self, Action, Input, ReadCore, ReadPlan},
 };
 
-/// How long cancelled streams may take to say what they moved before they are left out of the count. It delays
+/// How long cancelled streams may take at least to say what they moved before they are left out of the count. It delays
 /// nobody's bytes: they have been handed over before.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -38,6 +39,14 @@ pub struct GetReport {
     pub sent_bytes: u64,
     /// Payload bytes that storage servers read from their media, as far as they could be asked.
     pub medium_bytes: u64,
+    /// Payload bytes that brought the decoder nearer its end.
+    pub used_bytes: u64,
+    /// Blocks asked for.
+    pub requested_blocks: u32,
+    /// Blocks asked for although what had been asked for before was enough, because it was late.
+    pub extra_blocks: u32,
+    /// Those of them that were useful before the ones they stood in for.
+    pub extra_won: u32,
     /// Bytes of the segments that were read: the object, or the parts of it that hold the range.
     pub segment_bytes: u64,
     /// Blocks that arrived damaged or failed their checksum at the server.
@@ -195,7 +204,8 @@ impl Client {
             let (from, to) = ((first + access.handed).max(at), end.min(at + layout.length));
             if from < to {
                 let _memory = self.memory.hold(layout.length);
-                let mut reader = SegmentReader::new(self, layout, &reading)?;
+                let mut reader =
+                    SegmentReader::new(self, layout, &found.policy, Some(access.wish.round_trip), &reading)?;
                 let read = tokio::select! {
                     read = reader.run() => read,
                     never = reading.reserved.renewing() => match never {},
@@ -256,6 +266,7 @@ pub(crate) struct SegmentReader<'a> {
     decoding: Decoding,
     streams: Streams,
     start: Instant,
+    round_trip: Duration,
     /// Payload that arrived, looked at by the decoder or not.
     received_bytes: u64,
     sent_bytes: u64,
@@ -267,6 +278,8 @@ impl<'a> SegmentReader<'a> {
     pub(crate) fn new(
         client: &'a Client,
         layout: &'a SegmentLayout,
+        policy: &Policy,
+        round_trip: Option<Duration>,
         reading: &'a Reading,
     ) -> Result<Self, GetError> {
         let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
@@ -277,21 +290,15 @@ impl<'a> SegmentReader<'a> {
             return Err(unusable("its pieces do not add up to its length".to_owned()));
         }
         let code = layout.code.code().map_err(|error| unusable(error.to_string()))?;
-        let speeds = client.read_speeds();
-        let speed = |device| match reading.refused.contains(&device) {
-            true => 1,
-            false => speeds.get(&device).copied().unwrap_or(0),
+        let reports = client.read_speeds();
+        let seen = |device| match reading.refused.contains(&device) {
+            true => (1, 0),
+            false => reports.get(&device).copied().unwrap_or((0, 0)),
         };
-        let mut plan = ReadPlan::new(layout, reading.rule, code.expected_extra(), speed);
+        let mut plan = ReadPlan::new(layout, reading.rule, code.expected_extra(), seen);
         plan.patience = client.options.patience;
-        let striped =
-            layout.code.kind == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
-        let core: Box<dyn ReadCore + Send> = if striped {
-            let wanted = IndexRanges::from(0..plan.originals);
-            Box::new(Striped::new(Time(0), plan, &wanted))
-        } else {
-            Box::new(Speculative::new(Time(0), plan))
-        };
+        plan.round_trip = round_trip;
+        let core = read::whole(Time(0), plan, layout, policy);
         let mut streams = Streams::new();
         streams.priority = reading.reserved.priority();
         Ok(Self {
@@ -302,6 +309,7 @@ impl<'a> SegmentReader<'a> {
             decoding: Decoding::start(&code, layout),
             streams,
             start: Instant::now(),
+            round_trip: round_trip.unwrap_or_default(),
             received_bytes: 0,
             sent_bytes: 0,
             medium_bytes: 0,
@@ -414,7 +422,8 @@ impl<'a> SegmentReader<'a> {
 
     /// Counts what the cancelled streams had moved, as far as their servers say so soon.
     async fn settle(&mut self, report: &mut GetReport) {
-        let until = Instant::now() + SETTLE;
+        // A cancel and its answer are a round trip, during which what was under way arrives.
+        let until = Instant::now() + SETTLE.max(2 * self.round_trip);
         while self.streams.any_open() {
             let Some((_, event)) = self.streams.next(Some(until)).await else { break };
             match event {
@@ -433,6 +442,10 @@ impl<'a> SegmentReader<'a> {
         report.sent_bytes += self.sent_bytes;
         report.medium_bytes += self.medium_bytes;
         report.corrupt_blocks += counts.corrupt_blocks + self.corrupt_blocks;
+        report.used_bytes += u64::from(counts.useful_blocks) * u64::from(self.layout.block_bytes);
+        report.requested_blocks += counts.requested_blocks;
+        report.extra_blocks += counts.extra_blocks;
+        report.extra_won += counts.extra_won;
         report.devices_failed = report.devices_failed.max(counts.devices_failed);
     }
 

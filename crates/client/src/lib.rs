@@ -75,7 +75,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             seed: None,
-            request: RequestRule::All,
+            request: RequestRule::default(),
             patience: Duration::from_secs(10),
             threads: 0,
             bandwidth_bytes_per_s: None,
@@ -105,6 +105,8 @@ pub struct ObjectStat {
     pub object: ObjectRecord,
     /// Its segments in order.
     pub segments: Vec<SegmentLayout>,
+    /// The policy of its bucket.
+    pub policy: Policy,
 }
 
 impl Client {
@@ -171,7 +173,7 @@ impl Client {
     /// When there is no such object.
     pub async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
         match self.metadata.ask(Query::Lookup { bucket: bucket.to_owned(), key: key.to_owned() }).await? {
-            MetaAnswer::Object { object, segments } => Ok(ObjectStat { object, segments }),
+            MetaAnswer::Object { object, segments, policy } => Ok(ObjectStat { object, segments, policy }),
             other => Err(unexpected("Object", &other)),
         }
     }
@@ -275,11 +277,11 @@ impl Client {
         Some(node.record.address.clone())
     }
 
-    /// Measured reading speed of every device, in bytes per second, as last seen.
-    fn read_speeds(&self) -> BTreeMap<DeviceId, u64> {
+    /// Measured reading speed of every device, in bytes per second, and the requests waiting there, as last seen.
+    fn read_speeds(&self) -> BTreeMap<DeviceId, (u64, u32)> {
         let registry = self.registry.lock().expect("never poisoned: no panic while held");
         let reports = registry.nodes.iter().flat_map(|node| &node.devices);
-        reports.map(|report| (report.device, report.read_bytes_per_s)).collect()
+        reports.map(|report| (report.device, (report.read_bytes_per_s, report.queue_length))).collect()
     }
 }
 

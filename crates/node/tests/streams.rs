@@ -134,6 +134,67 @@ async fn cancel_of_a_read_stops_the_medium() {
     assert!(later <= moved + (128 << 10), "{later} after {moved}");
 }
 
+/// Design decision 10 by the media's own counters: once the answers to CANCEL have come nothing is read any more, on a
+/// device with one stream or with four, whatever credit they had left.
+#[tokio::test]
+async fn after_cancels_the_media_stand_still() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(2);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let client = Client::to(&node).await;
+    let devices = node.devices().to_vec();
+    let block = 64u64 << 10;
+    for &device in &devices {
+        let written = blocks(1, 0..64, 64 << 10);
+        client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+        client.emulate(device, "rate=4MB").await.unwrap();
+    }
+    let counters = async || -> Vec<u64> {
+        client.status().await.devices.iter().map(|device| device.medium_read_bytes).collect()
+    };
+    let before = counters().await;
+    let mut streams = Vec::new();
+    for (device, count) in devices.iter().zip([1, 4]) {
+        for _ in 0..count {
+            streams.push((*device, client.open_read(*device, 1, Want::All, 4 << 20)));
+        }
+    }
+    for (_, stream) in &mut streams {
+        let Some(Event::Data { .. }) = stream.recv().await else { panic!() };
+    }
+    streams.iter().for_each(|(_, stream)| stream.cancel());
+    let mut said: std::collections::BTreeMap<DeviceId, u64> = Default::default();
+    for (device, mut stream) in streams {
+        loop {
+            match stream.recv().await.unwrap() {
+                Event::End(body) => {
+                    let NodeAnswer::Read(done) = message::decode(&body).unwrap() else { panic!() };
+                    *said.entry(device).or_default() += done.medium_bytes;
+                    break;
+                }
+                Event::Data { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let stopped = counters().await;
+    // Sixteen blocks' time at 4 MB/s: a stream that went on would have read more meanwhile.
+    tokio::time::sleep(std::time::Duration::from_millis(260)).await;
+    assert_eq!(counters().await, stopped, "the media were read after all streams had stopped");
+    let reports = client.status().await.devices;
+    for (report, before) in reports.iter().zip(before) {
+        let moved = report.medium_read_bytes - before;
+        // Tables of checksums beside what the streams account for: with 64 blocks a device and four streams on one,
+        // reading on would be 16 MiB.
+        let accounted = said[&report.device];
+        assert!(
+            moved >= accounted && moved <= accounted + 8 * block,
+            "{moved} moved, {accounted} accounted for"
+        );
+    }
+}
+
 #[tokio::test]
 async fn cancel_of_a_write_answers_with_what_is_durable() {
     let cluster = Cluster::start().await;

@@ -182,7 +182,9 @@ impl Rule {
             Policy::Rateless(rateless) => {
                 Self { redundancy: rateless.redundancy, tolerate: rateless.tolerate }
             }
-            Policy::Stripe(_) => Self { redundancy: 0.0, tolerate: 0 },
+            Policy::Stripe(_) | Policy::Replicated(_) => {
+                Self { redundancy: f64::from(policy.tolerate()), tolerate: policy.tolerate() }
+            }
         }
     }
 }
@@ -219,7 +221,9 @@ impl Judge {
         }
         self.held[domain as usize].push(index);
         self.loads[domain as usize] += 1;
-        self.test_some();
+        if self.code.kind() != Kind::Replicated {
+            self.test_some();
+        }
         true
     }
 
@@ -266,6 +270,11 @@ impl Judge {
         if let Some(short) = self.counted() {
             return short;
         }
+        let occupied = self.loads.iter().filter(|&&load| load > 0).count();
+        let patterns = patterns::combinations(occupied, self.need.tolerate);
+        if self.code.kind() == Kind::Replicated && patterns > PATTERNS_MAX.into() {
+            return self.copies(patterns);
+        }
         self.cover();
         self.cover_heaviest();
         // The early round is over, and patterns have changed their order.
@@ -288,6 +297,36 @@ impl Judge {
                 blocks: missing + 1,
                 why: Shortfall::Rank { lost: self.patterns[position].lost.clone(), missing },
             },
+        }
+    }
+
+    /// Copies need no rank test: a loss pattern is fatal just when it holds every copy of some original, so looking at
+    /// each original once covers every one of the `patterns_total`.
+    fn copies(&self, patterns_total: u64) -> Verdict {
+        let mut domains_of: Vec<Vec<u32>> = vec![Vec::new(); self.code.k() as usize];
+        for (domain, held) in (0..).zip(&self.held) {
+            for index in held {
+                let domains = &mut domains_of[(index % self.code.k()) as usize];
+                if domains.last() != Some(&domain) {
+                    domains.push(domain);
+                }
+            }
+        }
+        let lost = |domains: &&Vec<u32>| domains.len() <= self.need.tolerate as usize;
+        // By the domains they lie in: what one pattern takes with it.
+        let mut fatal: Vec<&Vec<u32>> = domains_of.iter().filter(lost).collect();
+        fatal.sort();
+        let worst = fatal.chunk_by(|a, b| a == b).max_by_key(|alike| alike.len());
+        match worst {
+            Some(alike) => {
+                let missing = u32::try_from(alike.len()).expect("at most K");
+                let lost = alike[0].clone();
+                Verdict::Short { blocks: missing + 1, why: Shortfall::Rank { lost, missing } }
+            }
+            None => {
+                let patterns_tested = u32::try_from(patterns_total).unwrap_or(u32::MAX);
+                Verdict::Holds { patterns_tested, patterns_total }
+            }
         }
     }
 }

@@ -11,6 +11,9 @@ pub enum Policy {
     Rateless(Rateless),
     /// RAID-0: every block once, no failure survived. The baseline of dissertation ch. 6.
     Stripe(Stripe),
+    /// Whole copies of every block, each copy one device further on. The baselines RRAID-S and RRAID-A of dissertation
+    /// ch. 6.
+    Replicated(Replicated),
 }
 
 /// Parameters of [`Policy::Rateless`].
@@ -33,6 +36,29 @@ pub struct Rateless {
 pub struct Stripe {
     /// Devices an object is spread over; the planner's choice when absent.
     pub devices: Option<u32>,
+}
+
+/// Parameters of [`Policy::Replicated`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replicated {
+    /// Copies of every block; D = copies - 1, and as many failure domains may be lost.
+    pub copies: u32,
+    /// How objects are read.
+    pub read: ReplicaRead,
+    /// What counts as one failure domain; the copies of a block are in different ones.
+    pub domain: Domain,
+    /// Devices an object is spread over at most; the planner's choice when absent.
+    pub devices: Option<u32>,
+}
+
+/// How replicas are read (dissertation §6.2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplicaRead {
+    /// RRAID-S: every copy of every block is asked for at once.
+    Speculative,
+    /// RRAID-A: one copy of every block is asked for; a device that is done takes over half of what another still owes.
+    #[default]
+    Adaptive,
 }
 
 /// The rateless codes a bucket can choose; stored by place in this list, so new ones come last.
@@ -80,7 +106,7 @@ pub enum Domain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No such policy.
-    #[error("unknown policy `{0}`: choose `rateless` or `stripe`")]
+    #[error("unknown policy `{0}`: choose `rateless`, `replicated` or `stripe`")]
     UnknownPolicy(String),
     /// No such parameter.
     #[error("unknown parameter `{name}` of policy `{policy}`: it takes {allowed}")]
@@ -108,11 +134,20 @@ pub enum PolicyError {
 pub const DEVICES_MAX: u32 = 1024;
 const REDUNDANCY_MAX: f64 = 15.0;
 const TOLERATE_MAX: u32 = 16;
+/// The fewest blocks that are not one small object's copy are 16, and a copy starts one device further on.
+const COPIES_MAX: u32 = 16;
 
 impl Default for Rateless {
     /// D = 0.5 and f = 2 nodes: what a 4+2 erasure code stores and survives.
     fn default() -> Self {
         Self { code: RatelessCode::Mix, redundancy: 0.5, tolerate: 2, domain: Domain::Node, devices: None }
+    }
+}
+
+impl Default for Replicated {
+    /// Four copies, what the dissertation stores (D = 3, §6.2.7), on different nodes.
+    fn default() -> Self {
+        Self { copies: 4, read: ReplicaRead::default(), domain: Domain::Node, devices: None }
     }
 }
 
@@ -122,6 +157,7 @@ impl Policy {
         match self {
             Policy::Rateless(rateless) => rateless.tolerate,
             Policy::Stripe(_) => 0,
+            Policy::Replicated(replicated) => replicated.copies.saturating_sub(1),
         }
     }
 
@@ -130,6 +166,16 @@ impl Policy {
         match self {
             Policy::Rateless(rateless) => rateless.domain,
             Policy::Stripe(_) => Domain::Device,
+            Policy::Replicated(replicated) => replicated.domain,
+        }
+    }
+
+    /// Devices that the policy names a number of.
+    pub fn devices(&self) -> Option<u32> {
+        match self {
+            Policy::Rateless(rateless) => rateless.devices,
+            Policy::Stripe(stripe) => stripe.devices,
+            Policy::Replicated(replicated) => replicated.devices,
         }
     }
 }
@@ -146,6 +192,7 @@ impl FromStr for Policy {
         match name.trim() {
             "rateless" => rateless(parameters).map(Policy::Rateless),
             "stripe" => stripe(parameters).map(Policy::Stripe),
+            "replicated" => replicated(parameters).map(Policy::Replicated),
             other => Err(PolicyError::UnknownPolicy(other.to_owned())),
         }
     }
@@ -159,14 +206,7 @@ fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<
             "redundancy" => policy.redundancy = number(name, value, 0.0..=REDUNDANCY_MAX, "0 to 15")?,
             "tolerate" => policy.tolerate = whole(name, value, 0..=TOLERATE_MAX, "0 to 16")?,
             "devices" => policy.devices = Some(whole(name, value, 1..=DEVICES_MAX, "1 to 1024")?),
-            "domain" => {
-                policy.domain = match value {
-                    "device" => Domain::Device,
-                    "node" => Domain::Node,
-                    "site" => Domain::Site,
-                    _ => return Err(bad(name, value, "device, node or site")),
-                }
-            }
+            "domain" => policy.domain = domain(name, value)?,
             "code" => {
                 let (known, code) = CODES
                     .iter()
@@ -212,6 +252,41 @@ fn stripe<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<St
     Ok(policy)
 }
 
+fn replicated<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Replicated, PolicyError> {
+    let mut policy = Replicated::default();
+    for (name, value) in parameters {
+        match name {
+            "copies" => policy.copies = whole(name, value, 2..=COPIES_MAX, "2 to 16")?,
+            "devices" => policy.devices = Some(whole(name, value, 1..=DEVICES_MAX, "1 to 1024")?),
+            "domain" => policy.domain = domain(name, value)?,
+            "read" => {
+                policy.read = match value {
+                    "speculative" => ReplicaRead::Speculative,
+                    "adaptive" => ReplicaRead::Adaptive,
+                    _ => return Err(bad(name, value, "speculative or adaptive")),
+                }
+            }
+            _ => {
+                return Err(PolicyError::UnknownParameter {
+                    policy: "replicated",
+                    name: name.to_owned(),
+                    allowed: "copies, read, domain, devices",
+                });
+            }
+        }
+    }
+    Ok(policy)
+}
+
+fn domain(name: &str, value: &str) -> Result<Domain, PolicyError> {
+    match value {
+        "device" => Ok(Domain::Device),
+        "node" => Ok(Domain::Node),
+        "site" => Ok(Domain::Site),
+        _ => Err(bad(name, value, "device, node or site")),
+    }
+}
+
 fn number(
     name: &str,
     value: &str,
@@ -247,16 +322,29 @@ impl fmt::Display for Policy {
                     RatelessCode::Lt { c, delta } => write!(f, "code=lt,c={c},delta={delta},")?,
                 }
                 write!(f, "redundancy={},tolerate={}", policy.redundancy, policy.tolerate)?;
-                match policy.domain {
-                    Domain::Device => write!(f, ",domain=device")?,
-                    Domain::Node => {}
-                    Domain::Site => write!(f, ",domain=site")?,
-                }
+                show_domain(f, policy.domain)?;
                 policy.devices.map_or(Ok(()), |devices| write!(f, ",devices={devices}"))
             }
             Policy::Stripe(Stripe { devices: Some(devices) }) => write!(f, "stripe:devices={devices}"),
             Policy::Stripe(Stripe { devices: None }) => write!(f, "stripe"),
+            Policy::Replicated(policy) => {
+                let read = match policy.read {
+                    ReplicaRead::Speculative => "speculative",
+                    ReplicaRead::Adaptive => "adaptive",
+                };
+                write!(f, "replicated:copies={},read={read}", policy.copies)?;
+                show_domain(f, policy.domain)?;
+                policy.devices.map_or(Ok(()), |devices| write!(f, ",devices={devices}"))
+            }
         }
+    }
+}
+
+fn show_domain(f: &mut fmt::Formatter<'_>, domain: Domain) -> fmt::Result {
+    match domain {
+        Domain::Device => write!(f, ",domain=device"),
+        Domain::Node => Ok(()),
+        Domain::Site => write!(f, ",domain=site"),
     }
 }
 
@@ -274,6 +362,8 @@ mod tests {
             "rateless:code=mix-c,redundancy=3,tolerate=1,devices=6",
             "stripe",
             "stripe:devices=6",
+            "replicated:copies=4,read=adaptive",
+            "replicated:copies=2,read=speculative,domain=device,devices=64",
         ] {
             let policy: Policy = text.parse().unwrap();
             assert_eq!(policy.to_string(), text);
@@ -298,6 +388,9 @@ mod tests {
             ("rateless:code=mix-d", "it takes mix-a, mix-b, mix-c or lt"),
             ("rateless:code=", "it takes mix-a, mix-b, mix-c or lt"),
             ("stripe:redundancy=1", "devices"),
+            ("replicated:copies=1", "2 to 16"),
+            ("replicated:read=all", "speculative or adaptive"),
+            ("replicated:redundancy=3", "copies, read, domain, devices"),
         ] {
             let error = text.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -31,9 +31,9 @@ pub(super) async fn gather(
     layout: &SegmentLayout,
     wanted: &IndexRanges,
 ) -> Result<BTreeMap<BlockIndex, BytesMut>, GetError> {
-    let speeds = client.read_speeds();
-    let speed = |device| speeds.get(&device).copied().unwrap_or(0);
-    let mut plan = ReadPlan::new(layout, client.options.request, 0, speed);
+    let reports = client.read_speeds();
+    let seen = |device| reports.get(&device).copied().unwrap_or((0, 0));
+    let mut plan = ReadPlan::new(layout, client.options.request, 0, seen);
     plan.patience = client.options.patience / PATIENCE_PART;
     let gathering = Gathering {
         client,

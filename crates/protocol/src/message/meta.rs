@@ -173,6 +173,8 @@ pub enum MetaAnswer {
         object: ObjectRecord,
         /// Its segments in order.
         segments: Vec<SegmentLayout>,
+        /// The policy of its bucket, which says how replicas are read.
+        policy: Policy,
     },
     /// A page of a listing.
     Page {

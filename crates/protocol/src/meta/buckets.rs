@@ -89,12 +89,8 @@ fn check_feasible(view: &dyn View, now: Time, liveness: &Liveness, policy: &Poli
         Domain::Node => ("nodes", nodes),
         Domain::Site => ("sites", u32::try_from(sites.len()).expect("registration bounds nodes")),
     };
-    let wanted = match policy {
-        Policy::Rateless(rateless) => rateless.devices,
-        Policy::Stripe(stripe) => stripe.devices,
-    };
     for (domain, needed, available) in
-        [(domain, policy.tolerate() + 1, available), ("devices", wanted.unwrap_or(1), devices)]
+        [(domain, policy.tolerate() + 1, available), ("devices", policy.devices().unwrap_or(1), devices)]
     {
         if available < needed {
             return Err(MetaFault::PolicyUnmet { domain: domain.to_owned(), needed, available });

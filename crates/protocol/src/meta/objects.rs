@@ -43,7 +43,8 @@ pub(super) fn read(view: &dyn View, bucket: &str, key: &str) -> Result<Option<St
 pub(super) fn lookup(view: &dyn View, bucket: &str, key: &str) -> Result<MetaAnswer, MetaFault> {
     let object = require(view, bucket, key)?;
     let segments = segments::layouts(view, &object.segments)?;
-    Ok(MetaAnswer::Object { object: object.record(key.to_owned()), segments })
+    let policy = buckets::read(view, bucket)?.policy;
+    Ok(MetaAnswer::Object { object: object.record(key.to_owned()), segments, policy })
 }
 
 /// Removes an object; its segments are gone.

@@ -170,7 +170,7 @@ fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String>
         return Err(format!("blocks of {block_bytes} bytes are not whole granules of {granule}"));
     }
     let fits = match (policy, layout.code.kind) {
-        (Policy::Stripe(_), CodeKind::Replicated) => true,
+        (Policy::Stripe(_) | Policy::Replicated(_), CodeKind::Replicated) => true,
         (Policy::Rateless(rateless), kind) => match (rateless.code, kind) {
             (_, CodeKind::Replicated) => originals == 1,
             (RatelessCode::Mix, CodeKind::Mix)

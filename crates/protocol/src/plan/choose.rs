@@ -50,7 +50,7 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
 pub fn feasible(policy: &Policy, registry: &Registry) -> Result<(), PlanError> {
     let all = candidates(registry);
     enough_domains(policy, &all.iter().collect::<Vec<_>>())?;
-    let needed = devices_asked(policy).unwrap_or(1);
+    let needed = policy.devices().unwrap_or(1);
     let available = count(all.len());
     if available < needed {
         return Err(PlanError::Unmet { domain: "devices", needed, available });
@@ -114,9 +114,12 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
     if promise.wants_pace() && segment.scheme != super::Scheme::Replicated {
         let stored = |devices| stored_blocks(policy, segment.scheme, originals, &usable, devices);
         let numbers =
-            if devices_asked(policy).is_some() { count_wanted..=count_wanted } else { least..=usable.len() };
+            if policy.devices().is_some() { count_wanted..=count_wanted } else { least..=usable.len() };
         let stretch = |devices| stored(devices) as f64 / originals as f64;
         count_wanted = promise.fewest(&usable, numbers, stretch)?;
+    }
+    if segment.scheme == super::Scheme::Striped && policy.tolerate() > 0 {
+        count_wanted = in_rounds(&mut usable, policy, count_wanted);
     }
 
     // A share goes by speed; a device without room for its share makes way for the next, which makes shares larger.
@@ -144,6 +147,9 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
                 if enough_domains(policy, &rest).is_ok() {
                     count_wanted = count_wanted.min(rest.len());
                     usable = rest;
+                    if segment.scheme == super::Scheme::Striped && policy.tolerate() > 0 {
+                        count_wanted = in_rounds(&mut usable, policy, count_wanted);
+                    }
                     continue;
                 }
             }
@@ -166,7 +172,7 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
 fn redundancy(policy: &Policy, scheme: super::Scheme) -> f64 {
     match (policy, scheme) {
         (Policy::Rateless(rateless), super::Scheme::Rateless) => rateless.redundancy,
-        (_, super::Scheme::Replicated) => f64::from(policy.tolerate()),
+        (_, super::Scheme::Replicated | super::Scheme::Striped) => f64::from(policy.tolerate()),
         _ => 0.0,
     }
 }
@@ -201,7 +207,7 @@ fn how_many(
     if scheme == super::Scheme::Replicated {
         return domains;
     }
-    if let Some(asked) = devices_asked(policy) {
+    if let Some(asked) = policy.devices() {
         return (asked as usize).clamp(domains.min(usable.len()), usable.len());
     }
     let least = fewest(policy, scheme, usable);
@@ -347,13 +353,6 @@ impl<'a> Promise<'a> {
     }
 }
 
-fn devices_asked(policy: &Policy) -> Option<u32> {
-    match policy {
-        Policy::Rateless(rateless) => rateless.devices,
-        Policy::Stripe(stripe) => stripe.devices,
-    }
-}
-
 /// Measured speeds; the median stands in where none was measured.
 struct Speeds {
     median: f64,
@@ -419,6 +418,37 @@ fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, promise: 
         .collect();
     keyed.sort_by_key(|&(key, _)| key);
     *usable = keyed.into_iter().map(|(_, candidate)| candidate).collect();
+}
+
+/// Puts devices first that go round the failure domains, each round in the same order: with copies that start one
+/// device further on (dissertation §6.2.1), any f + 1 neighbours are then of different domains, around the end too.
+/// Returns how many: of all such choices of at most `wanted` devices the largest.
+fn in_rounds(usable: &mut Vec<&Candidate>, policy: &Policy, wanted: usize) -> usize {
+    let mut domains: Vec<((u128, &str), Vec<&Candidate>)> = Vec::new();
+    for &candidate in usable.iter() {
+        let name = domain_name(policy.domain(), candidate);
+        match domains.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, devices)) => devices.push(candidate),
+            None => domains.push((name, vec![candidate])),
+        }
+    }
+    let needed = policy.tolerate() as usize + 1;
+    let most = domains.iter().map(|(_, devices)| devices.len()).max().unwrap_or(0);
+    let choices = (1..=most).filter_map(|rounds| {
+        let wide = domains.iter().filter(|(_, devices)| devices.len() >= rounds).count().min(wanted / rounds);
+        (wide >= needed).then_some((rounds * wide, rounds, wide))
+    });
+    // Fewer rounds where equal: more domains share the work.
+    let best = choices.max_by_key(|&(devices, rounds, _)| (devices, core::cmp::Reverse(rounds)));
+    let Some((devices, rounds, wide)) = best else { return wanted };
+    let chosen: Vec<&Vec<&Candidate>> =
+        domains.iter().map(|(_, held)| held).filter(|held| held.len() >= rounds).take(wide).collect();
+    let first: Vec<&Candidate> =
+        (0..rounds).flat_map(|round| chosen.iter().map(move |held| held[round])).collect();
+    let rest: Vec<&Candidate> =
+        usable.iter().copied().filter(|one| !first.iter().any(|other| other.device == one.device)).collect();
+    *usable = first.into_iter().chain(rest).collect();
+    devices
 }
 
 fn enough_domains(policy: &Policy, usable: &[&Candidate]) -> Result<(), PlanError> {

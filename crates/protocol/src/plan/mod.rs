@@ -155,7 +155,7 @@ impl Plan {
 pub enum Scheme {
     /// Coded blocks, N floats.
     Rateless,
-    /// RAID-0.
+    /// RAID-0, or whole copies of it, each one device further on.
     Striped,
     /// Copies of one block.
     Replicated,

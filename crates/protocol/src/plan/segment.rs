@@ -22,12 +22,12 @@ pub struct SegmentPlan {
     pub scheme: Scheme,
 }
 
-/// Cuts an object of `length` bytes: small ones under `rateless` are one block, replicated; larger ones are coded
+/// Cuts an object of `length` bytes: small ones under `rateless` or `replicated` are one block, replicated; larger ones are coded
 /// segments of at most [`SEGMENT_BYTES_MAX`], the last two of equal size so that none is tiny. A stripe is cut alike
 /// and never replicated. There is always at least one segment: an empty object has one, of one padded block.
 pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
     let (code, scheme) = match policy {
-        Policy::Rateless(_) if length < REPLICATED_BELOW_BYTES => {
+        Policy::Rateless(_) | Policy::Replicated(_) if length < REPLICATED_BELOW_BYTES => {
             let geometry = Geometry::replicated(length);
             let (code, scheme) = (CodeKind::Replicated, Scheme::Replicated);
             return vec![SegmentPlan { offset: 0, length, geometry, code, scheme }];
@@ -41,7 +41,7 @@ pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
             },
             Scheme::Rateless,
         ),
-        Policy::Stripe(_) => (CodeKind::Replicated, Scheme::Striped),
+        Policy::Stripe(_) | Policy::Replicated(_) => (CodeKind::Replicated, Scheme::Striped),
     };
     let segment = |offset: u64, length: u64| {
         let geometry = Geometry::coded(length.max(1));

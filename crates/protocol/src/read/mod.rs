@@ -3,31 +3,39 @@
 //!
 //! | core | for | asks |
 //! |---|---|---|
-//! | [`Speculative`] | rateless and replicated segments | everything, or K plus a few, until the decoder has enough |
+//! | [`Adaptive`] | rateless segments, copies of small objects | what K needs from those who have it soonest, then what they can send in time |
+//! | [`Speculative`] | rateless and replicated segments (RRAID-S) | everything, or K plus a few, until the decoder has enough |
+//! | [`Replicas`] | replicated segments read adaptively (RRAID-A) | one copy of each block; the rest of the slow, of those that are done |
 //! | [`Striped`] | RAID-0, and ranges of originals | every wanted block from its one holder |
 //!
-//! Both take [`Input`] and give [`Action`]; a driver runs either through [`ReadCore`]. One stream is open at each
+//! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
 //! `Failed`; only then may the core open that device again. After `Cancel` nothing is expected of the device, and
-//! what still comes is only counted. Every `Block` and `Corrupt` of a stream is reported before its `Ended`: what was
+//! what still comes is only counted; once it has ended, a core that is not over may open it again. Every `Block` and `Corrupt` of a stream is reported before its `Ended`: what was
 //! asked and neither came nor was reported by then counts as gone from that device.
 //!
-//! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching, and the rule that
-//! adapts how much is asked, which fits [`RequestRule`].
+//! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching.
 
+mod adaptive;
+mod flow;
+mod forecast;
+mod replicas;
 mod source;
 mod speculative;
 mod striped;
 #[cfg(test)]
 mod tests;
 
+pub use adaptive::Adaptive;
+pub use replicas::Replicas;
 pub use speculative::Speculative;
 pub use striped::Striped;
 
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
-    layout::SegmentLayout,
+    layout::{CodeKind, SegmentLayout},
     message::{Fault, PAYLOAD_BYTES_MAX, Want},
+    policy::{Policy, ReplicaRead},
 };
 use core::time::Duration;
 
@@ -42,6 +50,23 @@ pub enum RequestRule {
     All,
     /// K, what the code is expected to need beyond, and this many; more when devices fail or lag.
     KPlus(u32),
+    /// K and what the code is expected to need beyond, of the devices that are expected to have it soonest; more when
+    /// measured pace says that a straggler would hold the read up.
+    Adaptive {
+        /// Bytes that may be sent in vain, in hundredths of the segment's.
+        waste_percent: u8,
+    },
+}
+
+impl RequestRule {
+    /// The adaptive rule under its usual budget: what a read over 100 ms may waste.
+    pub const ADAPTIVE: RequestRule = RequestRule::Adaptive { waste_percent: 15 };
+}
+
+impl Default for RequestRule {
+    fn default() -> Self {
+        Self::ADAPTIVE
+    }
 }
 
 /// What a read is made from.
@@ -59,6 +84,8 @@ pub struct ReadPlan {
     pub rule: RequestRule,
     /// How long to wait while nothing arrives; [`PATIENCE`] unless the caller knows better.
     pub patience: Duration,
+    /// How long a request and its answer take on the way, where the caller has seen it.
+    pub round_trip: Option<Duration>,
 }
 
 /// One device that holds blocks of the segment.
@@ -70,6 +97,8 @@ pub struct Source {
     pub blocks: IndexRanges,
     /// Expected reading speed in bytes per second; 0 where unknown.
     pub read_bytes_per_s: u64,
+    /// Requests of others that waited there when it was last heard of.
+    pub queue_length: u32,
 }
 
 /// What happened.
@@ -168,6 +197,10 @@ pub struct ReadDone {
     pub devices: u32,
     /// Devices that failed.
     pub devices_failed: u32,
+    /// Blocks asked for although what had been asked for before was enough, because it was late.
+    pub extra_blocks: u32,
+    /// Those of them that were useful before the ones they stood in for.
+    pub extra_won: u32,
 }
 
 /// Why a stream is gone.
@@ -234,7 +267,7 @@ pub enum ReadError {
     },
 }
 
-/// The contract of both cores; see the crate's head for the three steps.
+/// The contract of all cores; see the crate's head for the three steps.
 pub trait ReadCore {
     /// Something happened at `now`, which never goes backwards.
     fn handle(&mut self, now: Time, input: Input);
@@ -246,19 +279,39 @@ pub trait ReadCore {
     fn counts(&self) -> ReadDone;
 }
 
+/// The core that reads a whole segment as its code, its bucket's policy and the plan's rule ask.
+pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy) -> Box<dyn ReadCore + Send> {
+    let rotated = layout.code.kind == CodeKind::Replicated && layout.code.originals > 1;
+    // Asking for all is what the speculative read of replicas is; otherwise they are read as the policy says.
+    let all = plan.rule == RequestRule::All;
+    let speculative =
+        all || matches!(policy, Policy::Replicated(policy) if policy.read == ReplicaRead::Speculative);
+    if rotated && layout.code.originals == layout.stored_blocks() {
+        let wanted = IndexRanges::from(0..plan.originals);
+        Box::new(Striped::new(now, plan, &wanted))
+    } else if rotated && speculative {
+        Box::new(Speculative::new(now, ReadPlan { rule: RequestRule::All, ..plan }))
+    } else if rotated {
+        Box::new(Replicas::new(now, plan))
+    } else if matches!(plan.rule, RequestRule::Adaptive { .. }) {
+        Box::new(Adaptive::new(now, plan))
+    } else {
+        Box::new(Speculative::new(now, plan))
+    }
+}
+
 impl ReadPlan {
-    /// The plan of a segment's read; `speed` gives each device's expected reading speed in bytes per second, 0
-    /// where unknown, `extra_blocks` the code's expected reception overhead in blocks.
+    /// The plan of a segment's read; `seen` gives each device's expected reading speed in bytes per second, 0 where
+    /// unknown, and the requests waiting there; `extra_blocks` is the code's expected reception overhead in blocks.
     pub fn new(
         layout: &SegmentLayout,
         rule: RequestRule,
         extra_blocks: u32,
-        speed: impl Fn(DeviceId) -> u64,
+        seen: impl Fn(DeviceId) -> (u64, u32),
     ) -> Self {
-        let sources = layout.holders.iter().map(|holder| Source {
-            device: holder.device,
-            blocks: holder.blocks(),
-            read_bytes_per_s: speed(holder.device),
+        let sources = layout.holders.iter().map(|holder| {
+            let (read_bytes_per_s, queue_length) = seen(holder.device);
+            Source { device: holder.device, blocks: holder.blocks(), read_bytes_per_s, queue_length }
         });
         Self {
             sources: sources.collect(),
@@ -267,6 +320,7 @@ impl ReadPlan {
             block_bytes: layout.block_bytes,
             rule,
             patience: PATIENCE,
+            round_trip: None,
         }
     }
 

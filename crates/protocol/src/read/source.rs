@@ -49,6 +49,8 @@ pub(super) struct Device {
     received_bytes: u64,
     credit_bytes: u64,
     sendable_bytes: u64,
+    /// The last of what the stream could send, for which no credit is given.
+    held_back_bytes: u64,
     slice_bytes: u64,
     block_bytes: u64,
     window: Window,
@@ -77,6 +79,7 @@ impl Device {
             received_bytes: 0,
             credit_bytes: 0,
             sendable_bytes: 0,
+            held_back_bytes: 0,
             slice_bytes,
             block_bytes: u64::from(plan.block_bytes),
             window: Window::new(2 * slice_bytes, FIRST_SLICES * slice_bytes, share),
@@ -88,6 +91,7 @@ impl Device {
         assert!(self.stage == Stage::Idle && !blocks.is_empty(), "{:?} opened for {blocks}", self.stage);
         self.stage = Stage::Active;
         self.sendable_bytes = u64::from(blocks.count()) * self.block_bytes;
+        self.held_back_bytes = 0;
         self.pending = blocks;
         (self.opened, self.last_arrival, self.first_byte_of_stream) = (now, now, false);
         self.credit_bytes = self.window.bytes().min(self.sendable_bytes);
@@ -126,14 +130,20 @@ impl Device {
         self.received_bytes += bytes;
         self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
         self.sendable_bytes = self.sendable_bytes.saturating_sub(bytes);
-        let room = self.window.bytes().min(self.sendable_bytes).saturating_sub(self.credit_bytes);
+        let wanted = self.sendable_bytes.saturating_sub(self.held_back_bytes);
+        let room = self.window.bytes().min(wanted).saturating_sub(self.credit_bytes);
         // Few grants: a quarter of the window at a time, but never so late that less than a slice is on the way.
-        let worth = (self.window.bytes() / 4).max(self.slice_bytes).min(self.sendable_bytes);
+        let worth = (self.window.bytes() / 4).max(self.slice_bytes).min(wanted);
         if room == 0 || (room < worth && self.credit_bytes >= self.slice_bytes) {
             return None;
         }
         self.credit_bytes += room;
         Some(Action::Grant { device: self.id, bytes: bounded(room) })
+    }
+
+    /// Gives no more credit for the last `blocks` of what the stream was opened for. What was granted may still come.
+    pub(super) fn hold_back(&mut self, blocks: u32) {
+        self.held_back_bytes = u64::from(blocks) * self.block_bytes;
     }
 
     /// A whole block came; `false` where it was not expected of this device.
@@ -167,6 +177,12 @@ impl Device {
         self.failures += 1;
         self.cause = Some(cause);
         self.close(now, Stage::Failed);
+    }
+
+    /// The stream was cancelled and has ended: what did not come may be asked for again.
+    pub(super) fn withdrawn(&mut self, now: Time) {
+        self.pending = IndexRanges::new();
+        self.close(now, Stage::Idle);
     }
 
     pub(super) fn cancel(&mut self) -> Option<Action> {
@@ -215,6 +231,6 @@ pub(super) fn seconds(span: f64) -> Duration {
     Duration::try_from_secs_f64(span.max(0.0)).unwrap_or(Duration::MAX / 4)
 }
 
-fn bounded(bytes: u64) -> u32 {
+pub(super) fn bounded(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -5,6 +5,7 @@
 //! [`RequestRule::KPlus`] each is asked for a share in proportion to its expected speed, originals first; more is
 //! asked of devices that are done when what is still to come cannot be enough: because a device failed, blocks were
 //! damaged or brought nothing, or a device is so late that others would have delivered its part twice by now.
+//! [`RequestRule::Adaptive`] has a core of its own; here it is K plus nothing.
 //!
 //! Invariants: exactly one `Done` or `Failed` ends the actions; a block is asked of at most one stream of a device
 //! at a time; an end that more waiting cannot change is told at once (`NotEnough`), without waiting for patience.
@@ -61,7 +62,9 @@ impl Speculative {
         };
         match read.plan.rule {
             RequestRule::All => read.ask_for_all(now),
-            RequestRule::KPlus(_) => read.ask(now, read.missing.saturating_add(read.slack())),
+            RequestRule::KPlus(_) | RequestRule::Adaptive { .. } => {
+                read.ask(now, read.missing.saturating_add(read.slack()));
+            }
         }
         read.decide(now);
         read
@@ -72,6 +75,7 @@ impl Speculative {
         match self.plan.rule {
             RequestRule::All => u32::MAX / 2,
             RequestRule::KPlus(more) => more.saturating_add(self.plan.extra_blocks),
+            RequestRule::Adaptive { .. } => self.plan.extra_blocks,
         }
     }
 
@@ -134,7 +138,7 @@ impl Speculative {
         }
         match self.plan.rule {
             RequestRule::All => self.ask_for_all(now),
-            RequestRule::KPlus(_) => self.ask_beyond(now),
+            RequestRule::KPlus(_) | RequestRule::Adaptive { .. } => self.ask_beyond(now),
         }
     }
 

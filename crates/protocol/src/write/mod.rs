@@ -3,7 +3,7 @@
 //! | scheme | source | file |
 //! |---|---|---|
 //! | rateless: N floats until the durability rule holds | dissertation §4.1.2, §4.3.2 | `rateless` |
-//! | striped: every block once, RAID-0 | dissertation ch. 6 | `striped` |
+//! | striped: every block once, RAID-0; or f + 1 times, each copy one device further on | dissertation ch. 6 | `striped` |
 //! | replicated: f + 1 copies of one block | very small objects | `replicated` |
 //!
 //! A driver makes a [`Writer`] from a [`WriteSpec`] and never names a scheme. The contract is that of every core:
@@ -308,7 +308,9 @@ pub enum WriteError {
         block_bytes: u32,
     },
     /// A stripe's device failed; a stripe survives none.
-    #[error("device {device} of the stripe failed ({cause}); a stripe needs all of its {devices} devices")]
+    #[error(
+        "device {device} failed ({cause}); a stripe, and copies of one, need all of their {devices} devices"
+    )]
     StripeBroken {
         /// The device.
         device: DeviceId,
@@ -337,7 +339,7 @@ fn names(devices: &[DeviceId]) -> String {
 pub enum Writer {
     /// N floats.
     Rateless(RatelessWriter),
-    /// RAID-0.
+    /// RAID-0, and copies of it.
     Striped(StripedWriter),
     /// Copies.
     Replicated(ReplicatedWriter),

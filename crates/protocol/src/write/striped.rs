@@ -1,8 +1,15 @@
-//! RAID-0, the baseline of dissertation ch. 6: original i goes to device i mod H, once, and every device must confirm
-//! all of its blocks.
+//! RAID-0 and its rotated copies, the baselines of dissertation ch. 6: copy c of original i, which is block c K + i, goes
+//! to device (i + c) mod H (§6.2.1), and every device must confirm all of its blocks. With f = 0 there is one copy, with
+//! f above there are f + 1.
 //!
-//! Invariants: a device gets its blocks in order, as its credit allows; a device that fails fails the put, and so does
-//! a full one (the planner avoided those); the slowest device sets the speed, by design.
+//! ```text
+//!   H = 4, K = 8, two copies      device 0   device 1   device 2   device 3
+//!   (figure 6-1d)                  0  4       1  5       2  6       3  7
+//!                                 11 15       8 12       9 13      10 14      = originals 3 7, 0 4, 1 5, 2 6
+//! ```
+//!
+//! Invariants: a device gets its blocks in ascending order, as its credit allows; a device that fails fails the put,
+//! and so does a full one (the planner avoided those); the slowest device sets the speed, by design.
 //!
 //! Left out: everything that would make it fast past a straggler; that is what the other schemes are for.
 
@@ -11,7 +18,7 @@ use super::{
     lane::{Lane, State},
 };
 use crate::{
-    DeviceId, Time,
+    BlockIndex, DeviceId, Time,
     durability::{Judge, Verdict},
     layout::Share,
 };
@@ -22,8 +29,10 @@ use std::collections::VecDeque;
 pub struct StripedWriter {
     spec: WriteSpec,
     judge: Judge,
-    /// Each device and the next index it gets.
-    lanes: Vec<(Lane, u32)>,
+    /// Each device and the blocks it is still to get.
+    lanes: Vec<(Lane, VecDeque<BlockIndex>)>,
+    /// N: blocks to store.
+    blocks: u32,
     pushed_blocks: u32,
     progress: Time,
     now: Time,
@@ -32,21 +41,25 @@ pub struct StripedWriter {
 }
 
 impl StripedWriter {
-    /// A core that begins at `now`. Devices beyond the K-th get nothing.
+    /// A core that begins at `now`. Devices beyond the last that a copy reaches get nothing.
     pub fn new(spec: WriteSpec, now: Time) -> Self {
-        let originals = spec.code.k();
-        let width = (spec.devices.len()).min(originals as usize);
+        let (originals, copies) = (spec.code.k(), spec.rule.tolerate + 1);
+        let width = u32::try_from(spec.devices.len()).expect("a plan has few devices");
+        let blocks = originals * copies;
+        let mut shares: Vec<VecDeque<BlockIndex>> = vec![VecDeque::new(); width as usize];
+        for (copy, original) in (0..copies).flat_map(|copy| (0..originals).map(move |one| (copy, one))) {
+            shares[((original + copy) % width) as usize].push_back(copy * originals + original);
+        }
         let judge = Judge::new(spec.code.clone(), spec.rule, spec.domains, spec.seed);
         let mut actions = VecDeque::new();
         let mut lanes = Vec::new();
-        for (position, &target) in (0..originals).zip(&spec.devices[..width]) {
+        for (&target, share) in spec.devices.iter().zip(shares).filter(|(_, share)| !share.is_empty()) {
             let mut lane = Lane::new(target, now);
             lane.open(now);
-            let expected_blocks = (originals - position).div_ceil(width as u32);
-            actions.push_back(Action::Open { device: target.device, expected_blocks });
-            lanes.push((lane, position));
+            actions.push_back(Action::Open { device: target.device, expected_blocks: count(share.len()) });
+            lanes.push((lane, share));
         }
-        Self { spec, judge, lanes, pushed_blocks: 0, progress: now, now, actions, over: false }
+        Self { spec, judge, lanes, blocks, pushed_blocks: 0, progress: now, now, actions, over: false }
     }
 
     /// Takes what happened at `now`.
@@ -89,7 +102,7 @@ impl StripedWriter {
         (!self.over).then(|| retries.chain([self.progress + self.spec.patience]).min()).flatten()
     }
 
-    fn lane(&mut self, device: DeviceId) -> Option<&mut (Lane, u32)> {
+    fn lane(&mut self, device: DeviceId) -> Option<&mut (Lane, VecDeque<BlockIndex>)> {
         self.lanes.iter_mut().find(|(lane, _)| lane.target.device == device)
     }
 
@@ -101,10 +114,10 @@ impl StripedWriter {
 
     fn fail(&mut self, device: DeviceId, cause: FailureKind) {
         let devices = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
-        let (now, block_bytes, needed) = (self.now, self.spec.block_bytes, self.spec.code.k());
+        let (now, block_bytes, needed) = (self.now, self.spec.block_bytes, self.blocks);
         let confirmed = self.judge.confirmed();
-        let Some((lane, next)) = self.lane(device) else { return };
-        let untouched = *next < devices && lane.confirmed.is_empty() && lane.in_flight == 0;
+        let Some((lane, _)) = self.lane(device) else { return };
+        let untouched = lane.confirmed.is_empty() && lane.in_flight == 0;
         let error = match cause {
             // Refused before it got anything: ask again. Later, its blocks may be durable unseen.
             FailureKind::Refused { retry_after } if untouched => {
@@ -120,9 +133,8 @@ impl StripedWriter {
     }
 
     fn step(&mut self) {
-        let width = u32::try_from(self.lanes.len()).expect("at most K devices");
-        let (originals, block_bytes, now) = (self.spec.code.k(), self.spec.block_bytes, self.now);
-        if self.judge.confirmed() == originals {
+        let (blocks, block_bytes, now) = (self.blocks, self.spec.block_bytes, self.now);
+        if self.judge.confirmed() == blocks {
             let holders: Vec<Share> = self
                 .lanes
                 .iter()
@@ -133,9 +145,9 @@ impl StripedWriter {
                 verdict => Action::Done(WriteDone {
                     holders,
                     abandoned: Vec::new(),
-                    stored_blocks: originals,
+                    stored_blocks: blocks,
                     pushed_blocks: self.pushed_blocks,
-                    wasted_blocks: self.pushed_blocks - originals,
+                    wasted_blocks: self.pushed_blocks - blocks,
                     verdict,
                 }),
             };
@@ -147,27 +159,27 @@ impl StripedWriter {
             let silent = silent.filter(|lane| lane.owes() || lane.state != State::Open);
             let error = WriteError::Stalled {
                 confirmed: self.judge.confirmed(),
-                needed: originals,
+                needed: blocks,
                 patience: self.spec.patience,
                 silent: silent.map(|lane| lane.target.device).collect(),
             };
             self.end(Action::Failed(error));
             return;
         }
-        for (lane, next) in &mut self.lanes {
+        for (lane, left) in &mut self.lanes {
             if let State::Waiting(until) = lane.state
                 && until <= now
             {
                 lane.open(now);
-                let expected_blocks = (originals - *next).div_ceil(width);
+                let expected_blocks = count(left.len());
                 self.actions.push_back(Action::Open { device: lane.target.device, expected_blocks });
             }
-            while *next < originals && lane.affords(block_bytes) > 0 {
-                let indices = *next..*next + 1;
+            while lane.affords(block_bytes) > 0 {
+                let Some(index) = left.pop_front() else { break };
+                let indices = index..index + 1;
                 lane.push(now, indices.clone(), block_bytes);
                 self.actions.push_back(Action::Push { device: lane.target.device, indices });
                 self.pushed_blocks += 1;
-                *next += width;
             }
         }
     }
@@ -185,4 +197,8 @@ impl StripedWriter {
         }
         self.actions.push_back(last);
     }
+}
+
+fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
 }

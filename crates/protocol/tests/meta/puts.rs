@@ -25,7 +25,7 @@ fn a_put_is_invisible_until_it_commits_and_then_whole() {
     assert_eq!(world.states(&begun.segments, 1), [SegmentState::Pending, SegmentState::Pending]);
     let committed = world.commit(&begun, &[64 * MIB, 5 * MIB]).unwrap();
     assert_eq!(committed, MetaAnswer::Committed { version: Version(1), freed: vec![] });
-    let MetaAnswer::Object { object, segments } = world.lookup("k").unwrap() else { panic!() };
+    let MetaAnswer::Object { object, segments, .. } = world.lookup("k").unwrap() else { panic!() };
     assert_eq!((object.size, object.version, object.committed), (69 * MIB, Version(1), world.now));
     assert_eq!(object.segments, begun.segments);
     assert_eq!(segments[1], layout(&begun, SegmentId(2), 5 * MIB));

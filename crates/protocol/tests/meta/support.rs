@@ -111,7 +111,7 @@ impl World {
     /// An object's record and its layouts.
     pub(crate) fn object(&self, key: &str) -> (ObjectRecord, Vec<SegmentLayout>) {
         match self.lookup(key) {
-            Ok(MetaAnswer::Object { object, segments }) => (object, segments),
+            Ok(MetaAnswer::Object { object, segments, .. }) => (object, segments),
             other => panic!("no {key}: {other:?}"),
         }
     }

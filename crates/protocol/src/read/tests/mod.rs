@@ -1,4 +1,6 @@
 //! Golden scripts of each core, and seeded whole reads against a small model of devices under credit.
 
+mod adaptive;
 mod model;
+mod replicas;
 mod scripts;

@@ -13,11 +13,19 @@ fn device(n: u128) -> DeviceId {
 fn source(n: u128, blocks: &[core::ops::Range<u32>], rate: u64) -> Source {
     let mut set = IndexRanges::new();
     blocks.iter().for_each(|range| set.insert_range(range.clone()));
-    Source { device: device(n), blocks: set, read_bytes_per_s: rate }
+    Source { device: device(n), blocks: set, read_bytes_per_s: rate, queue_length: 0 }
 }
 
 fn plan(rule: RequestRule, originals: u32, sources: Vec<Source>) -> ReadPlan {
-    ReadPlan { sources, originals, extra_blocks: 0, block_bytes: BLOCK, rule, patience: PATIENCE }
+    ReadPlan {
+        sources,
+        originals,
+        extra_blocks: 0,
+        block_bytes: BLOCK,
+        rule,
+        patience: PATIENCE,
+        round_trip: None,
+    }
 }
 
 fn drain(core: &mut impl ReadCore) -> Vec<Action> {

@@ -1,0 +1,441 @@
+//! The adaptive read: ask for what K needs of the devices that will have it soonest, and for more only where a straggler
+//! would hold the read up (dissertation §4.1.2 asks for everything; its §5.3.3 and ch. 6 pay for that with bytes sent in
+//! vain).
+//!
+//! Every device's stream is opened for all it holds, and credit says how much of that it may send: asking for more is
+//! one grant, without a round trip and without a block asked for twice. After each arrival the read knows
+//!
+//! - R, the blocks it still needs: K and what the code needs beyond, less what has come;
+//! - for each device, when each block that it could send would be here, by measured pace and delay (`forecast`);
+//! - so T, the soonest that R blocks can be here, and each device's share: its blocks that arrive by T.
+//!
+//! A device is granted its share, but no more at a time than keeps it busy while a grant travels (`flow`), so that a
+//! device slower or faster than it was is found out while little depends on it. As long as less than R is granted in all,
+//! grants cost nothing. Beyond that a block is an *extra*: it stands in for one that is late. Extras are asked for when
+//! the blocks granted would be here later than T by a larger share of the read's time than the extras are of its bytes, and
+//! only while what devices will have sent by then stays within the waste budget. A device that is silent sends nothing in vain, so standing in
+//! for it is free; standing in for one that is merely slow is not. Where others wait, the budget is nothing.
+//!
+//! Invariants: no block is asked of two devices, nor twice of one but after a failure; while the busy wait, no extra is
+//! asked for that is expected to be sent in vain; exactly one `Done` or `Failed` ends the actions; an end that more
+//! waiting cannot change is told at once (`NotEnough`).
+
+use super::{
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule,
+    flow::Flow,
+    forecast::{Outlook, arrival_of},
+    source::{Stage, seconds},
+};
+use crate::{DeviceId, Time, message::Fault};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What devices will have sent in vain is counted until so many times the delay after the end: expectations swing, and
+/// what was granted at their lowest is not taken back. Picked by eye.
+const TOLD_FACTOR: f64 = 2.0;
+/// The read looks again after this part of the time until the next thing it expects, should nothing happen before.
+const LOOK_SHARE: f64 = 0.125;
+/// Before any device has answered there is no pace to judge by: it looks again after this part of the patience.
+const FIRST_ANSWER_SHARE: u32 = 16;
+/// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
+const RETRIES_MAX: u32 = 1;
+/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
+/// ([`crate::serve`]).
+const BUSY_REQUESTS: f64 = 8.0;
+
+/// The adaptive read of one segment.
+#[derive(Debug)]
+pub struct Adaptive {
+    plan: ReadPlan,
+    budget_blocks: u32,
+    flows: BTreeMap<DeviceId, Flow>,
+    missing: u32,
+    counts: ReadDone,
+    actions: VecDeque<Action>,
+    over: bool,
+    began: Time,
+    heard: Time,
+    retry_at: BTreeMap<DeviceId, Time>,
+    look_at: Option<Time>,
+    /// Whether nodes refuse, or their devices' queues were long when last heard of.
+    busy: bool,
+    /// When the read is expected to end, and how many arrivals ago that was found.
+    finish_at: Option<Time>,
+    arrivals_since: u32,
+}
+
+impl Adaptive {
+    /// Begins a read; its first actions are there at once. A plan without an adaptive rule is read without budget.
+    pub fn new(now: Time, plan: ReadPlan) -> Self {
+        let percent = match plan.rule {
+            RequestRule::Adaptive { waste_percent } => u64::from(waste_percent),
+            RequestRule::All | RequestRule::KPlus(_) => 0,
+        };
+        let flows: BTreeMap<DeviceId, Flow> = plan
+            .sources
+            .iter()
+            .filter(|source| !source.blocks.is_empty())
+            .map(|source| (source.device, Flow::new(&plan, source)))
+            .collect();
+        let waiting: f64 = plan.sources.iter().map(|source| f64::from(source.queue_length)).sum();
+        let mut read = Self {
+            budget_blocks: u32::try_from(u64::from(plan.originals) * percent / 100).unwrap_or(u32::MAX),
+            missing: plan.originals,
+            busy: waiting >= BUSY_REQUESTS * plan.sources.len().max(1) as f64,
+            flows,
+            counts: ReadDone::default(),
+            actions: VecDeque::new(),
+            over: false,
+            began: now,
+            heard: now,
+            retry_at: BTreeMap::new(),
+            look_at: None,
+            finish_at: None,
+            arrivals_since: 0,
+            plan,
+        };
+        read.decide(now, None);
+        read.try_out(now);
+        read
+    }
+
+    /// R: blocks still needed, as the code is expected to need them.
+    fn needed(&self) -> u32 {
+        let all = self.plan.originals.saturating_add(self.plan.extra_blocks);
+        // Once the code has had what it usually needs, each block is asked for as it turns out.
+        self.missing.max(all.saturating_sub(self.counts.received_blocks)).max(1)
+    }
+
+    /// Blocks that may still be sent in vain.
+    fn budget(&self) -> u32 {
+        let usual = self.plan.extra_blocks;
+        let vain =
+            self.counts.received_blocks.saturating_sub(self.counts.useful_blocks).saturating_sub(usual);
+        if self.busy || self.is_crowded() { 0 } else { self.budget_blocks.saturating_sub(vain) }
+    }
+
+    /// Whether the devices together give this read less than half of what they are known to give: the other half goes to
+    /// others.
+    fn is_crowded(&self) -> bool {
+        let paces = self.flows.values().filter_map(Flow::measured_and_expected);
+        let (measured, expected) = paces.fold((0.0, 0.0), |sum, pace| (sum.0 + pace.0, sum.1 + pace.1));
+        2.0 * measured < expected
+    }
+
+    /// A block of each device that is expected to be too slow: its speed may have changed, and a device that is slow
+    /// indeed sends little of it before the end.
+    fn try_out(&mut self, now: Time) {
+        // Where nothing is known yet, one at least: silence could not be told from slowness.
+        let mut left = self.budget().max(u32::from(!self.knows_pace()));
+        for flow in self.flows.values_mut() {
+            if left > 0 && flow.stage == Stage::Idle && flow.serves() {
+                self.actions.push_back(flow.grant(now, 1, true));
+                self.counts.requested_blocks += 1;
+                self.counts.extra_blocks += 1;
+                left -= 1;
+            }
+        }
+    }
+
+    /// Looks at everything after each event: is it over, must more be asked, when to look again. `arrived` names the
+    /// device whose block has just come, when nothing else happened.
+    fn decide(&mut self, now: Time, arrived: Option<DeviceId>) {
+        if self.over {
+            return;
+        }
+        if self.missing == 0 {
+            let beaten: u32 = self.flows.values().map(Flow::plain_outstanding).sum();
+            self.counts.extra_won = self.counts.extra_won.min(beaten);
+            self.end(Action::Done(self.counts));
+            return;
+        }
+        self.retry(now);
+        let reachable = self.reachable();
+        if reachable < self.missing {
+            let failed = self.flows.values().filter(|flow| flow.stage == Stage::Failed);
+            let failed = failed.filter_map(|flow| Some((flow.id, flow.cause.clone()?))).collect();
+            self.end(Action::Failed(ReadError::NotEnough {
+                missing: self.missing,
+                originals: self.plan.originals,
+                reachable,
+                devices: self.flows.len() as u32,
+                failed,
+            }));
+            return;
+        }
+        if now >= self.heard + self.plan.patience {
+            let silent = self.flows.values().filter(|flow| flow.granted_blocks() > 0 || !flow.serves());
+            let silent = silent.map(|flow| flow.id).collect();
+            let waited = now.since(self.heard);
+            self.end(Action::Failed(ReadError::Stalled { missing: self.missing, waited, silent }));
+            return;
+        }
+        match (arrived, self.finish_at) {
+            (Some(id), Some(finish_at)) if self.is_early(now, finish_at) => self.top_up(now, id, finish_at),
+            _ => self.share_out(now),
+        }
+    }
+
+    /// Whether the end is far enough away that what was found a few arrivals ago still holds.
+    fn is_early(&mut self, now: Time, finish_at: Time) -> bool {
+        self.arrivals_since += 1;
+        let granted: u32 = self.flows.values().map(Flow::granted_blocks).sum();
+        let often = 1 + self.flows.len() as u32 / 8;
+        self.arrivals_since < often && now < finish_at && granted.saturating_mul(2) < self.needed()
+    }
+
+    /// Pace and delay to stand in for what was not seen of a device.
+    fn stand_ins(&self) -> (f64, f64) {
+        let mean =
+            |paces: Vec<f64>| (!paces.is_empty()).then(|| paces.iter().sum::<f64>() / paces.len() as f64);
+        let paces = |measured: bool| -> Vec<f64> {
+            let seen = self.flows.values().filter(|flow| flow.measured() || !measured);
+            seen.filter_map(Flow::pace).collect()
+        };
+        let pace = mean(paces(true)).or_else(|| mean(paces(false)));
+        let pace = pace.unwrap_or_else(|| f64::from(self.plan.block_bytes));
+        let seen = self.flows.values().filter_map(|flow| flow.delay(flow.pace()?));
+        let delay = seen.reduce(f64::min).or(self.plan.round_trip.map(|trip| trip.as_secs_f64()));
+        (pace, delay.unwrap_or(0.0))
+    }
+
+    /// Keeps one device busy while the end is far.
+    fn top_up(&mut self, now: Time, id: DeviceId, finish_at: Time) {
+        let (pace, delay) = self.stand_ins();
+        let granted: u32 = self.flows.values().map(Flow::granted_blocks).sum();
+        let room = self.needed().saturating_sub(granted);
+        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.serves()) else { return };
+        let outlook = flow.outlook(now, pace, delay);
+        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(flow.window(&outlook, delay));
+        let more = share.saturating_sub(outlook.granted).min(room).min(outlook.fresh);
+        if more > 0 {
+            self.counts.requested_blocks += more;
+            self.actions.push_back(flow.grant(now, more, false));
+        }
+    }
+
+    /// Finds the soonest end and grants each device its share of it.
+    fn share_out(&mut self, now: Time) {
+        self.arrivals_since = 0;
+        let (pace, delay) = self.stand_ins();
+        let needed = self.needed();
+        let devices: Vec<(DeviceId, Outlook)> = self
+            .flows
+            .values()
+            .filter(|flow| flow.serves())
+            .map(|flow| (flow.id, flow.outlook(now, pace, delay)))
+            .collect();
+        let mut outlooks: Vec<Outlook> = devices.iter().map(|&(_, outlook)| outlook).collect();
+        let soonest = arrival_of(&outlooks, needed, Outlook::by).unwrap_or(f64::INFINITY);
+        self.finish_at = (soonest < 1e9).then(|| now + seconds(soonest));
+        // What each lacks of its share, the soonest to come first.
+        let mut lacking: Vec<(usize, u32)> = Vec::new();
+        for (position, (id, outlook)) in devices.iter().enumerate() {
+            let share =
+                if soonest.is_finite() { outlook.by(soonest) } else { outlook.granted + outlook.fresh };
+            let most = share.min(self.flows[id].window(outlook, delay));
+            if most > outlook.granted {
+                lacking.push((position, most - outlook.granted));
+            }
+        }
+        lacking.sort_by(|a, b| outlooks[a.0].next_fresh_s().total_cmp(&outlooks[b.0].next_fresh_s()));
+        let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
+        let mut room = needed.saturating_sub(granted);
+        for (position, lacks) in &mut lacking {
+            let more = room.min(*lacks);
+            self.grant(now, devices[*position].0, more, false);
+            outlooks[*position].granted += more;
+            outlooks[*position].fresh -= more;
+            (room, *lacks) = (room - more, *lacks - more);
+        }
+        if room == 0 && soonest.is_finite() {
+            self.stand_in(now, soonest, delay, &devices, &outlooks, &lacking);
+        }
+        self.look_again(now, soonest, &outlooks);
+    }
+
+    /// Asks for extras where what was granted comes too late.
+    fn stand_in(
+        &mut self,
+        now: Time,
+        soonest: f64,
+        delay: f64,
+        devices: &[(DeviceId, Outlook)],
+        outlooks: &[Outlook],
+        lacking: &[(usize, u32)],
+    ) {
+        let needed = self.needed();
+        let in_time: u32 = outlooks.iter().map(|outlook| outlook.granted_by(soonest)).sum();
+        let late = needed.saturating_sub(in_time);
+        // A share of the time is worth the same share of the bytes.
+        let share = f64::from(late) / f64::from(self.plan.originals);
+        let worth = share * (now.since(self.began).as_secs_f64() + soonest);
+        let granted_only = arrival_of(outlooks, needed, Outlook::granted_by).unwrap_or(f64::INFINITY);
+        if granted_only - soonest <= worth {
+            return;
+        }
+        // What will have been sent when all devices have been told of the end.
+        let sent = devices.iter().zip(outlooks).map(|((id, _), outlook)| {
+            let told = self.flows[id].delay(outlook.pace).unwrap_or(delay);
+            outlook.sent_by(soonest + TOLD_FACTOR * told)
+        });
+        let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());
+        let mut wanted = late.min(allowed);
+        for &(position, lacks) in lacking {
+            let more = wanted.min(lacks);
+            self.grant(now, devices[position].0, more, true);
+            wanted -= more;
+        }
+    }
+
+    fn grant(&mut self, now: Time, id: DeviceId, blocks: u32, extra: bool) {
+        if blocks == 0 {
+            return;
+        }
+        self.counts.requested_blocks += blocks;
+        self.counts.extra_blocks += if extra { blocks } else { 0 };
+        let flow = self.flows.get_mut(&id).expect("only devices of the read are granted anything");
+        self.actions.push_back(flow.grant(now, blocks, extra));
+    }
+
+    /// Silence says something too: when to look at it.
+    fn look_again(&mut self, now: Time, soonest: f64, outlooks: &[Outlook]) {
+        let after = if self.knows_pace() {
+            let block = outlooks.iter().map(|one| one.block_bytes / one.pace).fold(f64::INFINITY, f64::min);
+            seconds((soonest.min(1e9) * LOOK_SHARE).max(block * LOOK_SHARE).min(1e9))
+        } else {
+            self.plan.patience / FIRST_ANSWER_SHARE
+        };
+        self.look_at = Some(now + after);
+    }
+
+    /// Whether there is a pace and a delay to judge silence by.
+    fn knows_pace(&self) -> bool {
+        let expects = self.plan.round_trip.is_some() && self.flows.values().any(|flow| flow.pace().is_some());
+        expects || self.flows.values().any(Flow::measured)
+    }
+
+    fn reachable(&self) -> u32 {
+        let within = self.flows.values().filter(|flow| flow.serves() || self.retry_at.contains_key(&flow.id));
+        within.map(|flow| flow.left.count()).sum()
+    }
+
+    /// Opens again what failed, if the read depends on it.
+    fn retry(&mut self, now: Time) {
+        if self.reachable() < self.missing {
+            for flow in self.flows.values().filter(|flow| flow.stage == Stage::Failed) {
+                if matches!(flow.cause, Some(Cause::Unreachable(_))) && flow.failures <= RETRIES_MAX {
+                    self.retry_at.entry(flow.id).or_insert(now);
+                }
+            }
+        }
+        let retry_at = &mut self.retry_at;
+        for flow in self.flows.values_mut() {
+            if retry_at.get(&flow.id).is_some_and(|&at| at <= now) {
+                retry_at.remove(&flow.id);
+                flow.stage = Stage::Idle;
+            }
+        }
+    }
+
+    fn failed(&mut self, now: Time, id: DeviceId, cause: Cause) {
+        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.stage == Stage::Active) else { return };
+        self.counts.devices_failed += u32::from(flow.failures == 0);
+        if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+            // A refusal says when to come back; patience bounds how often.
+            let after = core::time::Duration::from_millis(u64::from(retry_after_ms.max(1)));
+            self.retry_at.insert(id, now + after);
+            self.busy = true;
+        }
+        flow.failed(cause);
+    }
+
+    fn end(&mut self, last: Action) {
+        self.over = true;
+        self.look_at = None;
+        self.retry_at.clear();
+        // What was to be opened and has not been polled yet need not be opened at all.
+        let unsent: Vec<DeviceId> = self
+            .actions
+            .iter()
+            .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
+            .collect();
+        self.actions.clear();
+        for flow in self.flows.values_mut() {
+            let cancel = flow.cancel();
+            self.actions.extend(cancel.filter(|_| !unsent.contains(&flow.id)));
+        }
+        self.actions.push_back(last);
+    }
+}
+
+impl ReadCore for Adaptive {
+    fn handle(&mut self, now: Time, input: Input) {
+        let mut arrived = None;
+        match input {
+            Input::Opened { device } => {
+                if let Some(flow) = self.flows.get_mut(&device) {
+                    flow.opened(now);
+                }
+                return;
+            }
+            Input::Slice { device, bytes, .. } => {
+                self.counts.received_bytes += u64::from(bytes);
+                if !self.over {
+                    let (_, round_trip) = self.stand_ins();
+                    if let Some(flow) = self.flows.get_mut(&device) {
+                        self.heard = now;
+                        flow.slice(now, bytes, round_trip);
+                    }
+                }
+                return;
+            }
+            Input::Block { device, index, missing } => {
+                self.counts.received_blocks += 1;
+                if self.over {
+                    return;
+                }
+                self.heard = now;
+                let useful = missing < self.missing;
+                self.counts.useful_blocks += u32::from(useful);
+                if let Some(flow) = self.flows.get_mut(&device) {
+                    let (expected, extra) = flow.block(index);
+                    self.counts.devices += u32::from(expected && flow.blocks_received == 1);
+                    self.counts.extra_won += u32::from(extra && useful);
+                }
+                self.missing = missing.min(self.missing);
+                arrived = Some(device);
+            }
+            Input::Corrupt { device, index } => {
+                self.counts.corrupt_blocks += 1;
+                if let Some(flow) = self.flows.get_mut(&device) {
+                    flow.block(index);
+                }
+            }
+            Input::Ended { device } => {
+                if let Some(flow) = self.flows.get_mut(&device).filter(|flow| flow.stage == Stage::Active) {
+                    flow.ended();
+                }
+            }
+            Input::Failed { device, cause } => self.failed(now, device, cause),
+            Input::Tick => {}
+        }
+        self.decide(now, arrived);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.over {
+            return None;
+        }
+        let patience = self.heard + self.plan.patience;
+        let retry = self.retry_at.values().min().copied();
+        [Some(patience), retry, self.look_at].into_iter().flatten().min()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.counts
+    }
+}

@@ -1,0 +1,321 @@
+//! One device as the adaptive read sees it: one stream, opened for all the device still has, on which credit alone says
+//! how much it may send, in whole blocks. What it was seen to do gives an [`Outlook`].
+//!
+//! ```text
+//!            open                Ended
+//!   Idle ───────────▶ Active ─────────────▶ Idle     (all it had has come, or is gone)
+//!    ▲                  │ Failed
+//!    │ retry            ▼
+//!    └────────────── Failed      Cancel: Active ──▶ Cancelled
+//! ```
+//!
+//! Pace is measured while the device has credit in hand, from one arrival to the next; delay from a grant to the first
+//! byte of it, where the device had to wait for that grant. Neither knows a unit of time: a device's own gaps tell when it is overdue.
+
+use super::{
+    Action, Cause, ReadPlan, Source,
+    forecast::Outlook,
+    source::{Stage, bounded, seconds},
+};
+use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Want};
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// Slices that the measured pace remembers (the weight of older ones falls by e over so many). Picked by eye: enough to
+/// smooth what a busy machine adds to single arrivals, few enough to follow a disk that slows down.
+const MEMORY_SLICES: f64 = 8.0;
+/// Twice the content of the pipe: what keeps it full while a grant travels, and what lets a window grow that is itself
+/// the limit. As in [`crate::window`].
+const GAIN: f64 = 2.0;
+/// One block under way and one behind it keep a device busy.
+const BLOCKS_MIN: u32 = 2;
+/// By how much more than its pace a device may give of which nothing was measured; it falls with every slice that was.
+/// Picked by eye: disks on one platter differ by so much.
+const DOUBT: f64 = 2.0;
+/// Round trips until a first byte where no connection is there yet: TCP's, that of HELLO, and the request's own.
+const CONNECT_TRIPS: f64 = 3.0;
+/// What a guess from the first slice weighs beside the next one that is measured. Picked by eye: little.
+const GUESS_SHARE: f64 = 1.0 / 16.0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) id: DeviceId,
+    pub(super) stage: Stage,
+    /// Held and neither received nor lost: what it could still give.
+    pub(super) left: IndexRanges,
+    held_blocks: u32,
+    pub(super) failures: u32,
+    pub(super) cause: Option<Cause>,
+    pub(super) blocks_received: u32,
+    /// Payload bytes granted and still to come.
+    granted_bytes: u64,
+    /// Those bytes by when they were granted.
+    grants: VecDeque<(Time, u64)>,
+    /// The last arrival.
+    last: Option<Time>,
+    /// Whether its OPEN went out.
+    connected: bool,
+    expected: f64,
+    /// Bytes and the seconds they took, older ones weighing less.
+    weighed_bytes: f64,
+    weighed_seconds: f64,
+    /// Slices whose pace was measured.
+    slices: u32,
+    /// From a grant to a dry device until the first slice was here.
+    answer: Option<f64>,
+    block_bytes: u64,
+    slice_bytes: u64,
+    /// Blocks granted and received on this device in all, and which of those granted were extra.
+    granted_count: u64,
+    received_count: u64,
+    extras: VecDeque<Range<u64>>,
+}
+
+impl Flow {
+    pub(super) fn new(plan: &ReadPlan, source: &Source) -> Self {
+        Self {
+            id: source.device,
+            stage: Stage::Idle,
+            left: source.blocks.clone(),
+            held_blocks: source.blocks.count(),
+            failures: 0,
+            cause: None,
+            blocks_received: 0,
+            granted_bytes: 0,
+            grants: VecDeque::new(),
+            last: None,
+            connected: false,
+            expected: source.read_bytes_per_s as f64,
+            weighed_bytes: 0.0,
+            weighed_seconds: 0.0,
+            slices: 0,
+            answer: None,
+            block_bytes: plan.block_bytes.into(),
+            slice_bytes: plan.slice_bytes().into(),
+            granted_count: 0,
+            received_count: 0,
+            extras: VecDeque::new(),
+        }
+    }
+
+    /// Whether it may be granted something now.
+    pub(super) fn serves(&self) -> bool {
+        matches!(self.stage, Stage::Idle | Stage::Active) && !self.left.is_empty()
+    }
+
+    /// Blocks granted and still to come.
+    pub(super) fn granted_blocks(&self) -> u32 {
+        // At most what a device holds.
+        self.granted_bytes.div_ceil(self.block_bytes) as u32
+    }
+
+    /// Grants `blocks` more; opens its stream if it is not open.
+    pub(super) fn grant(&mut self, now: Time, blocks: u32, extra: bool) -> Action {
+        assert!(self.serves() && blocks > 0, "{blocks} blocks granted to {:?}", self.stage);
+        let bytes = u64::from(blocks) * self.block_bytes;
+        self.granted_bytes += bytes;
+        self.grants.push_back((now, bytes));
+        let from = self.granted_count;
+        self.granted_count += u64::from(blocks);
+        if extra {
+            self.extras.push_back(from..self.granted_count);
+        }
+        if self.stage == Stage::Active {
+            return Action::Grant { device: self.id, bytes: bounded(bytes) };
+        }
+        self.stage = Stage::Active;
+        let untouched = self.left.count() == self.held_blocks;
+        let want = if untouched { Want::All } else { Want::Blocks(self.left.clone()) };
+        Action::Open { device: self.id, want, credit_bytes: bounded(bytes) }
+    }
+
+    pub(super) fn opened(&mut self, now: Time) {
+        self.connected = true;
+        if self.stage == Stage::Active && self.last.is_none() {
+            // What was granted before the way was there could not begin before.
+            self.grants.iter_mut().for_each(|(at, _)| *at = now);
+        }
+    }
+
+    /// Payload arrived. `round_trip` is the shortest seen.
+    pub(super) fn slice(&mut self, now: Time, bytes: u32, round_trip: f64) {
+        if self.stage != Stage::Active {
+            return;
+        }
+        let delay = self.pace().and_then(|pace| self.delay(pace)).unwrap_or(0.0);
+        match (self.last, self.waited_for_grant(delay)) {
+            (Some(last), None) => {
+                self.slices += 1;
+                let keep = (-1.0 / MEMORY_SLICES).exp();
+                self.weighed_bytes = self.weighed_bytes * keep + f64::from(bytes);
+                self.weighed_seconds = self.weighed_seconds * keep + now.since(last).as_secs_f64();
+            }
+            (last, granted) => {
+                let granted = granted.or(last).unwrap_or(now);
+                let gap = now.since(granted).as_secs_f64();
+                self.answer = Some(self.answer.map_or(gap, |before| f64::midpoint(before, gap)));
+                if self.weighed_bytes == 0.0 {
+                    self.believe(bytes.into(), gap, round_trip);
+                }
+            }
+        }
+        self.last = Some(now);
+        let mut bytes = u64::from(bytes);
+        self.granted_bytes = self.granted_bytes.saturating_sub(bytes);
+        while let Some((_, left)) = self.grants.front_mut() {
+            let used = bytes.min(*left);
+            *left -= used;
+            bytes -= used;
+            if *left > 0 {
+                break;
+            }
+            self.grants.pop_front();
+        }
+    }
+
+    /// The first slice came `gap` seconds after it was asked for: it took no longer than all of that, and no shorter
+    /// than that less the way. What was expected is believed within these bounds; where nothing was, the first
+    /// measurement soon outweighs the guess.
+    fn believe(&mut self, bytes: f64, gap: f64, round_trip: f64) {
+        let least = (gap - round_trip).max(gap * GUESS_SHARE);
+        let (weight, seconds) = if self.expected > 0.0 {
+            (1.0, (bytes / self.expected).clamp(least, gap.max(least)))
+        } else {
+            (GUESS_SHARE, least)
+        };
+        (self.weighed_bytes, self.weighed_seconds) = (bytes * weight, seconds * weight);
+    }
+
+    /// When the next byte was granted, if it had to wait for that: if what came last came before the grant could be
+    /// answered.
+    fn waited_for_grant(&self, delay: f64) -> Option<Time> {
+        let &(at, _) = self.grants.front()?;
+        let answered = at + seconds(delay);
+        self.last.is_none_or(|last| last < answered).then_some(at)
+    }
+
+    /// A whole block came: whether it was expected of this device, and whether it was asked for as an extra.
+    pub(super) fn block(&mut self, index: BlockIndex) -> (bool, bool) {
+        let number = self.received_count;
+        self.received_count += 1;
+        while self.extras.front().is_some_and(|range| range.end <= number) {
+            self.extras.pop_front();
+        }
+        let extra = self.extras.front().is_some_and(|range| range.contains(&number));
+        let expected = self.left.remove(index);
+        self.blocks_received += u32::from(expected);
+        (expected, extra)
+    }
+
+    /// Blocks granted as no extra that have not come.
+    pub(super) fn plain_outstanding(&self) -> u32 {
+        let from = self.received_count;
+        let extras: u64 =
+            self.extras.iter().map(|range| range.end.saturating_sub(range.start.max(from))).sum();
+        u32::try_from(self.granted_count.saturating_sub(from).saturating_sub(extras)).unwrap_or(u32::MAX)
+    }
+
+    /// The stream is over; what it did not send is gone from this device.
+    pub(super) fn ended(&mut self) {
+        self.left = IndexRanges::new();
+        self.close(Stage::Idle);
+    }
+
+    pub(super) fn failed(&mut self, cause: Cause) {
+        self.failures += 1;
+        self.cause = Some(cause);
+        self.close(Stage::Failed);
+    }
+
+    pub(super) fn cancel(&mut self) -> Option<Action> {
+        let was = core::mem::replace(&mut self.stage, Stage::Cancelled);
+        (was == Stage::Active).then_some(Action::Cancel { device: self.id })
+    }
+
+    fn close(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.granted_bytes = 0;
+        self.grants.clear();
+        self.last = None;
+        self.connected = false;
+        self.granted_count = self.received_count;
+        self.extras.clear();
+    }
+
+    /// Pace in bytes per second: what was measured, else what was expected, else none.
+    pub(super) fn pace(&self) -> Option<f64> {
+        if self.weighed_bytes > 0.0 {
+            // A nanosecond at least: a model may deliver in no time at all.
+            Some(self.weighed_bytes / self.weighed_seconds.max(1e-9))
+        } else {
+            (self.expected > 0.0).then_some(self.expected)
+        }
+    }
+
+    /// Its pace as measured, once that is no guess, and as it was expected, where it was.
+    pub(super) fn measured_and_expected(&self) -> Option<(f64, f64)> {
+        (self.slices > 1 && self.expected > 0.0).then(|| (self.pace().unwrap_or(0.0), self.expected))
+    }
+
+    /// Whether its pace is measured.
+    pub(super) fn measured(&self) -> bool {
+        self.weighed_bytes > 0.0
+    }
+
+    /// Seconds from a grant to a dry device until its first byte flows, where seen.
+    pub(super) fn delay(&self, pace: f64) -> Option<f64> {
+        self.answer.map(|answer| (answer - self.slice_bytes as f64 / pace).max(0.0))
+    }
+
+    /// What is to be expected of it; `pace` and `delay` stand in for what was not seen of it yet.
+    pub(super) fn outlook(&self, now: Time, pace: f64, delay: f64) -> Outlook {
+        let mut pace = self.pace().unwrap_or(pace);
+        let slice = self.slice_bytes as f64;
+        let delay = self.delay(pace).unwrap_or(delay);
+        let granted = self.granted_blocks();
+        let block = self.block_bytes as f64;
+        let first_bytes = if granted == 0 {
+            0.0
+        } else {
+            (self.granted_bytes - u64::from(granted - 1) * self.block_bytes) as f64
+        };
+        let (mut lead_s, mut doubt) = (0.0, 1.0 + DOUBT / (1.0 + f64::from(self.slices)));
+        if granted > 0 {
+            let way = if self.connected { delay } else { CONNECT_TRIPS * delay };
+            let flowing = match (self.waited_for_grant(delay), self.last) {
+                (Some(granted), _) => now.since(granted).as_secs_f64() - way,
+                (None, last) => last.map_or(0.0, |last| now.since(last).as_secs_f64()),
+            };
+            // Silent for longer than a slice takes, it is taken to stay silent for as long again.
+            let next = (slice / pace - flowing).abs();
+            if flowing > 2.0 * slice / pace {
+                // Silence shows how slow it is.
+                doubt = 1.0;
+            }
+            if !self.measured() && flowing > slice / pace {
+                pace = slice / flowing;
+            }
+            lead_s = next - slice / pace;
+        }
+        let mut outlook = Outlook {
+            pace,
+            lead_s,
+            granted,
+            first_bytes,
+            fresh_s: delay,
+            fresh: 0,
+            block_bytes: block,
+            doubt,
+        };
+        outlook.fresh = self.left.count().saturating_sub(granted);
+        outlook.fresh_s = delay.max(outlook.drained_s());
+        outlook
+    }
+
+    /// Blocks that may be on their way from it, for one that answers after `delay` seconds.
+    pub(super) fn window(&self, outlook: &Outlook, delay: f64) -> u32 {
+        let delay = self.delay(outlook.pace).unwrap_or(delay);
+        let pipe = (GAIN * outlook.pace * delay / outlook.block_bytes).ceil();
+        (pipe as u32).saturating_add(BLOCKS_MIN)
+    }
+}

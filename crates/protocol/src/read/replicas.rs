@@ -1,0 +1,422 @@
+//! The adaptive read of rotated replicas (RRAID-A, dissertation §6.2.1): every original is asked for from one copy; a
+//! device that has sent all it was asked for looks for the one that owes most of what it holds as well, and takes over
+//! the second half of that.
+//!
+//! A device that lost the end of its share gets no more credit for it. Once it has sent the rest its stream is
+//! cancelled, and it takes over from others in its turn. So each round costs a device a round trip, as in the paper:
+//! on long ways this core is slow by design.
+//!
+//! The paper divides below the size of a block (its §6.3.1.3 ignores block boundaries); here the last block that a
+//! device owes is asked for beside it, where another expects to be sooner.
+//!
+//! Invariants: an original is owed by one device, or by two where its last one is raced; a block that arrived damaged
+//! or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the actions.
+
+use super::{
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    source::{Device, Stage, seconds},
+};
+use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A lost connection is made again this often, and only when the read cannot succeed without the device.
+const RETRIES_MAX: u32 = 1;
+/// While nothing at all arrives for this part of the patience, a block may be raced by more than two devices.
+const SILENT_SHARE: u32 = 8;
+
+/// The adaptive read of a replicated segment.
+#[derive(Debug)]
+pub struct Replicas {
+    plan: ReadPlan,
+    devices: BTreeMap<DeviceId, Share>,
+    /// Originals that have come.
+    have: IndexRanges,
+    /// Originals that nobody owes: their device lost them.
+    orphans: IndexRanges,
+    retry_at: BTreeMap<DeviceId, Time>,
+    race_at: Option<Time>,
+    counts: ReadDone,
+    actions: VecDeque<Action>,
+    over: bool,
+    heard: Time,
+}
+
+#[derive(Debug)]
+struct Share {
+    device: Device,
+    /// Blocks asked of it that are counted on.
+    owed: IndexRanges,
+    /// Whether its stream was cancelled and has not said its last.
+    withdrawing: bool,
+}
+
+impl Share {
+    /// Its block of `original`, if it holds one.
+    fn copy_of(&self, original: u32, originals: u32) -> Option<BlockIndex> {
+        let copies = self.device.left.ranges().last().map_or(0, |range| range.end.div_ceil(originals));
+        (0..copies).map(|copy| copy * originals + original).find(|&index| self.device.left.contains(index))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.device.stage == Stage::Idle && !self.withdrawing
+    }
+
+    /// Whether it can still be asked for something.
+    fn serves(&self) -> bool {
+        matches!(self.device.stage, Stage::Idle | Stage::Active) || self.withdrawing
+    }
+}
+
+impl Replicas {
+    /// Begins a read; the plan's rule does not matter. Its first actions are there at once.
+    pub fn new(now: Time, plan: ReadPlan) -> Self {
+        let with_blocks = plan.sources.iter().filter(|source| !source.blocks.is_empty());
+        let share = |source| Share {
+            device: Device::new(&plan, source),
+            owed: IndexRanges::new(),
+            withdrawing: false,
+        };
+        let devices = with_blocks.map(|source| (source.device, share(source))).collect();
+        let mut read = Self {
+            devices,
+            have: IndexRanges::new(),
+            orphans: IndexRanges::from(0..plan.originals),
+            retry_at: BTreeMap::new(),
+            race_at: None,
+            counts: ReadDone::default(),
+            actions: VecDeque::new(),
+            over: false,
+            heard: now,
+            plan,
+        };
+        let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
+        for id in ids {
+            // The first copy.
+            let share = &read.devices[&id];
+            let blocks = share.device.left.iter().take_while(|&index| index < read.plan.originals).collect();
+            read.ask(now, id, blocks);
+        }
+        read.settle(now);
+        read
+    }
+
+    fn original(&self, index: BlockIndex) -> u32 {
+        index % self.plan.originals
+    }
+
+    fn missing(&self) -> u32 {
+        self.plan.originals - self.have.count()
+    }
+
+    /// Asks an idle device for blocks that it holds.
+    fn ask(&mut self, now: Time, id: DeviceId, blocks: IndexRanges) {
+        if blocks.is_empty() {
+            return;
+        }
+        for index in blocks.iter() {
+            self.orphans.remove(index % self.plan.originals);
+        }
+        self.counts.requested_blocks += blocks.count();
+        let share = self.devices.get_mut(&id).expect("only devices of the read are asked");
+        share.owed = blocks.clone();
+        self.actions.push_back(share.device.open(now, blocks, false));
+    }
+
+    /// Looks at everything after each event that may have changed who owes what.
+    fn decide(&mut self, now: Time) {
+        if self.over {
+            return;
+        }
+        if self.missing() == 0 {
+            self.end(Action::Done(self.counts));
+            return;
+        }
+        if now >= self.heard + self.plan.patience {
+            let silent = self.devices.values().filter(|share| !share.owed.is_empty());
+            let silent = silent.map(|share| share.device.id).collect();
+            let (missing, waited) = (self.missing(), now.since(self.heard));
+            self.end(Action::Failed(ReadError::Stalled { missing, waited, silent }));
+            return;
+        }
+        let due: Vec<DeviceId> =
+            self.retry_at.iter().filter(|&(_, &at)| at <= now).map(|(&id, _)| id).collect();
+        for id in due {
+            self.retry_at.remove(&id);
+            let share = self.devices.get_mut(&id).expect("only devices of the read are retried");
+            share.device.stage = Stage::Idle;
+            let owed = core::mem::take(&mut share.owed);
+            self.ask(now, id, owed);
+        }
+        self.race_at = None;
+        let idle: Vec<DeviceId> =
+            self.devices.iter().filter(|(_, share)| share.is_idle()).map(|(&id, _)| id).collect();
+        for id in idle {
+            let blocks = self.take_over(now, id);
+            self.ask(now, id, blocks);
+        }
+        for share in self.devices.values_mut() {
+            // All it was counted on for has come or went to others: the rest is not wanted.
+            if share.device.stage == Stage::Active
+                && share.owed.is_empty()
+                && !share.device.pending.is_empty()
+            {
+                share.withdrawing = true;
+                let cancel = share.device.cancel();
+                self.actions.extend(cancel);
+            }
+        }
+    }
+
+    /// What an idle device asks for: orphans, else all that a failed device owes, else the second half of what the
+    /// device owes that owes most of what this one holds.
+    fn take_over(&mut self, now: Time, id: DeviceId) -> IndexRanges {
+        let originals = self.plan.originals;
+        let taker = &self.devices[&id];
+        let held = |blocks: &IndexRanges| -> Vec<(BlockIndex, BlockIndex)> {
+            let both = |index| Some((index, taker.copy_of(index % originals, originals)?));
+            blocks.iter().filter_map(both).collect()
+        };
+        let found = held(&self.orphans);
+        if !found.is_empty() {
+            return found.into_iter().map(|(_, own)| own).collect();
+        }
+        let others = self.devices.iter().filter(|&(&other, share)| other != id && !share.owed.is_empty());
+        let most = others
+            .map(|(&other, share)| (held(&share.owed), share.serves(), other))
+            .max_by_key(|(both, _, other)| (both.len(), core::cmp::Reverse(*other)));
+        let Some((both, serves, other)) = most.filter(|(both, ..)| !both.is_empty()) else {
+            return IndexRanges::new();
+        };
+        if serves && both.len() == 1 {
+            let (index, own) = both[0];
+            return if self.wins_race(now, id, other, index) {
+                IndexRanges::from(own..own + 1)
+            } else {
+                IndexRanges::new()
+            };
+        }
+        let keep = if serves { both.len().div_ceil(2) } else { 0 };
+        let loser = self.devices.get_mut(&other).expect("it was found above");
+        for &(index, _) in &both[keep..] {
+            loser.owed.remove(index);
+        }
+        let last = loser.owed.ranges().last().map(|range| range.end);
+        let behind =
+            loser.device.pending.iter().filter(|&index| last.is_none_or(|last| index >= last)).count();
+        loser.device.hold_back(u32::try_from(behind).expect("a device holds fewer than 2^32 blocks"));
+        both[keep..].iter().map(|&(_, own)| own).collect()
+    }
+
+    /// Whether an idle device expects to have the last block that another owes sooner than that one.
+    fn wins_race(&mut self, now: Time, id: DeviceId, other: DeviceId, index: BlockIndex) -> bool {
+        let original = self.original(index);
+        let silent = now.since(self.heard) >= self.plan.patience / SILENT_SHARE;
+        let owing = self.devices.values();
+        let owing = owing.filter(|share| share.owed.iter().any(|index| self.original(index) == original));
+        if owing.count() > 1 && !silent {
+            let at = self.heard + self.plan.patience / SILENT_SHARE;
+            self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
+            return false;
+        }
+        let block = f64::from(self.plan.block_bytes);
+        let (own, theirs) = (&self.devices[&id].device, &self.devices[&other].device);
+        let at_pace = |device: &Device| {
+            let pace = device.pace_bytes_per_s(now);
+            if pace > 0.0 { seconds(block / pace) } else { Duration::ZERO }
+        };
+        let sooner = own.first_byte_delay().unwrap_or_default() + at_pace(own);
+        let silence = now.since(theirs.last_arrival);
+        if sooner < at_pace(theirs).max(silence) {
+            return true;
+        }
+        // Its silence alone would make it late then.
+        let at = theirs.last_arrival + sooner + Duration::from_nanos(1);
+        self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
+        false
+    }
+
+    /// After a failure or a loss: can every original still come from somewhere?
+    fn settle(&mut self, now: Time) {
+        let originals = self.plan.originals;
+        let in_reach = |read: &Self, original: u32| {
+            let waiting = |id| read.retry_at.contains_key(id);
+            let mut holders = read.devices.iter().filter(|(id, share)| share.serves() || waiting(id));
+            holders.any(|(_, share)| share.copy_of(original, originals).is_some())
+        };
+        let lost = |read: &Self| -> Vec<u32> {
+            (0..originals).filter(|&one| !read.have.contains(one) && !in_reach(read, one)).collect()
+        };
+        for original in lost(self) {
+            let again = self.devices.iter().find(|(_, share)| {
+                share.device.stage == Stage::Failed
+                    && matches!(share.device.cause, Some(Cause::Unreachable(_)))
+                    && share.device.failures <= RETRIES_MAX
+                    && share.copy_of(original, originals).is_some()
+            });
+            if let Some((&id, _)) = again {
+                self.retry_at.insert(id, now);
+            }
+        }
+        let lost = lost(self);
+        if !lost.is_empty() {
+            let missing = self.missing();
+            let failed = self.devices.values().filter(|share| share.device.stage == Stage::Failed);
+            let failed = failed.filter_map(|share| Some((share.device.id, share.device.cause.clone()?)));
+            self.end(Action::Failed(ReadError::NotEnough {
+                missing,
+                originals,
+                reachable: missing - u32::try_from(lost.len()).expect("at most K"),
+                devices: u32::try_from(self.devices.len()).expect("few devices"),
+                failed: failed.collect(),
+            }));
+        }
+        self.decide(now);
+    }
+
+    fn block(&mut self, now: Time, id: DeviceId, index: BlockIndex) {
+        self.heard = now;
+        let original = self.original(index);
+        if let Some(share) = self.devices.get_mut(&id) {
+            self.counts.devices += u32::from(share.device.block(index) && share.device.blocks_received == 1);
+        }
+        if original < self.plan.originals && self.have.insert(original) {
+            self.counts.useful_blocks += 1;
+        }
+        self.orphans.remove(original);
+        let originals = self.plan.originals;
+        for share in self.devices.values_mut() {
+            let raced: Vec<BlockIndex> =
+                share.owed.iter().filter(|&owed| owed % originals == original).collect();
+            for owed in raced {
+                share.owed.remove(owed);
+            }
+        }
+    }
+
+    /// What a device owed and will not send is owed by nobody, where no other races for it.
+    fn orphan(&mut self, lost: &IndexRanges) {
+        for index in lost.iter() {
+            let original = self.original(index);
+            let owed = self.devices.values();
+            let owed = owed.flat_map(|share| share.owed.iter()).any(|owed| self.original(owed) == original);
+            if !owed && !self.have.contains(original) {
+                self.orphans.insert(original);
+            }
+        }
+    }
+
+    fn ended(&mut self, now: Time, id: DeviceId) {
+        let Some(share) = self.devices.get_mut(&id) else { return };
+        if share.withdrawing {
+            share.withdrawing = false;
+            share.device.withdrawn(now);
+        } else if share.device.stage == Stage::Active {
+            share.device.ended(now);
+            let lost = core::mem::take(&mut share.owed);
+            if !lost.is_empty() {
+                self.orphan(&lost);
+                self.settle(now);
+            }
+        }
+    }
+
+    fn failed(&mut self, now: Time, id: DeviceId, cause: Cause) {
+        let Some(share) = self.devices.get_mut(&id) else { return };
+        if share.device.stage != Stage::Active && !share.withdrawing {
+            return;
+        }
+        share.withdrawing = false;
+        self.counts.devices_failed += u32::from(share.device.failures == 0);
+        if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+            let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
+            self.retry_at.insert(id, now + after);
+        }
+        // What it owes stays its own until another takes it over whole.
+        share.device.failed(now, cause);
+        self.settle(now);
+    }
+
+    fn end(&mut self, last: Action) {
+        if self.over {
+            return;
+        }
+        self.over = true;
+        self.retry_at.clear();
+        // What was to be opened and has not been polled yet need not be opened at all.
+        let unsent: Vec<DeviceId> = self
+            .actions
+            .iter()
+            .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
+            .collect();
+        self.actions.retain(|action| matches!(action, Action::Cancel { .. }));
+        for share in self.devices.values_mut() {
+            let cancel = share.device.cancel();
+            self.actions.extend(cancel.filter(|_| !unsent.contains(&share.device.id)));
+        }
+        self.actions.push_back(last);
+    }
+}
+
+impl ReadCore for Replicas {
+    fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Opened { device } => {
+                if let Some(share) = self.devices.get_mut(&device) {
+                    share.device.opened(now);
+                }
+                return;
+            }
+            Input::Slice { device, bytes, .. } => {
+                self.counts.received_bytes += u64::from(bytes);
+                if !self.over
+                    && let Some(share) = self.devices.get_mut(&device)
+                {
+                    self.heard = now;
+                    self.actions.extend(share.device.slice(now, bytes));
+                }
+                return;
+            }
+            Input::Block { device, index, .. } => {
+                self.counts.received_blocks += 1;
+                if self.over {
+                    return;
+                }
+                self.block(now, device, index);
+            }
+            Input::Corrupt { device, index } => {
+                self.counts.corrupt_blocks += 1;
+                if !self.over
+                    && let Some(share) = self.devices.get_mut(&device)
+                {
+                    share.device.lost(index);
+                    if share.owed.remove(index) {
+                        self.orphan(&IndexRanges::from(index..index + 1));
+                        self.settle(now);
+                    }
+                }
+            }
+            Input::Ended { device } => self.ended(now, device),
+            Input::Failed { device, cause } => self.failed(now, device, cause),
+            Input::Tick => {}
+        }
+        self.decide(now);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.over {
+            return None;
+        }
+        let patience = self.heard + self.plan.patience;
+        let retry = self.retry_at.values().min().copied();
+        [Some(patience), retry, self.race_at].into_iter().flatten().min()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.counts
+    }
+}
