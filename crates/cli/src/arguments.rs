@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what it is for: a cluster of 64 unequal disks, read three ways, then broken and read again
+    /// Show what it is for: a cluster of 64 unequal disks, read five ways, then broken and read again
     Demo(Demo),
     /// Run a local cluster in the foreground
     Up(Up),
@@ -203,7 +203,8 @@ pub(crate) enum Bucket {
         /// Its name: 3 to 63 lower-case letters, digits, `-` and `.`
         name: String,
         /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=mix-a|mix-b|mix-c`,
-        /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`) or `stripe`
+        /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`), `stripe`, or
+        /// `replicated:copies=4,read=speculative|adaptive`
         #[arg(long, default_value = "rateless")]
         policy: String,
         #[command(flatten)]
@@ -262,8 +263,9 @@ pub(crate) struct Get {
     /// Only bytes A to B, counted from 0, both included (`A-` to the end)
     #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// How much to ask for: `all` that there is, or `k+N` (what is needed and N blocks more)
-    #[arg(long, value_name = "RULE", default_value = "all", value_parser = crate::units::request_rule)]
+    /// How much to ask for: `adaptive` (what is needed, and more where a straggler would hold it up), `all`, or `k+N`
+    /// (what is needed and N blocks more)
+    #[arg(long, value_name = "RULE", default_value = "adaptive", value_parser = crate::units::request_rule)]
     pub(crate) request: steadfast_client::RequestRule,
     /// What it wants: any of `bandwidth=400MB,latency=200ms,accesses=4,priority=background`
     #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true, value_parser = crate::units::wishes_of_a_get)]

@@ -44,20 +44,21 @@ pub(crate) fn byte_range(text: &str) -> Result<(u64, Option<u64>), String> {
     Ok((first, Some(last)))
 }
 
-/// Reads `all` or `k+N`: how much a read asks for.
+/// Reads `adaptive`, `all` or `k+N`.
 pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
-    match text.strip_prefix("k+") {
-        None if text == "all" => Ok(RequestRule::All),
-        Some(number) => number
-            .parse()
-            .map(RequestRule::KPlus)
-            .map_err(|_| format!("`{number}` is not a number of blocks; write for instance k+8")),
-        None => Err(format!("`{text}` is no request rule: write {REQUEST_RULES}")),
+    match text {
+        "adaptive" => Ok(RequestRule::ADAPTIVE),
+        "all" => Ok(RequestRule::All),
+        _ => {
+            let more = text.strip_prefix("k+").and_then(|more| more.parse().ok());
+            more.map(RequestRule::KPlus)
+                .ok_or_else(|| format!("`{text}` is not a request rule: write {REQUEST_RULES}"))
+        }
     }
 }
 
 /// What [`request_rule`] reads, for a person.
-pub(crate) const REQUEST_RULES: &str = "`all`, or `k+N` (what is needed and N blocks more)";
+pub(crate) const REQUEST_RULES: &str = "`adaptive`, `all`, or `k+N` (what is needed and N blocks more)";
 
 /// Reads what a get can wish for: what it finds stored, it cannot change.
 pub(crate) fn wishes_of_a_get(text: &str) -> Result<steadfast_client::Quality, String> {
@@ -91,6 +92,16 @@ pub(crate) fn show_rate(bytes: u64, span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn request_rules() {
+        assert_eq!(request_rule("adaptive"), Ok(RequestRule::default()));
+        assert_eq!(request_rule("all"), Ok(RequestRule::All));
+        assert_eq!(request_rule("k+12"), Ok(RequestRule::KPlus(12)));
+        for bad in ["", "k", "k+", "k+-1", "k+x", "most"] {
+            assert!(request_rule(bad).unwrap_err().contains("`k+N`"), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -8,7 +8,7 @@ use std::{
 use steadfast_protocol::{
     DeviceId, NodeId,
     message::{BucketRecord, DeviceHealth, Registry},
-    policy::{Domain, Policy},
+    policy::Domain,
     straggler::{Pace, straggling},
 };
 
@@ -117,13 +117,11 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
     let lost_sites: BTreeSet<&str> =
         held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.site.as_str()).collect();
     let told = |bucket: &BucketRecord| {
-        let (tolerate, lost, what) = match bucket.policy {
-            Policy::Rateless(policy) => match policy.domain {
-                Domain::Device => (policy.tolerate as usize, lost.len(), "devices"),
-                Domain::Node => (policy.tolerate as usize, lost_nodes.len(), "storage servers"),
-                Domain::Site => (policy.tolerate as usize, lost_sites.len(), "sites"),
-            },
-            Policy::Stripe(_) => (0, lost.len(), "devices"),
+        let tolerate = bucket.policy.tolerate() as usize;
+        let (lost, what) = match bucket.policy.domain() {
+            Domain::Device => (lost.len(), "devices"),
+            Domain::Node => (lost_nodes.len(), "storage servers"),
+            Domain::Site => (lost_sites.len(), "sites"),
         };
         let name = &bucket.name;
         match lost.cmp(&tolerate) {

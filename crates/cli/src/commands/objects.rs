@@ -94,6 +94,11 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             "received_bytes": got.received_bytes,
             "sent_bytes": got.sent_bytes,
             "medium_bytes": got.medium_bytes,
+            "used_bytes": got.used_bytes,
+            "io_overhead": got.io_overhead(),
+            "requested_blocks": got.requested_blocks,
+            "extra_blocks": got.extra_blocks,
+            "extra_won": got.extra_won,
             "seconds": got.latency.as_secs_f64(),
         }))?;
     } else if !to_stdout {
@@ -130,7 +135,8 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     for segment in &found.segments {
         let code = match segment.code.kind {
             CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
-            CodeKind::Replicated => "stripe".to_owned(),
+            CodeKind::Replicated if segment.code.originals == segment.stored_blocks() => "stripe".to_owned(),
+            CodeKind::Replicated => "rotated copies".to_owned(),
             CodeKind::Lt { c, delta } => format!("LT c={c} delta={delta}"),
             CodeKind::Mix => "mix-b".to_owned(),
             CodeKind::MixA => "mix-a".to_owned(),

@@ -22,6 +22,7 @@ use steadfast_protocol::{
         self, Change, Fault, Hello, MetaAnswer, MetaFault, MetaRequest, NodeState, ObjectRecord, Query,
         Registry, Role, VERSION,
     },
+    policy::{Policy, Rateless},
 };
 use tokio::task::JoinHandle;
 
@@ -60,7 +61,8 @@ impl Script {
                 let next = if self.lookups.len() > 1 { self.lookups.pop_front() } else { None };
                 let (object, segments) =
                     next.unwrap_or_else(|| self.lookups[0].clone()).map_err(Fault::Meta)?;
-                Ok(MetaAnswer::Object { object, segments })
+                let policy = Policy::Rateless(Rateless::default());
+                Ok(MetaAnswer::Object { object, segments, policy })
             }
             other => Err(Fault::Protocol(format!("not in the script: {other:?}"))),
         }

@@ -14,6 +14,7 @@ mod failures;
 mod objects;
 mod quality;
 mod raw;
+mod requests;
 mod show;
 mod update_and_tune;
 mod watch;

@@ -69,7 +69,8 @@ fn the_demo_reads_every_byte_back_from_a_broken_cluster() {
         });
         found.unwrap_or_else(|| panic!("{experiment} {case} {metric} is missing"))["value"].clone()
     };
-    for case in ["stripe", "rateless-lt", "rateless-b"] {
+    let replicated = ["replicated-speculative", "replicated-adaptive"];
+    for case in replicated.into_iter().chain(["stripe", "rateless-lt", "rateless-b"]) {
         assert_eq!(value("demo-degraded", case, "bytes_wrong"), 0.0, "{case}");
     }
     for case in ["rateless-lt", "rateless-b"] {
@@ -77,7 +78,8 @@ fn the_demo_reads_every_byte_back_from_a_broken_cluster() {
     }
     assert_eq!(value("demo-write", "rateless-b", "bytes_wrong"), 0.0);
     for metric in ["bandwidth", "latency_mean", "latency_sd", "io_overhead", "share_of_ideal"] {
-        for case in ["stripe", "rateless-lt", "rateless-b", "any-k-ideal"] {
+        let cases = ["stripe", "rateless-lt", "rateless-b", "any-k-ideal"];
+        for case in replicated.into_iter().chain(cases) {
             assert!(value("demo", case, metric).is_number(), "{case} {metric}");
         }
     }

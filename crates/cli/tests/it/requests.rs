@@ -1,0 +1,110 @@
+//! How much is asked for: replicas read both ways, the request rules, and what cancelled reads leave to the media.
+
+use crate::common::{Bed, block_on, seed, shape};
+use std::{fs, time::Duration};
+use steadfast_client::{Client, Options, RequestRule};
+
+#[test]
+fn rotated_copies_are_read_both_ways_and_survive_their_domains() {
+    let seed = seed();
+    let mut bed = Bed::start(&shape(6, 2));
+    let large = bed.file("large", 11 << 20, seed);
+    let small = bed.file("small", 4095, seed);
+    for read in ["speculative", "adaptive"] {
+        let policy = format!("replicated:copies=3,read={read}");
+        bed.ok(&["bucket", "create", read, "--policy", &policy]);
+        assert!(bed.ok(&["bucket", "ls"]).contains(&policy));
+        for file in [&large, &small] {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            bed.ok(&["put", file.to_str().unwrap(), &format!("{read}/{name}")]);
+        }
+        let stat = bed.ok(&["stat", &format!("{read}/large")]);
+        assert!(stat.contains("rotated copies, K = 176, N = 528 (D = 2.00)"), "{stat}");
+    }
+    let all_equal = |bed: &Bed| {
+        let copy = bed.dir.path().join("copy");
+        for (bucket, request) in [
+            ("speculative", "adaptive"),
+            ("adaptive", "adaptive"),
+            ("adaptive", "all"),
+            ("speculative", "k+2"),
+        ] {
+            for file in [&large, &small] {
+                let object = format!("{bucket}/{}", file.file_name().unwrap().to_str().unwrap());
+                bed.ok(&["get", &object, copy.to_str().unwrap(), "--request", request]);
+                assert!(fs::read(&copy).unwrap() == fs::read(file).unwrap(), "{object} by {request}");
+            }
+        }
+    };
+    all_equal(&bed);
+    // f = copies - 1 = 2 nodes, whichever: two neighbours of the rotation here.
+    bed.cluster.kill_node(1).unwrap();
+    bed.cluster.kill_node(4).unwrap();
+    all_equal(&bed);
+    let said = bed.fails(2, &["get", "adaptive/large", "copy", "--request", "most"]);
+    assert!(said.contains("k+N"), "{said}");
+    let said = bed.run(&["bucket", "create", "too-many", "--policy", "replicated:copies=7"]);
+    assert!(!said.status.success(), "six nodes hold no seven copies on nodes of their own");
+}
+
+#[test]
+fn a_get_says_what_it_asked_for_and_what_of_it_was_used() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=1,tolerate=2");
+    let file = bed.file("original", 16 << 20, seed());
+    bed.put(&file, "object");
+    let copy = bed.dir.path().join("copy");
+    for request in ["adaptive", "all"] {
+        let said = bed.ok(&["get", "data/object", copy.to_str().unwrap(), "--json", "--request", request]);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let figure = |name: &str| said[name].as_u64().unwrap_or_else(|| panic!("{name} in {said}"));
+        // K = 256 blocks of 64 KiB, 512 stored and more that came too late to matter.
+        assert_eq!(figure("used_bytes"), 16 << 20, "{said}");
+        assert!(figure("received_bytes") >= 16 << 20 && figure("medium_bytes") > 0, "{said}");
+        assert!(figure("extra_won") <= figure("extra_blocks"), "{said}");
+        let asked = figure("requested_blocks");
+        if request == "all" {
+            assert!(asked >= 512 && figure("extra_blocks") == 0, "{said}");
+        } else {
+            assert!((256..512).contains(&asked), "{said}");
+        }
+    }
+}
+
+/// Design decision 10 on real processes: once a read is over and its cancelled streams have said so, the counters of the
+/// media stand still, far below what was asked for.
+#[test]
+fn after_a_read_that_asked_for_everything_no_medium_is_read() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=3,tolerate=2");
+    let file = bed.file("original", 8 << 20, seed());
+    bed.put(&file, "object");
+    block_on(async {
+        let options = Options { request: RequestRule::All, ..Options::default() };
+        let client = Client::connect(bed.cluster.address(), options).await.unwrap();
+        let registry = client.registry().await.unwrap();
+        for &(device, _) in registry.nodes.iter().flat_map(|node| &node.record.devices) {
+            client.emulate(device, "rate=4MB").await.unwrap();
+        }
+        let counters = async || {
+            let (mut read, mut streams) = (Vec::new(), 0);
+            for node in &registry.nodes {
+                let status = client.node_status(&node.record.address).await.unwrap();
+                read.push(status.devices[0].medium_read_bytes);
+                streams += status.streams;
+            }
+            (read, streams)
+        };
+        let (before, _) = counters().await;
+        client.get("data", "object", None, std::io::sink()).await.unwrap();
+        let mut stopped = counters().await;
+        while stopped.1 > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            stopped = counters().await;
+        }
+        // Twenty blocks' time at 4 MB/s on each.
+        tokio::time::sleep(Duration::from_millis(330)).await;
+        assert_eq!(counters().await.0, stopped.0, "a medium was read after the read was over");
+        let moved: u64 = stopped.0.iter().zip(&before).map(|(after, before)| after - before).sum();
+        // K = 128 blocks are needed and 512 were asked for. Each device had a few under way.
+        assert!((8 << 20..16 << 20).contains(&moved), "{moved} bytes");
+    });
+}
