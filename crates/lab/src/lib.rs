@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cluster`] | processes: started by running the program again, killed, restarted, stopped |
 //! | [`disks`] | speeds as the dissertation draws them; the any-K ideal and the write limit |
-//! | [`demo`], [`six_devices`] | the experiments on clusters |
+//! | [`demo`], [`six_devices`], [`requests`] | the experiments on clusters |
 //! | [`codes`] | the experiments on the codes alone |
 //! | [`io`] | `bench io`: the whole store beside the machine's limits |
 //! | [`cpu`] | processor time of processes |
@@ -18,6 +18,7 @@ pub mod demo;
 pub mod disks;
 pub mod io;
 pub mod original;
+pub mod requests;
 pub mod six_devices;
 
 pub use steadfast_report as report;
@@ -33,9 +34,10 @@ pub const LISTENING: &str = "listening on ";
 pub const ADMIN: &str = "admin port at ";
 
 /// The experiments, by name, and what each shows.
-pub const EXPERIMENTS: [(&str, &str); 3] = [
+pub const EXPERIMENTS: [(&str, &str); 4] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
-    ("demo", "64 unequal disks, three schemes, then failures and a speculative write"),
+    ("demo", "64 unequal disks, five schemes, then failures and a speculative write"),
+    ("requests", "asking for all against asking adaptively: 1, 4 and 16 clients, 1 ms and 100 ms away"),
     ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
@@ -55,6 +57,7 @@ pub async fn run(
 ) -> Result<Report> {
     match name {
         "demo" => demo::Demo { program: program.to_owned(), file: None, seed, keep: None }.run(say).await,
+        "requests" => requests::run(program, seed, say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
         _ => bail!("no experiment named `{name}`"),
@@ -65,6 +68,7 @@ pub async fn run(
 pub fn show(name: &str, report: &Report) -> String {
     match name {
         "demo" => demo::show(report),
+        "requests" => requests::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
         _ => six_devices::show(report),
     }

@@ -1,4 +1,4 @@
-//! The demo: 64 unequal disks, one file under three schemes, read cold, read broken, written again.
+//! The demo: 64 unequal disks, one file under five schemes, read cold, read broken, written again.
 //!
 //! A metadata server and 16 storage servers of 4 emulated disks each run as processes of their own. The file is
 //! loaded with emulation off; then each round draws every disk's speed from the dissertation's Table 6-1, and every
@@ -17,7 +17,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use steadfast_client::{Client, GetReport, Options, PutReport};
+use steadfast_client::{Client, GetReport, Options, PutReport, RequestRule};
 use steadfast_protocol::{DeviceId, layout::SegmentLayout};
 
 pub use table::show;
@@ -35,15 +35,46 @@ const TOLERATE: usize = 2;
 /// A read that has had no byte for this long is given up; the slowest disk of the table needs half a second a block.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The schemes shown, and their policies.
-pub const SCHEMES: [(&str, &str); 3] = [
+/// A scheme that is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheme {
+    /// Its name in table and records.
+    pub name: &'static str,
+    /// The bucket that it reads.
+    pub bucket: &'static str,
+    /// How much it asks for.
+    pub request: RequestRule,
+}
+
+/// The buckets that are loaded, and their policies.
+const BUCKETS: [(&str, &str); 4] = [
     ("stripe", "stripe:devices=64"),
+    ("replicated", "replicated:copies=4,read=adaptive,devices=64"),
     ("rateless-lt", "rateless:code=lt,c=1,delta=0.5,redundancy=3,tolerate=2,devices=64"),
     ("rateless-b", "rateless:redundancy=3,tolerate=2,devices=64"),
 ];
+
+const fn scheme(name: &'static str, bucket: &'static str, request: RequestRule) -> Scheme {
+    Scheme { name, bucket, request }
+}
+
+/// The schemes shown. The paper's ask for everything (dissertation §4.1.2), but for RRAID-A, which adapts; ours asks
+/// adaptively. One object of four copies is read both as RRAID-S and as RRAID-A.
+pub const SCHEMES: [Scheme; 5] = [
+    scheme("stripe", "stripe", RequestRule::All),
+    scheme("replicated-speculative", "replicated", RequestRule::All),
+    scheme("replicated-adaptive", "replicated", RequestRule::ADAPTIVE),
+    scheme("rateless-lt", "rateless-lt", RequestRule::All),
+    scheme("rateless-b", "rateless-b", RequestRule::ADAPTIVE),
+];
 const IDEAL: &str = "any-k-ideal";
 /// The paper's bandwidths for 1 GiB from 64 such disks (dissertation §6.3.1), in MB/s.
-const PAPER_BANDWIDTH: [(&str, f64); 2] = [("stripe", 31.0), ("rateless-lt", 459.0)];
+const PAPER_BANDWIDTH: [(&str, f64); 4] = [
+    ("stripe", 31.0),
+    ("replicated-speculative", 117.0),
+    ("replicated-adaptive", 228.0),
+    ("rateless-lt", 459.0),
+];
 
 /// What to show.
 #[derive(Clone, Debug)]
@@ -76,7 +107,8 @@ impl Demo {
             Some(path) => Original::file(path)?,
             None => Original::make(MADE_BYTES, self.seed),
         };
-        // A disk gets nine 64ths of the file in the three loads; the last write gives the fastest four shares more.
+        // A disk gets thirteen 64ths of the file in the four loads, and the last write, before which eight of them are
+        // removed again, gives the fastest four shares of four 64ths more.
         let capacity = (original.length() / 2).max(32 << 20);
         let total = capacity * u64::from(NODES * DEVICES_PER_NODE);
         let scratch = match &self.keep {
@@ -98,8 +130,9 @@ impl Demo {
         };
         let cluster = LocalCluster::start(&self.program, dir, &shape)?;
         let options = Options { seed: Some(self.seed), patience: PATIENCE, ..Options::default() };
-        let client = cluster.client(options).await?;
-        let mut stage = Stage { cluster, client, disks: Vec::new(), original, seed: self.seed };
+        let all = Options { request: RequestRule::All, ..options.clone() };
+        let (client, asks_all) = (cluster.client(options).await?, cluster.client(all).await?);
+        let mut stage = Stage { cluster, client, asks_all, disks: Vec::new(), original, seed: self.seed };
         stage.find_disks().await?;
         stage.load(say).await?;
         stage.rounds(&mut report, say).await?;
@@ -114,6 +147,8 @@ impl Demo {
 struct Stage {
     cluster: LocalCluster,
     client: Client,
+    /// One that asks for everything.
+    asks_all: Client,
     disks: Vec<Disk>,
     original: Original,
     seed: u64,
@@ -133,7 +168,7 @@ impl Stage {
     }
 
     async fn load(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
-        for (scheme, policy) in SCHEMES {
+        for (scheme, policy) in BUCKETS {
             let start = Instant::now();
             self.client.create_bucket(scheme, policy.parse()?).await?;
             let stored = self.put(scheme, "object").await?;
@@ -190,9 +225,11 @@ impl Stage {
         &self,
         bucket: &str,
         key: &str,
+        request: RequestRule,
     ) -> Result<(Result<GetReport, steadfast_client::GetError>, u64)> {
         let (sink, compared) = self.original.comparison()?;
-        let got = self.client.get(bucket, key, None, sink).await;
+        let client = if request == RequestRule::All { &self.asks_all } else { &self.client };
+        let got = client.get(bucket, key, None, sink).await;
         let missing = if got.is_ok() { self.original.length() - compared.taken() } else { 0 };
         Ok((got, compared.wrong() + missing))
     }
@@ -204,25 +241,28 @@ impl Stage {
         let mut ideals = Vec::new();
         for round in 0..ROUNDS {
             self.draw(self.seed.wrapping_add(round));
-            for (case, (scheme, _)) in SCHEMES.iter().enumerate() {
+            for (case, Scheme { name, bucket, request }) in SCHEMES.iter().enumerate() {
                 self.emulate().await?;
                 for disk in &self.disks {
                     self.client.drop_caches(disk.device).await?;
                 }
-                let (got, wrong) = self.get(scheme, "object").await?;
-                let got = got.with_context(|| format!("reading {scheme} in round {round}"))?;
-                anyhow::ensure!(wrong == 0, "{scheme}: {wrong} bytes came back wrong in round {round}");
+                let (got, wrong) = self.get(bucket, "object", *request).await?;
+                let got = got.with_context(|| format!("reading {name} in round {round}"))?;
+                anyhow::ensure!(wrong == 0, "{name}: {wrong} bytes came back wrong in round {round}");
                 latencies[case].push(got.latency.as_secs_f64());
                 overheads[case].push(got.io_overhead());
             }
             let ideal = self.ideal("rateless-b").await?.context("the ideal needs K blocks")?;
             ideals.push(ideal.as_secs_f64());
+            let read: Vec<String> = SCHEMES
+                .iter()
+                .zip(&latencies)
+                .filter_map(|(scheme, latencies)| Some(format!("{} {:.2} s", scheme.name, latencies.last()?)))
+                .collect();
             say(&format!(
-                "round {}: stripe {:.2} s, LT {:.2} s, B {:.2} s, any-K ideal {:.2} s",
+                "round {}: {}, {IDEAL} {:.2} s",
                 round + 1,
-                latencies[0][latencies[0].len() - 1],
-                latencies[1][latencies[1].len() - 1],
-                latencies[2][latencies[2].len() - 1],
+                read.join(", "),
                 ideals[ideals.len() - 1],
             ));
         }
@@ -230,7 +270,7 @@ impl Stage {
             mean(&latencies.iter().map(|latency| length / 1e6 / latency).collect::<Vec<_>>())
         };
         let ideal_bandwidth = bandwidth(&ideals);
-        let cases = SCHEMES.iter().map(|(scheme, _)| *scheme).zip(latencies.iter().zip(&overheads));
+        let cases = SCHEMES.iter().map(|scheme| scheme.name).zip(latencies.iter().zip(&overheads));
         let no_overhead = vec![0.0];
         for (case, (latencies, overheads)) in cases.chain([(IDEAL, (&ideals, &no_overhead))]) {
             let paper = PAPER_BANDWIDTH.iter().find(|(scheme, _)| *scheme == case).map(|&(_, figure)| figure);
@@ -261,9 +301,9 @@ impl Stage {
             }
         }
         say("killed 2 storage servers (SIGKILL) and stalled 2 disks of others; reading everything again");
-        for (scheme, _) in SCHEMES {
+        for Scheme { name: scheme, bucket, request } in SCHEMES {
             self.emulate().await?;
-            let (got, wrong) = self.get(scheme, "object").await?;
+            let (got, wrong) = self.get(bucket, "object", request).await?;
             if let Err(error) = &got {
                 say(&format!("{scheme}: {error}"));
             }
@@ -282,7 +322,11 @@ impl Stage {
 
     /// A speculative put on what is left of the cluster, against what those disks' drawn speeds allow.
     async fn write(&mut self, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
+        for bucket in ["replicated", "rateless-lt"] {
+            self.client.remove(bucket, "object").await?;
+        }
         self.emulate().await?;
+        self.client.tidy().await;
         let stored = self.put("rateless-b", "written-degraded").await?;
         let layouts = self.client.stat("rateless-b", "written-degraded").await?.segments;
         let rates: Vec<(disks::Rate, usize)> = self.disks.iter().map(|disk| (disk.rate, disk.node)).collect();
@@ -300,7 +344,7 @@ impl Stage {
         let share = report.add("demo-write", "rateless-b", "share_of_limit", limit / latency, "1");
         (share.limit, share.ratio) =
             (Some(self.original.length() as f64 / 1e6 / limit), Some(limit / latency));
-        let (got, wrong) = self.get("rateless-b", "written-degraded").await?;
+        let (got, wrong) = self.get("rateless-b", "written-degraded", RequestRule::ADAPTIVE).await?;
         got.context("reading back what was written on the broken cluster")?;
         report.add("demo-write", "rateless-b", "bytes_wrong", wrong as f64, "B");
         say(&format!(

@@ -18,7 +18,7 @@ pub fn show(report: &Report) -> String {
         "2 nodes dead, 2 disks stalled",
     ]);
     let figure = |case: &str, metric: &str| report.value("demo", case, metric).unwrap_or(f64::NAN);
-    for case in SCHEMES.map(|(scheme, _)| scheme).into_iter().chain([IDEAL]) {
+    for case in SCHEMES.map(|scheme| scheme.name).into_iter().chain([IDEAL]) {
         let wrong = report.value("demo-degraded", case, "bytes_wrong").unwrap_or(f64::NAN);
         let unavailable = report.value("demo-degraded", case, "bytes_unavailable").unwrap_or(f64::NAN);
         let broken = match report.value("demo-degraded", case, "latency_mean") {
