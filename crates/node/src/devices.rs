@@ -126,15 +126,41 @@ pub(crate) fn any_new(prepared: &[Prepared]) -> bool {
     prepared.iter().any(|device| matches!(device.state, State::New))
 }
 
-/// Formats what is new, starts the lanes, and says which node this is.
+/// A further device of a node that runs, in `dir`; it has those in `there`. Blocks.
+pub(crate) fn add(
+    dir: &Path,
+    there: &[PathBuf],
+    node: NodeId,
+    cluster: ClusterId,
+    options: &NodeOptions,
+) -> Result<ServedDevice, NodeError> {
+    if !dir.is_absolute() {
+        return Err(NodeError::Relative { dir: dir.to_owned() });
+    }
+    fs::create_dir_all(dir).map_err(io("make", dir))?;
+    let dir = &fs::canonicalize(dir).map_err(io("resolve", dir))?;
+    if there.iter().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
+        return Err(NodeError::DirectoryTwice { dir: dir.clone() });
+    }
+    let found = look(dir, options.emulate.is_some())?;
+    if let Some(theirs) = found.cluster().filter(|&theirs| theirs != cluster) {
+        return Err(NodeError::MixedClusters { dir: dir.clone(), ours: cluster, theirs });
+    }
+    let (_, mut served) = start(vec![found], cluster, options, Some(node))?;
+    Ok(served.pop().expect("one directory is one device"))
+}
+
+/// Formats what is new, starts the lanes, and says which node this is, where it is not `known`.
 pub(crate) fn start(
     prepared: Vec<Prepared>,
     cluster: ClusterId,
     options: &NodeOptions,
+    known: Option<NodeId>,
 ) -> Result<(NodeId, Vec<ServedDevice>), NodeError> {
     let capacities = capacities(&prepared, options)?;
     // The first directory that remembers says which node this is.
-    let mut node = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
+    let remembered = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
+    let mut node = known.or(remembered);
     let mut served = Vec::new();
     for (Prepared { dir, state, identity }, capacity) in prepared.into_iter().zip(capacities) {
         let (device, emulation) = match state {

@@ -21,6 +21,32 @@ pub enum NodeError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A directory to add that is not named in full.
+    #[error("{} is not a full path: name the directory as the storage server sees it, from `/` on", dir.display())]
+    Relative {
+        /// As given.
+        dir: PathBuf,
+    },
+    /// A device that was added while the node ran is not where it was.
+    #[error(
+        "device {device} was added in {} and is not there: mount the disk; if it is lost, take its line out of {} and \
+         repair what it held with `steadfast device remove --lost {device}`",
+        dir.display(), list.display()
+    )]
+    AddedGone {
+        /// The device.
+        device: DeviceId,
+        /// Where it was.
+        dir: PathBuf,
+        /// The list that says so.
+        list: PathBuf,
+    },
+    /// The list of added devices does not parse.
+    #[error("{} is damaged: put the directories of this node on its command line, and remove the file", list.display())]
+    AddedDamaged {
+        /// The list.
+        list: PathBuf,
+    },
     /// The space of a device could not be opened or made; another node may have it.
     #[error(transparent)]
     Space(#[from] OpenFileError),

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`options`], [`error`] | what a node is started with, and why it does not start or stops |
 //! | `identity`, `devices` | one directory is one device: finding, formatting, opening, its lane |
+//! | `served`, `added`, `joining` | the devices of now; those added while the node ran, and how one is |
 //! | `node` | starting, running and stopping the whole |
 //! | `membership` | registering with the metadata server and heartbeats |
 //! | `service` | a request in, its answer out; `streams/` reads and writes |
@@ -19,13 +20,16 @@ pub mod error;
 pub mod options;
 
 mod activity;
+mod added;
 mod devices;
 mod fault;
 mod identity;
+mod joining;
 mod membership;
 mod node;
 mod paced;
 mod report;
+mod served;
 mod service;
 mod streams;
 mod sweep;

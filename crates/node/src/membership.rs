@@ -125,8 +125,17 @@ impl Meta {
         registered: &watch::Sender<bool>,
     ) -> NodeError {
         loop {
-            if let Err(error) = self.register(&record).await {
-                return error;
+            // Devices come and go while it runs.
+            let record = NodeRecord { devices: service.devices.record(), ..record.clone() };
+            match self.register(&record).await {
+                Ok(()) => {}
+                Err(NodeError::Refused { fault: Fault::Meta(MetaFault::DeviceRemoved(device)), .. })
+                    if record.devices.len() > 1 =>
+                {
+                    service.devices.dismiss(device).await;
+                    continue;
+                }
+                Err(error) => return error,
             }
             registered.send_replace(true);
             tracing::info!(node = %record.node, meta = %self.address, "registered");
@@ -135,7 +144,8 @@ impl Meta {
         }
     }
 
-    async fn register(&self, record: &NodeRecord) -> Result<(), NodeError> {
+    /// Registers, however long it takes to reach the metadata server.
+    pub(crate) async fn register(&self, record: &NodeRecord) -> Result<(), NodeError> {
         let mut trouble = Trouble::new(&self.address);
         // One id for all attempts: an answer that was lost is the same answer again.
         let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };
@@ -170,7 +180,8 @@ impl Meta {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let devices: Vec<_> = service.devices.values().map(report::device).collect();
+            let devices: Vec<_> = 
+                service.devices.all().iter().map(|device| report::device(device)).collect();
             tell_changes(node, service, &devices, &mut states);
             let beat =
                 MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
@@ -200,13 +211,15 @@ fn tell_changes(
         if before == health {
             continue;
         }
-        let dir = service.devices[&device].dir.display();
+        // One that was dismissed meanwhile has nothing to tell.
+        let Some(served) = service.devices.get(device) else { continue };
+        let dir = served.dir.display();
         match health {
             DeviceHealth::Ok => tracing::info!(%node, %device, %dir, ?before, "a device is well again"),
             DeviceHealth::Full => tracing::warn!(%node, %device, %dir, "a device is full"),
             DeviceHealth::Stalled => tracing::warn!(%node, %device, %dir, "a device stalls"),
             DeviceHealth::Failed => {
-                let error = service.devices[&device].lane.status().failed;
+                let error = served.lane.status().failed;
                 let error = error.map_or_else(String::new, |error| error.to_string());
                 tracing::error!(%node, %device, %dir, error, "a device failed; it takes no more writes");
             }

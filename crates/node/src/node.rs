@@ -1,8 +1,12 @@
 //! Starting, running and stopping a node.
 
 use crate::{
-    NodeError, NodeOptions, devices, identity,
+    NodeError, NodeOptions,
+    added::Added,
+    devices, identity,
+    joining::Joining,
     membership::{Meta, hello, learn_cluster},
+    served::{self, Served},
     service::Service,
     sweep,
     watch::Watched,
@@ -19,9 +23,12 @@ use steadfast_protocol::{
     message::{NodeRecord, Role},
 };
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
 };
+
+/// Directories that may wait to be added.
+const WISHES_MAX: usize = 16;
 
 /// A storage server that runs. Dropped, it stops serving at once, and its devices close soon after; [`Node::stop`]
 /// returns when they are flushed and closed, so that another may open them.
@@ -62,18 +69,24 @@ impl Node {
     /// # Errors
     /// Every [`NodeError`] but a refusal, which [`Node::failed`] tells.
     pub async fn start(options: NodeOptions) -> Result<Self, NodeError> {
-        let looking = options.clone();
-        let prepared = blocking(move || devices::prepare(&looking)).await??;
+        let mut looking = options.clone();
+        let added = Arc::new(Added::new(&options.dirs));
+        let listed = added.clone();
+        let prepared = blocking(move || {
+            looking.dirs.extend(listed.dirs()?);
+            devices::prepare(&looking)
+        })
+        .await??;
         let known = devices::cluster(&prepared);
         let cluster = match known {
             Some(cluster) if !devices::any_new(&prepared) => cluster,
             _ => learn_cluster(&options.meta, known, &options.net).await?,
         };
         let making = options.clone();
-        let (node, devices) = blocking(move || devices::start(prepared, cluster, &making)).await??;
-        let record_devices =
-            devices.iter().map(|device| (device.id, device.lane.status().usage.capacity)).collect();
-        let service = Arc::new(Service::new(devices, options.limits, options.write_budget_bytes));
+        let (node, devices) = blocking(move || devices::start(prepared, cluster, &making, None)).await??;
+        let (wish, wishes) = mpsc::channel(WISHES_MAX);
+        let devices = Served::new(devices, added.clone());
+        let service = Arc::new(Service::new(devices, wish, options.limits, options.write_budget_bytes));
 
         let address = options.listen.to_string();
         let listen = |source| NodeError::Listen { address: address.clone(), source };
@@ -95,7 +108,7 @@ impl Node {
             cluster: Some(cluster),
             address: advertised(&options, address),
             site: options.site.clone(),
-            devices: record_devices,
+            devices: service.devices.record(),
         };
         let (registering, registered) = watch::channel(false);
         let admin = match options.admin {
@@ -117,16 +130,17 @@ impl Node {
         };
         let living = {
             let (service, meta, every) = (service.clone(), meta.clone(), options.heartbeat);
+            let record = record.clone();
             tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
         };
         let mut sweeping = JoinSet::new();
-        for &device in service.devices.keys() {
+        for device in service.devices.all() {
             let (service, meta, options) = (service.clone(), meta.clone(), options.sweep);
-            sweeping.spawn(async move {
-                sweep::run(&service, &service.devices[&device], &meta, options).await;
-            });
+            sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
         }
-        tracing::info!(%node, %cluster, %address, devices = service.devices.len(), "serving");
+        tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
+        let joining = Joining { service: service.clone(), meta, record, options, added };
+        sweeping.spawn(joining.run(wishes));
         Ok(Self { node, cluster, address, service, registered, serving, living, sweeping, admin })
     }
 
@@ -152,7 +166,7 @@ impl Node {
 
     /// Its devices.
     pub fn devices(&self) -> Vec<DeviceId> {
-        self.service.devices.keys().copied().collect()
+        self.service.devices.all().iter().map(|device| device.id).collect()
     }
 
     /// Returns when the metadata server knows this node.
@@ -184,13 +198,8 @@ impl Node {
         self.living.abort();
         self.sweeping.shutdown().await;
         let mut closing = JoinSet::new();
-        for device in self.service.devices.values() {
-            // An emulated stall ends with the node, so that its thread and its lock do.
-            if let Some(control) = &device.emulation {
-                control.redraw(steadfast_disk::EmulationSpec::OFF);
-            }
-            let lane = device.lane.clone();
-            closing.spawn_blocking(move || lane.shutdown());
+        for device in self.service.devices.all() {
+            closing.spawn_blocking(move || served::close(&device));
         }
         while closing.join_next().await.is_some() {}
     }

@@ -5,13 +5,14 @@ use crate::{
     activity::{Activity, Kind},
     devices::{ServedDevice, drop_caches},
     fault::fault,
+    joining::Wish,
     report,
+    served::Served,
     streams::{read, write},
 };
 use std::{
-    collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,14 +21,16 @@ use steadfast_disk::{EmulationSpec, Op, OpError, OpOutput, Priority as LanePrior
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     DeviceId, IndexRanges, ReservationId, Time,
-    message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority},
+    message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority, RefusalReason},
     serve::{Admission, Budget, Limits, Load},
 };
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// What all streams of a node share.
 pub(crate) struct Service {
-    pub(crate) devices: BTreeMap<DeviceId, ServedDevice>,
+    pub(crate) devices: Served,
+    /// Directories that are to be devices.
+    joining: mpsc::Sender<Wish>,
     /// Waiting writers are told when budget comes back.
     pub(crate) budget_freed: Notify,
     pub(crate) activity: Activity,
@@ -52,9 +55,15 @@ impl Drop for Admitted<'_> {
 }
 
 impl Service {
-    pub(crate) fn new(devices: Vec<ServedDevice>, limits: Limits, write_budget_bytes: u64) -> Self {
+    pub(crate) fn new(
+        devices: Served,
+        joining: mpsc::Sender<Wish>,
+        limits: Limits,
+        write_budget_bytes: u64,
+    ) -> Self {
         Self {
-            devices: devices.into_iter().map(|device| (device.id, device)).collect(),
+            devices,
+            joining,
             budget_freed: Notify::new(),
             activity: Activity::default(),
             admin: OnceLock::new(),
@@ -85,7 +94,7 @@ impl Service {
     ) -> Load {
         let status = device.lane.status();
         let rate = if writing { status.write_bytes_per_s } else { status.read_bytes_per_s };
-        let keeps_any = self.devices.values().any(|device| device.paced.keeps_any());
+        let keeps_any = self.devices.all().iter().any(|device| device.paced.keeps_any());
         self.admission().keep_for_reserved(keeps_any);
         Load {
             queued_bytes: status.queued_bytes + device.paced.waiting_bytes(),
@@ -102,8 +111,8 @@ impl Service {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn device(&self, device: DeviceId) -> Result<&ServedDevice, Fault> {
-        self.devices.get(&device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
+    pub(crate) fn device(&self, device: DeviceId) -> Result<Arc<ServedDevice>, Fault> {
+        self.devices.get(device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
     }
 
     fn admit(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
@@ -168,7 +177,7 @@ impl Service {
                 }
             }
             NodeRequest::Status => Ok(NodeAnswer::Status(NodeStatus {
-                devices: self.devices.values().map(report::device).collect(),
+                devices: self.devices.all().iter().map(|device| report::device(device)).collect(),
                 streams: self.admission().streams().saturating_sub(1),
                 resident_bytes: report::resident_bytes(),
             })),
@@ -186,11 +195,21 @@ impl Service {
                 self.device(device)?.paced.release(reservation);
                 Ok(NodeAnswer::Done)
             }
+            NodeRequest::AddDevice { dir, capacity_bytes } => self.add_device(&dir, capacity_bytes).await,
             NodeRequest::Read { .. } | NodeRequest::Write(_) => unreachable!("served as streams"),
             NodeRequest::UnderReservation { .. } => {
                 Err(Fault::Protocol("only a read or a write can use a reservation".to_owned()))
             }
         }
+    }
+
+    async fn add_device(&self, dir: &str, capacity_bytes: Option<u64>) -> Result<NodeAnswer, Fault> {
+        let (answer, answered) = oneshot::channel();
+        let wish = Wish { dir: dir.into(), capacity_bytes, answer };
+        let busy = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1000 };
+        self.joining.try_send(wish).map_err(|_| busy)?;
+        let stopping = Fault::Refused { reason: RefusalReason::NotReady, retry_after_ms: 1000 };
+        answered.await.unwrap_or(Err(stopping)).map(|device| NodeAnswer::Added { device })
     }
 
     fn emulate(&self, device: DeviceId, spec: &str) -> Result<NodeAnswer, Fault> {
@@ -226,7 +245,7 @@ impl Service {
         op: Op,
     ) -> Result<OpOutput, Fault> {
         let served = self.device(device)?;
-        let answer = operation(self, served, class, op);
+        let answer = operation(self, &served, class, op);
         let deadline = opened.deadline.unwrap_or(Duration::MAX);
         // A short request has nothing more to say; whatever comes is not for it.
         let mut early = Vec::new();

@@ -37,7 +37,7 @@ impl Visible for Watched {
         if !*self.registered.borrow() {
             return Err(format!("not registered with the metadata server at {}", self.meta));
         }
-        for device in self.service.devices.values() {
+        for device in self.service.devices.all() {
             if let Some(error) = device.lane.status().failed {
                 return Err(format!("device {} in {} failed: {error}", device.id, device.dir.display()));
             }
@@ -114,10 +114,9 @@ impl Watched {
     }
 
     fn devices(&self, page: &mut Page) {
-        let reports: Vec<_> = self
-            .service
-            .devices
-            .values()
+        let devices = self.service.devices.all();
+        let reports: Vec<_> = devices
+            .iter()
             .map(|device| (device, device.id.to_string(), device.lane.status(), report::device(device)))
             .collect();
         let info = page.gauge("device_info", "The directory of a device");

@@ -41,7 +41,7 @@ pub(crate) async fn serve(
     pieces: &[ReadPiece],
     reservation: Option<ReservationId>,
 ) -> Result<(), Fault> {
-    let served = service.device(device)?;
+    let served = &*service.device(device)?;
     check(pieces)?;
     let mut early = Vec::new();
     let found = tokio::select! {

@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     open: WriteOpen,
     reservation: Option<ReservationId>,
 ) -> Result<(), Fault> {
-    let served = service.device(open.device)?;
+    let served = &*service.device(open.device)?;
     let load = service.load(served, true, reservation);
     service.admission().admit(opened.priority, load)?;
     let _admitted = crate::service::Admitted { service };

@@ -1,7 +1,7 @@
 //! Messages of the metadata server. Every request that changes something carries a [`RequestId`], stored with the
 //! change: asked again after a lost answer it gives the same answer (a time-out means *unknown*).
 
-use super::{AccessTotals, NodeActivity, node::DeviceReport};
+use super::{AccessTotals, DeviceState, Held, Holding, NodeActivity, Standing, node::DeviceReport};
 use crate::{
     ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
     layout::SegmentLayout, policy::Policy,
@@ -105,6 +105,16 @@ pub enum Change {
         /// Whether the object's bytes change; if not, its [`ObjectRecord::contents`] stay, and readers go on.
         rewrites: bool,
     },
+    /// Makes a device active or draining, or removes it, which only a draining one can be that holds nothing. Refused
+    /// with [`MetaFault::DeviceTook`] where puts have stored on it since the sender looked.
+    SetDeviceState {
+        /// The device.
+        device: DeviceId,
+        /// What it is to be.
+        state: DeviceState,
+        /// [`Standing::arrivals`] as it was when the sender began to look at what the device holds; only for a removal.
+        arrivals: u64,
+    },
 }
 
 /// Requests that change nothing.
@@ -143,6 +153,21 @@ pub enum Query {
         segments: Vec<SegmentId>,
         /// The device that asks.
         device: DeviceId,
+    },
+    /// A page of the segments that have blocks on some devices, in the order of their names. A bounded look: a page may
+    /// be empty and not be the last.
+    ObjectsOn {
+        /// The devices.
+        devices: Vec<DeviceId>,
+        /// Only segments after this one.
+        after: Option<SegmentId>,
+        /// At most this many, at most [`OBJECTS_ON_PAGE_MAX`](super::OBJECTS_ON_PAGE_MAX).
+        limit: u32,
+    },
+    /// What every device holds of the next segments, summed up. A bounded look, like a page of [`Query::ObjectsOn`].
+    Holdings {
+        /// Only segments after this one.
+        after: Option<SegmentId>,
     },
 }
 
@@ -195,6 +220,20 @@ pub enum MetaAnswer {
     Heard {
         /// Whether the node is known.
         registered: bool,
+    },
+    /// Segments that have blocks on the devices asked about.
+    ObjectsOn {
+        /// They, in the order of their names.
+        held: Vec<Held>,
+        /// Where to go on; absent where that was all.
+        next: Option<SegmentId>,
+    },
+    /// What devices hold of the segments looked at.
+    Holdings {
+        /// By device; those that hold nothing are left out.
+        holdings: Vec<Holding>,
+        /// Where to go on; absent where that was all.
+        next: Option<SegmentId>,
     },
 }
 
@@ -293,6 +332,16 @@ pub struct Registry {
     pub admin: Option<String>,
     /// What clients did since the metadata server started, as far as they said.
     pub accesses: AccessTotals,
+    /// Registered devices that are draining.
+    pub standings: Vec<Standing>,
+}
+
+impl Registry {
+    /// What a registered device is to do.
+    pub fn state(&self, device: DeviceId) -> DeviceState {
+        let draining = self.standings.iter().any(|standing| standing.device == device);
+        if draining { DeviceState::Draining } else { DeviceState::Active }
+    }
 }
 
 /// A registered storage server.
@@ -405,5 +454,29 @@ pub enum MetaFault {
         base: Version,
         /// The object's version; absent where it was removed.
         current: Option<Version>,
+    },
+    /// No device of this name is registered.
+    #[error("no device {0} is registered; `steadfast device ls` names them")]
+    NoDevice(DeviceId),
+    /// A device that was removed for good.
+    #[error(
+        "device {0} was removed from the cluster and what it held lies elsewhere; to use the disk again, empty its \
+         directory and add it anew with `steadfast device add`"
+    )]
+    DeviceRemoved(DeviceId),
+    /// A device that cannot be removed as it is.
+    #[error(
+        "device {0} takes data: `steadfast device drain {0}` moves what it holds, then it can be removed"
+    )]
+    DeviceActive(DeviceId),
+    /// A put that had chosen a draining device has stored on it since the sender looked.
+    #[error(
+        "device {device} took data since: look again ({arrivals} puts have come in since it was draining)"
+    )]
+    DeviceTook {
+        /// The device.
+        device: DeviceId,
+        /// [`Standing::arrivals`] now.
+        arrivals: u64,
     },
 }

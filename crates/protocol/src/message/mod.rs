@@ -17,11 +17,13 @@
 //! ```
 
 mod activity;
+mod devices;
 mod header;
 mod meta;
 mod node;
 
 pub use activity::*;
+pub use devices::*;
 pub use header::{
     BODY_BYTES_MAX, FrameKind, HEADER_BYTES, Header, HeaderError, PAYLOAD_BYTES_MAX, Priority, VERSION,
 };

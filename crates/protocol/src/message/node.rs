@@ -80,6 +80,14 @@ pub enum NodeRequest {
         /// a peer could choose.
         request: Vec<u8>,
     },
+    /// Make or find a device in a directory of the node's machine and serve it from now on, also after a restart.
+    /// Answered by [`NodeAnswer::Added`] once it is registered.
+    AddDevice {
+        /// The directory, a full path.
+        dir: String,
+        /// Bytes of a new device; by default as the node was started, or nine tenths of what is free.
+        capacity_bytes: Option<u64>,
+    },
 }
 
 /// Asks for bandwidth of a device.
@@ -205,6 +213,11 @@ pub enum NodeAnswer {
         /// For so many milliseconds, unless renewed.
         lease_ms: u32,
     },
+    /// A device is served.
+    Added {
+        /// It.
+        device: DeviceId,
+    },
 }
 
 /// What a read stream moved; the reader adds what it received and used.
@@ -329,5 +342,13 @@ pub enum NodeFault {
     Pieces {
         /// How many it named.
         given: u32,
+    },
+    /// A directory that cannot be a device of this node.
+    #[error("no device was added in {dir}: {detail}")]
+    NotAdded {
+        /// The directory.
+        dir: String,
+        /// Why.
+        detail: String,
     },
 }

@@ -7,10 +7,11 @@ use super::{
     counters::Counters,
     keys, names,
     registry::{self, Liveness},
+    standing,
     view::{Txn, View},
 };
 use crate::{
-    Time,
+    DeviceId, Time,
     message::{BucketRecord, MetaAnswer, MetaFault},
     policy::{Domain, Policy},
 };
@@ -74,10 +75,13 @@ fn check_policy(policy: &Policy) -> Result<(), MetaFault> {
 
 /// f + 1 failure domains for the copies or blocks that must survive f losses, and the devices asked for.
 fn check_feasible(view: &dyn View, now: Time, liveness: &Liveness, policy: &Policy) -> Result<(), MetaFault> {
+    let leaving: BTreeSet<DeviceId> =
+        standing::draining(view)?.iter().map(|standing| standing.device).collect();
     let (mut devices, mut nodes, mut sites) = (0u32, 0u32, BTreeSet::new());
     for record in registry::nodes(view)?.into_iter().filter(|record| liveness.is_alive(record.node, now)) {
-        let usable =
-            record.devices.iter().filter(|(device, _)| !liveness.has_failed(record.node, *device)).count();
+        let takes =
+            |device: &DeviceId| !leaving.contains(device) && !liveness.has_failed(record.node, *device);
+        let usable = record.devices.iter().filter(|(device, _)| takes(device)).count();
         if usable > 0 {
             devices += u32::try_from(usable).expect("registration bounds devices");
             nodes += 1;

@@ -20,7 +20,7 @@ use super::{
     keys, names,
     objects::{self, StoredObject},
     segments::{self, Grant},
-    validate,
+    standing, validate,
     view::{Txn, View, ViewError},
 };
 use crate::{
@@ -193,6 +193,9 @@ pub(super) fn commit(
         }
     };
     validate::layouts(txn, &intent, &policy, base, size, layouts)?;
+    let pieces = layouts.iter().flat_map(SegmentLayout::pieces);
+    let fresh = pieces.filter(|(_, piece)| intent.has(piece.segment)).map(|(device, _)| device);
+    standing::arrived(txn, fresh)?;
     let freed = segments::replace(txn, &intent, &before, layouts);
     let segments = layouts.iter().map(|layout| layout.segment).collect();
     let object = StoredObject { size, version: intent.version, contents, committed: now, segments };

@@ -14,6 +14,8 @@
 //!  0x51  answered ns u64, client u128, count u64       - (answers in order of age)
 //!  0x60  node u128                                     node record
 //!  0x61  device u128                                   node that serves it
+//!  0x62  device u128                                   standing of a draining device
+//!  0x63  device u128                                   device that was removed
 //! ```
 //!
 //! Integers in keys are big-endian. A value is [`FORMAT`], the CRC-32C of key and body (4 bytes,
@@ -53,6 +55,8 @@ const REQUEST: u8 = 0x50;
 const REQUEST_AGE: u8 = 0x51;
 const NODE: u8 = 0x60;
 const DEVICE: u8 = 0x61;
+const DRAINING: u8 = 0x62;
+const REMOVED: u8 = 0x63;
 
 /// Records that are counted for whoever watches a metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,6 +207,34 @@ pub(super) fn nodes() -> (Key, Key) {
 /// Which node serves a device.
 pub(super) fn device(device: DeviceId) -> Key {
     key(DEVICE, &[&device.0.to_be_bytes()])
+}
+
+/// A device that is draining.
+pub(super) fn draining(device: DeviceId) -> Key {
+    key(DRAINING, &[&device.0.to_be_bytes()])
+}
+
+/// From and to of all devices that are draining.
+pub(super) fn all_draining() -> (Key, Key) {
+    (vec![DRAINING], vec![DRAINING + 1])
+}
+
+/// A device that was removed.
+pub(super) fn removed(device: DeviceId) -> Key {
+    key(REMOVED, &[&device.0.to_be_bytes()])
+}
+
+/// From and to of all segments' records after `after`.
+pub(super) fn segments_after(after: Option<SegmentId>) -> (Key, Key) {
+    let first = after.map_or(0, |after| after.0.saturating_add(1));
+    (segment(SegmentId(first)), vec![SEGMENT + 1])
+}
+
+/// The segment of a key of [`segments_after`].
+pub(super) fn segment_of(stored: &[u8]) -> Result<SegmentId, ViewError> {
+    let bytes = stored.get(1..).and_then(|bytes| bytes.try_into().ok());
+    let damaged = ViewError::Damaged { what: "segment key", length: stored.len() };
+    bytes.map(|bytes| SegmentId(u64::from_be_bytes(bytes))).ok_or(damaged)
 }
 
 /// The head of a value: format and checksum.

@@ -9,6 +9,8 @@
 //! | `segments` | what became of a segment, for the sweep of the storage servers |
 //! | `requests` | each mutating request takes effect once and answers the same when asked again |
 //! | `registry` | storage servers and devices; who is alive |
+//! | `standing` | devices that are draining or were removed |
+//! | `holdings` | which segments lie on a device, in bounded looks |
 //!
 //! The driver calls [`change`] in a [`Txn`] and applies its writes atomically, and [`ask`] on any consistent [`View`];
 //! at each tick it calls [`expire`] until nothing more is due. None of them performs I/O, reads a clock or draws a
@@ -20,6 +22,7 @@
 
 mod buckets;
 mod counters;
+mod holdings;
 mod intents;
 mod keys;
 pub mod names;
@@ -27,6 +30,7 @@ mod objects;
 mod registry;
 mod requests;
 mod segments;
+mod standing;
 mod validate;
 pub mod view;
 
@@ -116,6 +120,7 @@ fn dispatch(
         Change::Abort { intent } => intents::abort(txn, *intent),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),
         Change::RegisterNode(record) => registry::register(txn, now, liveness, record),
+        Change::SetDeviceState { device, state, arrivals } => standing::set(txn, *device, *state, *arrivals),
     }
 }
 
@@ -133,6 +138,8 @@ pub fn ask(view: &dyn View, now: Time, liveness: &Liveness, query: &Query) -> Re
         Query::Buckets => buckets::all(view),
         Query::Registry => registry::report(view, now, liveness),
         Query::SegmentStates { segments, device } => segments::states(view, segments, *device),
+        Query::ObjectsOn { devices, after, limit } => holdings::objects_on(view, devices, *after, *limit),
+        Query::Holdings { after } => holdings::sums(view, *after),
     }
 }
 

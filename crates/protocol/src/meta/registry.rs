@@ -4,7 +4,7 @@
 //! Invariants: a device is served by at most one node; devices of another cluster never enter.
 
 use super::{
-    counters, keys,
+    counters, keys, standing,
     view::{Txn, View, ViewError},
 };
 use crate::{
@@ -88,6 +88,13 @@ pub fn heartbeat(
 ) -> Result<MetaAnswer, MetaFault> {
     let Heartbeat { node, mut devices, mut activity } = heartbeat;
     let Some(record) = read(view, node)? else { return Ok(MetaAnswer::Heard { registered: false }) };
+    // One that was added a moment ago and one that was removed: registering again, the node learns which.
+    for report in &devices {
+        let known = record.devices.iter().any(|&(device, _)| device == report.device);
+        if !known && !has_device(view, report.device)? {
+            return Ok(MetaAnswer::Heard { registered: false });
+        }
+    }
     let mut reported = BTreeSet::new();
     // Only what it serves: a device that another node took over since is that node's to report.
     devices.retain(|report| {
@@ -112,6 +119,7 @@ pub(super) fn register(
     }
     check_record(txn, record)?;
     for &(device, _) in &record.devices {
+        standing::check_here(txn, device)?;
         match keys::read::<NodeId>(txn, "device", &keys::device(device))? {
             Some(node) if node != record.node && liveness.is_alive(node, now) => {
                 return Err(MetaFault::DeviceTaken { device, node });
@@ -145,6 +153,7 @@ pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<
         nodes,
         admin: None,
         accesses: liveness.accesses,
+        standings: standing::draining(view)?,
     }))
 }
 
@@ -168,7 +177,18 @@ fn cluster(view: &dyn View) -> Result<ClusterId, ViewError> {
     counters::cluster(view)?.ok_or(ViewError::Damaged { what: "missing cluster", length: 0 })
 }
 
-/// Takes a device from a node that is silent.
+/// Takes a device from the node that serves it, and the node's record with its last.
+pub(super) fn remove(txn: &mut Txn<'_>, device: DeviceId) -> Result<(), ViewError> {
+    let Some(node) = keys::read::<NodeId>(txn, "device", &keys::device(device))? else { return Ok(()) };
+    txn.delete(keys::device(device));
+    release(txn, node, device)?;
+    if read(txn, node)?.is_some_and(|record| record.devices.is_empty()) {
+        txn.delete(keys::node(node));
+    }
+    Ok(())
+}
+
+/// Takes a device off a node's record.
 fn release(txn: &mut Txn<'_>, node: NodeId, device: DeviceId) -> Result<(), ViewError> {
     if let Some(mut record) = read(txn, node)? {
         record.devices.retain(|&(held, _)| held != device);

@@ -56,6 +56,15 @@ struct Committed {
     layout: SegmentLayout,
 }
 
+/// What a segment's record says: the object that has it and its layout; `None` where only pieces of another one are
+/// stored under its name.
+pub(super) fn parse(key: &[u8], value: &[u8]) -> Result<Option<(String, String, SegmentLayout)>, ViewError> {
+    Ok(match keys::parse("segment", key, value)? {
+        Record::Coded(Committed { bucket, key, layout }) => Some((bucket, key, layout)),
+        Record::PieceOf(_) => None,
+    })
+}
+
 /// Layouts of committed segments, in the order given.
 pub(super) fn layouts(view: &dyn View, segments: &[SegmentId]) -> Result<Vec<SegmentLayout>, ViewError> {
     segments.iter().map(|&segment| coded(view, segment)).collect()

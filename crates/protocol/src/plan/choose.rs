@@ -7,7 +7,7 @@ use super::{
     segments,
 };
 use crate::{
-    message::{Access, DeviceHealth, Registry},
+    message::{Access, DeviceHealth, DeviceState, Registry},
     policy::{Domain, Policy},
 };
 use rand_core::Rng;
@@ -15,7 +15,7 @@ use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
 
 /// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
-/// registered: empty, its speed unknown.
+/// registered: empty, its speed unknown. One that is draining is none: what lies on it is about to leave.
 pub fn candidates(registry: &Registry) -> Vec<Candidate> {
     let of_node = |node: &crate::message::NodeState| {
         let reports: BTreeMap<_, _> = node.devices.iter().map(|report| (report.device, report)).collect();
@@ -37,7 +37,8 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
                 refused: false,
             }
         };
-        node.record.devices.iter().map(candidate).collect::<Vec<_>>()
+        let stays = |&&(device, _): &&(crate::DeviceId, u64)| registry.state(device) == DeviceState::Active;
+        node.record.devices.iter().filter(stays).map(candidate).collect::<Vec<_>>()
     };
     registry.nodes.iter().flat_map(of_node).collect()
 }

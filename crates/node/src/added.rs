@@ -1,0 +1,155 @@
+//! The directories that were added to a node while it ran: it finds them again without being told.
+//!
+//! A text file, `added`, lies in each directory that the node is started with (the loss of one disk is not to lose the
+//! others): one line for each device, `DEVICE DIRECTORY`. A line is there before the metadata server hears of the device,
+//! and goes when the device is removed from the cluster.
+
+use crate::{NodeError, identity};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+use steadfast_protocol::DeviceId;
+
+const FILE: &str = "added";
+const HEAD: &str = "steadfast added devices 1";
+
+/// The list of one node.
+#[derive(Debug)]
+pub(crate) struct Added {
+    /// Where it is kept: the directories that the node is started with.
+    homes: Vec<PathBuf>,
+    /// One change at a time.
+    changing: Mutex<()>,
+}
+
+impl Added {
+    pub(crate) fn new(homes: &[PathBuf]) -> Self {
+        Self { homes: homes.to_vec(), changing: Mutex::new(()) }
+    }
+
+    /// The directories listed that the node is not started with anyway. Blocks.
+    ///
+    /// A disk that was added and is not there must not be taken for a new one: its mount point would be formatted.
+    pub(crate) fn dirs(&self) -> Result<Vec<PathBuf>, NodeError> {
+        let resolve = |dir: &PathBuf| fs::canonicalize(dir).ok();
+        let given: Vec<PathBuf> = self.homes.iter().filter_map(resolve).collect();
+        let mut dirs = Vec::new();
+        for (device, (dir, home)) in self.load()? {
+            if resolve(&dir).is_some_and(|dir| given.contains(&dir)) {
+                continue;
+            }
+            if identity::load(&dir)?.is_none_or(|identity| identity.device != device) {
+                return Err(NodeError::AddedGone { device, dir, list: home.join(FILE) });
+            }
+            dirs.push(dir);
+        }
+        Ok(dirs)
+    }
+
+    /// Lists a device. Durable when it returns. Blocks.
+    pub(crate) fn insert(&self, device: DeviceId, dir: &Path) -> Result<(), NodeError> {
+        self.change(|list| drop(list.insert(device, dir.to_owned())))
+    }
+
+    /// Forgets a device. Blocks.
+    pub(crate) fn remove(&self, device: DeviceId) -> Result<(), NodeError> {
+        self.change(|list| drop(list.remove(&device)))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<DeviceId, PathBuf>)) -> Result<(), NodeError> {
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before: BTreeMap<_, _> =
+            self.load()?.into_iter().map(|(device, (dir, _))| (device, dir)).collect();
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
+        }
+        self.homes.iter().try_for_each(|home| store(home, &after))
+    }
+
+    /// Every device listed, its directory, and where that was read.
+    fn load(&self) -> Result<BTreeMap<DeviceId, (PathBuf, PathBuf)>, NodeError> {
+        let mut list = BTreeMap::new();
+        for home in &self.homes {
+            let path = home.join(FILE);
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(NodeError::Io { what: "read", path, source }),
+            };
+            let lines = parse(&text).ok_or(NodeError::AddedDamaged { list: path })?;
+            list.extend(lines.into_iter().map(|(device, dir)| (device, (dir, home.clone()))));
+        }
+        Ok(list)
+    }
+}
+
+/// Writes it whole or not at all.
+fn store(home: &Path, list: &BTreeMap<DeviceId, PathBuf>) -> Result<(), NodeError> {
+    let (path, temporary) = (home.join(FILE), home.join("added.new"));
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        writeln!(file, "{HEAD}")?;
+        for (device, dir) in list {
+            writeln!(file, "{device} {}", dir.display())?;
+        }
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        File::open(home)?.sync_all()
+    };
+    write().map_err(|source: io::Error| NodeError::Io { what: "write", path: path.clone(), source })
+}
+
+fn parse(text: &str) -> Option<Vec<(DeviceId, PathBuf)>> {
+    let mut lines = text.lines();
+    if lines.next()? != HEAD {
+        return None;
+    }
+    lines
+        .map(|line| {
+            let (device, dir) = line.split_once(' ')?;
+            Some((device.parse().ok()?, PathBuf::from(dir)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Identity;
+    use steadfast_protocol::{ClusterId, NodeId};
+
+    #[test]
+    fn what_is_added_is_found_in_every_home_and_gone_when_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = |name: &str| {
+            let dir = root.path().join(name);
+            fs::create_dir(&dir).unwrap();
+            dir
+        };
+        let (homes, third) = ([dir("first"), dir("second")], dir("the third disk"));
+        let device = DeviceId(7);
+        let identity = Identity { node: NodeId(1), device, cluster: ClusterId(9) };
+        identity::store(&third, &identity).unwrap();
+        let added = Added::new(&homes);
+        assert!(added.dirs().unwrap().is_empty());
+        added.insert(device, &third).unwrap();
+        for homes in [&homes[..], &homes[..1], &homes[1..]] {
+            assert_eq!(Added::new(homes).dirs().unwrap(), std::slice::from_ref(&third));
+        }
+        // Given on the command line too: once is enough.
+        assert!(Added::new(&[homes[0].clone(), third.clone()]).dirs().unwrap().is_empty());
+        // Another disk is mounted there, or none.
+        identity::store(&third, &Identity { device: DeviceId(8), ..identity }).unwrap();
+        assert!(matches!(added.dirs(), Err(NodeError::AddedGone { device: DeviceId(7), .. })));
+        added.remove(device).unwrap();
+        assert!(added.dirs().unwrap().is_empty());
+        fs::write(homes[1].join(FILE), "nonsense").unwrap();
+        assert!(matches!(added.dirs(), Err(NodeError::AddedDamaged { .. })));
+    }
+}

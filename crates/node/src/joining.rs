@@ -1,0 +1,115 @@
+//! A node takes a further device while it runs.
+//!
+//! ```text
+//!   directory ──look, format──▶ device ──list──▶ listed ──register──▶ served, swept
+//!                                                   │ refused
+//!                                                   └──▶ closed, not listed any more
+//! ```
+//!
+//! One at a time, on a task of their own: formatting may take long, and whoever asked may go away meanwhile.
+
+use crate::{
+    NodeError, NodeOptions,
+    added::Added,
+    devices::{self, ServedDevice},
+    membership::Meta,
+    served,
+    service::Service,
+    sweep,
+};
+use std::{path::PathBuf, sync::Arc};
+use steadfast_protocol::{
+    DeviceId,
+    message::{Fault, NodeFault, NodeRecord},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// A directory that is to be a device.
+pub(crate) struct Wish {
+    pub(crate) dir: PathBuf,
+    /// Bytes of a new device; by default as the node was started.
+    pub(crate) capacity_bytes: Option<u64>,
+    pub(crate) answer: oneshot::Sender<Result<DeviceId, Fault>>,
+}
+
+/// What a joining device needs of its node.
+pub(crate) struct Joining {
+    pub(crate) service: Arc<Service>,
+    pub(crate) meta: Arc<Meta>,
+    /// As the node registers, but for the devices.
+    pub(crate) record: NodeRecord,
+    pub(crate) options: NodeOptions,
+    pub(crate) added: Arc<Added>,
+}
+
+impl Joining {
+    /// Carries out wishes for ever.
+    pub(crate) async fn run(self, mut wishes: mpsc::Receiver<Wish>) {
+        let mut sweeping = JoinSet::new();
+        while let Some(Wish { dir, capacity_bytes, answer }) = wishes.recv().await {
+            while sweeping.try_join_next().is_some() {}
+            let outcome = match self.join(dir.clone(), capacity_bytes).await {
+                Ok(device) => {
+                    tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
+                    let (id, service, meta) = (device.id, self.service.clone(), self.meta.clone());
+                    let options = self.options.sweep;
+                    sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
+                    Ok(id)
+                }
+                Err(error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "no device was added");
+                    let detail = match error {
+                        NodeError::Refused { fault, .. } => fault.to_string(),
+                        error => error.to_string(),
+                    };
+                    Err(Fault::Node(NodeFault::NotAdded { dir: dir.display().to_string(), detail }))
+                }
+            };
+            // Whoever asked may be gone: the device is there all the same.
+            let _gone = answer.send(outcome);
+        }
+    }
+
+    async fn join(&self, dir: PathBuf, capacity_bytes: Option<u64>) -> Result<Arc<ServedDevice>, NodeError> {
+        let cluster = self.record.cluster.expect("a node knows its cluster when it serves");
+        let node = self.record.node;
+        let mut options = self.options.clone();
+        options.capacity_bytes = capacity_bytes.or(options.capacity_bytes);
+        // Said once at its start, for the devices of then.
+        options.thick = false;
+        let added = self.added.clone();
+        let there: Vec<PathBuf> =
+            self.service.devices.all().iter().map(|device| device.dir.clone()).collect();
+        let device = blocking(move || {
+            let device = devices::add(&dir, &there, node, cluster, &options)?;
+            if let Err(error) = added.insert(device.id, &device.dir) {
+                served::close(&device);
+                return Err(error);
+            }
+            Ok(Arc::new(device))
+        })
+        .await??;
+        let mut devices = self.service.devices.record();
+        devices.push(served::entry(&device));
+        // Heartbeats tell of it only from here on: a refusal is this device's, not the node's. Should the node register
+        // in between, without it, its next heartbeat makes that good.
+        if let Err(error) = self.meta.register(&NodeRecord { devices, ..self.record.clone() }).await {
+            let (added, closing) = (self.added.clone(), device.clone());
+            blocking(move || {
+                served::close(&closing);
+                added.remove(closing.id)
+            })
+            .await??;
+            return Err(error);
+        }
+        self.service.devices.insert(device.clone());
+        Ok(device)
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, NodeError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| NodeError::Task { detail: error.to_string() })
+}

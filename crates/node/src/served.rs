@@ -1,0 +1,70 @@
+//! The devices that a node serves now: they come and go while it runs.
+
+use crate::{added::Added, devices::ServedDevice};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+use steadfast_protocol::DeviceId;
+
+/// The devices of a node. Whoever uses one holds it on, so that one that is dismissed ends when nobody does.
+pub(crate) struct Served {
+    devices: RwLock<BTreeMap<DeviceId, Arc<ServedDevice>>>,
+    added: Arc<Added>,
+}
+
+impl Served {
+    pub(crate) fn new(devices: Vec<ServedDevice>, added: Arc<Added>) -> Self {
+        let devices = devices.into_iter().map(|device| (device.id, Arc::new(device))).collect();
+        Self { devices: RwLock::new(devices), added }
+    }
+
+    pub(crate) fn get(&self, device: DeviceId) -> Option<Arc<ServedDevice>> {
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
+    }
+
+    /// All of them as they are now.
+    pub(crate) fn all(&self) -> Vec<Arc<ServedDevice>> {
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Their names and capacities in bytes, as they are registered.
+    pub(crate) fn record(&self) -> Vec<(DeviceId, u64)> {
+        self.all().iter().map(|device| entry(device)).collect()
+    }
+
+    pub(crate) fn insert(&self, device: Arc<ServedDevice>) {
+        self.devices.write().unwrap_or_else(PoisonError::into_inner).insert(device.id, device);
+    }
+
+    /// Serves a device no more: it was removed from the cluster. What it was asked for ends, and its directory is free.
+    pub(crate) async fn dismiss(&self, device: DeviceId) {
+        let gone = self.devices.write().unwrap_or_else(PoisonError::into_inner).remove(&device);
+        let Some(gone) = gone else { return };
+        tracing::warn!(%device, dir = %gone.dir.display(), "the device was removed from the cluster and is served no more");
+        let added = self.added.clone();
+        let closed = tokio::task::spawn_blocking(move || {
+            close(&gone);
+            added.remove(device)
+        });
+        match closed.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%device, %error, "the device is still listed as added"),
+            Err(error) => tracing::error!(%device, %error, "the device was not closed"),
+        }
+    }
+}
+
+/// As a device is registered.
+pub(crate) fn entry(device: &ServedDevice) -> (DeviceId, u64) {
+    (device.id, device.lane.status().usage.capacity)
+}
+
+/// Flushes and closes a device. Blocks.
+pub(crate) fn close(device: &ServedDevice) {
+    // An emulated stall ends with it, so that its thread and its lock do.
+    if let Some(control) = &device.emulation {
+        control.redraw(steadfast_disk::EmulationSpec::OFF);
+    }
+    device.lane.shutdown();
+}

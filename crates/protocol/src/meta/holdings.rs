@@ -1,0 +1,102 @@
+//! What lies on a device. Layouts are filed by segment, so finding what a device holds takes a look at all of them; each
+//! request looks at so many, and says where to go on. Segments are named in the order that puts begin, so what is
+//! committed while somebody looks mostly comes at the end, where the look goes last.
+
+use super::{
+    keys, segments,
+    view::{View, ViewError},
+};
+use crate::{
+    DeviceId, SegmentId,
+    layout::SegmentLayout,
+    message::{Held, Holding, MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX},
+    meta::DEVICES_MAX,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Records that one request looks at: ten milliseconds or so of the server's time.
+const RECORDS_MAX: usize = 4096;
+/// Bytes of records after which a request ends: layouts of very many devices are large.
+const BYTES_MAX: usize = 8 << 20;
+/// Records read at once: bounds memory where they are large.
+const SCAN_STEP: usize = 64;
+
+/// A page of the segments with blocks on `devices`.
+pub(super) fn objects_on(
+    view: &dyn View,
+    devices: &[DeviceId],
+    after: Option<SegmentId>,
+    limit: u32,
+) -> Result<MetaAnswer, MetaFault> {
+    if devices.len() > DEVICES_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "{} devices asked about, at most {DEVICES_MAX} are allowed",
+            devices.len()
+        )));
+    }
+    if limit == 0 {
+        return Err(MetaFault::Invalid(format!("a page of 0 entries: ask for 1 to {OBJECTS_ON_PAGE_MAX}")));
+    }
+    let devices: BTreeSet<DeviceId> = devices.iter().copied().collect();
+    let limit = limit.min(OBJECTS_ON_PAGE_MAX) as usize;
+    let mut held = Vec::new();
+    let next = look(view, after, |bucket, key, layout| {
+        let holders = layout.holders.iter().filter(|holder| devices.contains(&holder.device));
+        let blocks: u32 = holders.map(|holder| holder.count()).sum();
+        if blocks > 0 {
+            let bytes = u64::from(blocks) * u64::from(layout.block_bytes);
+            let (segment, length) = (layout.segment, layout.length);
+            held.push(Held { bucket, key, segment, length, blocks, bytes });
+        }
+        held.len() < limit
+    })?;
+    Ok(MetaAnswer::ObjectsOn { held, next })
+}
+
+/// What each device holds of the next segments.
+pub(super) fn sums(view: &dyn View, after: Option<SegmentId>) -> Result<MetaAnswer, MetaFault> {
+    let mut sums: BTreeMap<DeviceId, Holding> = BTreeMap::new();
+    let next = look(view, after, |_, _, layout| {
+        for holder in &layout.holders {
+            let sum = sums
+                .entry(holder.device)
+                .or_insert_with(|| Holding { device: holder.device, ..Holding::default() });
+            sum.segments += 1;
+            sum.blocks += u64::from(holder.count());
+            sum.bytes += u64::from(holder.count()) * u64::from(layout.block_bytes);
+        }
+        true
+    })?;
+    Ok(MetaAnswer::Holdings { holdings: sums.into_values().collect(), next })
+}
+
+/// Shows the next layouts until `more` has seen enough or the bound is reached; where to go on.
+fn look(
+    view: &dyn View,
+    after: Option<SegmentId>,
+    mut more: impl FnMut(String, String, SegmentLayout) -> bool,
+) -> Result<Option<SegmentId>, ViewError> {
+    let (mut from, to) = keys::segments_after(after);
+    let (mut records, mut bytes) = (0, 0);
+    loop {
+        let step = view.scan(&from, &to, SCAN_STEP)?;
+        for (stored, value) in &step {
+            records += 1;
+            bytes += value.len();
+            let enough = match segments::parse(stored, value)? {
+                Some((bucket, key, layout)) => !more(bucket, key, layout),
+                None => false,
+            };
+            if enough || records == RECORDS_MAX || bytes > BYTES_MAX {
+                return keys::segment_of(stored).map(Some);
+            }
+        }
+        match step.last() {
+            Some((last, _)) if step.len() == SCAN_STEP => {
+                from.clone_from(last);
+                from.push(0);
+            }
+            _ => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Devices that leave: draining ones take no new data, removed ones are gone for good.
+//!
+//! ```text
+//!   Active ──set(Draining)──▶ Draining ──set(Removed), holds nothing──▶ Removed, for good
+//!     ▲                          │
+//!     └────────set(Active)───────┘
+//! ```
+//!
+//! Whether a device holds nothing takes a look at every segment, far more than one transaction may do. So the asker looks
+//! (`holdings`), and each commit that still stores on a draining device is counted: a removal names the count from before
+//! the look, and is refused where the count has moved.
+//!
+//! Invariants: an active device has no record here; a removed one is not registered, so that no layout can list it anew.
+
+use super::{
+    keys, registry,
+    view::{Txn, View, ViewError},
+};
+use crate::{
+    DeviceId,
+    message::{DeviceState, MetaAnswer, MetaFault, Standing},
+};
+use std::collections::BTreeSet;
+
+/// Makes a device what it is to be. Saying again what it is succeeds.
+pub(super) fn set(
+    txn: &mut Txn<'_>,
+    device: DeviceId,
+    state: DeviceState,
+    arrivals: u64,
+) -> Result<MetaAnswer, MetaFault> {
+    if is_removed(txn, device)? {
+        let again = state == DeviceState::Removed;
+        return if again { Ok(MetaAnswer::Done) } else { Err(MetaFault::DeviceRemoved(device)) };
+    }
+    if !registry::has_device(txn, device)? {
+        return Err(MetaFault::NoDevice(device));
+    }
+    let before: Option<Standing> = keys::read(txn, "standing", &keys::draining(device))?;
+    match (before, state) {
+        (_, DeviceState::Active) => txn.delete(keys::draining(device)),
+        (None, DeviceState::Draining) => {
+            keys::write(txn, keys::draining(device), &Standing { device, arrivals: 0 });
+        }
+        (Some(_), DeviceState::Draining) => {}
+        (None, DeviceState::Removed) => return Err(MetaFault::DeviceActive(device)),
+        (Some(before), DeviceState::Removed) if before.arrivals != arrivals => {
+            return Err(MetaFault::DeviceTook { device, arrivals: before.arrivals });
+        }
+        (Some(_), DeviceState::Removed) => {
+            registry::remove(txn, device)?;
+            txn.delete(keys::draining(device));
+            keys::write(txn, keys::removed(device), &());
+        }
+    }
+    Ok(MetaAnswer::Done)
+}
+
+/// Whether a device may be registered.
+pub(super) fn check_here(view: &dyn View, device: DeviceId) -> Result<(), MetaFault> {
+    if is_removed(view, device)? { Err(MetaFault::DeviceRemoved(device)) } else { Ok(()) }
+}
+
+/// Registered devices that are draining.
+pub(super) fn draining(view: &dyn View) -> Result<Vec<Standing>, ViewError> {
+    let (from, to) = keys::all_draining();
+    let entries = view.scan(&from, &to, registry::DEVICES_MAX)?;
+    entries.iter().map(|(key, value)| keys::parse("standing", key, value)).collect()
+}
+
+/// A commit stores new blocks on these devices: those that are draining count it.
+pub(super) fn arrived(txn: &mut Txn<'_>, devices: impl Iterator<Item = DeviceId>) -> Result<(), ViewError> {
+    let leaving = draining(txn)?;
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    let devices: BTreeSet<DeviceId> = devices.collect();
+    for standing in leaving.into_iter().filter(|standing| devices.contains(&standing.device)) {
+        let counted = Standing { arrivals: standing.arrivals + 1, ..standing };
+        keys::write(txn, keys::draining(standing.device), &counted);
+    }
+    Ok(())
+}
+
+fn is_removed(view: &dyn View, device: DeviceId) -> Result<bool, ViewError> {
+    Ok(view.get(&keys::removed(device))?.is_some())
+}
