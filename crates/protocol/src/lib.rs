@@ -14,10 +14,12 @@
 //! | [`policy`], [`layout`] | how a bucket's data is protected; who holds what of a segment |
 //! | [`durability`] | the one function that decides whether what is confirmed may be acknowledged |
 //! | [`plan`], [`read`], [`write`](mod@write) | cores that ask: which devices, how blocks are fetched and stored |
+//! | [`drain`] | emptying devices, object by object |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
 //! | [`straggler`] | which devices are far slower than their peers, for whoever watches |
 //! | [`meta`] | cores that govern: namespace, versions, intents, leases, device registry |
 
+pub mod drain;
 pub mod durability;
 pub mod layout;
 pub mod message;

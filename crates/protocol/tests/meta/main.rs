@@ -8,4 +8,5 @@ mod names;
 mod puts;
 mod registry;
 mod requests;
+mod standing;
 mod support;

@@ -1,0 +1,136 @@
+//! A drain against a cluster of names: what lies on the devices, and what others do to it meanwhile.
+
+use super::*;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+const LIMITS: Limits = Limits { objects_max: 3, bytes_max: 100, keep_going: false };
+
+fn name(key: u64) -> ObjectName {
+    ObjectName { bucket: "data".to_owned(), key: format!("{key}") }
+}
+
+fn held(segment: u64, key: u64, length: u64) -> Held {
+    let ObjectName { bucket, key } = name(key);
+    Held { bucket, key, segment: SegmentId(segment), length, blocks: 2, bytes: 20 }
+}
+
+/// What lies on the devices, by segment.
+struct Model {
+    there: BTreeMap<u64, Held>,
+    arrivals: u64,
+    page: usize,
+}
+
+impl Model {
+    fn page(&self, after: Option<SegmentId>) -> Input {
+        let from = after.map_or(0, |after| after.0 + 1);
+        let held: Vec<Held> =
+            self.there.range(from..).take(self.page).map(|(_, held)| held.clone()).collect();
+        let more = self.there.range(from..).count() > held.len();
+        let next = held.last().map(|last| last.segment).filter(|_| more);
+        Input::Page { held, next }
+    }
+
+    fn moved(&mut self, object: &ObjectName) -> Outcome {
+        let mine = |held: &Held| (&held.bucket, &held.key) == (&object.bucket, &object.key);
+        let blocks: u64 =
+            self.there.values().filter(|held| mine(held)).map(|held| u64::from(held.blocks)).sum();
+        self.there.retain(|_, held| !mine(held));
+        if blocks == 0 { Outcome::Gone } else { Outcome::Moved { blocks, bytes: blocks * 10 } }
+    }
+}
+
+#[test]
+fn everything_leaves_whatever_is_written_meanwhile() {
+    for seed in 0..200 {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let mut below = |bound: u64| random.next_u64() % bound;
+        let there = (0..40).map(|segment| (segment, held(segment, segment / 3, 10 + segment))).collect();
+        let mut model = Model { there, arrivals: 0, page: 7 };
+        let mut drain = Drain::new(LIMITS);
+        let (mut running, mut late) = (Vec::new(), 5u64);
+        'drain: loop {
+            while let Some(action) = drain.poll() {
+                match action {
+                    Action::Count => drain.handle(Input::Arrivals(model.arrivals)),
+                    Action::Look { after } => drain.handle(model.page(after)),
+                    Action::Move(object) => {
+                        assert!(!running.contains(&object), "seed {seed}: {object} is moved twice at a time");
+                        running.push(object);
+                    }
+                    Action::Done => break 'drain,
+                }
+                assert!(running.len() <= LIMITS.objects_max);
+                // A put that began before the drain commits, anywhere in the order of names.
+                if late > 0 && below(10) == 0 {
+                    late -= 1;
+                    model.arrivals += 1;
+                    let segment = 100 - late * 20;
+                    model.there.insert(segment, held(segment, 900 + segment, 5));
+                }
+            }
+            if !running.is_empty() {
+                let object = running.swap_remove(below(running.len() as u64) as usize);
+                let outcome = if below(5) == 0 { Outcome::Busy } else { model.moved(&object) };
+                drain.handle(Input::Over { object, outcome });
+            }
+        }
+        assert!(running.is_empty());
+        assert!(model.there.is_empty(), "seed {seed}: {:?} are left", model.there.keys());
+        assert!(drain.totals().stuck.is_empty());
+        assert_eq!(drain.totals().bytes, drain.totals().blocks * 10);
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_a_large_object_goes_alone() {
+    let there = [held(1, 1, 60), held(2, 2, 60), held(3, 3, 500), held(4, 4, 10)];
+    let mut drain = Drain::new(LIMITS);
+    assert_eq!(drain.poll(), Some(Action::Count));
+    drain.handle(Input::Arrivals(0));
+    assert_eq!(drain.poll(), Some(Action::Look { after: None }));
+    assert_eq!(drain.poll(), None);
+    drain.handle(Input::Page { held: there.to_vec(), next: None });
+    let gone =
+        |drain: &mut Drain, key| drain.handle(Input::Over { object: name(key), outcome: Outcome::Gone });
+    for key in [1, 2, 3, 4] {
+        assert_eq!(drain.poll(), Some(Action::Move(name(key))));
+        assert_eq!(drain.poll(), None, "nothing beside {key}");
+        gone(&mut drain, key);
+    }
+    // Found something, so it looks again.
+    assert_eq!(drain.poll(), Some(Action::Count));
+}
+
+#[test]
+fn what_cannot_be_moved_stops_it_or_is_told_at_the_end() {
+    for keep_going in [false, true] {
+        let there = (0..9).map(|segment| (segment, held(segment, segment, 10))).collect();
+        let mut model = Model { there, arrivals: 0, page: 4 };
+        let mut drain = Drain::new(Limits { keep_going, objects_max: 1, ..LIMITS });
+        let mut begun = 0;
+        loop {
+            match drain.poll() {
+                Some(Action::Count) => drain.handle(Input::Arrivals(0)),
+                Some(Action::Look { after }) => drain.handle(model.page(after)),
+                Some(Action::Move(object)) => {
+                    begun += 1;
+                    let outcome = match object.key.as_str() {
+                        "2" => Outcome::Stuck("the last copy".to_owned()),
+                        "5" => Outcome::Busy,
+                        _ => model.moved(&object),
+                    };
+                    drain.handle(Input::Over { object, outcome });
+                }
+                Some(Action::Done) => break,
+                None => panic!("it waits for nothing"),
+            }
+            assert!(begun < 100, "it goes on for ever");
+        }
+        let totals = drain.totals();
+        assert_eq!(totals.stuck[&name(2)], "the last copy");
+        assert_eq!((totals.objects, totals.stuck.len()), if keep_going { (7, 2) } else { (2, 1) });
+        assert_eq!(begun, if keep_going { 7 + 1 + BUSY_MAX } else { 3 });
+    }
+}

@@ -1,0 +1,208 @@
+//! Devices that leave, and what lies on a device.
+
+use crate::support::{World, node_record};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use steadfast_protocol::{
+    DeviceId, NodeId, SegmentId,
+    message::{
+        Change, DeviceHealth, DeviceReport, DeviceState, Heartbeat, Held, Holding, MetaAnswer, MetaFault,
+        Query, Registry, Standing,
+    },
+    meta::{self, DEVICES_MAX, Liveness},
+    plan,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn set(world: &mut World, device: u128, state: DeviceState, arrivals: u64) -> Result<MetaAnswer, MetaFault> {
+    world.change(Change::SetDeviceState { device: DeviceId(device), state, arrivals })
+}
+
+fn registry(world: &World) -> Registry {
+    match world.ask(&Query::Registry) {
+        Ok(MetaAnswer::Registry(registry)) => registry,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn page(
+    world: &World,
+    devices: &[u128],
+    after: Option<SegmentId>,
+    limit: u32,
+) -> (Vec<Held>, Option<SegmentId>) {
+    let devices = devices.iter().map(|&device| DeviceId(device)).collect();
+    match world.ask(&Query::ObjectsOn { devices, after, limit }) {
+        Ok(MetaAnswer::ObjectsOn { held, next }) => (held, next),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sums(world: &World) -> BTreeMap<u128, Holding> {
+    let (mut after, mut sums) = (None, BTreeMap::<u128, Holding>::new());
+    loop {
+        let Ok(MetaAnswer::Holdings { holdings, next }) = world.ask(&Query::Holdings { after }) else {
+            panic!()
+        };
+        for holding in holdings {
+            let sum = sums
+                .entry(holding.device.0)
+                .or_insert(Holding { device: holding.device, ..Holding::default() });
+            sum.segments += holding.segments;
+            sum.blocks += holding.blocks;
+            sum.bytes += holding.bytes;
+        }
+        match next {
+            Some(_) => after = next,
+            None => return sums,
+        }
+    }
+}
+
+#[test]
+fn a_draining_device_takes_no_new_data_across_restarts_and_registrations() {
+    let mut world = World::six();
+    assert_eq!(set(&mut world, 2, DeviceState::Draining, 0), Ok(MetaAnswer::Done));
+    assert_eq!(set(&mut world, 2, DeviceState::Draining, 9), Ok(MetaAnswer::Done));
+    world.register(&node_record(2, &[2])).unwrap();
+    // A restart of the metadata server: only the store stays.
+    world.liveness = Liveness::new(world.now, Duration::from_secs(5));
+    let seen = registry(&world);
+    assert_eq!(seen.standings, [Standing { device: DeviceId(2), arrivals: 0 }]);
+    assert_eq!(seen.state(DeviceId(2)), DeviceState::Draining);
+    assert!(plan::candidates(&seen).iter().all(|candidate| candidate.device != DeviceId(2)));
+    assert_eq!(
+        world.create("six", "stripe:devices=6"),
+        Err(MetaFault::PolicyUnmet { domain: "devices".into(), needed: 6, available: 5 })
+    );
+    assert_eq!(set(&mut world, 2, DeviceState::Active, 0), Ok(MetaAnswer::Done));
+    assert_eq!(plan::candidates(&registry(&world)).len(), 6);
+    assert_eq!(world.create("six", "stripe:devices=6"), Ok(MetaAnswer::Done));
+    assert_eq!(set(&mut world, 99, DeviceState::Draining, 0), Err(MetaFault::NoDevice(DeviceId(99))));
+}
+
+#[test]
+fn a_device_is_removed_when_it_drains_and_nothing_came_in_since_the_look() {
+    let mut world = World::six();
+    let late = world.begin("late", 1);
+    assert_eq!(set(&mut world, 1, DeviceState::Removed, 0), Err(MetaFault::DeviceActive(DeviceId(1))));
+    set(&mut world, 1, DeviceState::Draining, 0).unwrap();
+    // The put had chosen the device before: it commits, and is counted once.
+    world.commit(&late, &[64 * MIB]).unwrap();
+    let took = MetaFault::DeviceTook { device: DeviceId(1), arrivals: 1 };
+    assert_eq!(set(&mut world, 1, DeviceState::Removed, 0), Err(took));
+    assert_eq!(registry(&world).standings, [Standing { device: DeviceId(1), arrivals: 1 }]);
+    assert_eq!(page(&world, &[1], None, 10).0.len(), 1);
+    world.remove("late").unwrap();
+    assert_eq!(set(&mut world, 1, DeviceState::Removed, 1), Ok(MetaAnswer::Done));
+    assert_eq!(set(&mut world, 1, DeviceState::Removed, 7), Ok(MetaAnswer::Done));
+    let gone = MetaFault::DeviceRemoved(DeviceId(1));
+    assert_eq!(set(&mut world, 1, DeviceState::Active, 1), Err(gone.clone()));
+    // The node with its last device; it cannot come back under this name, nor can a layout list it.
+    assert!(registry(&world).nodes.iter().all(|node| node.record.node != NodeId(1)));
+    assert!(registry(&world).standings.is_empty());
+    assert_eq!(world.register(&node_record(1, &[1])), Err(gone.clone()));
+    assert_eq!(world.register(&node_record(1, &[11, 1])), Err(gone));
+    let begun = world.begin("new", 1);
+    let refused = world.commit(&begun, &[64 * MIB]);
+    assert!(matches!(refused, Err(MetaFault::BadLayout(why)) if why.contains("not registered")));
+    assert_eq!(world.register(&node_record(1, &[11])), Ok(MetaAnswer::Done));
+}
+
+#[test]
+fn a_node_that_reports_an_unknown_device_is_told_to_register() {
+    let mut world = World::six();
+    let report = |device| DeviceReport {
+        device: DeviceId(device),
+        health: DeviceHealth::Ok,
+        capacity_bytes: 1,
+        free_bytes: 1,
+        read_bytes_per_s: 0,
+        write_bytes_per_s: 0,
+        queue_length: 0,
+        extents: 0,
+        fragments: 0,
+        corrupt_blocks: 0,
+        medium_read_bytes: 0,
+        medium_written_bytes: 0,
+        overruns_ppm: 0,
+    };
+    let mut beat = |world: &mut World, device| {
+        let heartbeat = Heartbeat { node: NodeId(3), devices: vec![report(3), report(device)] };
+        meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
+    };
+    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
+    world.register(&node_record(3, &[3, 33])).unwrap();
+    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: true }));
+    // One that was removed, too: registering tells the node which.
+    set(&mut world, 33, DeviceState::Draining, 0).unwrap();
+    set(&mut world, 33, DeviceState::Removed, 0).unwrap();
+    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
+    assert_eq!(world.register(&node_record(3, &[3, 33])), Err(MetaFault::DeviceRemoved(DeviceId(33))));
+    world.register(&node_record(3, &[3])).unwrap();
+    assert_eq!(beat(&mut world, 4), Ok(MetaAnswer::Heard { registered: true }));
+}
+
+#[test]
+fn pages_find_every_segment_on_a_device_and_nothing_else() {
+    let mut world = World::six();
+    // Copies lie on devices 1 to 3, coded segments on all six.
+    for object in 0..150u64 {
+        world.put(&format!("small-{object:03}"), 1000 + object);
+    }
+    let large = world.begin("large", 2);
+    world.commit(&large, &[64 * MIB, 5 * MIB]).unwrap();
+    world.put("gone", 9 * MIB);
+    world.remove("gone").unwrap();
+    for (devices, expected) in
+        [(&[1][..], 152), (&[5], 2), (&[5, 6], 2), (&[1, 5], 152), (&[77], 0), (&[], 0)]
+    {
+        for limit in [1, 7, 1000] {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let (held, next) = page(&world, devices, after, limit);
+                assert!(held.len() <= limit as usize);
+                found.extend(held);
+                match next {
+                    Some(_) => after = next,
+                    None => break,
+                }
+            }
+            assert_eq!(found.len(), expected, "{devices:?} in pages of {limit}");
+            assert!(found.is_sorted_by_key(|held| held.segment));
+        }
+    }
+    let (held, _) = page(&world, &[5, 6], None, 10);
+    let first = &held[0];
+    assert_eq!((first.bucket.as_str(), first.key.as_str(), first.length), ("data", "large", 64 * MIB));
+    // N = 1536 over six devices, blocks of 64 KiB.
+    assert_eq!((first.blocks, first.bytes), (512, 512 << 16));
+    let sums = sums(&world);
+    assert_eq!(sums.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!((sums[&1].segments, sums[&5].segments), (152, 2));
+    assert_eq!(sums[&5].bytes, held.iter().map(|held| held.bytes).sum::<u64>() / 2);
+    for bad in [
+        Query::ObjectsOn { devices: vec![], after: None, limit: 0 },
+        Query::ObjectsOn { devices: vec![DeviceId(1); DEVICES_MAX + 1], after: None, limit: 1 },
+    ] {
+        assert!(matches!(world.ask(&bad), Err(MetaFault::Invalid(_))));
+    }
+}
+
+#[test]
+fn one_look_is_bounded_however_many_segments_there_are() {
+    let mut world = World::six();
+    let mut last = 0;
+    for object in 0..5000u64 {
+        last = world.put(&format!("{object}"), 10).segments[0].0;
+    }
+    // Nothing lies on device 6: the page is empty, and not the last.
+    let (held, next) = page(&world, &[6], None, 1000);
+    assert!(held.is_empty());
+    let next = next.expect("more than one look");
+    assert!(next.0 < last);
+    assert_eq!(page(&world, &[6], Some(next), 1000), (vec![], None));
+    assert_eq!(sums(&world)[&1].segments, 5000);
+    assert_eq!(page(&world, &[1], Some(SegmentId(u64::MAX)), 1).1, None);
+}
