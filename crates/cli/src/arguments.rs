@@ -69,6 +69,9 @@ pub(crate) enum Command {
     /// Show storage servers and devices
     Status(Status),
     Top(Top),
+    /// Add, drain, remove and list devices
+    #[command(subcommand)]
+    Device(crate::commands::device::Device),
     /// Slow down, stall or free an emulated device of a running cluster
     Emulate(Emulate),
     /// Run a named experiment

@@ -14,7 +14,7 @@
 //! | 9 | what was wished for is not to be had now: try again in a while |
 
 use std::process::ExitCode;
-use steadfast_client::{AmendError, ClientError, GetError, PutError};
+use steadfast_client::{AmendError, ClientError, DrainError, GetError, PutError, RemoveError};
 use steadfast_protocol::message::MetaFault;
 
 /// The command line or the configuration file is wrong; `clap` says the former by itself.
@@ -49,17 +49,24 @@ fn code(error: &anyhow::Error) -> u8 {
         .or_else(|| match error.downcast_ref::<AmendError>() {
             Some(AmendError::Metadata(error) | AmendError::Read(GetError::Metadata(error))) => Some(error),
             _ => None,
+        })
+        .or_else(|| match (error.downcast_ref::<DrainError>(), error.downcast_ref::<RemoveError>()) {
+            (Some(DrainError::Metadata(error)), _) | (_, Some(RemoveError::Metadata(error))) => Some(error),
+            _ => None,
         });
     if let Some(client) = client {
         return match client {
             ClientError::Unreachable { .. } | ClientError::Unknown { .. } => 4,
-            ClientError::UnknownDevice(_) => 3,
+            ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => 3,
             ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => 3,
             ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
             ClientError::Refused(MetaFault::BucketExists(_)) => 7,
             ClientError::Refused(MetaFault::Conflict { .. }) => 8,
             _ => 1,
         };
+    }
+    if error.downcast_ref::<DrainError>().is_some() {
+        return 6;
     }
     if let Some(amend) = error.downcast_ref::<AmendError>() {
         return match amend {

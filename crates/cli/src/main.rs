@@ -76,6 +76,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Tune(arguments) => commands::tune::run(arguments).await,
         Command::Rm(arguments) => commands::objects::remove(arguments).await,
         Command::Status(arguments) => commands::status::run(arguments).await,
+        Command::Device(command) => commands::device::run(command).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,
         Command::Bench(arguments) => commands::bench::run(arguments).await,

@@ -16,3 +16,9 @@ pub(crate) fn bytes(total: Option<u64>, json: bool) -> ProgressBar {
     };
     bar.with_style(ProgressStyle::with_template(template).expect("a fixed template"))
 }
+
+/// A bar for `total` bytes with a count of something beside them, its message.
+pub(crate) fn bytes_and_count(total: u64, json: bool) -> ProgressBar {
+    let template = "{wide_bar} {bytes}/{total_bytes} {msg} {bytes_per_sec} {eta} left";
+    bytes(Some(total), json).with_style(ProgressStyle::with_template(template).expect("a fixed template"))
+}

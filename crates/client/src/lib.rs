@@ -13,10 +13,12 @@
 //! | `put` | a segment write: source, encoder, cores, commit, seal |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on |
+//! | `devices` | devices added, emptied, removed |
 //! | `tidy` | seals and deletions, behind the answer |
 
 mod amend;
 mod decode;
+mod devices;
 mod error;
 mod get;
 mod memory;
@@ -28,6 +30,7 @@ mod stream;
 mod tidy;
 
 pub use amend::{AmendError, AmendReport};
+pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
 pub use error::{ClientError, GetError, PutError};
 pub use get::{GetOptions, GetReport};
 pub use put::{PutOptions, PutReport};

@@ -124,6 +124,19 @@ pub struct Totals {
     pub looks: u64,
 }
 
+impl Totals {
+    /// This and what another drain of the same devices did after it.
+    pub fn and(&self, later: &Self) -> Self {
+        Self {
+            objects: self.objects + later.objects,
+            blocks: self.blocks + later.blocks,
+            bytes: self.bytes + later.bytes,
+            stuck: later.stuck.clone(),
+            looks: self.looks + later.looks,
+        }
+    }
+}
+
 /// Empties devices.
 #[derive(Clone, Debug)]
 pub struct Drain {

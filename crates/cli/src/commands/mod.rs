@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod bucket;
 pub(crate) mod config;
 pub(crate) mod demo;
+pub(crate) mod device;
 pub(crate) mod documents;
 mod health;
 pub(crate) mod lab;

@@ -11,6 +11,7 @@ mod configuration;
 mod crashes;
 mod devices;
 mod failures;
+mod leaving;
 mod objects;
 mod quality;
 mod raw;

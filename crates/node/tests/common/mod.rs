@@ -19,9 +19,9 @@ use steadfast_node::{Node, NodeOptions};
 use steadfast_protocol::{
     BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
     message::{
-        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaRequest, NodeAnswer, NodeEvent, NodePush,
-        NodeRecord, NodeRequest, NodeStatus, Query, ReadDone, ReadPiece, Role, SegmentState, Slice, VERSION,
-        Want, WriteOpen,
+        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeAnswer, NodeEvent,
+        NodePush, NodeRecord, NodeRequest, NodeStatus, Query, ReadDone, ReadPiece, Role, SegmentState, Slice,
+        VERSION, Want, WriteOpen,
     },
     serve::SweepOptions,
 };
@@ -35,6 +35,8 @@ pub struct Told {
     pub last: Option<Heartbeat>,
     pub states: BTreeMap<SegmentId, SegmentState>,
     pub refuses: Option<Fault>,
+    /// A device that it registers no more.
+    pub removed: Option<DeviceId>,
     pub asked: u64,
 }
 
@@ -94,6 +96,11 @@ fn answer(told: &Mutex<Told>, beat: &watch::Sender<u64>, body: &[u8]) -> Result<
         MetaRequest::Change { change: Change::RegisterNode(record), .. } => {
             if let Some(fault) = told.refuses.clone() {
                 return Err(fault);
+            }
+            if let Some(device) = told.removed
+                && record.devices.iter().any(|entry| entry.0 == device)
+            {
+                return Err(Fault::Meta(MetaFault::DeviceRemoved(device)));
             }
             told.records.push(record);
             told.known = true;

@@ -1,0 +1,352 @@
+//! `steadfast device`: devices that come and go.
+
+use super::{connect, print_json};
+use crate::{
+    arguments::{Cluster, Output},
+    progress,
+    units::{show_bytes, show_rate},
+};
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::json;
+use std::collections::BTreeSet;
+use steadfast_client::{Client, DrainOptions, DrainReport};
+use steadfast_protocol::{
+    DeviceId,
+    message::{DeviceHealth, DeviceReport, DeviceState, Holding, NodeState, Registry},
+};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Device {
+    /// List devices: what they are to do, where they are, and what they hold
+    Ls {
+        /// Do not count what they hold: that takes a look at every segment of the cluster
+        #[arg(long)]
+        quick: bool,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Give a running storage server a further disk. New objects use it at once; what is stored stays where it is, until it
+    /// is stored again or tuned
+    Add {
+        /// The storage server: its address, or the first digits of one of its devices
+        #[arg(long, value_name = "NODE")]
+        node: String,
+        /// The directory on that server's machine, a full path
+        dir: String,
+        /// Bytes the device may use, for instance `20GiB`; as the server was started when absent
+        #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+        capacity: Option<u64>,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Move what lies on devices elsewhere, so that they can be removed. Reads and writes go on; when cut short, run it again
+    Drain {
+        /// Devices, by their first digits, or storage servers, by their address
+        #[arg(required = true, value_name = "DEVICE|NODE")]
+        names: Vec<String>,
+        /// Let the devices take data again instead
+        #[arg(long, conflicts_with_all = ["force", "keep_going"])]
+        cancel: bool,
+        /// Begin although a bucket could not keep its promise any more, and leave the devices draining where that fails
+        #[arg(long)]
+        force: bool,
+        /// Go on with other objects where one cannot be moved
+        #[arg(long)]
+        keep_going: bool,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove an empty device from the cluster, for good
+    Remove {
+        /// The device, by its first digits
+        device: String,
+        /// Its disk is dead: repair what it held from what others hold, as far as that goes, and then remove it
+        #[arg(long)]
+        lost: bool,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
+    match command {
+        Device::Ls { quick, cluster, output } => list(quick, &cluster, output).await,
+        Device::Add { node, dir, capacity, cluster, output } => {
+            add(&node, &dir, capacity, &cluster, output).await
+        }
+        Device::Drain { names, cancel, force, keep_going, cluster, output } => {
+            let client = connect(&cluster).await?;
+            let registry = client.registry().await?;
+            let devices = several(&registry, &names)?;
+            if cancel {
+                return reactivate(&client, &devices, output).await;
+            }
+            let mut options = DrainOptions { force, ..DrainOptions::default() };
+            options.limits.keep_going = keep_going;
+            let drained = drain(&client, &devices, &options, output).await;
+            client.tidy().await;
+            told(&devices, &drained?, output)
+        }
+        Device::Remove { device, lost, cluster, output } => {
+            let client = connect(&cluster).await?;
+            let device = one(&client.registry().await?, &device)?;
+            remove(&client, device, lost, output).await
+        }
+    }
+}
+
+async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<()> {
+    let client = connect(cluster).await?;
+    let registry = client.registry().await?;
+    let holdings = if quick { None } else { Some(client.holdings().await?) };
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let mut header = vec!["device", "state", "health", "storage server", "site", "capacity", "free"];
+    if holdings.is_some() {
+        header.extend(["segments", "blocks", "bytes of blocks"]);
+    }
+    table.set_header(header);
+    for (node, device, capacity) in devices_of(&registry) {
+        let state = state(registry.state(device));
+        let report = node.devices.iter().find(|report| report.device == device);
+        let held = holdings.as_ref().map(|all| all.get(&device).copied().unwrap_or_default());
+        let free = report.map_or(capacity, |report| report.free_bytes);
+        if output.json {
+            print_json(&json!({
+                "device": device.to_string(),
+                "state": state,
+                "health": health(node, report),
+                "node": node.record.node.to_string(),
+                "address": node.record.address,
+                "site": node.record.site,
+                "capacity_bytes": capacity,
+                "free_bytes": free,
+                "extents": report.map(|report| report.extents),
+                "segments": held.map(|held| held.segments),
+                "blocks": held.map(|held| held.blocks),
+                "block_bytes": held.map(|held| held.bytes),
+            }))?;
+            continue;
+        }
+        let mut row = vec![
+            device.to_string()[..12].to_owned(),
+            state.to_owned(),
+            health(node, report).to_owned(),
+            node.record.address.clone(),
+            node.record.site.clone(),
+            show_bytes(capacity),
+            show_bytes(free),
+        ];
+        if let Some(Holding { segments, blocks, bytes, .. }) = held {
+            row.extend([segments.to_string(), blocks.to_string(), show_bytes(bytes)]);
+        }
+        table.add_row(row);
+    }
+    if !output.json {
+        for column in table.column_iter_mut().skip(5) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        println!("{table}");
+    }
+    Ok(())
+}
+
+async fn add(
+    node: &str,
+    dir: &str,
+    capacity: Option<u64>,
+    cluster: &Cluster,
+    output: Output,
+) -> anyhow::Result<()> {
+    let client = connect(cluster).await?;
+    let registry = client.registry().await?;
+    let address = match server(&registry, node) {
+        Some(server) => server.record.address.clone(),
+        None => {
+            let device = one(&registry, node)?;
+            let mut of = devices_of(&registry).filter(|&(_, other, _)| other == device);
+            of.next().context("a device has a server")?.0.record.address.clone()
+        }
+    };
+    let device = client.add_device(&address, dir, capacity).await?;
+    if output.json {
+        return print_json(&json!({ "added": device.to_string(), "address": address, "dir": dir }));
+    }
+    println!("added device {device} in {dir} to the storage server {address}");
+    println!(
+        "New objects use it from now on. What is stored stays where it is until it is stored again or tuned."
+    );
+    Ok(())
+}
+
+async fn drain(
+    client: &Client,
+    devices: &BTreeSet<DeviceId>,
+    options: &DrainOptions,
+    output: Output,
+) -> anyhow::Result<DrainReport> {
+    let held = client.holdings().await?;
+    let there = held.values().filter(|holding| devices.contains(&holding.device));
+    let (bytes, blocks) =
+        there.fold((0, 0), |(bytes, blocks), held| (bytes + held.bytes, blocks + held.blocks));
+    let bar = progress::bytes_and_count(bytes, output.json);
+    let drained = client
+        .drain(devices, options, |totals| {
+            // Puts that were under way bring more than was there at first.
+            bar.set_length(bytes.max(totals.bytes));
+            bar.set_position(totals.bytes);
+            bar.set_message(format!("{}/{} blocks", totals.blocks, blocks.max(totals.blocks)));
+        })
+        .await;
+    bar.finish_and_clear();
+    Ok(drained?)
+}
+
+fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> anyhow::Result<()> {
+    let totals = &report.totals;
+    if output.json {
+        return print_json(&json!({
+            "drained": devices.iter().map(DeviceId::to_string).collect::<Vec<_>>(),
+            "objects": totals.objects,
+            "blocks": totals.blocks,
+            "bytes": totals.bytes,
+            "looks": totals.looks,
+            "extents_left": report.extents_left,
+            "seconds": report.latency.as_secs_f64(),
+        }));
+    }
+    println!(
+        "{} devices hold nothing of any object now: {} objects moved, {} blocks, {} in {:.1} s ({})",
+        devices.len(),
+        totals.objects,
+        totals.blocks,
+        show_bytes(totals.bytes),
+        report.latency.as_secs_f64(),
+        show_rate(totals.bytes, report.latency)
+    );
+    if report.extents_left > 0 {
+        println!(
+            "{} extents are left of puts under way or of writers that died; if one of those puts commits, drain once more",
+            report.extents_left
+        );
+    }
+    println!(
+        "`steadfast device remove DEVICE` takes a device out; `steadfast device drain --cancel` lets it take data again."
+    );
+    Ok(())
+}
+
+async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Output) -> anyhow::Result<()> {
+    for &device in devices {
+        client.set_device_state(device, DeviceState::Active).await?;
+        if output.json {
+            print_json(&json!({ "active": device.to_string() }))?;
+        } else {
+            println!("device {device} takes data again");
+        }
+    }
+    Ok(())
+}
+
+async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -> anyhow::Result<()> {
+    let repaired = if lost {
+        let options = DrainOptions { lost, ..DrainOptions::default() };
+        let repaired = drain(client, &BTreeSet::from([device]), &options, output).await;
+        client.tidy().await;
+        Some(repaired.context(
+            "what it held is repaired as far as it goes; the device stays draining, and the command can be run again",
+        )?)
+    } else {
+        None
+    };
+    client.remove_device(device, lost).await?;
+    let totals = repaired.map(|repaired| repaired.totals).unwrap_or_default();
+    if output.json {
+        return print_json(&json!({
+            "removed": device.to_string(),
+            "repaired_objects": totals.objects,
+            "repaired_blocks": totals.blocks,
+        }));
+    }
+    if lost {
+        println!("repaired {} objects: {} blocks of them were on the device", totals.objects, totals.blocks);
+    }
+    println!("removed device {device}; its directory may be emptied and used again");
+    Ok(())
+}
+
+fn devices_of(registry: &Registry) -> impl Iterator<Item = (&NodeState, DeviceId, u64)> {
+    let of_node = |node| {
+        let NodeState { record, .. } = node;
+        record.devices.iter().map(move |&(device, capacity)| (node, device, capacity))
+    };
+    registry.nodes.iter().flat_map(of_node)
+}
+
+fn server<'r>(registry: &'r Registry, address: &str) -> Option<&'r NodeState> {
+    registry.nodes.iter().find(|node| node.record.address == address)
+}
+
+/// The device whose name begins so.
+fn one(registry: &Registry, name: &str) -> anyhow::Result<DeviceId> {
+    let named: Vec<DeviceId> = devices_of(registry)
+        .map(|(_, device, _)| device)
+        .filter(|device| !name.is_empty() && device.to_string().starts_with(name))
+        .collect();
+    match named[..] {
+        [device] => Ok(device),
+        [] => match name.parse() {
+            // One that was removed, perhaps: the metadata server knows what to say.
+            Ok(device) if name.len() == 32 => Ok(device),
+            _ => bail!("no device begins with `{name}`; `steadfast device ls` names them"),
+        },
+        _ => bail!("{} devices begin with `{name}`; give more digits", named.len()),
+    }
+}
+
+/// The devices named, and all of the storage servers named.
+fn several(registry: &Registry, names: &[String]) -> anyhow::Result<BTreeSet<DeviceId>> {
+    let mut all = BTreeSet::new();
+    for name in names {
+        match server(registry, name) {
+            Some(server) if server.record.devices.is_empty() => bail!("{name} has no devices"),
+            Some(server) => all.extend(server.record.devices.iter().map(|&(device, _)| device)),
+            None if name.contains(':') => {
+                let known: Vec<&str> =
+                    registry.nodes.iter().map(|node| node.record.address.as_str()).collect();
+                bail!("no storage server is at {name}; there are {}", known.join(", "))
+            }
+            None => drop(all.insert(one(registry, name)?)),
+        }
+    }
+    Ok(all)
+}
+
+fn state(state: DeviceState) -> &'static str {
+    match state {
+        DeviceState::Active => "active",
+        DeviceState::Draining => "draining",
+        DeviceState::Removed => "removed",
+    }
+}
+
+fn health(node: &NodeState, report: Option<&DeviceReport>) -> &'static str {
+    match report.map(|report| report.health) {
+        _ if !node.alive => "out of reach",
+        None => "unheard",
+        Some(DeviceHealth::Ok) => "ok",
+        Some(DeviceHealth::Full) => "full",
+        Some(DeviceHealth::Stalled) => "stalled",
+        Some(DeviceHealth::Failed) => "failed",
+    }
+}

@@ -1,0 +1,285 @@
+//! Devices that come and go on a live cluster: growth by one disk, drains, removals, repair after a loss.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Cursor,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use steadfast_client::Client;
+use steadfast_protocol::{DeviceId, message::DeviceState};
+
+/// The devices of a storage server, in the order of their directories.
+fn devices(bed: &Bed, node: usize) -> Vec<DeviceId> {
+    let address = bed.cluster.node_address(node).to_owned();
+    block_on(async {
+        let registry = bed.client().await.registry().await.unwrap();
+        let server = registry.nodes.into_iter().find(|server| server.record.address == address).unwrap();
+        server.record.devices.into_iter().map(|(device, _)| device).collect()
+    })
+}
+
+/// What `steadfast device ls` says, by device.
+fn listed(bed: &Bed) -> BTreeMap<String, Value> {
+    let lines = bed.ok(&["device", "ls", "--json"]);
+    let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    parsed.map(|device| (device["device"].as_str().unwrap().to_owned(), device)).collect()
+}
+
+async fn lies_on(client: &Client, key: &str, device: DeviceId) -> bool {
+    let stat = client.stat("data", key).await.unwrap();
+    stat.segments.iter().any(|segment| segment.holder(device).is_some())
+}
+
+#[test]
+fn a_drained_server_is_not_missed() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    bed.ok(&[
+        "bucket",
+        "create",
+        "other",
+        "--policy",
+        "rateless:code=lt,c=1,delta=0.5,redundancy=1,tolerate=1",
+    ]);
+    let mut expected = BTreeMap::new();
+    for (number, length) in [0, 5000, 700_000, 3 << 20, 9 << 20].into_iter().enumerate() {
+        let key = format!("object-{number}");
+        let file = bed.file(&key, length, seed + number as u64);
+        bed.put(&file, &key);
+        expected.insert(key, fs::read(&file).unwrap());
+    }
+    let file = bed.file("lt", 4 << 20, seed + 77);
+    bed.ok(&["put", file.to_str().unwrap(), "other/lt"]);
+    let leaving = devices(&bed, 2)[0];
+    let name = leaving.to_string();
+    let before = listed(&bed);
+    assert_eq!(before.len(), 6);
+    assert!(before[&name]["blocks"].as_u64().unwrap() > 0 && before[&name]["state"] == "active");
+
+    // Not before it is empty.
+    let said = bed.fails(1, &["device", "remove", &name]);
+    assert!(said.contains("steadfast device drain"), "{said}");
+    assert_eq!(listed(&bed)[&name]["state"], "active");
+
+    let address = bed.cluster.node_address(2).to_owned();
+    let drained: Value = serde_json::from_str(&bed.ok(&["device", "drain", &address, "--json"])).unwrap();
+    assert!(drained["objects"].as_u64().unwrap() >= 3, "{drained}");
+    assert_eq!(drained["blocks"], before[&name]["blocks"]);
+    assert_eq!(drained["bytes"], before[&name]["block_bytes"]);
+    let after = listed(&bed);
+    assert_eq!((&after[&name]["state"], &after[&name]["blocks"]), (&"draining".into(), &0.into()));
+    assert_eq!(drained["extents_left"], 0);
+    // Once more finds nothing.
+    let again: Value = serde_json::from_str(&bed.ok(&["device", "drain", &name, "--json"])).unwrap();
+    assert_eq!(again["objects"], 0);
+
+    let everything_reads = |bed: &Bed| {
+        for (key, bytes) in &expected {
+            bed.get_equals(key, bytes);
+        }
+        let copy = bed.dir.path().join("copy");
+        bed.ok(&["get", "other/lt", copy.to_str().unwrap()]);
+        assert!(fs::read(&copy).unwrap() == fs::read(&file).unwrap());
+    };
+    everything_reads(&bed);
+    // New objects leave it alone.
+    bed.put(&file, "later");
+    block_on(async {
+        let client = bed.client().await;
+        for key in expected.keys().map(String::as_str).chain(["later"]) {
+            assert!(!lies_on(&client, key, leaving).await, "{key}");
+        }
+    });
+    bed.cluster.kill_node(2).unwrap();
+    everything_reads(&bed);
+    // The promise holds without it: two more may die.
+    bed.cluster.kill_node(0).unwrap();
+    bed.cluster.kill_node(4).unwrap();
+    for (key, bytes) in &expected {
+        bed.get_equals(key, bytes);
+    }
+}
+
+#[test]
+fn a_drain_that_breaks_a_promise_is_refused_and_changes_nothing() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=2");
+    let file = bed.file("original", 2 << 20, seed);
+    let small = bed.file("small", 3000, seed + 1);
+    bed.put(&file, "object");
+    bed.put(&small, "small");
+    let device = devices(&bed, 0)[0];
+    let said = bed.fails(6, &["device", "drain", &device.to_string()]);
+    assert!(said.contains("`data`") && said.contains("3 nodes") && said.contains("2 can"), "{said}");
+    // The last copy, however much one wants it.
+    let said = bed.fails(6, &["device", "drain", "--force", &device.to_string()]);
+    assert!(said.contains("data/") && said.contains("cannot be moved"), "{said}");
+    assert_eq!(listed(&bed)[&device.to_string()]["state"], "draining");
+    bed.ok(&["device", "drain", "--cancel", &device.to_string()]);
+    assert_eq!(listed(&bed)[&device.to_string()]["state"], "active");
+    // All that there is.
+    let addresses: Vec<String> = (0..3).map(|node| bed.cluster.node_address(node).to_owned()).collect();
+    let mut all = vec!["device", "drain"];
+    all.extend(addresses.iter().map(String::as_str));
+    bed.fails(6, &all);
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    bed.get_equals("small", &fs::read(&small).unwrap());
+    for wrong in
+        [&["device", "drain", "zz"][..], &["device", "drain", "127.0.0.1:1"], &["device", "remove", "zz"]]
+    {
+        bed.fails(1, wrong);
+    }
+    let said = bed.fails(3, &["device", "drain", &"0".repeat(32)]);
+    assert!(said.contains("steadfast device ls"), "{said}");
+}
+
+#[test]
+fn a_running_server_takes_a_further_disk_and_finds_it_again() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 6 << 20, seed);
+    bed.put(&file, "before");
+    let first = devices(&bed, 1)[0];
+    let disk = bed.dir.path().join("further disk");
+    let disk = disk.to_str().unwrap();
+    // Named by a device of it; a name that is not a full path means nothing there.
+    let first_name = first.to_string();
+    let said = bed.fails(1, &["device", "add", "--node", &first_name, "further"]);
+    assert!(said.contains("full path"), "{said}");
+    let added: Value =
+        serde_json::from_str(&bed.ok(&["device", "add", "--node", &first_name, disk, "--json"])).unwrap();
+    let added: DeviceId = added["added"].as_str().unwrap().parse().unwrap();
+    assert_eq!(devices(&bed, 1).len(), 2);
+    let twice = bed.fails(1, &["device", "add", "--node", &first_name, disk]);
+    assert!(twice.contains("twice") || twice.contains("in use"), "{twice}");
+    block_on(async {
+        let client = bed.client().await;
+        // What is stored stays; what is new uses it.
+        assert!(!lies_on(&client, "before", added).await);
+        let original = fs::read(&file).unwrap();
+        let size = Some(original.len() as u64);
+        client.put("data", "after", Cursor::new(original), size).await.unwrap();
+        assert!(lies_on(&client, "after", added).await);
+    });
+    // It is served after a restart, and needed: without the other server's blocks K is out of reach.
+    bed.restart(1);
+    assert_eq!(devices(&bed, 1).len(), 2);
+    bed.cluster.kill_node(0).unwrap();
+    for key in ["before", "after"] {
+        bed.get_equals(key, &fs::read(&file).unwrap());
+    }
+}
+
+#[test]
+fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(4, 2), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 5 << 20, seed);
+    bed.put(&file, "object");
+    let gone = devices(&bed, 3)[0];
+    let name = gone.to_string();
+    bed.ok(&["device", "drain", &name]);
+    bed.ok(&["device", "remove", &name[..12]]);
+    assert!(!listed(&bed).contains_key(&name));
+    let log = bed.cluster.dir().join("logs").join("node-03.log");
+    let dropped = || fs::read_to_string(&log).unwrap().matches("is served no more").count();
+    block_on(eventually("the server lets go of it", Duration::from_secs(20), async || dropped() == 1));
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    // Its directory is still named on the server's command line: it is passed over.
+    bed.restart(3);
+    block_on(eventually("it is passed over", Duration::from_secs(20), async || dropped() == 2));
+    assert_eq!(devices(&bed, 3).len(), 1);
+    bed.put(&file, "later");
+    bed.get_equals("later", &fs::read(&file).unwrap());
+    // Nor by way of another server; emptied, the directory makes a new device.
+    let dir = bed.cluster.device_dirs(3).remove(0);
+    let other = devices(&bed, 0)[0].to_string();
+    let add = ["device", "add", "--node", &other, dir.to_str().unwrap()];
+    let said = bed.fails(1, &add);
+    assert!(said.contains("was removed from the cluster"), "{said}");
+    let said = bed.fails(1, &["device", "drain", &name]);
+    assert!(said.contains("was removed from the cluster"), "{said}");
+    fs::remove_dir_all(&dir).unwrap();
+    bed.ok(&add);
+    assert_eq!(devices(&bed, 0).len(), 3);
+}
+
+#[test]
+fn a_dead_disk_is_repaired_from_the_others() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(5, 1), "rateless:redundancy=0.5,tolerate=1");
+    let (file, small) = (bed.file("original", 7 << 20, seed), bed.file("small", 100, seed + 1));
+    bed.put(&file, "object");
+    bed.put(&small, "small");
+    let lost = devices(&bed, 1)[0].to_string();
+    bed.cluster.kill_node(1).unwrap();
+    let removed: Value =
+        serde_json::from_str(&bed.ok(&["device", "remove", "--lost", &lost, "--json"])).unwrap();
+    assert!(removed["repaired_blocks"].as_u64().unwrap() > 0, "{removed}");
+    assert!(!listed(&bed).contains_key(&lost));
+    // Repaired: any other may die now.
+    bed.cluster.kill_node(3).unwrap();
+    bed.get_equals("object", &fs::read(&file).unwrap());
+    bed.get_equals("small", &fs::read(&small).unwrap());
+    // Found again after all, its server is told why it has nothing to serve.
+    bed.cluster.restart_node(1).unwrap();
+    let log = bed.cluster.dir().join("logs").join("node-01.log");
+    block_on(eventually("it is refused", Duration::from_secs(20), async || {
+        fs::read_to_string(&log).unwrap().contains("was removed from the cluster")
+    }));
+}
+
+#[test]
+fn a_drain_ends_while_others_put_and_overwrite() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(5, 1), "rateless:redundancy=0.5,tolerate=1");
+    block_on(async {
+        let client = bed.client().await;
+        let leaving = client.registry().await.unwrap().nodes[0].record.devices[0].0;
+        let content = |round: u64| bytes(1_500_000 + 1000 * round as usize, seed + round);
+        let put = async |key: String, round: u64| {
+            let content = content(round);
+            let size = Some(content.len() as u64);
+            client.put("data", &key, Cursor::new(content), size).await.unwrap();
+        };
+        let mut newest = BTreeMap::new();
+        for key in 0..6 {
+            put(format!("object-{key}"), key).await;
+            newest.insert(format!("object-{key}"), key);
+        }
+        let name = leaving.to_string();
+        let mut draining = bed.command(&["device", "drain", &name, "--json"]);
+        let mut draining = draining.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut round, deadline) = (100, Instant::now() + Duration::from_secs(120));
+        let status = loop {
+            let key = if round % 3 == 0 { format!("new-{round}") } else { format!("object-{}", round % 6) };
+            put(key.clone(), round).await;
+            newest.insert(key, round);
+            if round % 7 == 0 && newest.remove("object-1").is_some() {
+                client.remove("data", "object-1").await.unwrap();
+            }
+            round += 1;
+            if let Some(status) = draining.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "the drain never ends");
+        };
+        let said = draining.wait_with_output().unwrap().stderr;
+        assert!(status.success(), "{}", String::from_utf8_lossy(&said));
+        assert_eq!(client.registry().await.unwrap().state(leaving), DeviceState::Draining);
+        for (key, &round) in &newest {
+            assert!(!lies_on(&client, key, leaving).await, "{key} lies there");
+            let mut copy = tempfile::tempfile().unwrap();
+            client.get("data", key, None, copy.try_clone().unwrap()).await.unwrap();
+            let mut read = Vec::new();
+            std::io::Seek::rewind(&mut copy).unwrap();
+            std::io::Read::read_to_end(&mut copy, &mut read).unwrap();
+            assert!(read == content(round), "{key} differs");
+        }
+        client.remove_device(leaving, false).await.unwrap();
+    });
+}

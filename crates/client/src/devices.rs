@@ -1,0 +1,395 @@
+//! Devices that come and go: growth by one at a time, drains, removals.
+
+use crate::{AmendError, Client, ClientError, unexpected};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+use steadfast_net::Open;
+use steadfast_protocol::{
+    DeviceId,
+    drain::{self, Action, Drain, Input, Limits, ObjectName, Outcome, Totals},
+    message::{
+        self, Change, DeviceState, Holding, MetaAnswer, MetaFault, NodeAnswer, NodeRequest,
+        OBJECTS_ON_PAGE_MAX, Priority, Query,
+    },
+};
+
+/// How long a storage server may take to make a device: most of it is writing over a disk where that was asked for.
+const ADDED_WITHIN: Duration = Duration::from_secs(600);
+/// Between two questions whether a device is empty.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a removal waits for what puts under way and dead writers have on the device.
+const EMPTY_WITHIN: Duration = Duration::from_secs(10);
+/// How often a removal looks again that finds another put committed meanwhile.
+const LOOKS_MAX: u32 = 10;
+
+/// How a drain goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrainOptions {
+    /// Objects moved at a time, and the memory for it; whether to go on where one cannot be moved.
+    pub limits: Limits,
+    /// Begins although a bucket could not keep its promise without the devices or there seems to be too little room, and
+    /// leaves them draining where it fails.
+    pub force: bool,
+    /// The devices are gone for good: what they held is repaired, as far as it can still be decoded.
+    pub lost: bool,
+    /// How long it waits in the end for puts that had chosen the devices before.
+    pub settle: Duration,
+}
+
+impl Default for DrainOptions {
+    fn default() -> Self {
+        Self {
+            // Four objects keep disks busy while one decodes; a segment is at most 1 GiB. Picked by eye.
+            limits: Limits { objects_max: 4, bytes_max: 512 << 20, keep_going: false },
+            force: false,
+            lost: false,
+            settle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a drain did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Objects moved, their blocks and bytes on the devices; what could not be moved.
+    pub totals: Totals,
+    /// From the call to the end.
+    pub latency: Duration,
+    /// Extents that are still there and belong to no object: of puts under way, or of dead writers until the sweep.
+    pub extents_left: u64,
+}
+
+/// Why devices were not emptied.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// The metadata server could not be asked, or refused.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// The cluster could not do without the devices; nothing was changed.
+    #[error("refused: {0}")]
+    Refused(#[from] drain::Refusal),
+    /// Objects that cannot be moved.
+    #[error("{}", stuck(totals, *restored))]
+    Stuck {
+        /// What was done, and what was not.
+        totals: Totals,
+        /// Whether devices that had been active are so again.
+        restored: bool,
+    },
+}
+
+/// Why a device was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// The metadata server could not be asked, or refused.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// Objects have blocks on it.
+    #[error(
+        "device {} holds {} blocks of {} segments: `steadfast device drain {}` moves them, or, if the disk is dead, \
+         `steadfast device remove --lost {}` repairs what it held",
+        .0.device, .0.blocks, .0.segments, .0.device, .0.device
+    )]
+    Holds(Holding),
+    /// Something is on it that belongs to no object.
+    #[error(
+        "device {device} has {extents} extents of puts that are under way or of writers that died: their leases and the \
+         sweep free them; it is draining, so try again in a while"
+    )]
+    Unsettled {
+        /// The device.
+        device: DeviceId,
+        /// How many.
+        extents: u64,
+    },
+}
+
+fn stuck(totals: &Totals, restored: bool) -> String {
+    let mut said = String::new();
+    if let Some((object, why)) = totals.stuck.first_key_value() {
+        said = format!("{object} cannot be moved: {why}");
+    }
+    if totals.stuck.len() > 1 {
+        said += &format!(" (and {} objects more)", totals.stuck.len() - 1);
+    }
+    if restored {
+        said += ". The devices take data again; what was moved before stays moved";
+    }
+    said
+}
+
+type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
+
+impl Client {
+    /// What every device holds of committed segments; those that hold nothing are left out. Takes a look at every segment.
+    ///
+    /// # Errors
+    /// When the metadata server cannot be asked.
+    pub async fn holdings(&self) -> Result<BTreeMap<DeviceId, Holding>, ClientError> {
+        let (mut all, mut after) = (BTreeMap::<DeviceId, Holding>::new(), None);
+        loop {
+            let (holdings, next) = match self.metadata.ask(Query::Holdings { after }).await? {
+                MetaAnswer::Holdings { holdings, next } => (holdings, next),
+                other => return Err(unexpected("Holdings", &other)),
+            };
+            for Holding { device, segments, blocks, bytes } in holdings {
+                let sum = all.entry(device).or_insert_with(|| Holding { device, ..Holding::default() });
+                sum.segments += segments;
+                sum.blocks += blocks;
+                sum.bytes += bytes;
+            }
+            match next {
+                Some(_) => after = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes a device active or draining.
+    ///
+    /// # Errors
+    /// When there is no such device, or it was removed.
+    pub async fn set_device_state(&self, device: DeviceId, state: DeviceState) -> Result<(), ClientError> {
+        self.change_state(device, state, 0).await
+    }
+
+    /// Makes or finds a device in a directory of the machine of the storage server at `address`, which serves it from now
+    /// on, also after a restart.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or the directory cannot be a device of this cluster.
+    pub async fn add_device(
+        &self,
+        address: &str,
+        dir: &str,
+        capacity_bytes: Option<u64>,
+    ) -> Result<DeviceId, ClientError> {
+        let failed = |cause: String| ClientError::Node { address: address.to_owned(), cause };
+        let connection = self.pool.connection(address).await.map_err(|error| failed(error.to_string()))?;
+        let request = NodeRequest::AddDevice { dir: dir.to_owned(), capacity_bytes };
+        let open = Open {
+            body: message::encode(&request),
+            priority: Priority::Control,
+            deadline: Some(ADDED_WITHIN),
+            ..Open::default()
+        };
+        let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
+        match message::decode(&body).map_err(|error| failed(error.to_string()))? {
+            NodeAnswer::Added { device } => Ok(device),
+            other => Err(ClientError::Protocol(format!("expected Added, got {other:?}"))),
+        }
+    }
+
+    /// Empties devices: they take no new data, and every object that has blocks on them gets blocks elsewhere instead.
+    /// Objects are read and written meanwhile. Cut short, it is to be called again; it goes on with what is left.
+    ///
+    /// `tell` hears what was done so far, after each object.
+    ///
+    /// # Errors
+    /// [`DrainError::Refused`] and [`DrainError::Stuck`] where the cluster cannot do without the devices; they are then as
+    /// active as before, unless [`DrainOptions::force`] or [`DrainOptions::lost`] says otherwise.
+    pub async fn drain(
+        &self,
+        devices: &BTreeSet<DeviceId>,
+        options: &DrainOptions,
+        mut tell: impl FnMut(&Totals),
+    ) -> Result<DrainReport, DrainError> {
+        let start = Instant::now();
+        let registry = self.registry().await?;
+        if !options.force && !options.lost {
+            let holdings: Vec<Holding> = self.holdings().await?.into_values().collect();
+            drain::check(&registry, &self.buckets().await?, &holdings, devices)?;
+        }
+        let were_active: Vec<DeviceId> =
+            devices.iter().copied().filter(|&device| registry.state(device) == DeviceState::Active).collect();
+        for &device in devices {
+            self.set_device_state(device, DeviceState::Draining).await?;
+        }
+        let mut report = DrainReport::default();
+        let settled_by = Instant::now() + options.settle;
+        loop {
+            let arrivals = self.arrivals(devices).await?;
+            let totals = self.move_all(devices, options, &report.totals, &mut tell).await?;
+            report.totals = totals;
+            if !report.totals.stuck.is_empty() {
+                let restored = !options.force && !options.lost;
+                if restored {
+                    for &device in &were_active {
+                        self.set_device_state(device, DeviceState::Active).await?;
+                    }
+                }
+                return Err(DrainError::Stuck { totals: report.totals, restored });
+            }
+            // Puts that chose a device before it was draining have extents there until they commit or are given up.
+            loop {
+                report.extents_left = if options.lost { 0 } else { self.extents(devices).await? };
+                if report.extents_left == 0 || Instant::now() >= settled_by {
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
+                if self.arrivals(devices).await? != arrivals {
+                    break;
+                }
+            }
+            if self.arrivals(devices).await? == arrivals {
+                report.latency = start.elapsed();
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Removes a device for good: it is registered under this name no more. One that is active drains from now on.
+    ///
+    /// # Errors
+    /// [`RemoveError::Holds`] where objects have blocks on it; it is then as active as before.
+    pub async fn remove_device(&self, device: DeviceId, lost: bool) -> Result<(), RemoveError> {
+        let was_active = self.registry().await?.state(device) == DeviceState::Active;
+        self.set_device_state(device, DeviceState::Draining).await?;
+        let only = BTreeSet::from([device]);
+        let deadline = Instant::now() + EMPTY_WITHIN;
+        let mut looks = 0;
+        loop {
+            let arrivals = self.arrivals(&only).await?;
+            if let Some(&holding) = self.holdings().await?.get(&device) {
+                if was_active {
+                    self.set_device_state(device, DeviceState::Active).await?;
+                }
+                return Err(RemoveError::Holds(holding));
+            }
+            let extents = if lost { 0 } else { self.extents(&only).await? };
+            if extents > 0 {
+                if Instant::now() >= deadline {
+                    return Err(RemoveError::Unsettled { device, extents });
+                }
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            looks += 1;
+            match self.change_state(device, DeviceState::Removed, arrivals).await {
+                Err(ClientError::Refused(MetaFault::DeviceTook { .. })) if looks < LOOKS_MAX => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+
+    async fn change_state(
+        &self,
+        device: DeviceId,
+        state: DeviceState,
+        arrivals: u64,
+    ) -> Result<(), ClientError> {
+        match self.metadata.change(Change::SetDeviceState { device, state, arrivals }).await? {
+            MetaAnswer::Done => Ok(()),
+            other => Err(unexpected("Done", &other)),
+        }
+    }
+
+    /// Puts that have stored on these devices since they are draining.
+    async fn arrivals(&self, devices: &BTreeSet<DeviceId>) -> Result<u64, ClientError> {
+        let registry = self.registry().await?;
+        let draining = registry.standings.iter().filter(|standing| devices.contains(&standing.device));
+        Ok(draining.map(|standing| standing.arrivals).sum())
+    }
+
+    /// Extents on these devices, as their servers say now; none where those are out of reach.
+    async fn extents(&self, devices: &BTreeSet<DeviceId>) -> Result<u64, ClientError> {
+        let mut extents = 0;
+        for node in self.registry().await?.nodes.into_iter().filter(|node| node.alive) {
+            if !node.record.devices.iter().any(|(device, _)| devices.contains(device)) {
+                continue;
+            }
+            let Ok(status) = self.node_status(&node.record.address).await else { continue };
+            let reports = status.devices.iter().filter(|report| devices.contains(&report.device));
+            extents += reports.map(|report| report.extents).sum::<u64>();
+        }
+        Ok(extents)
+    }
+
+    /// Drives one drain to its end; gives what was done `before` and by it.
+    async fn move_all(
+        &self,
+        devices: &BTreeSet<DeviceId>,
+        options: &DrainOptions,
+        before: &Totals,
+        tell: &mut impl FnMut(&Totals),
+    ) -> Result<Totals, ClientError> {
+        let mut core =
+            Drain::new(Limits { keep_going: options.limits.keep_going || options.lost, ..options.limits });
+        let mut running: Vec<Step<'_>> = Vec::new();
+        loop {
+            while let Some(action) = core.poll() {
+                match action {
+                    Action::Done => return Ok(before.and(core.totals())),
+                    other => running.push(Box::pin(self.carry_out(other, devices))),
+                }
+            }
+            core.handle(first(&mut running).await?);
+            tell(&before.and(core.totals()));
+        }
+    }
+
+    async fn carry_out(&self, action: Action, devices: &BTreeSet<DeviceId>) -> Result<Input, ClientError> {
+        match action {
+            Action::Count => Ok(Input::Arrivals(self.arrivals(devices).await?)),
+            Action::Look { after } => {
+                let devices = devices.iter().copied().collect();
+                let look = Query::ObjectsOn { devices, after, limit: OBJECTS_ON_PAGE_MAX };
+                match self.metadata.ask(look).await? {
+                    MetaAnswer::ObjectsOn { held, next } => Ok(Input::Page { held, next }),
+                    other => Err(unexpected("ObjectsOn", &other)),
+                }
+            }
+            Action::Move(object) => {
+                let outcome = self.move_object(&object, devices).await?;
+                Ok(Input::Over { object, outcome })
+            }
+            Action::Done => unreachable!("the end is not carried out"),
+        }
+    }
+
+    async fn move_object(
+        &self,
+        object: &ObjectName,
+        devices: &BTreeSet<DeviceId>,
+    ) -> Result<Outcome, ClientError> {
+        match self.without_devices(&object.bucket, &object.key, devices).await {
+            Ok(report) if report.dropped_blocks == 0 => Ok(Outcome::Gone),
+            Ok(report) => {
+                Ok(Outcome::Moved { blocks: report.dropped_blocks.into(), bytes: report.freed_bytes })
+            }
+            Err(AmendError::Metadata(ClientError::Refused(
+                MetaFault::NoObject { .. } | MetaFault::NoBucket(_),
+            ))) => Ok(Outcome::Gone),
+            // Made or not, another look tells.
+            Err(
+                AmendError::Contended { .. }
+                | AmendError::Metadata(
+                    ClientError::Unknown { .. } | ClientError::Refused(MetaFault::IntentOver(_)),
+                ),
+            ) => Ok(Outcome::Busy),
+            Err(AmendError::Metadata(
+                error @ (ClientError::Unreachable { .. } | ClientError::Protocol(_)),
+            )) => Err(error),
+            Err(error) => Ok(Outcome::Stuck(error.to_string())),
+        }
+    }
+}
+
+/// The first of these to end.
+async fn first(running: &mut Vec<Step<'_>>) -> Result<Input, ClientError> {
+    poll_fn(|context| {
+        for position in 0..running.len() {
+            if let Poll::Ready(input) = running[position].as_mut().poll(context) {
+                drop(running.swap_remove(position));
+                return Poll::Ready(input);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,86 @@
+//! A running node takes a further device, and lets one go that was removed from the cluster.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod common;
+
+use common::{Client, Cluster, blocks, open, told_when};
+use steadfast_disk::Granule;
+use steadfast_node::Node;
+use steadfast_protocol::{
+    DeviceId,
+    message::{Fault, MetaFault, NodeAnswer, NodeFault, NodeRequest, Want},
+};
+
+async fn add(client: &Client, dir: &std::path::Path) -> Result<DeviceId, Fault> {
+    let dir = dir.to_str().unwrap().to_owned();
+    match client.call(&NodeRequest::AddDevice { dir, capacity_bytes: Some(32 << 20) }, 0).await? {
+        NodeAnswer::Added { device } => Ok(device),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_device_is_added_registered_served_and_found_again() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    node.registered().await;
+    let client = Client::to(&node).await;
+    let dir = cluster.dir.path().join("a further disk");
+    let device = add(&client, &dir).await.unwrap();
+    assert_eq!(node.devices().len(), 3);
+    {
+        let told = cluster.meta.told.lock().unwrap();
+        let record = told.records.last().unwrap();
+        assert!(record.devices.len() == 3 && record.devices.iter().any(|entry| entry.0 == device));
+    }
+    told_when(&cluster.meta, "a report of it", |told| {
+        told.last.as_ref().is_some_and(|beat| beat.devices.iter().any(|report| report.device == device))
+    })
+    .await;
+    let written = blocks(1, 0..5, 64 << 10);
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    let name = node.id();
+    node.stop().await;
+    let node = Node::start(cluster.options(2)).await.unwrap();
+    assert_eq!((node.id(), node.devices().len()), (name, 3));
+    let read = Client::to(&node).await.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read.0 == written);
+}
+
+#[tokio::test]
+async fn what_cannot_be_added_is_told_and_leaves_the_node_as_it_was() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    node.registered().await;
+    let client = Client::to(&node).await;
+    let why = |refused: Result<DeviceId, Fault>| match refused {
+        Err(Fault::Node(NodeFault::NotAdded { detail, .. })) => detail,
+        other => panic!("{other:?}"),
+    };
+    assert!(why(add(&client, "relative".as_ref()).await).contains("full path"));
+    assert!(why(add(&client, &cluster.dirs(1)[0]).await).contains("twice"));
+    assert!(why(add(&client, "/proc/no/such/place".as_ref()).await).contains("cannot make"));
+    let dir = cluster.dir.path().join("further");
+    cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(MetaFault::Invalid("too many".to_owned())));
+    assert!(why(add(&client, &dir).await).contains("too many"));
+    assert_eq!(node.devices().len(), 1);
+    cluster.meta.told.lock().unwrap().refuses = None;
+    // Made by then: the same device is found and taken.
+    let device = add(&client, &dir).await.unwrap();
+    // Removed from the cluster: the node is told when it registers again, and serves the others on.
+    {
+        let mut told = cluster.meta.told.lock().unwrap();
+        told.removed = Some(device);
+        told.known = false;
+    }
+    told_when(&cluster.meta, "a registration without it", |told| {
+        told.records.last().is_some_and(|record| record.devices.len() == 1) && told.known
+    })
+    .await;
+    assert_eq!(node.devices().len(), 1);
+    assert!(!node.devices().contains(&device));
+    node.stop().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    assert_eq!(node.devices().len(), 1);
+}
