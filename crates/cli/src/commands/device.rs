@@ -286,11 +286,10 @@ async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -
 }
 
 fn devices_of(registry: &Registry) -> impl Iterator<Item = (&NodeState, DeviceId, u64)> {
-    let of_node = |node| {
-        let NodeState { record, .. } = node;
-        record.devices.iter().map(move |&(device, capacity)| (node, device, capacity))
-    };
-    registry.nodes.iter().flat_map(of_node)
+    registry.nodes.iter().flat_map(|node| {
+        let devices = node.record.devices.iter();
+        devices.map(move |&(device, capacity)| (node, device, capacity))
+    })
 }
 
 fn server<'r>(registry: &'r Registry, address: &str) -> Option<&'r NodeState> {

@@ -165,9 +165,16 @@ fn a_running_server_takes_a_further_disk_and_finds_it_again() {
         client.put("data", "after", Cursor::new(original), size).await.unwrap();
         assert!(lies_on(&client, "after", added).await);
     });
-    // It is served after a restart, and needed: without the other server's blocks K is out of reach.
     bed.restart(1);
     assert_eq!(devices(&bed, 1).len(), 2);
+    let address = bed.cluster.node_address(1).to_owned();
+    let read_bytes = || {
+        let status = block_on(async { bed.client().await.node_status(&address).await.unwrap() });
+        status.devices.iter().find(|report| report.device == added).unwrap().medium_read_bytes
+    };
+    let before = read_bytes();
+    bed.get_equals("after", &fs::read(&file).unwrap());
+    assert!(read_bytes() > before, "its blocks are read");
     bed.cluster.kill_node(0).unwrap();
     for key in ["before", "after"] {
         bed.get_equals(key, &fs::read(&file).unwrap());

@@ -128,7 +128,7 @@ fn a_node_that_reports_an_unknown_device_is_told_to_register() {
         medium_written_bytes: 0,
         overruns_ppm: 0,
     };
-    let mut beat = |world: &mut World, device| {
+    let beat = |world: &mut World, device| {
         let heartbeat = Heartbeat { node: NodeId(3), devices: vec![report(3), report(device)] };
         meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
     };
