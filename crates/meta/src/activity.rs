@@ -55,6 +55,7 @@ fn change_name(change: &Change) -> &'static str {
         Change::Remove { .. } => "remove",
         Change::RegisterNode(_) => "register_node",
         Change::BeginAmend { .. } => "begin_amend",
+        Change::SetDeviceState { .. } => "set_device_state",
     }
 }
 
@@ -66,6 +67,8 @@ fn query_name(query: &Query) -> &'static str {
         Query::Buckets => "buckets",
         Query::Registry => "registry",
         Query::SegmentStates { .. } => "segment_states",
+        Query::ObjectsOn { .. } => "objects_on",
+        Query::Holdings { .. } => "holdings",
     }
 }
 

@@ -56,7 +56,9 @@ impl Joining {
                     tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
                     let (id, service, meta) = (device.id, self.service.clone(), self.meta.clone());
                     let options = self.options.sweep;
-                    sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
+                    let sweep =
+                        sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
+                    self.service.devices.swept(id, sweep);
                     Ok(id)
                 }
                 Err(error) => {

@@ -180,8 +180,7 @@ impl Meta {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let devices: Vec<_> = 
-                service.devices.all().iter().map(|device| report::device(device)).collect();
+            let devices: Vec<_> = service.devices.all().iter().map(|device| report::device(device)).collect();
             tell_changes(node, service, &devices, &mut states);
             let beat =
                 MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });

@@ -136,7 +136,12 @@ impl Node {
         let mut sweeping = JoinSet::new();
         for device in service.devices.all() {
             let (service, meta, options) = (service.clone(), meta.clone(), options.sweep);
-            sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
+            let id = device.id;
+            let sweep = {
+                let service = service.clone();
+                sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await })
+            };
+            service.devices.swept(id, sweep);
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
         let joining = Joining { service: service.clone(), meta, record, options, added };

@@ -3,20 +3,23 @@
 use crate::{added::Added, devices::ServedDevice};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 use steadfast_protocol::DeviceId;
+use tokio::task::AbortHandle;
 
 /// The devices of a node. Whoever uses one holds it on, so that one that is dismissed ends when nobody does.
 pub(crate) struct Served {
     devices: RwLock<BTreeMap<DeviceId, Arc<ServedDevice>>>,
+    /// Their sweeps, which hold them too.
+    sweeps: Mutex<BTreeMap<DeviceId, AbortHandle>>,
     added: Arc<Added>,
 }
 
 impl Served {
     pub(crate) fn new(devices: Vec<ServedDevice>, added: Arc<Added>) -> Self {
         let devices = devices.into_iter().map(|device| (device.id, Arc::new(device))).collect();
-        Self { devices: RwLock::new(devices), added }
+        Self { devices: RwLock::new(devices), sweeps: Mutex::default(), added }
     }
 
     pub(crate) fn get(&self, device: DeviceId) -> Option<Arc<ServedDevice>> {
@@ -37,10 +40,18 @@ impl Served {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).insert(device.id, device);
     }
 
+    /// A device's sweep runs: it ends with the device.
+    pub(crate) fn swept(&self, device: DeviceId, sweep: AbortHandle) {
+        self.sweeps.lock().unwrap_or_else(PoisonError::into_inner).insert(device, sweep);
+    }
+
     /// Serves a device no more: it was removed from the cluster. What it was asked for ends, and its directory is free.
     pub(crate) async fn dismiss(&self, device: DeviceId) {
         let gone = self.devices.write().unwrap_or_else(PoisonError::into_inner).remove(&device);
         let Some(gone) = gone else { return };
+        if let Some(sweep) = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner).remove(&device) {
+            sweep.abort();
+        }
         tracing::warn!(%device, dir = %gone.dir.display(), "the device was removed from the cluster and is served no more");
         let added = self.added.clone();
         let closed = tokio::task::spawn_blocking(move || {

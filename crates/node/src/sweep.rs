@@ -17,11 +17,11 @@ use tokio::time::sleep;
 /// Extents listed by one operation of the lane: a fraction of a millisecond of its time.
 const PAGE: usize = 1024;
 
-/// Sweeps `device` for as long as it is served.
+/// Sweeps `device` for ever.
 pub(crate) async fn run(service: &Service, device: &ServedDevice, meta: &Meta, options: SweepOptions) {
     let mut sweep = Sweep::new(service.now(), options);
     let mut ages = Ages::default();
-    while service.devices.get(device.id).is_some() {
+    loop {
         while let Some(action) = sweep.poll() {
             let input = carry_out(service, device, meta, &mut ages, action).await;
             sweep.handle(service.now(), input);
