@@ -18,7 +18,7 @@ fn nodes(world: &World) -> Vec<NodeState> {
     }
 }
 
-fn report(device: u128, health: DeviceHealth) -> DeviceReport {
+pub(crate) fn report(device: u128, health: DeviceHealth) -> DeviceReport {
     DeviceReport {
         device: DeviceId(device),
         health,
@@ -40,7 +40,11 @@ fn report(device: u128, health: DeviceHealth) -> DeviceReport {
     }
 }
 
-fn beat(world: &mut World, node: u128, devices: Vec<DeviceReport>) -> Result<MetaAnswer, MetaFault> {
+pub(crate) fn beat(
+    world: &mut World,
+    node: u128,
+    devices: Vec<DeviceReport>,
+) -> Result<MetaAnswer, MetaFault> {
     let heartbeat = Heartbeat { node: NodeId(node), devices, activity: Default::default() };
     meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
 }

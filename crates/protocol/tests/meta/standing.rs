@@ -1,15 +1,17 @@
 //! Devices that leave, and what lies on a device.
 
-use crate::support::{World, node_record};
+use crate::{
+    registry::{beat, report},
+    support::{World, node_record},
+};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use steadfast_protocol::{
     DeviceId, NodeId, SegmentId,
     message::{
-        Change, DeviceHealth, DeviceReport, DeviceState, Heartbeat, Held, Holding, MetaAnswer, MetaFault,
-        Query, Registry, Standing,
+        Change, DeviceHealth, DeviceState, Held, Holding, MetaAnswer, MetaFault, Query, Registry, Standing,
     },
-    meta::{self, DEVICES_MAX, Liveness},
+    meta::{DEVICES_MAX, Liveness},
     plan,
 };
 
@@ -113,35 +115,19 @@ fn a_device_is_removed_when_it_drains_and_nothing_came_in_since_the_look() {
 #[test]
 fn a_node_that_reports_an_unknown_device_is_told_to_register() {
     let mut world = World::six();
-    let report = |device| DeviceReport {
-        device: DeviceId(device),
-        health: DeviceHealth::Ok,
-        capacity_bytes: 1,
-        free_bytes: 1,
-        read_bytes_per_s: 0,
-        write_bytes_per_s: 0,
-        queue_length: 0,
-        extents: 0,
-        fragments: 0,
-        corrupt_blocks: 0,
-        medium_read_bytes: 0,
-        medium_written_bytes: 0,
-        overruns_ppm: 0,
+    let told = |world: &mut World, device| {
+        beat(world, 3, vec![report(3, DeviceHealth::Ok), report(device, DeviceHealth::Ok)])
     };
-    let beat = |world: &mut World, device| {
-        let heartbeat = Heartbeat { node: NodeId(3), devices: vec![report(3), report(device)] };
-        meta::heartbeat(&world.store, world.now, &mut world.liveness, heartbeat)
-    };
-    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
+    assert_eq!(told(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
     world.register(&node_record(3, &[3, 33])).unwrap();
-    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: true }));
+    assert_eq!(told(&mut world, 33), Ok(MetaAnswer::Heard { registered: true }));
     // One that was removed, too: registering tells the node which.
     set(&mut world, 33, DeviceState::Draining, 0).unwrap();
     set(&mut world, 33, DeviceState::Removed, 0).unwrap();
-    assert_eq!(beat(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
+    assert_eq!(told(&mut world, 33), Ok(MetaAnswer::Heard { registered: false }));
     assert_eq!(world.register(&node_record(3, &[3, 33])), Err(MetaFault::DeviceRemoved(DeviceId(33))));
     world.register(&node_record(3, &[3])).unwrap();
-    assert_eq!(beat(&mut world, 4), Ok(MetaAnswer::Heard { registered: true }));
+    assert_eq!(told(&mut world, 4), Ok(MetaAnswer::Heard { registered: true }));
 }
 
 #[test]
