@@ -6,13 +6,14 @@ use std::{
     collections::BTreeMap,
     fs,
     io::Cursor,
+    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
 use steadfast_client::Client;
 use steadfast_protocol::{DeviceId, message::DeviceState};
 
-/// The devices of a storage server, in the order of their directories.
+/// The devices of a storage server.
 fn devices(bed: &Bed, node: usize) -> Vec<DeviceId> {
     let address = bed.cluster.node_address(node).to_owned();
     block_on(async {
@@ -203,7 +204,10 @@ fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
     bed.put(&file, "later");
     bed.get_equals("later", &fs::read(&file).unwrap());
     // Nor by way of another server; emptied, the directory makes a new device.
-    let dir = bed.cluster.device_dirs(3).remove(0);
+    let dirs = bed.cluster.device_dirs(3);
+    let is_it =
+        |dir: &PathBuf| fs::read_to_string(dir.join("identity")).unwrap().contains(&format!("device {name}"));
+    let dir = dirs.into_iter().find(is_it).unwrap();
     let other = devices(&bed, 0)[0].to_string();
     let add = ["device", "add", "--node", &other, dir.to_str().unwrap()];
     // Its old server closes it a moment after it said so.
