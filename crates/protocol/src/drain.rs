@@ -297,7 +297,7 @@ pub enum Refusal {
         /// Its policy.
         policy: String,
         /// What would be missing.
-        source: PlanError,
+        source: Box<PlanError>,
     },
     /// Too little room elsewhere.
     #[error(
@@ -331,7 +331,8 @@ pub fn check(
     with.standings.retain(|standing| !leaving.contains(&standing.device));
     for BucketRecord { name, policy, .. } in buckets {
         if let (Ok(()), Err(source)) = (plan::feasible(policy, &with), plan::feasible(policy, &without)) {
-            return Err(Refusal::Policy { bucket: name.clone(), policy: policy.to_string(), source });
+            let (bucket, policy, source) = (name.clone(), policy.to_string(), Box::new(source));
+            return Err(Refusal::Policy { bucket, policy, source });
         }
     }
     let there = holdings.iter().filter(|holding| leaving.contains(&holding.device));
