@@ -6,7 +6,8 @@
 //! | [`Adaptive`] | rateless segments, copies of small objects | what K needs from those who have it soonest, then what they can send in time |
 //! | [`Speculative`] | rateless and replicated segments (RRAID-S) | everything, or K plus a few, until the decoder has enough |
 //! | [`Replicas`] | replicated segments read adaptively (RRAID-A) | one copy of each block; the rest of the slow, of those that are done |
-//! | [`Striped`] | RAID-0, and ranges of originals | every wanted block from its one holder |
+//! | [`Striped`] | RAID-0, and ranges of it | every wanted block from its one holder |
+//! | [`Ranged`] | ranges of rateless segments | the originals of the range, then what a decode needs |
 //!
 //! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
@@ -19,6 +20,7 @@
 mod adaptive;
 mod flow;
 mod forecast;
+mod ranged;
 mod replicas;
 mod source;
 mod speculative;
@@ -27,6 +29,7 @@ mod striped;
 mod tests;
 
 pub use adaptive::Adaptive;
+pub use ranged::Ranged;
 pub use replicas::Replicas;
 pub use speculative::Speculative;
 pub use striped::Striped;

@@ -1,5 +1,4 @@
-//! The striped read (RAID-0, dissertation §6.2.1): every wanted original from its one holder. Also how a range of a
-//! systematic rateless segment is read while all its holders are well.
+//! The striped read (RAID-0, dissertation §6.2.1): every wanted original from its one holder.
 //!
 //! Invariants: no block is asked of two devices; a stream that fails, or a block that arrives damaged, is asked for
 //! once more at the same device; the second failure ends the read, naming the device and what is out of reach.

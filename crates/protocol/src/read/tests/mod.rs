@@ -2,5 +2,6 @@
 
 mod adaptive;
 mod model;
+mod ranged;
 mod replicas;
 mod scripts;

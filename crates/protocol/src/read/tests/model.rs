@@ -371,3 +371,130 @@ fn windows_grow_with_the_round_trip() {
     let target = 20e6;
     assert!((window.bytes() as f64 - target).abs() < target * 0.1, "{}", window.bytes());
 }
+
+/// A ranged read that is held to its word: at the end it has the range, or enough for a decode.
+struct Watched {
+    core: Ranged,
+    wanted: IndexRanges,
+    missing: u32,
+}
+
+impl Watched {
+    fn new(plan: &ReadPlan, wanted: IndexRanges) -> Self {
+        let core = Ranged::new(Time(0), plan.clone(), wanted.clone());
+        Self { core, wanted, missing: plan.originals }
+    }
+}
+
+impl ReadCore for Watched {
+    fn handle(&mut self, now: Time, input: Input) {
+        if let Input::Block { index, missing, .. } = input {
+            self.wanted.remove(index);
+            self.missing = missing;
+        }
+        self.core.handle(now, input);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        let action = self.core.poll();
+        let done = matches!(action, Some(Action::Done(_)));
+        assert!(!done || self.wanted.is_empty() || self.missing == 0, "{} are missing", self.wanted);
+        action
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.core.wake_at()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.core.counts()
+    }
+}
+
+#[test]
+fn ranges_come_whenever_they_or_a_decode_can() {
+    let base = seed();
+    let (mut direct, mut decoded, mut failed) = (0, 0, 0);
+    for case in 0..400u64 {
+        let mut rng = Pcg64Mcg::new(u128::from(base.wrapping_add(case)) * 2 + 1);
+        let originals = 8 + rng.next_u32() % 200;
+        let stored = originals + rng.next_u32() % (2 * originals);
+        let (sources, nodes) = cluster(&mut rng, originals, stored);
+        let first = rng.next_u32() % originals;
+        let wanted = IndexRanges::from(first..first + 1 + rng.next_u32() % (originals - first));
+        let plan = ReadPlan { sources, originals, ..plan_of(vec![]) };
+        let well = |index| nodes.values().any(|n| n.fate == Fate::Well && n.holds.contains(index));
+        let must = obtainable(&nodes) >= originals || wanted.iter().all(well);
+        let run = run(&plan, Watched::new(&plan, wanted.clone()), nodes);
+        match &run.outcome {
+            Ok(done) if done.requested_blocks <= wanted.count() => direct += 1,
+            Ok(_) => decoded += 1,
+            Err(error) => {
+                failed += 1;
+                assert!(!must, "case {case}: {error}");
+            }
+        }
+    }
+    assert!(
+        direct > 100 && decoded > 50 && failed > 5,
+        "{direct} direct, {decoded} decoded, {failed} failed"
+    );
+}
+
+/// From 1 ms to 100 ms round trip and from 1 MB/s to 1 GB/s: nothing is read in vain while all is well, and a device
+/// that stalls or crawls costs at most twice what a decode does.
+#[test]
+fn a_range_falls_back_by_what_it_costs_at_any_scale() {
+    const K: u32 = 512;
+    let holds = |n: u32| (0..K * 3 / 2).filter(|index| index % 6 == n).collect::<IndexRanges>();
+    // Originals of devices 0 and 1.
+    let wanted: IndexRanges = (0..24).filter(|index| index % 6 < 2).collect();
+    for (delay_ns, rate) in [(500_000, 1e6), (500_000, 1e9), (50_000_000, 1e6), (50_000_000, 1e9)] {
+        let source =
+            |n: u32| Source { device: DeviceId(n.into()), blocks: holds(n), read_bytes_per_s: rate as u64 };
+        let plan = ReadPlan { originals: K, ..plan_of((0..6).map(source).collect()) };
+        let nodes = |fate, pace| {
+            let node = |n: u32| {
+                let (fate, rate) = if n == 1 { (fate, pace) } else { (Fate::Well, rate) };
+                (u128::from(n), Node { fate, ..node(holds(n), rate, delay_ns) })
+            };
+            (0..6).map(node).collect::<BTreeMap<u128, Node>>()
+        };
+        let go = |fate, pace| {
+            let run = run(&plan, Watched::new(&plan, wanted.clone()), nodes(fate, pace));
+            assert!(run.outcome.is_ok());
+            run
+        };
+        let well = go(Fate::Well, rate);
+        assert_eq!(well.counts.received_blocks, wanted.count(), "{delay_ns} ns, {rate} B/s");
+        // What the whole segment takes without device 1.
+        let decode = run(&plan, Speculative::new(Time(0), plan.clone()), nodes(Fate::Silent, rate)).ended_ns;
+        for (fate, pace) in [(Fate::Silent, rate), (Fate::Well, rate / 1e4)] {
+            let ended = go(fate, pace).ended_ns;
+            // The round trip of the range's other part is seen before anything is judged.
+            let most = 2 * decode + 2 * well.ended_ns;
+            assert!(ended <= most, "{delay_ns} ns, {rate} B/s, {fate:?}: {ended} of {most}");
+        }
+    }
+}
+
+fn plan_of(sources: Vec<Source>) -> ReadPlan {
+    let rule = RequestRule::All;
+    ReadPlan { sources, originals: 1, extra_blocks: 0, block_bytes: BLOCK, rule, patience: PATIENCE }
+}
+
+fn node(holds: IndexRanges, rate: f64, delay_ns: u64) -> Node {
+    Node {
+        holds,
+        rate,
+        delay_ns,
+        fate: Fate::Well,
+        queue: VecDeque::new(),
+        credit: 0,
+        free_at: 0,
+        sent: 0,
+        open: false,
+        generation: 0,
+        cancelled_at: None,
+    }
+}

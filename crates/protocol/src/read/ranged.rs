@@ -1,0 +1,329 @@
+//! A range of originals of a systematic rateless segment: the holders of just those originals are asked for just those,
+//! and a decode through the other devices is what the read falls back to (any K blocks give every original,
+//! dissertation §4.1.2).
+//!
+//! ```text
+//!            a wanted original is out of reach, or late
+//!   Direct ───────────────────────────────────────────▶ Decoding
+//!     │ all wanted originals came            all wanted originals came, or the decoder has enough │
+//!     └───────────────────────────────▶ Done ◀────────────────────────────────────────────────────┘
+//! ```
+//!
+//! *Late* is judged by pace alone: a device is late when what it still owes will take longer than a decode through the
+//! others would from now on. A device that says nothing is taken to stay silent for as long again, so that a read waits
+//! at most twice as long as the better of the two ways would have taken. The decode costs more than time, namely K blocks
+//! of everybody's media: it is never begun for less.
+//!
+//! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
+//! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
+//! succeed; exactly one `Done` or `Failed` ends the actions.
+
+use super::{
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    source::{Device, Stage, seconds},
+};
+use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
+/// [`super::Speculative`].
+const FIRST_ANSWER_SHARE: u32 = 16;
+/// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
+const RETRIES_MAX: u32 = 1;
+
+/// The read of some originals of one segment.
+#[derive(Debug)]
+pub struct Ranged {
+    plan: ReadPlan,
+    devices: BTreeMap<DeviceId, Device>,
+    /// Originals of the range that have not come.
+    wanted: IndexRanges,
+    /// Blocks that a decode would need beyond those that came.
+    missing: u32,
+    decoding: bool,
+    /// Whether every wanted original can still come as it is.
+    direct: bool,
+    counts: ReadDone,
+    actions: VecDeque<Action>,
+    over: bool,
+    heard: Time,
+    retry_at: BTreeMap<DeviceId, Time>,
+    late_at: Option<Time>,
+}
+
+impl Ranged {
+    /// Begins a read of the originals in `wanted`, all below the plan's K; the plan's rule does not matter. Its first
+    /// actions are there at once.
+    ///
+    /// # Panics
+    /// When `wanted` names a block that is no original: the caller cuts ranges.
+    pub fn new(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
+        assert!(wanted.ranges().last().is_none_or(|last| last.end <= plan.originals), "{wanted} of {plan:?}");
+        let held = plan.sources.iter().filter(|source| !source.blocks.is_empty());
+        let mut read = Self {
+            devices: held.map(|source| (source.device, Device::new(&plan, source))).collect(),
+            wanted,
+            missing: plan.originals,
+            decoding: false,
+            direct: true,
+            counts: ReadDone::default(),
+            actions: VecDeque::new(),
+            over: false,
+            heard: now,
+            retry_at: BTreeMap::new(),
+            late_at: None,
+            plan,
+        };
+        let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
+        ids.into_iter().for_each(|id| read.open(now, id));
+        read.look_for_the_wanted();
+        read.decide(now);
+        read
+    }
+
+    /// Whether the read has begun to ask for what a decode needs.
+    pub fn falls_back(&self) -> bool {
+        self.decoding
+    }
+
+    /// Opens an idle device for what it can give now: its part of the range, or all it has left.
+    fn open(&mut self, now: Time, id: DeviceId) {
+        let device = self.devices.get_mut(&id).expect("only devices of the read are opened");
+        let blocks: IndexRanges = if self.decoding {
+            device.left.clone()
+        } else {
+            self.wanted.iter().filter(|&index| device.left.contains(index)).collect()
+        };
+        if !blocks.is_empty() {
+            self.counts.requested_blocks += blocks.count();
+            self.actions.push_back(device.open(now, blocks, false));
+        }
+    }
+
+    /// Whether this device's blocks may still come.
+    fn within_reach(&self, device: &Device) -> bool {
+        matches!(device.stage, Stage::Idle | Stage::Active) || self.retry_at.contains_key(&device.id)
+    }
+
+    fn look_for_the_wanted(&mut self) {
+        let holds = |index: BlockIndex| {
+            self.devices.values().any(|device| device.left.contains(index) && self.within_reach(device))
+        };
+        self.direct = self.wanted.iter().all(holds);
+    }
+
+    fn reachable(&self) -> u32 {
+        self.devices.values().filter(|d| self.within_reach(d)).map(|device| device.left.count()).sum()
+    }
+
+    /// Looks at everything after each event: is it over, is it time to fall back, when to look again.
+    fn decide(&mut self, now: Time) {
+        if self.over {
+            return;
+        }
+        if self.wanted.is_empty() || self.missing == 0 {
+            self.end(Action::Done(self.counts));
+            return;
+        }
+        self.retry(now);
+        let reachable = self.reachable();
+        let decodable = reachable >= self.missing;
+        if !self.direct && !decodable {
+            let failed = self.devices.values().filter(|device| device.stage == Stage::Failed);
+            let failed = failed.filter_map(|device| Some((device.id, device.cause.clone()?))).collect();
+            self.end(Action::Failed(ReadError::NotEnough {
+                missing: self.missing,
+                originals: self.plan.originals,
+                reachable,
+                devices: self.devices.len() as u32,
+                failed,
+            }));
+            return;
+        }
+        if now >= self.heard + self.plan.patience {
+            let silent = self.devices.values().filter(|device| device.stage != Stage::Idle).map(|d| d.id);
+            let silent = silent.collect();
+            let waited = now.since(self.heard);
+            let missing = self.missing.min(self.wanted.count());
+            self.end(Action::Failed(ReadError::Stalled { missing, waited, silent }));
+            return;
+        }
+        self.late_at = None;
+        if !self.decoding && decodable {
+            self.decoding = !self.direct || self.is_late(now);
+        }
+        if self.decoding {
+            let idle = self.devices.values().filter(|d| d.stage == Stage::Idle && !d.left.is_empty());
+            let idle: Vec<DeviceId> = idle.map(|device| device.id).collect();
+            idle.into_iter().for_each(|id| self.open(now, id));
+        }
+    }
+
+    /// Whether a device owes blocks of the range for longer than a decode through the others would take; when to look
+    /// again otherwise.
+    fn is_late(&mut self, now: Time) -> bool {
+        for device in self.devices.values() {
+            let retry = self.retry_at.get(&device.id).map(|at| at.since(now));
+            if retry.is_none() && (device.stage != Stage::Active || device.pending.is_empty()) {
+                continue;
+            }
+            let Some(decode) = self.decode_time(now, device.id) else { continue };
+            if retry.unwrap_or_else(|| device.time_to_finish(now)) > decode {
+                return true;
+            }
+            if retry.is_some() {
+                continue;
+            }
+            // Silence alone makes it late then; arrivals come here again.
+            let at = device.last_arrival + decode + Duration::from_nanos(1);
+            self.late_at = Some(self.late_at.map_or(at, |earlier| earlier.min(at)));
+        }
+        false
+    }
+
+    /// How long a decode without `late` would take from now on; `None` where it could not succeed.
+    fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
+        let others = || self.devices.values().filter(|device| device.id != late && self.within_reach(device));
+        if others().map(|device| device.left.count()).sum::<u32>() < self.missing {
+            return None;
+        }
+        let seen = others().filter_map(Device::first_byte_delay).max();
+        let seen = seen.or_else(|| self.devices.values().filter_map(Device::first_byte_delay).max());
+        let delay = seen.unwrap_or(self.plan.patience / FIRST_ANSWER_SHARE);
+        let able = others().filter(|device| !device.left.is_empty());
+        let paces: Vec<f64> = able.map(|device| device.pace_bytes_per_s(now)).collect();
+        let known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
+        if known.is_empty() {
+            return Some(delay);
+        }
+        // A device of unknown speed counts as the mean of the others.
+        let pace = known.iter().sum::<f64>() / known.len() as f64 * paces.len() as f64;
+        let blocks = self.missing.saturating_add(self.plan.extra_blocks);
+        let bytes = f64::from(blocks) * f64::from(self.plan.block_bytes);
+        Some(delay.saturating_add(seconds(bytes / pace)))
+    }
+
+    /// Opens again what failed, if the read depends on it.
+    fn retry(&mut self, now: Time) {
+        if !self.direct && self.reachable() < self.missing {
+            for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
+                if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
+                    self.retry_at.entry(device.id).or_insert(now);
+                }
+            }
+            self.look_for_the_wanted();
+        }
+        let due = self.retry_at.iter().filter(|&(_, &at)| at <= now).map(|(&id, _)| id);
+        for id in due.collect::<Vec<_>>() {
+            self.retry_at.remove(&id);
+            self.devices.get_mut(&id).expect("only devices of the read are retried").stage = Stage::Idle;
+            self.open(now, id);
+        }
+    }
+
+    fn block(&mut self, id: DeviceId, index: BlockIndex, missing: u32) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        self.counts.devices += u32::from(device.block(index) && device.blocks_received == 1);
+        let wanted = self.wanted.remove(index);
+        self.counts.useful_blocks += u32::from(wanted || missing < self.missing);
+        self.missing = missing.min(self.missing);
+    }
+
+    fn failed(&mut self, now: Time, id: DeviceId, cause: Cause) {
+        let Some(device) = self.devices.get_mut(&id).filter(|device| device.stage == Stage::Active) else {
+            return;
+        };
+        self.counts.devices_failed += u32::from(device.failures == 0);
+        if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+            // A refusal says when to come back; patience bounds how often.
+            let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
+            self.retry_at.insert(id, now + after);
+        }
+        device.failed(now, cause);
+        self.look_for_the_wanted();
+    }
+
+    fn end(&mut self, last: Action) {
+        self.over = true;
+        self.late_at = None;
+        self.retry_at.clear();
+        // What was to be opened and has not been polled yet need not be opened at all.
+        let unsent: Vec<DeviceId> = self
+            .actions
+            .iter()
+            .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
+            .collect();
+        self.actions.clear();
+        for device in self.devices.values_mut() {
+            let cancel = device.cancel();
+            self.actions.extend(cancel.filter(|_| !unsent.contains(&device.id)));
+        }
+        self.actions.push_back(last);
+    }
+}
+
+impl ReadCore for Ranged {
+    fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Opened { device } => {
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.opened(now);
+                }
+                return;
+            }
+            Input::Slice { device, bytes, .. } => {
+                self.counts.received_bytes += u64::from(bytes);
+                if !self.over
+                    && let Some(device) = self.devices.get_mut(&device)
+                {
+                    self.heard = now;
+                    self.actions.extend(device.slice(now, bytes));
+                }
+                return;
+            }
+            Input::Block { device, index, missing } => {
+                self.counts.received_blocks += 1;
+                if self.over {
+                    return;
+                }
+                self.heard = now;
+                self.block(device, index, missing);
+            }
+            Input::Corrupt { device, index } => {
+                self.counts.corrupt_blocks += 1;
+                if let Some(device) = self.devices.get_mut(&device) {
+                    device.lost(index);
+                }
+                self.look_for_the_wanted();
+            }
+            Input::Ended { device } => {
+                if let Some(device) = self.devices.get_mut(&device).filter(|d| d.stage == Stage::Active)
+                    && device.ended(now) > 0
+                {
+                    self.look_for_the_wanted();
+                }
+            }
+            Input::Failed { device, cause } => self.failed(now, device, cause),
+            Input::Tick => {}
+        }
+        self.decide(now);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.over {
+            return None;
+        }
+        let patience = self.heard + self.plan.patience;
+        let retry = self.retry_at.values().min().copied();
+        [Some(patience), retry, self.late_at].into_iter().flatten().min()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.counts
+    }
+}
