@@ -5,6 +5,7 @@ use crate::stream::Event;
 use bytes::BytesMut;
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::mpsc::{Receiver, Sender, TryRecvError, channel},
 };
 use steadfast_codes::rateless::{Code, DecodeError, Decoder};
@@ -36,7 +37,7 @@ pub(crate) enum Verified {
 enum Job {
     Slice(DeviceId, Slice, BytesMut),
     Last(DeviceId, Event),
-    Solve(usize, oneshot::Sender<Result<Vec<BytesMut>, DecodeError>>),
+    Solve(usize, Range<BlockIndex>, oneshot::Sender<Result<Vec<BytesMut>, DecodeError>>),
 }
 
 /// The asking end.
@@ -85,10 +86,15 @@ impl Decoding {
         }
     }
 
-    /// The original blocks in order; nothing can be decoded afterwards.
-    pub(crate) async fn solve(&self, threads: usize) -> Result<Vec<BytesMut>, DecodeError> {
+    /// The originals `wanted` in order, decoded only where they did not all come as they are; nothing can be decoded
+    /// afterwards.
+    pub(crate) async fn solve(
+        &self,
+        threads: usize,
+        wanted: Range<BlockIndex>,
+    ) -> Result<Vec<BytesMut>, DecodeError> {
         let (say, solved) = oneshot::channel();
-        self.ask(Job::Solve(threads, say));
+        self.ask(Job::Solve(threads, wanted, say));
         solved.await.expect("the decoder does not panic")
     }
 }
@@ -128,9 +134,9 @@ impl Worker {
                 Job::Last(device, Event::Ended(answer)) => Some(Verified::Ended { device, answer }),
                 Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
                 Job::Last(..) => None,
-                Job::Solve(threads, say) => {
+                Job::Solve(threads, wanted, say) => {
                     // Nobody waits any more when the read was given up.
-                    let _ = say.send(self.decoder.solve(threads));
+                    let _ = say.send(solve(self.decoder, threads, wanted));
                     return;
                 }
             };
@@ -191,6 +197,20 @@ impl Worker {
                 checksum::sum(bytes, &tag) == sum
             })
     }
+}
+
+fn solve(
+    decoder: Decoder<BytesMut>,
+    threads: usize,
+    wanted: Range<BlockIndex>,
+) -> Result<Vec<BytesMut>, DecodeError> {
+    if wanted.clone().all(|index| decoder.original(index).is_some()) {
+        return Ok(decoder.into_originals(wanted).expect("they are all here"));
+    }
+    let mut originals = decoder.solve(threads)?;
+    originals.truncate(wanted.end as usize);
+    originals.drain(..wanted.start as usize);
+    Ok(originals)
 }
 
 #[cfg(test)]
@@ -256,7 +276,7 @@ mod tests {
             );
             assert!(taken || matches!(verdict, Verified::Corrupt { .. }));
         }
-        let originals = decoding.solve(1).await.expect("both originals came");
+        let originals = decoding.solve(1, 0..2).await.expect("both originals came");
         assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
     }
 }

@@ -3,21 +3,23 @@
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     decode::{Decoding, Verified},
+    memory::Held,
     reserve::Reading,
     stream::{Event, Streams},
 };
 use bytes::BytesMut;
 use std::{
     io::Write,
+    ops::Range,
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Time, Version,
-    layout::{Piece, SegmentLayout},
+    BlockIndex, DeviceId, IndexRanges, Time, Version,
+    layout::{CodeKind, Piece, SegmentLayout},
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
-    read::{self, Action, Input, ReadCore, ReadPlan},
+    read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
 };
 
 /// How long cancelled streams may take at least to say what they moved before they are left out of the count. It delays
@@ -47,7 +49,7 @@ pub struct GetReport {
     pub extra_blocks: u32,
     /// Those of them that were useful before the ones they stood in for.
     pub extra_won: u32,
-    /// Bytes of the segments that were read: the object, or the parts of it that hold the range.
+    /// Bytes that had to be read: of a range, the blocks that hold it where they can be had singly, else their segments.
     pub segment_bytes: u64,
     /// Blocks that arrived damaged or failed their checksum at the server.
     pub corrupt_blocks: u32,
@@ -65,7 +67,7 @@ impl GetReport {
 
 /// How often a get begins again because the object changed under it. Each time is another version; a key that is
 /// replaced faster than it can be read is the caller's to know about.
-const CHANGES_MAX: u32 = 3;
+pub(crate) const CHANGES_MAX: u32 = 3;
 
 /// A get under way: what was handed over stays so, whatever layout the rest is read by.
 struct Access {
@@ -165,14 +167,14 @@ impl Client {
     }
 
     /// Where the object's blocks lie, and where their servers listen now; one round trip for both.
-    async fn locate(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
+    pub(crate) async fn locate(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
         let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
         registry?;
         found
     }
 
     /// The object as it is after a read by `before` failed, if it is another by now that this get may go on with.
-    async fn changed(
+    pub(crate) async fn changed(
         &self,
         bucket: &str,
         key: &str,
@@ -193,53 +195,128 @@ impl Client {
         }
     }
 
-    /// Hands over what the sink has not got yet, by the layout found.
+    /// Hands over what the sink has not got yet, by the layout found. While a part is decoded and handed over, the next
+    /// one arrives, where there is memory for both.
     async fn get_version(&self, found: &ObjectStat, access: &mut Access) -> Result<(), GetError> {
         let (first, end) = access.bounds(found.object.size)?;
         access.report.version = found.object.version;
         access.report.size = end - first.min(end);
         let reading = self.plan_read(&found.segments, access.report.size, &access.wish).await?;
-        let mut at = 0;
-        for layout in &found.segments {
-            let (from, to) = ((first + access.handed).max(at), end.min(at + layout.length));
-            if from < to {
-                let _memory = self.memory.hold(layout.length);
-                let mut reader =
-                    SegmentReader::new(self, layout, &found.policy, Some(access.wish.round_trip), &reading)?;
-                let read = tokio::select! {
-                    read = reader.run() => read,
-                    never = reading.reserved.renewing() => match never {},
-                };
-                let originals = match read {
-                    Ok(originals) => originals,
-                    Err(error) => {
-                        reader.add_to(&mut access.report);
-                        return Err(error);
+        let range = first + access.handed..end;
+        tokio::select! {
+            done = self.get_parts(found, range, &reading, access) => done,
+            never = reading.reserved.renewing() => match never {},
+        }
+    }
+
+    async fn get_parts(
+        &self,
+        found: &ObjectStat,
+        range: Range<u64>,
+        reading: &Reading,
+        access: &mut Access,
+    ) -> Result<(), GetError> {
+        let round_trip = Some(access.wish.round_trip);
+        let mut parts = parts(found, range).peekable();
+        let mut arrived: Option<SegmentReader<'_>> = None;
+        while let Some((layout, part)) = parts.next() {
+            let mut reader = match arrived.take() {
+                Some(reader) => reader,
+                None => {
+                    let mut reader =
+                        SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)?;
+                    access.arrived(reader.arrive().await, &reader)?;
+                    reader
+                }
+            };
+            let here = Instant::now();
+            let mut following = match parts.peek() {
+                Some((layout, part)) => {
+                    let next =
+                        SegmentReader::new(self, layout, part.clone(), &found.policy, round_trip, reading)?;
+                    (reader.memory_bytes + next.memory_bytes <= self.options.memory_bytes).then_some(next)
+                }
+                None => None,
+            };
+            let Some(next) = &mut following else {
+                let (ready, handed) = access.hand_over(&mut reader).await?;
+                access.sink_time += handed.duration_since(ready);
+                continue;
+            };
+            let mut next_here = None;
+            let (ready, handed) = {
+                let (handing, arriving) = (access.hand_over(&mut reader), next.arrive());
+                tokio::pin!(handing, arriving);
+                let handed = loop {
+                    tokio::select! {
+                        handed = &mut handing => break handed?,
+                        outcome = &mut arriving, if next_here.is_none() => {
+                            next_here = Some((Instant::now(), outcome));
+                        }
                     }
                 };
-                let ready = Instant::now();
-                let part = (from - at, to - at);
-                let block_bytes = u64::from(layout.block_bytes);
-                let sink = access.sink.take().expect("it is back after every segment");
-                let sink =
-                    tokio::task::spawn_blocking(move || hand_over(sink, &originals, block_bytes, part))
-                        .await
-                        .expect("writing to a sink does not panic")
-                        .map_err(GetError::Sink)?;
-                access.sink = Some(sink);
-                access.handed += to - from;
-                access.sink_time += ready.elapsed();
-                access.report.latency = access.start.elapsed().saturating_sub(access.sink_time);
-                access.report.segment_bytes += layout.length;
-                reader.settle(&mut access.report).await;
-            }
-            at += layout.length;
+                if next_here.is_none() {
+                    let outcome = arriving.await;
+                    next_here = Some((Instant::now(), outcome));
+                }
+                handed
+            };
+            let (next_here, outcome) = next_here.expect("it was waited for");
+            // Only what the read itself waited for is the sink's.
+            access.sink_time += handed.saturating_duration_since(ready.max(next_here).max(here));
+            drop(reader);
+            access.arrived(outcome, next)?;
+            arrived = following;
         }
         Ok(())
     }
 }
 
-/// Writes bytes `part.0..part.1` of the segment that these blocks make.
+/// The segments that hold `range` of the object's bytes, each with its part of it, counted from the segment's begin.
+pub(crate) fn parts(
+    found: &ObjectStat,
+    range: Range<u64>,
+) -> impl Iterator<Item = (&SegmentLayout, Range<u64>)> {
+    let mut at = 0;
+    found.segments.iter().filter_map(move |layout| {
+        let begin = at;
+        at += layout.length;
+        let (from, to) = (range.start.max(begin), range.end.min(at));
+        (from < to).then(|| (layout, from - begin..to - begin))
+    })
+}
+
+impl Access {
+    /// What became of a part's arrival.
+    fn arrived(&mut self, outcome: Result<(), GetError>, reader: &SegmentReader<'_>) -> Result<(), GetError> {
+        if outcome.is_err() {
+            reader.add_to(&mut self.report);
+        }
+        outcome
+    }
+
+    /// Decodes what has arrived and hands it over: when it was ready, and when the sink had it.
+    async fn hand_over(&mut self, reader: &mut SegmentReader<'_>) -> Result<(Instant, Instant), GetError> {
+        let originals = reader.decode().await?;
+        let ready = Instant::now();
+        let part = reader.part_of_blocks();
+        let sink = self.sink.take().expect("it is back after every segment");
+        let block_bytes = u64::from(reader.layout.block_bytes);
+        let sink = tokio::task::spawn_blocking(move || hand_over(sink, &originals, block_bytes, part))
+            .await
+            .expect("writing to a sink does not panic")
+            .map_err(GetError::Sink)?;
+        let handed = Instant::now();
+        self.sink = Some(sink);
+        self.handed += reader.part.end - reader.part.start;
+        self.report.latency = ready.duration_since(self.start).saturating_sub(self.sink_time);
+        self.report.segment_bytes += reader.memory_bytes;
+        reader.settle(&mut self.report).await;
+        Ok((ready, handed))
+    }
+}
+
+/// Writes bytes `part.0..part.1` of what these blocks make.
 fn hand_over(
     mut sink: Box<dyn Write + Send>,
     originals: &[BytesMut],
@@ -257,11 +334,18 @@ fn hand_over(
     Ok(sink)
 }
 
-/// One segment being read.
+/// One segment being read, or a part of it.
 pub(crate) struct SegmentReader<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
     reading: &'a Reading,
+    /// Bytes of the segment that are wanted.
+    part: Range<u64>,
+    /// The originals that hold them.
+    wanted: Range<BlockIndex>,
+    /// What it takes, unless a range has to be decoded.
+    memory_bytes: u64,
+    _memory: Option<Held>,
     core: Box<dyn ReadCore + Send>,
     decoding: Decoding,
     streams: Streams,
@@ -275,9 +359,11 @@ pub(crate) struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
+    /// A read of bytes `part` of a segment, which are not none.
     pub(crate) fn new(
         client: &'a Client,
         layout: &'a SegmentLayout,
+        part: Range<u64>,
         policy: &Policy,
         round_trip: Option<Duration>,
         reading: &'a Reading,
@@ -298,10 +384,33 @@ impl<'a> SegmentReader<'a> {
         let mut plan = ReadPlan::new(layout, reading.rule, code.expected_extra(), seen);
         plan.patience = client.options.patience;
         plan.round_trip = round_trip;
-        let core = read::whole(Time(0), plan, layout, policy);
+        let code_is = layout.code.kind;
+        let block_bytes = u64::from(layout.block_bytes);
+        let all = 0..plan.originals;
+        // At most K, as the segment's blocks add up to its length.
+        let part_of =
+            |part: &Range<u64>| (part.start / block_bytes) as u32..part.end.div_ceil(block_bytes) as u32;
+        let wanted = if part == (0..layout.length) { all.clone() } else { part_of(&part) };
+        let some = wanted != all;
+        let striped = code_is == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
+        let systematic = matches!(code_is, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
+        let singly = some && (striped || systematic);
+        let core: Box<dyn ReadCore + Send> = if some && striped {
+            Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
+        } else if singly {
+            Box::new(Ranged::new(Time(0), plan, IndexRanges::from(wanted.clone())))
+        } else {
+            read::whole(Time(0), plan, layout, policy)
+        };
         let mut streams = Streams::new();
         streams.priority = reading.reserved.priority();
+        let memory_bytes =
+            if singly { u64::from(wanted.end - wanted.start) * block_bytes } else { layout.length };
         Ok(Self {
+            part,
+            wanted,
+            memory_bytes,
+            _memory: client.memory.hold(memory_bytes),
             client,
             layout,
             reading,
@@ -326,15 +435,21 @@ impl<'a> SegmentReader<'a> {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Reads until the decoder has enough, and decodes: the original blocks in order.
+    /// Reads and decodes: the originals that hold the part.
     pub(crate) async fn run(&mut self) -> Result<Vec<BytesMut>, GetError> {
+        self.arrive().await?;
+        self.decode().await
+    }
+
+    /// Reads until enough is here.
+    pub(crate) async fn arrive(&mut self) -> Result<(), GetError> {
         loop {
             while let Some(action) = self.core.poll() {
                 match action {
                     Action::Open { device, want, credit_bytes } => self.open(device, want, credit_bytes),
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
                     Action::Cancel { device } => self.streams.cancel(device),
-                    Action::Done(_) => return self.decode().await,
+                    Action::Done(_) => return Ok(()),
                     Action::Failed(error) => return Err(error.into()),
                 }
             }
@@ -406,13 +521,20 @@ impl<'a> SegmentReader<'a> {
         self.core.handle(now, input);
     }
 
-    async fn decode(&mut self) -> Result<Vec<BytesMut>, GetError> {
+    /// The part's bytes, counted from the begin of its first block.
+    pub(crate) fn part_of_blocks(&self) -> (u64, u64) {
+        let begin = u64::from(self.wanted.start) * u64::from(self.layout.block_bytes);
+        (self.part.start - begin, self.part.end - begin)
+    }
+
+    /// The originals that hold the part, once enough is here.
+    pub(crate) async fn decode(&mut self) -> Result<Vec<BytesMut>, GetError> {
         let threads = match self.client.options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
         let arrived = self.start.elapsed();
-        let originals = self.decoding.solve(threads).await;
+        let originals = self.decoding.solve(threads, self.wanted.clone()).await;
         tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
         originals.map_err(|error| GetError::Layout {
             segment: Box::new(self.layout.clone()),

@@ -10,7 +10,9 @@
 //! | `stream` | one stream to one device, as a task |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
-//! | `put` | a segment write: source, encoder, cores, commit, seal |
+//! | `reader` | an open object: reads at any place, reading ahead |
+//! | `put` | a segment write: cores, encoder, commit, seal |
+//! | `feed` | the segments of a put: cut from the source and encoded ahead |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on |
 //! | `devices` | devices added, emptied, removed |
@@ -20,10 +22,12 @@ mod amend;
 mod decode;
 mod devices;
 mod error;
+mod feed;
 mod get;
 mod memory;
 mod metadata;
 mod put;
+mod reader;
 mod reserve;
 mod source;
 mod stream;
@@ -34,6 +38,7 @@ pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
 pub use error::{ClientError, GetError, PutError};
 pub use get::{GetOptions, GetReport};
 pub use put::{PutOptions, PutReport};
+pub use reader::ObjectReader;
 pub use reserve::Busy;
 pub use steadfast_protocol::plan::Quality;
 pub use steadfast_protocol::read::RequestRule;
@@ -47,7 +52,7 @@ use std::{
 use steadfast_net::Pool;
 use steadfast_protocol::{
     DeviceId, Epoch,
-    layout::SegmentLayout,
+    layout::{BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SegmentLayout},
     message::{
         AccessTotals, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus,
         ObjectRecord, Query, Registry, Role, VERSION,
@@ -70,6 +75,11 @@ pub struct Options {
     pub bandwidth_bytes_per_s: Option<u64>,
     /// What every access wants that does not say otherwise: nothing by default, which costs nothing.
     pub quality: Quality,
+    /// Memory for the segments that one access has in hand, in bytes: with room for two, the next one is read while one
+    /// is decoded or written. One is always allowed, whatever its size.
+    pub memory_bytes: u64,
+    /// The largest segment that a put makes, in bytes; rounded down to MiB, from 1 MiB to 1 GiB.
+    pub segment_bytes: u64,
     /// Timing and limits of connections; the link can delay and limit them.
     pub net: steadfast_net::Options,
 }
@@ -83,9 +93,30 @@ impl Default for Options {
             threads: 0,
             bandwidth_bytes_per_s: None,
             quality: Quality::default(),
+            memory_bytes: default_memory_bytes(),
+            segment_bytes: SEGMENT_BYTES_MAX,
             net: steadfast_net::Options::default(),
         }
     }
+}
+
+impl Options {
+    /// The largest segment that a put makes, as a layout may have it.
+    fn segment_bytes(&self) -> u64 {
+        let piece = u64::from(BLOCK_BYTES_MAX);
+        self.segment_bytes.clamp(piece, SEGMENT_BYTES_MAX) / piece * piece
+    }
+}
+
+/// Two of the largest segments, or a quarter of the machine's memory, whichever is less. Picked by eye: the rest is the
+/// application's and the page cache's.
+fn default_memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    let unit = u64::from(system.mem_unit.max(1));
+    // The field's type follows the machine's word.
+    #[allow(clippy::useless_conversion, clippy::unnecessary_fallible_conversions, reason = "as said")]
+    let pages = u64::try_from(system.totalram).unwrap_or(u64::MAX);
+    (pages.saturating_mul(unit) / 4).min(2 * SEGMENT_BYTES_MAX)
 }
 
 /// A client of one cluster.

@@ -2,8 +2,9 @@
 
 use crate::{
     Client, ClientError, PutError,
+    feed::{Feed, Next, Ready},
     reserve::Reserved,
-    source::{Originals, Pieces, ReadEnd},
+    source::{Originals, Pieces},
     stream::{Event, Streams},
     unexpected,
 };
@@ -20,11 +21,11 @@ use steadfast_net::zeroed_buffer;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
-    layout::{CodeKind, CodeSpec, Geometry, SEGMENT_BYTES_MAX, SegmentLayout},
+    layout::{CodeKind, CodeSpec, Geometry, SegmentLayout},
     message::{
         Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
     },
-    plan::{self, Plan, Quality, SegmentPlan, Wanted, Wish},
+    plan::{Plan, Quality, Wanted, Wish},
     read::Cause,
     write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
@@ -90,7 +91,7 @@ impl Client {
         options: &PutOptions,
     ) -> Result<PutReport, PutError> {
         let start = Instant::now();
-        let segments = size.map_or(1, |size| size.div_ceil(SEGMENT_BYTES_MAX).max(1));
+        let segments = size.map_or(1, |size| size.div_ceil(self.options.segment_bytes()).max(1));
         let begin = Change::BeginPut {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
@@ -106,15 +107,19 @@ impl Client {
         let wish = Wish { quality: options.quality.or(self.options.quality), round_trip: start.elapsed() };
         let mut put = Put {
             wish,
-            reserved: Reserved::new(self, Access::Write, wish.quality, size.unwrap_or(SEGMENT_BYTES_MAX)),
+            reserved: Reserved::new(
+                self,
+                Access::Write,
+                wish.quality,
+                size.unwrap_or(self.options.segment_bytes()),
+            ),
             client: self,
-            names: begun.segments.clone().into(),
             touched: BTreeSet::new(),
             layouts: Vec::new(),
             report: PutReport { version: begun.version, ..PutReport::default() },
             begun,
         };
-        let stored = put.run(Pieces::new(source), size, start).await;
+        let stored = put.run(source, size, start).await;
         put.reserved.give_back();
         match stored {
             Ok(freed) => {
@@ -191,8 +196,6 @@ struct Put<'a> {
     wish: Wish,
     reserved: Arc<Reserved>,
     begun: PutBegun,
-    /// Segments named and not used yet.
-    names: std::collections::VecDeque<SegmentId>,
     /// Where anything was written: to be freed when the put is given up.
     touched: BTreeSet<(DeviceId, SegmentId)>,
     layouts: Vec<SegmentLayout>,
@@ -203,7 +206,7 @@ impl Put<'_> {
     /// Stores every segment and commits; what the version it replaced leaves to be freed.
     async fn run(
         &mut self,
-        source: Pieces,
+        source: impl Read + Send + 'static,
         size: Option<u64>,
         start: Instant,
     ) -> Result<Vec<Freed>, PutError> {
@@ -211,10 +214,7 @@ impl Put<'_> {
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
         let reserved = Arc::clone(&self.reserved);
         let storing = async {
-            match size {
-                Some(size) => self.store_known(source, size).await?,
-                None => self.store_unknown(source).await?,
-            }
+            self.store(Feed::new(self.client, &self.begun, Pieces::new(source), size)).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
             let commit = Change::Commit {
                 intent: self.begun.intent,
@@ -233,108 +233,43 @@ impl Put<'_> {
         }
     }
 
-    async fn store_known(&mut self, mut source: Pieces, size: u64) -> Result<(), PutError> {
-        for segment in plan::segments(size, &self.begun.policy) {
-            let Geometry { block_bytes, originals, .. } = segment.geometry;
-            let _memory = self.client.memory.hold(segment.length);
-            let (blocks, reading) = Originals::read(source, segment.length, block_bytes, originals);
-            let stored = self.store_segment(&segment, size, blocks).await;
-            // The source's own failure explains the segment's.
-            let wrong = |given| PutError::SourceLength { announced: size, given };
-            source = match reading.await.expect("reading a source does not panic") {
-                Ok(source) => source,
-                Err(ReadEnd::Source(error)) => return Err(PutError::Source(error)),
-                Err(ReadEnd::Length(read)) => return Err(wrong(segment.offset + read)),
-            };
-            stored?;
-            self.report.size += segment.length;
-        }
-        let ended =
-            tokio::task::spawn_blocking(move || source.take(0)).await.expect("reading does not panic");
-        match ended.map_err(PutError::Source)? {
-            (_, false) => Ok(()),
-            (_, true) => Err(PutError::SourceLength { announced: size, given: size + 1 }),
-        }
-    }
-
-    /// Stores a source whose end is not known: a segment at a time, read whole before its blocks are cut.
-    async fn store_unknown(&mut self, source: Pieces) -> Result<(), PutError> {
-        let mut source = Some(source);
-        while let Some(mut pieces) = source.take() {
-            let taking = tokio::task::spawn_blocking(move || {
-                let taken = pieces.take(SEGMENT_BYTES_MAX);
-                (taken, pieces)
-            });
-            let (taken, pieces) = taking.await.expect("reading a source does not panic");
-            let (taken, more) = taken.map_err(PutError::Source)?;
-            let length: u64 = taken.iter().map(|piece| piece.len() as u64).sum();
-            source = more.then_some(pieces);
-            // Only a whole object can be small enough for replicas: a last short segment stays coded.
-            let segment = if self.layouts.is_empty() {
-                plan::segments(length, &self.begun.policy)[0]
-            } else {
-                SegmentPlan {
-                    offset: self.report.size,
-                    length,
-                    geometry: Geometry::coded(length),
-                    ..plan::segments(SEGMENT_BYTES_MAX, &self.begun.policy)[0]
-                }
-            };
-            let Geometry { block_bytes, originals, .. } = segment.geometry;
-            let _memory = self.client.memory.hold(length);
-            let blocks = Originals::whole(taken, block_bytes, originals);
-            self.store_segment(&segment, length, blocks).await?;
-            self.report.size += length;
-        }
-        Ok(())
-    }
-
-    async fn name(&mut self) -> Result<SegmentId, ClientError> {
-        if let Some(name) = self.names.pop_front() {
-            return Ok(name);
-        }
-        // A few at a time: an endless source asks seldom.
-        let more = Change::MoreSegments { intent: self.begun.intent, segments: 4 };
-        match self.client.metadata.change(more).await? {
-            MetaAnswer::Segments(names) => {
-                self.names.extend(names);
-                self.names.pop_front().ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+    /// Stores one segment after the other. While one is written the next is read and encoded, where there is memory for
+    /// both.
+    async fn store(&mut self, mut feed: Feed<'_>) -> Result<(), PutError> {
+        loop {
+            // Whatever it takes: nothing else is in memory.
+            let mut next = feed.next(u64::MAX).await?;
+            while let Next::Segment(ready) = next {
+                let room = self.client.options.memory_bytes.saturating_sub(ready.segment.length);
+                (next, ()) = tokio::try_join!(feed.next(room), self.store_segment(&ready))?;
             }
-            other => Err(unexpected("Segments", &other)),
+            if matches!(next, Next::End) {
+                return Ok(());
+            }
         }
     }
 
-    async fn store_segment(
-        &mut self,
-        segment: &SegmentPlan,
-        object_bytes: u64,
-        originals: Arc<Originals>,
-    ) -> Result<(), PutError> {
-        let name = self.name().await?;
+    async fn store_segment(&mut self, ready: &Ready) -> Result<(), PutError> {
+        let Ready { segment, maker, spec, code, .. } = ready;
         let policy = self.begun.policy;
-        let plan = self.choose(object_bytes.min(SEGMENT_BYTES_MAX)).await?;
-        let seed = self.client.seed ^ name.0;
-        let rule = Rule::of(&policy);
-        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
-            ClientError::Protocol(format!("no code for K = {}: {error}", segment.geometry.originals))
-        })?;
+        let plan = self.choose(ready.spread_bytes).await?;
+        let name = maker.segment;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme: segment.scheme,
             code: code.clone(),
             block_bytes: segment.geometry.block_bytes,
-            rule,
+            rule: Rule::of(&policy),
             domains: plan.domains,
             devices,
             spares,
             patience: self.client.options.patience,
-            seed,
+            seed: spec.seed,
             given: Given::default(),
         };
-        let maker = Arc::new(Maker::new(name, self.begun.version, segment.geometry, &code, spec, originals));
         let writer = SegmentWriter {
             client: self.client,
-            maker: Arc::clone(&maker),
+            maker: Arc::clone(maker),
             core: Writer::new(write, Time(0)),
             streams: Streams::new(),
             reserved: Arc::clone(&self.reserved),
@@ -342,17 +277,8 @@ impl Put<'_> {
             intent: self.begun.intent,
             start: Instant::now(),
         };
-        // The columns are summed while originals are sent: waiting for them at the first repair block left every
-        // device idle for 25 of 230 ms (64 MiB on six devices).
-        let ahead = async {
-            maker.prepare_ahead().await;
-            core::future::pending().await
-        };
-        let done = tokio::select! {
-            biased;
-            done = writer.run(&mut self.touched) => done?,
-            never = ahead => never,
-        };
+        let done = writer.run(&mut self.touched).await?;
+        self.report.size += segment.length;
         let block_bytes = u64::from(segment.geometry.block_bytes);
         self.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
         self.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
@@ -361,7 +287,7 @@ impl Put<'_> {
             version: self.begun.version,
             epoch: self.begun.epoch,
             length: segment.length,
-            code: spec,
+            code: *spec,
             block_bytes: segment.geometry.block_bytes,
             granule_bytes: segment.geometry.granule_bytes,
             holders: done.holders.into_iter().map(|share| share.stored(name, self.begun.version)).collect(),
@@ -484,7 +410,7 @@ fn input(device: DeviceId, event: Event) -> Option<Input> {
 
 /// Makes the blocks of one segment, with their checksums, off the runtime's thread.
 pub(crate) struct Maker {
-    segment: SegmentId,
+    pub(crate) segment: SegmentId,
     version: Version,
     geometry: Geometry,
     granule: Granule,
@@ -618,7 +544,7 @@ impl Maker {
     }
 
     /// Makes the encoder as soon as all originals are there.
-    async fn prepare_ahead(&self) {
+    pub(crate) async fn prepare_ahead(&self) {
         if self.kind != CodeKind::Replicated && self.originals.wait_for(self.originals.count()).await {
             self.encoder.get_or_init(|| self.prepare()).await;
         }

@@ -188,7 +188,8 @@ impl<'a> Amendment<'a> {
         let (rule, refused) = (self.client.options.request, BTreeSet::new());
         let reserved = Reserved::new(self.client, Access::Read, Quality::default(), layout.length);
         let reading = Reading { rule, refused, reserved };
-        let mut reader = SegmentReader::new(self.client, layout, &self.begun.policy, None, &reading)?;
+        let mut reader =
+            SegmentReader::new(self.client, layout, 0..layout.length, &self.begun.policy, None, &reading)?;
         let originals = reader.run().await?;
         self.report.decoded_segments += 1;
         self.report.read_bytes += reader.received_bytes();

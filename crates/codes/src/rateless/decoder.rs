@@ -287,6 +287,13 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         let block = (*self.original.get(original as usize)?)?;
         Some(&self.blocks[block as usize])
     }
+
+    /// Originals `range` in order, in the buffers they came in; `None` unless all of them arrived as they are.
+    pub fn into_originals(self, range: Range<u32>) -> Option<Vec<B>> {
+        let home: Option<Vec<u32>> = range.map(|original| *self.original.get(original as usize)?).collect();
+        let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
+        home?.into_iter().map(|block| blocks[block as usize].take()).collect()
+    }
 }
 
 impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {

@@ -33,7 +33,7 @@ pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
-pub use segment::{SegmentPlan, segments};
+pub use segment::{SegmentPlan, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
 pub use update::{Difference, Update, update};
 

@@ -2,7 +2,7 @@
 
 use super::Scheme;
 use crate::{
-    layout::{CodeKind, CodeSpec, Geometry, REPLICATED_BELOW_BYTES, SEGMENT_BYTES_MAX},
+    layout::{BLOCK_BYTES_MAX, CodeKind, CodeSpec, Geometry, REPLICATED_BELOW_BYTES, SEGMENT_BYTES_MAX},
     policy::{Policy, RatelessCode},
 };
 use steadfast_codes::rateless::{Code, CodeError, Kind};
@@ -22,10 +22,20 @@ pub struct SegmentPlan {
     pub scheme: Scheme,
 }
 
-/// Cuts an object of `length` bytes: small ones under `rateless` or `replicated` are one block, replicated; larger ones are coded
-/// segments of at most [`SEGMENT_BYTES_MAX`], the last two of equal size so that none is tiny. A stripe is cut alike
-/// and never replicated. There is always at least one segment: an empty object has one, of one padded block.
+/// Cuts an object of `length` bytes into segments of at most [`SEGMENT_BYTES_MAX`]; see [`segments_of`].
 pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
+    segments_of(SEGMENT_BYTES_MAX, length, policy)
+}
+
+/// Cuts an object of `length` bytes: small ones under `rateless` or `replicated` are one block, replicated; larger ones
+/// are coded segments of at most `segment_bytes`, the last two of equal size so that none is tiny. A stripe is cut alike and never
+/// replicated. There is always at least one segment: an empty object has one, of one padded block.
+///
+/// # Panics
+/// Unless `segment_bytes` is a multiple of [`BLOCK_BYTES_MAX`] up to [`SEGMENT_BYTES_MAX`], and not 0.
+pub fn segments_of(segment_bytes: u64, length: u64, policy: &Policy) -> Vec<SegmentPlan> {
+    let piece = u64::from(BLOCK_BYTES_MAX);
+    assert!((piece..=SEGMENT_BYTES_MAX).contains(&segment_bytes) && segment_bytes.is_multiple_of(piece));
     let (code, scheme) = match policy {
         Policy::Rateless(_) | Policy::Replicated(_) if length < REPLICATED_BELOW_BYTES => {
             let geometry = Geometry::replicated(length);
@@ -49,11 +59,11 @@ pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
     };
     let mut cut = Vec::new();
     let mut offset = 0;
-    while length - offset > SEGMENT_BYTES_MAX {
+    while length - offset > segment_bytes {
         let left = length - offset;
         // With two left, halves: the first rounded up to the largest block so that only the last one is padded.
-        let half = left.div_ceil(2).next_multiple_of(crate::layout::BLOCK_BYTES_MAX.into());
-        let take = if left < 2 * SEGMENT_BYTES_MAX { half } else { SEGMENT_BYTES_MAX };
+        let half = left.div_ceil(2).next_multiple_of(piece);
+        let take = if left < 2 * segment_bytes { half } else { segment_bytes };
         cut.push(segment(offset, take));
         offset += take;
     }

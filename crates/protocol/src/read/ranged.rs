@@ -50,6 +50,17 @@ pub struct Ranged {
     heard: Time,
     retry_at: BTreeMap<DeviceId, Time>,
     late_at: Option<Time>,
+    /// How the open streams move.
+    moving: BTreeMap<DeviceId, Movement>,
+}
+
+/// How a stream moves once it does: the way there and back says nothing about what is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Movement {
+    first: Time,
+    last: Time,
+    /// Payload that came behind the first slice.
+    bytes: u64,
 }
 
 impl Ranged {
@@ -73,6 +84,7 @@ impl Ranged {
             heard: now,
             retry_at: BTreeMap::new(),
             late_at: None,
+            moving: BTreeMap::new(),
             plan,
         };
         let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
@@ -96,6 +108,7 @@ impl Ranged {
             self.wanted.iter().filter(|&index| device.left.contains(index)).collect()
         };
         if !blocks.is_empty() {
+            self.moving.remove(&id);
             self.counts.requested_blocks += blocks.count();
             self.actions.push_back(device.open(now, blocks, false));
         }
@@ -169,7 +182,7 @@ impl Ranged {
                 continue;
             }
             let Some(decode) = self.decode_time(now, device.id) else { continue };
-            if retry.unwrap_or_else(|| device.time_to_finish(now)) > decode {
+            if retry.unwrap_or_else(|| self.time_to_finish(now, device)) > decode {
                 return true;
             }
             if retry.is_some() {
@@ -182,6 +195,30 @@ impl Ranged {
         false
     }
 
+    /// When, at the earliest, all that the device owes will be here: by its pace, and as long again as it was silent.
+    fn time_to_finish(&self, now: Time, device: &Device) -> Duration {
+        let owed = f64::from(device.pending.count()) * f64::from(self.plan.block_bytes);
+        let at_pace = self.moving.get(&device.id).filter(|moving| moving.bytes > 0).map(|moving| {
+            let span = moving.last.since(moving.first).as_secs_f64();
+            seconds(owed * span / moving.bytes as f64)
+        });
+        at_pace.unwrap_or_default().max(now.since(device.last_arrival))
+    }
+
+    fn slice(&mut self, now: Time, id: DeviceId, bytes: u32) {
+        self.heard = now;
+        if let Some(device) = self.devices.get_mut(&id) {
+            self.actions.extend(device.slice(now, bytes));
+            let moving = self.moving.entry(id);
+            moving
+                .and_modify(|moving| {
+                    moving.last = now;
+                    moving.bytes += u64::from(bytes);
+                })
+                .or_insert(Movement { first: now, last: now, bytes: 0 });
+        }
+    }
+
     /// How long a decode without `late` would take from now on; `None` where it could not succeed.
     fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
         let others = || self.devices.values().filter(|device| device.id != late && self.within_reach(device));
@@ -190,7 +227,7 @@ impl Ranged {
         }
         let seen = others().filter_map(Device::first_byte_delay).max();
         let seen = seen.or_else(|| self.devices.values().filter_map(Device::first_byte_delay).max());
-        let delay = seen.unwrap_or(self.plan.patience / FIRST_ANSWER_SHARE);
+        let delay = seen.or(self.plan.round_trip).unwrap_or(self.plan.patience / FIRST_ANSWER_SHARE);
         let able = others().filter(|device| !device.left.is_empty());
         let paces: Vec<f64> = able.map(|device| device.pace_bytes_per_s(now)).collect();
         let known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
@@ -274,11 +311,8 @@ impl ReadCore for Ranged {
             }
             Input::Slice { device, bytes, .. } => {
                 self.counts.received_bytes += u64::from(bytes);
-                if !self.over
-                    && let Some(device) = self.devices.get_mut(&device)
-                {
-                    self.heard = now;
-                    self.actions.extend(device.slice(now, bytes));
+                if !self.over {
+                    self.slice(now, device, bytes);
                 }
                 return;
             }

@@ -450,13 +450,17 @@ fn a_range_falls_back_by_what_it_costs_at_any_scale() {
     // Originals of devices 0 and 1.
     let wanted: IndexRanges = (0..24).filter(|index| index % 6 < 2).collect();
     for (delay_ns, rate) in [(500_000, 1e6), (500_000, 1e9), (50_000_000, 1e6), (50_000_000, 1e9)] {
-        let source =
-            |n: u32| Source { device: DeviceId(n.into()), blocks: holds(n), read_bytes_per_s: rate as u64 };
+        let source = |n: u32| Source {
+            device: DeviceId(n.into()),
+            blocks: holds(n),
+            read_bytes_per_s: rate as u64,
+            queue_length: 0,
+        };
         let plan = ReadPlan { originals: K, ..plan_of((0..6).map(source).collect()) };
         let nodes = |fate, pace| {
             let node = |n: u32| {
                 let (fate, rate) = if n == 1 { (fate, pace) } else { (Fate::Well, rate) };
-                (u128::from(n), Node { fate, ..node(holds(n), rate, delay_ns) })
+                (u128::from(n), Node::new(holds(n), rate, delay_ns, fate))
             };
             (0..6).map(node).collect::<BTreeMap<u128, Node>>()
         };
@@ -480,21 +484,6 @@ fn a_range_falls_back_by_what_it_costs_at_any_scale() {
 
 fn plan_of(sources: Vec<Source>) -> ReadPlan {
     let rule = RequestRule::All;
-    ReadPlan { sources, originals: 1, extra_blocks: 0, block_bytes: BLOCK, rule, patience: PATIENCE }
-}
-
-fn node(holds: IndexRanges, rate: f64, delay_ns: u64) -> Node {
-    Node {
-        holds,
-        rate,
-        delay_ns,
-        fate: Fate::Well,
-        queue: VecDeque::new(),
-        credit: 0,
-        free_at: 0,
-        sent: 0,
-        open: false,
-        generation: 0,
-        cancelled_at: None,
-    }
+    let (patience, round_trip) = (PATIENCE, None);
+    ReadPlan { sources, originals: 1, extra_blocks: 0, block_bytes: BLOCK, rule, patience, round_trip }
 }

@@ -1,0 +1,206 @@
+//! The segments of a put before they are written: cut from the source, named, and encoded as far as that can be done
+//! ahead. The next one is begun while one is written, as far as memory allows.
+
+use crate::{
+    Client, ClientError, PutError,
+    memory::Held,
+    put::Maker,
+    source::{Originals, Pieces, ReadEnd},
+    unexpected,
+};
+use std::{collections::VecDeque, sync::Arc};
+use steadfast_codes::rateless::Code;
+use steadfast_protocol::{
+    IntentId, SegmentId, Version,
+    durability::Rule,
+    layout::{CodeSpec, Geometry},
+    message::{Change, MetaAnswer, PutBegun},
+    plan::{self, SegmentPlan},
+    policy::Policy,
+};
+use tokio::task::JoinHandle;
+
+/// The segments of one put, in order.
+pub(crate) struct Feed<'a> {
+    client: &'a Client,
+    intent: IntentId,
+    version: Version,
+    policy: Policy,
+    /// Segments named and not used yet.
+    names: VecDeque<SegmentId>,
+    source: Source,
+    /// As announced, where it was.
+    size: Option<u64>,
+    /// Segments of a known size that were not begun.
+    planned: VecDeque<SegmentPlan>,
+    /// Bytes of the segments begun.
+    begun_bytes: u64,
+}
+
+/// Where the source is.
+enum Source {
+    /// Between two segments.
+    Here(Pieces),
+    /// Giving the segment that begins at this byte.
+    Giving(u64, JoinHandle<Result<Pieces, ReadEnd>>),
+    /// At its end.
+    Ended,
+}
+
+/// What comes after the segments so far.
+pub(crate) enum Next {
+    /// A segment, whose bytes may still be arriving from the source.
+    Segment(Box<Ready>),
+    /// One that needs more memory than there is now.
+    TooLarge,
+    /// Nothing.
+    End,
+}
+
+/// A segment that can be written.
+pub(crate) struct Ready {
+    pub(crate) segment: SegmentPlan,
+    pub(crate) maker: Arc<Maker>,
+    pub(crate) spec: CodeSpec,
+    pub(crate) code: Code,
+    /// What is spread over the devices that are chosen for it, in bytes.
+    pub(crate) spread_bytes: u64,
+    preparing: JoinHandle<()>,
+    _memory: Option<Held>,
+}
+
+impl Drop for Ready {
+    fn drop(&mut self) {
+        self.preparing.abort();
+    }
+}
+
+impl<'a> Feed<'a> {
+    /// The segments of what `source` gives, `size` bytes where that is known.
+    pub(crate) fn new(client: &'a Client, begun: &PutBegun, source: Pieces, size: Option<u64>) -> Self {
+        let planned = size.map(|size| plan::segments_of(client.options.segment_bytes(), size, &begun.policy));
+        Self {
+            client,
+            intent: begun.intent,
+            version: begun.version,
+            policy: begun.policy,
+            names: begun.segments.clone().into(),
+            source: Source::Here(source),
+            size,
+            planned: planned.unwrap_or_default().into(),
+            begun_bytes: 0,
+        }
+    }
+
+    /// The next segment, if it fits `room_bytes`.
+    ///
+    /// # Errors
+    /// Also that of the source in the segment before, which explains why that one cannot be written.
+    pub(crate) async fn next(&mut self, room_bytes: u64) -> Result<Next, PutError> {
+        let source = match std::mem::replace(&mut self.source, Source::Ended) {
+            Source::Here(source) => source,
+            Source::Giving(from, giving) => match giving.await.expect("reading a source does not panic") {
+                Ok(source) => source,
+                Err(ReadEnd::Source(error)) => return Err(PutError::Source(error)),
+                Err(ReadEnd::Length(read)) => return Err(self.wrong_length(from + read)),
+            },
+            Source::Ended => return Ok(Next::End),
+        };
+        match self.size {
+            Some(size) => self.next_of_known(source, size, room_bytes).await,
+            None => self.next_of_unknown(source, room_bytes).await,
+        }
+    }
+
+    fn wrong_length(&self, given: u64) -> PutError {
+        PutError::SourceLength { announced: self.size.unwrap_or(given), given }
+    }
+
+    async fn next_of_known(
+        &mut self,
+        mut source: Pieces,
+        size: u64,
+        room_bytes: u64,
+    ) -> Result<Next, PutError> {
+        let Some(segment) = self.planned.front() else {
+            let ended = tokio::task::spawn_blocking(move || source.take(0));
+            let (_, more) = ended.await.expect("reading does not panic").map_err(PutError::Source)?;
+            return if more { Err(self.wrong_length(size + 1)) } else { Ok(Next::End) };
+        };
+        if segment.length > room_bytes {
+            self.source = Source::Here(source);
+            return Ok(Next::TooLarge);
+        }
+        let segment = self.planned.pop_front().expect("it was looked at");
+        let Geometry { block_bytes, originals, .. } = segment.geometry;
+        let memory = self.client.memory.hold(segment.length);
+        let (blocks, giving) = Originals::read(source, segment.length, block_bytes, originals);
+        self.source = Source::Giving(segment.offset, giving);
+        self.ready(segment, blocks, memory, size).await
+    }
+
+    /// Of a source whose end is not known: read whole before its blocks are cut.
+    async fn next_of_unknown(&mut self, mut source: Pieces, room_bytes: u64) -> Result<Next, PutError> {
+        let most = self.client.options.segment_bytes();
+        if most > room_bytes {
+            self.source = Source::Here(source);
+            return Ok(Next::TooLarge);
+        }
+        let taking = tokio::task::spawn_blocking(move || (source.take(most), source));
+        let (taken, source) = taking.await.expect("reading a source does not panic");
+        let (taken, more) = taken.map_err(PutError::Source)?;
+        let length: u64 = taken.iter().map(|piece| piece.len() as u64).sum();
+        // Only a whole object can be small enough for replicas: a last short segment stays coded.
+        let segment = if self.begun_bytes == 0 {
+            plan::segments(length, &self.policy)[0]
+        } else {
+            let coded = plan::segments(most, &self.policy)[0];
+            SegmentPlan { offset: self.begun_bytes, length, geometry: Geometry::coded(length), ..coded }
+        };
+        if more {
+            self.source = Source::Here(source);
+        }
+        let Geometry { block_bytes, originals, .. } = segment.geometry;
+        let memory = self.client.memory.hold(length);
+        let blocks = Originals::whole(taken, block_bytes, originals);
+        self.ready(segment, blocks, memory, length).await
+    }
+
+    async fn ready(
+        &mut self,
+        segment: SegmentPlan,
+        originals: Arc<Originals>,
+        memory: Option<Held>,
+        object_bytes: u64,
+    ) -> Result<Next, PutError> {
+        self.begun_bytes += segment.length;
+        let name = self.name().await?;
+        let redundancy = Rule::of(&self.policy).redundancy;
+        let (spec, code) = segment.code(self.client.seed ^ name.0, redundancy).map_err(|error| {
+            ClientError::Protocol(format!("no code for K = {}: {error}", segment.geometry.originals))
+        })?;
+        let maker = Arc::new(Maker::new(name, self.version, segment.geometry, &code, spec, originals));
+        // The columns are summed while originals are read and sent: waiting for them at the first repair block left
+        // every device idle for 25 of 230 ms (64 MiB on six devices).
+        let ahead = Arc::clone(&maker);
+        let preparing = tokio::spawn(async move { ahead.prepare_ahead().await });
+        let spread_bytes = object_bytes.min(self.client.options.segment_bytes());
+        let ready = Ready { segment, maker, spec, code, spread_bytes, preparing, _memory: memory };
+        Ok(Next::Segment(Box::new(ready)))
+    }
+
+    async fn name(&mut self) -> Result<SegmentId, ClientError> {
+        if let Some(name) = self.names.pop_front() {
+            return Ok(name);
+        }
+        // A few at a time: an endless source asks seldom.
+        let more = Change::MoreSegments { intent: self.intent, segments: 4 };
+        match self.client.metadata.change(more).await? {
+            MetaAnswer::Segments(names) => {
+                self.names.extend(names);
+                self.names.pop_front().ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))
+            }
+            other => Err(unexpected("Segments", &other)),
+        }
+    }
+}
