@@ -80,7 +80,8 @@ pub enum GetError {
         /// Bytes in the object.
         size: u64,
     },
-    /// The object was replaced or removed while it was read: the rest of the version that was begun is gone.
+    /// The object was replaced or removed while it was read: the rest of the version that was begun is gone. Or it was
+    /// replaced again and again, each time before any of it could be read.
     #[error("{bucket}/{key} changed after {handed} bytes of it had been read: read it again")]
     Changed {
         /// The bucket.

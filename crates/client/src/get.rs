@@ -140,10 +140,14 @@ impl Client {
         for change in 1.. {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,
-                Err(error @ GetError::Read(_)) if change <= CHANGES_MAX => error,
+                Err(error @ GetError::Read(_)) => error,
                 Err(error) => return Err(error),
             };
             found = self.changed(bucket, key, &found, access.handed, error).await?;
+            if change > CHANGES_MAX {
+                let (bucket, key) = (bucket.to_owned(), key.to_owned());
+                return Err(GetError::Changed { bucket, key, handed: access.handed });
+            }
             tracing::debug!(version = %found.object.version, handed = access.handed, "the object changed: reading on");
         }
         let Access { sink, sink_time, mut report, .. } = access;

@@ -89,8 +89,8 @@ impl ObjectReader {
         self.found.object.size
     }
 
-    /// The version whose contents are read.
-    pub fn version(&self) -> Version {
+    /// The version that the bytes read are those of.
+    pub fn contents(&self) -> Version {
         self.found.object.contents
     }
 

@@ -50,6 +50,65 @@ fn a_listing_of_twenty_thousand_keys_in_pages_equals_the_model() {
     });
 }
 
+/// Pages while others insert, replace and remove around every boundary: what stays is listed once, in order, and every
+/// page is within its limit.
+#[test]
+fn pages_are_whole_and_in_order_while_others_insert_and_remove() {
+    const STAYING: u64 = 5_000;
+    const PAGE: u32 = 97;
+    let staying = |object: u64| format!("{object:06}");
+    let dir = tempfile::tempdir().unwrap();
+    let service = Arc::new(Service::open(&options(dir.path())).unwrap());
+    block_on(async {
+        set_up(&service).await;
+        let put = async |client: u128, count: u64, key: &str| {
+            let id = |step| RequestId { client, count: count * 2 + step };
+            let put = begun(ask(&service, id(0), begin(key)).await);
+            ask(&service, id(1), commit(&put, 1)).await.unwrap();
+        };
+        let writers = (0..50u64).map(|writer| {
+            let service = Arc::clone(&service);
+            tokio::spawn(async move {
+                for count in 0..STAYING / 50 {
+                    let id = |step| RequestId { client: u128::from(writer) + 1, count: count * 2 + step };
+                    let put = begun(ask(&service, id(0), begin(&staying(count * 50 + writer))).await);
+                    ask(&service, id(1), commit(&put, 1)).await.unwrap();
+                }
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.unwrap();
+        }
+        let (mut listed, mut changed): (Vec<String>, u64) = (Vec::new(), 0);
+        loop {
+            let after = listed.last().cloned();
+            // Beside the boundary: behind it, before it, and gone again; and one that stays is replaced.
+            let beside = |by: &str| format!("{}{by}", after.as_deref().unwrap_or("000000"));
+            put(1000, changed, &beside("-passing")).await;
+            put(1000, changed + 1, &beside("-coming")).await;
+            put(1000, changed + 2, &staying(changed * 31 % STAYING)).await;
+            let key = beside("-passing");
+            let remove = Change::Remove { bucket: support::BUCKET.into(), key };
+            ask(&service, RequestId { client: 1001, count: changed }, remove).await.unwrap();
+            changed += 3;
+            let page =
+                Query::List { bucket: support::BUCKET.into(), prefix: String::new(), after, limit: PAGE };
+            let Ok(MetaAnswer::Page { objects, more }) = query(&service, page).await else {
+                panic!("no page")
+            };
+            assert!(objects.len() <= PAGE as usize && (!more || !objects.is_empty()));
+            listed.extend(objects.into_iter().map(|object| object.key));
+            if !more {
+                break;
+            }
+        }
+        assert!(listed.is_sorted_by(|a, b| a < b), "in order, and none twice");
+        assert!(changed > 150 && listed.iter().all(|key| !key.contains("passing")));
+        listed.retain(|key| !key.contains('-'));
+        assert_eq!(listed, (0..STAYING).map(staying).collect::<Vec<_>>());
+    });
+}
+
 fn key(writer: u64, object: u64) -> String {
     format!("dir-{}/{}-{}", object % 7, writer * 7919 % 1000, object)
 }

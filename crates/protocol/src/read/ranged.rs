@@ -9,10 +9,10 @@
 //!     └───────────────────────────────▶ Done ◀────────────────────────────────────────────────────┘
 //! ```
 //!
-//! *Late* is judged by pace alone: a device is late when what it still owes will take longer than a decode through the
-//! others would from now on. A device that says nothing is taken to stay silent for as long again, so that a read waits
-//! at most twice as long as the better of the two ways would have taken. The decode costs more than time, namely K blocks
-//! of everybody's media: it is never begun for less.
+//! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
+//! decode through the others would from now on. A device that says nothing is taken to stay silent for as long again, so
+//! that a read takes at most three times as long as the better of the two ways would have. The decode costs more than
+//! time, namely K blocks of everybody's media: it is never begun for less.
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -29,6 +29,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
 /// [`super::Speculative`].
 const FIRST_ANSWER_SHARE: u32 = 16;
+/// As for [`super::Speculative`]: once would begin a decode for ordinary jitter, where all is fast.
+const LATE_FACTOR: u32 = 2;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
 const RETRIES_MAX: u32 = 1;
 
@@ -182,14 +184,15 @@ impl Ranged {
                 continue;
             }
             let Some(decode) = self.decode_time(now, device.id) else { continue };
-            if retry.unwrap_or_else(|| self.time_to_finish(now, device)) > decode {
+            let late = decode.saturating_mul(LATE_FACTOR);
+            if retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
                 return true;
             }
             if retry.is_some() {
                 continue;
             }
             // Silence alone makes it late then; arrivals come here again.
-            let at = device.last_arrival + decode + Duration::from_nanos(1);
+            let at = device.last_arrival + late + Duration::from_nanos(1);
             self.late_at = Some(self.late_at.map_or(at, |earlier| earlier.min(at)));
         }
         false
@@ -293,8 +296,10 @@ impl Ranged {
             .collect();
         self.actions.clear();
         for device in self.devices.values_mut() {
+            // One that has sent all it was asked for is about to end by itself, and says then what it moved.
+            let owes = !device.pending.is_empty();
             let cancel = device.cancel();
-            self.actions.extend(cancel.filter(|_| !unsent.contains(&device.id)));
+            self.actions.extend(cancel.filter(|_| owes && !unsent.contains(&device.id)));
         }
         self.actions.push_back(last);
     }

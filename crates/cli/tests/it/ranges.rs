@@ -1,0 +1,252 @@
+//! Parts of objects: what a range touches, what it falls back to, where ranges end; open objects that are read on; and
+//! objects of many segments.
+
+use crate::common::{Bed, block_on, bytes, seed, shape};
+use std::{
+    io::{self, Cursor, Write},
+    ops::Range,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use steadfast_client::{Client, GetError, ObjectStat, Options};
+
+const MIB: u64 = 1 << 20;
+
+/// A sink whose bytes can be looked at.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink {
+    fn bytes(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+async fn client(bed: &Bed, options: Options) -> Arc<Client> {
+    Arc::new(Client::connect(bed.cluster.address(), options).await.unwrap())
+}
+
+/// Patience that no busy machine exhausts: without an answer a range falls back after a part of it.
+fn patient() -> Options {
+    Options { patience: Duration::from_secs(120), ..Options::default() }
+}
+
+/// Ranges of `length` bytes in one run of originals that are held as they are, each on one device: a write may have left
+/// the originals of a slow device out.
+fn ranges_on_one_device(stat: &ObjectStat, length: u64) -> Vec<Range<u64>> {
+    let layout = &stat.segments[0];
+    let block = u64::from(layout.block_bytes);
+    // Begins in the middle of a block.
+    let blocks = (length / block) as u32 + 1;
+    let holder = |index| layout.holder_of(index).filter(|_| index < layout.code.originals);
+    (0..layout.code.originals)
+        .filter(|&first| {
+            let device = holder(first);
+            device.is_some() && (first..first + blocks).all(|index| holder(index) == device)
+        })
+        .map(|first| u64::from(first) * block + block / 2)
+        .map(|from| from..from + length)
+        .collect()
+}
+
+#[test]
+fn a_range_reads_its_blocks_and_no_more_until_servers_die() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(256 << 20, seed());
+    block_on(async {
+        let client = client(&bed, patient()).await;
+        let size = Some(original.len() as u64);
+        client.put("data", "object", Cursor::new(original.clone()), size).await.unwrap();
+        let stat = client.stat("data", "object").await.unwrap();
+        let ranges = ranges_on_one_device(&stat, MIB);
+        assert!(ranges.len() > 200, "{} ranges lie on one device", ranges.len());
+        let sink = Sink::default();
+        let get = async |range: &Range<u64>| {
+            let wanted = Some((range.start, Some(range.end - 1)));
+            let report = client.get("data", "object", wanted, sink.clone()).await.unwrap();
+            let expected = &original[range.start as usize..range.end as usize];
+            assert!(sink.bytes() == expected, "{range:?} came back different");
+            report
+        };
+        // Five blocks of 256 KiB hold it. A machine that is too busy for a while makes a device late: rarely.
+        let picked: Vec<_> = ranges.iter().step_by(ranges.len() / 8).collect();
+        let mut least = 0;
+        for range in &picked {
+            client.drop_caches(stat.segments[0].holders[0].device).await.unwrap();
+            let report = get(range).await;
+            assert!(report.received_bytes >= 5 * MIB / 4, "{report:?}");
+            let most = 5 * MIB / 4;
+            // What the servers say they read from their media and sent.
+            least += usize::from(report.medium_bytes == most && report.sent_bytes == most);
+        }
+        assert!(least * 2 > picked.len(), "{least} of {} read their blocks and no more", picked.len());
+        // Whatever the dead servers held, the rest decodes.
+        for node in [1, 4] {
+            bed.cluster.kill_node(node).unwrap();
+        }
+        let mut decoded = 0;
+        for range in &picked {
+            let report = get(range).await;
+            decoded += usize::from(report.received_bytes >= 256 * MIB * 9 / 10);
+        }
+        assert!(decoded > 0, "none of the ranges lay on the dead servers");
+    });
+}
+
+#[test]
+fn ranges_end_where_they_must_in_objects_of_every_kind() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    bed.ok(&[
+        "bucket",
+        "create",
+        "data-lt",
+        "--policy",
+        "rateless:code=lt,c=1,delta=0.5,redundancy=1.5,tolerate=1",
+    ]);
+    bed.ok(&["bucket", "create", "stripe", "--policy", "stripe:devices=6"]);
+    block_on(async {
+        let client = client(&bed, Options { segment_bytes: 2 * MIB, ..patient() }).await;
+        for (bucket, length) in [
+            ("data", 0),
+            ("data", 1),
+            ("data", 4097),
+            ("data", 5 * MIB + 12_345),
+            ("data-lt", 5 * MIB),
+            ("stripe", 5 * MIB),
+        ] {
+            let original = bytes(length as usize, seed ^ length);
+            client.put(bucket, "object", Cursor::new(original.clone()), Some(length)).await.unwrap();
+            let sink = Sink::default();
+            // In the first block, across blocks and segments, to and past the end, single bytes, everything.
+            let ranges = [
+                (0, Some(0)),
+                (0, Some(99)),
+                (65_000, Some(66_000)),
+                (2 * MIB - 1, Some(2 * MIB)),
+                (MIB + 7, Some(4 * MIB + 7)),
+                (length.saturating_sub(1), None),
+                (length / 2, Some(u64::MAX)),
+                (0, None),
+            ];
+            for (first, last) in ranges {
+                let got = client.get(bucket, "object", Some((first, last)), sink.clone()).await;
+                if first >= length {
+                    assert!(matches!(got, Err(GetError::Range { .. })), "{first} of {length}: {got:?}");
+                    continue;
+                }
+                let end = last.map_or(length, |last| length.min(last.saturating_add(1)));
+                assert_eq!(got.unwrap().size, end - first);
+                let expected = &original[first as usize..end as usize];
+                assert!(sink.bytes() == expected, "{first} to {last:?} of {bucket}, {length} bytes");
+            }
+            let whole = client.get(bucket, "object", None, sink.clone()).await.unwrap();
+            assert!(sink.bytes() == original && whole.size == length);
+        }
+    });
+}
+
+#[test]
+fn objects_of_many_segments_overlap_within_their_memory_and_keep_their_order() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(25 * MIB as usize + 4321, seed);
+    block_on(async {
+        let size = original.len() as u64;
+        // Memory for two segments and more, and for none: one is always allowed.
+        for (key, memory_bytes, announced) in [
+            ("two", 4 * MIB, Some(size)),
+            ("none", 0, Some(size)),
+            ("pipe", 64 * MIB, None),
+            ("slow-pipe", MIB, None),
+        ] {
+            let options = Options { segment_bytes: 2 * MIB, memory_bytes, ..patient() };
+            let client = client(&bed, options).await;
+            let put = client.put("data", key, Cursor::new(original.clone()), announced).await.unwrap();
+            assert_eq!(put.size, size);
+            assert_eq!(client.stat("data", key).await.unwrap().segments.len(), 13);
+            let sink = Sink::default();
+            let got = client.get("data", key, None, sink.clone()).await.unwrap();
+            assert!(sink.bytes() == original && got.size == size, "{key}");
+        }
+        // A source that does not keep its word leaves nothing behind, wherever that shows.
+        let client = client(&bed, Options { segment_bytes: 2 * MIB, ..patient() }).await;
+        for announced in [size - 1, size + 1, size + 3 * MIB, 2 * MIB] {
+            let put = client.put("data", "wrong", Cursor::new(original.clone()), Some(announced)).await;
+            let error = put.unwrap_err().to_string();
+            assert!(error.contains(&format!("announced {announced} bytes")), "{error}");
+        }
+        assert!(client.stat("data", "wrong").await.is_err());
+    });
+    bed.cluster.kill_node(2).unwrap();
+    bed.cluster.kill_node(5).unwrap();
+    bed.get_equals("two", &original);
+}
+
+#[test]
+fn an_open_object_is_read_on_ahead_and_anywhere() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(21 * MIB as usize + 99, seed);
+    block_on(async {
+        let options = Options { segment_bytes: 6 * MIB, memory_bytes: 16 * MIB, ..patient() };
+        let client = client(&bed, options).await;
+        client.put("data", "object", Cursor::new(original.clone()), None).await.unwrap();
+        let mut reader = client.open("data", "object").await.unwrap();
+        assert_eq!(reader.size(), original.len() as u64);
+        // From the start to the end in odd lengths.
+        let (mut at, mut step, mut window) = (0, 1, 0);
+        loop {
+            let part = reader.read(step).await.unwrap();
+            assert!(part == original[at..original.len().min(at + step)], "{step} bytes at {at}");
+            assert!(reader.read_ahead_bytes() >= window && reader.read_ahead_bytes() <= 4 * MIB);
+            window = reader.read_ahead_bytes();
+            at += part.len();
+            if part.is_empty() {
+                break;
+            }
+            step = step * 3 % 500_009;
+        }
+        assert_eq!((at, window), (original.len(), 4 * MIB));
+        // Anywhere, longer than is ever read ahead, and past the end.
+        for (offset, length) in
+            [(9 * MIB, 7), (3, 20 * MIB as usize), (21 * MIB, 5000), (22 * MIB, 1), (0, 0)]
+        {
+            let part = reader.read_at(offset, length).await.unwrap();
+            let (from, to) = (offset as usize, offset as usize + length);
+            assert!(
+                part == original[from.min(original.len())..to.min(original.len())],
+                "{length} at {offset}"
+            );
+            assert_eq!(reader.read_ahead_bytes(), 0);
+        }
+        // One version throughout: the old bytes, or word that they are gone.
+        let mut again = client.open("data", "object").await.unwrap();
+        assert!(again.read(100).await.unwrap() == original[..100]);
+        let second = bytes(9 * MIB as usize, seed + 1);
+        client.put("data", "object", Cursor::new(second.clone()), None).await.unwrap();
+        client.tidy().await;
+        let error = again.read_at(13 * MIB, 1000).await.unwrap_err();
+        assert!(matches!(error, GetError::Changed { .. }), "{error}");
+        let mut fresh = client.open("data", "object").await.unwrap();
+        assert!(
+            fresh.read_at(5 * MIB, 2 * MIB as usize).await.unwrap()
+                == second[5 * MIB as usize..7 * MIB as usize]
+        );
+        client.remove("data", "object").await.unwrap();
+        client.tidy().await;
+        let error = fresh.read_at(MIB, 10).await.unwrap_err();
+        assert!(matches!(error, GetError::Changed { .. }), "{error}");
+    });
+}
