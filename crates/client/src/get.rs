@@ -561,6 +561,17 @@ impl<'a> SegmentReader<'a> {
         self.add_to(report);
     }
 
+    /// Tells the cluster what this part of an open object moved, as far as its servers have said so by now.
+    pub(crate) fn account(&self) {
+        self.client.account(&AccessTotals {
+            used_bytes: self.memory_bytes,
+            received_bytes: self.received_bytes,
+            sent_bytes: self.sent_bytes,
+            medium_bytes: self.medium_bytes,
+            ..AccessTotals::default()
+        });
+    }
+
     /// Adds what this read moved.
     fn add_to(&self, report: &mut GetReport) {
         let counts = self.core.counts();

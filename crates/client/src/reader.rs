@@ -244,6 +244,7 @@ async fn fetch(client: &Client, found: &ObjectStat, wanted: Range<u64>) -> Resul
         let block_bytes = u64::from(layout.block_bytes);
         let (from, to) = reader.part_of_blocks();
         let originals = reader.decode().await?;
+        reader.account();
         for (at, block) in (0u64..).step_by(layout.block_bytes as usize).zip(originals) {
             let (from, to) = (from.max(at), to.min(at + block_bytes));
             if from < to {
