@@ -12,7 +12,8 @@
 //! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
 //! decode through the others would from now on. A device that says nothing is taken to stay silent for as long again, so
 //! that a read takes at most three times as long as the better of the two ways would have. The decode costs more than
-//! time, namely K blocks of everybody's media: it is never begun for less.
+//! time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts the caller's
+//! patience is late too.
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -185,14 +186,17 @@ impl Ranged {
             }
             let Some(decode) = self.decode_time(now, device.id) else { continue };
             let late = decode.saturating_mul(LATE_FACTOR);
-            if retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
+            // Half of the patience is left to those that are asked instead.
+            let silent_max = self.plan.patience / 2;
+            let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
+            if silent || retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
                 return true;
             }
             if retry.is_some() {
                 continue;
             }
             // Silence alone makes it late then; arrivals come here again.
-            let at = device.last_arrival + late + Duration::from_nanos(1);
+            let at = device.last_arrival + late.min(silent_max) + Duration::from_nanos(1);
             self.late_at = Some(self.late_at.map_or(at, |earlier| earlier.min(at)));
         }
         false
