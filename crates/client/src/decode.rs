@@ -14,7 +14,7 @@ use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
     BlockIndex, DeviceId,
     layout::{Holder, SegmentLayout},
-    message::{NodeAnswer, Slice},
+    message::Slice,
     read::Cause,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -29,7 +29,7 @@ pub(crate) enum Verified {
     /// A block was damaged, out of order, or of another shape than the segment's.
     Corrupt { device: DeviceId, index: BlockIndex },
     /// The device's stream ended, after all its blocks.
-    Ended { device: DeviceId, answer: NodeAnswer },
+    Ended { device: DeviceId },
     /// The device's stream failed, after all its blocks.
     Failed { device: DeviceId, cause: Cause },
 }
@@ -131,7 +131,7 @@ impl Worker {
                     }
                     found
                 }
-                Job::Last(device, Event::Ended(answer)) => Some(Verified::Ended { device, answer }),
+                Job::Last(device, Event::Ended(_)) => Some(Verified::Ended { device }),
                 Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
                 Job::Last(..) => None,
                 Job::Solve(threads, wanted, say) => {

@@ -503,7 +503,13 @@ impl<'a> SegmentReader<'a> {
                 self.received_bytes += payload.len() as u64;
                 self.decoding.slice(device, slice, payload);
             }
-            Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => self.decoding.last(device, last),
+            Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => {
+                // Here and not when its turn comes: the read may be over by then.
+                if let Event::Ended(answer) = &last {
+                    self.count(answer);
+                }
+                self.decoding.last(device, last);
+            }
             // A storage server confirms nothing to a reader and needs no credit from it.
             Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
         }
@@ -516,10 +522,7 @@ impl<'a> SegmentReader<'a> {
             Verified::Slice { device, index, bytes } => Input::Slice { device, index, bytes },
             Verified::Block { device, index, missing } => Input::Block { device, index, missing },
             Verified::Corrupt { device, index } => Input::Corrupt { device, index },
-            Verified::Ended { device, answer } => {
-                self.count(&answer);
-                Input::Ended { device }
-            }
+            Verified::Ended { device } => Input::Ended { device },
             Verified::Failed { device, cause } => Input::Failed { device, cause },
         };
         self.core.handle(now, input);

@@ -234,12 +234,17 @@ impl Ranged {
         }
         let seen = others().filter_map(Device::first_byte_delay).max();
         let seen = seen.or_else(|| self.devices.values().filter_map(Device::first_byte_delay).max());
-        let delay = seen.or(self.plan.round_trip).unwrap_or(self.plan.patience / FIRST_ANSWER_SHARE);
+        // A round trip is the least that an answer takes: it says nothing of the device behind it.
+        let unseen = self.plan.patience / FIRST_ANSWER_SHARE;
+        let delay = seen.unwrap_or_else(|| self.plan.round_trip.map_or(unseen, |trip| trip.max(unseen)));
         let able = others().filter(|device| !device.left.is_empty());
         let paces: Vec<f64> = able.map(|device| device.pace_bytes_per_s(now)).collect();
-        let known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
+        let mut known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
         if known.is_empty() {
-            return Some(delay);
+            // Nothing is known of any other: they are taken to be as fast as this one is once it moves.
+            let own = self.moving.get(&late).filter(|own| own.bytes > 0 && own.last > own.first);
+            let Some(own) = own else { return Some(delay.max(unseen)) };
+            known.push(own.bytes as f64 / own.last.since(own.first).as_secs_f64());
         }
         // A device of unknown speed counts as the mean of the others.
         let pace = known.iter().sum::<f64>() / known.len() as f64 * paces.len() as f64;
