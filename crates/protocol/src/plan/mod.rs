@@ -11,7 +11,7 @@
 //!
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
-//! For objects that are there: [`update`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
+//! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
 //! blocks go for a smaller redundancy; [`Places`], where others may go.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
