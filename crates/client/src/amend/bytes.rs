@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn changed_blocks_are_the_new_bytes_encoded() {
-        for (kind, k, n) in [(Kind::Mix, 600, 1200), (Kind::Mix, 30, 60), (Kind::Replicated, 1, 3)] {
+        for (kind, k, n) in [(Kind::Mix, 600, 1200), (Kind::Mix, 30, 45), (Kind::Replicated, 1, 3)] {
             let code = Code::new(kind, k, 5).unwrap();
             let mut originals: Vec<BytesMut> =
                 (0..k as usize).map(|i| (0..BLOCK).map(|at| (i * 7 + at) as u8).collect()).collect();
