@@ -273,9 +273,10 @@ impl Adaptive {
         if granted_only - soonest <= worth {
             return;
         }
-        // What will have been sent when all devices have been told of the end.
+        // What will have been sent when all devices have been told of the end. A cancel does not wait in their queues.
+        let way = self.plan.round_trip.map_or(f64::INFINITY, |trip| trip.as_secs_f64());
         let sent = devices.iter().zip(outlooks).map(|((id, _), outlook)| {
-            let told = self.flows[id].delay(outlook.pace).unwrap_or(delay);
+            let told = self.flows[id].delay(outlook.pace).unwrap_or(delay).min(way);
             outlook.sent_by(soonest + TOLD_FACTOR * told)
         });
         let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());

@@ -1,6 +1,7 @@
 //! Golden scripts of each core, and seeded whole reads against a small model of devices under credit.
 
 mod adaptive;
+mod crowd;
 mod model;
 mod ranged;
 mod replicas;
