@@ -66,6 +66,15 @@ fn reads_what_was_written(medium: &dyn Medium) {
     assert!(back[..] == large[..]);
     medium.read_at(5 << 20, &mut back).expect("large read");
     assert!(back[..back.len() - 1] == large[1..]);
+    // Aligned pieces, more than one system call takes.
+    let pages: Vec<IoSlice<'_>> = large.chunks(4096).rev().take(700).map(IoSlice::new).collect();
+    let many: Vec<IoSlice<'_>> = pages.iter().chain(&pages).map(|page| IoSlice::new(page)).collect();
+    for pieces in [&pages, &many] {
+        medium.write_vectored_at(2 << 20, pieces).expect("aligned pieces");
+        let mut back = AlignedBuf::zeroed(pieces.len() * 4096);
+        medium.read_at(2 << 20, &mut back).expect("read");
+        assert!(back.chunks(4096).zip(pieces).all(|(page, piece)| page == &**piece));
+    }
 }
 
 fn refuses_what_leaves_the_capacity(medium: &dyn Medium) {

@@ -11,7 +11,7 @@ use common::*;
 use steadfast_disk::{
     AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
     checksum,
-    device::{ChangeError, CreateError, DeviceError, ReadError, WriteError},
+    device::{ChangeError, CreateError, DeviceError, NewBlock, ReadError, WriteError},
     media::CrashMedium,
 };
 
@@ -97,6 +97,38 @@ fn wrong_blocks_are_refused() {
     assert_eq!(device.create_extent(spec(S, 8192, 2)), Err(CreateError::Exists { segment: S }));
     device.seal(S, EPOCH, &[0..10]).unwrap();
     assert_eq!(write(&mut device, S, 3), Err(WriteError::Sealed { segment: S }));
+}
+
+#[test]
+fn a_block_may_come_in_pieces_of_whole_granules() {
+    let (mut device, _) = device(4 << 20);
+    device.create_extent(spec(S, 10_000, 3)).unwrap();
+    let data = block(S, 1, 10_000);
+    let sums = checksum::sums(&data, steadfast_disk::Granule::KIB_4, S, VERSION, 1);
+    let mut write = |cuts: &[usize], sums: &[u32]| {
+        let mut pieces = Vec::new();
+        let mut rest = &data[..];
+        for &cut in cuts {
+            let (piece, after) = rest.split_at(cut);
+            pieces.push(piece);
+            rest = after;
+        }
+        pieces.push(rest);
+        device.write_blocks(S, EPOCH, &[NewBlock { index: 1, pieces, sums }]).pop().unwrap()
+    };
+    let mismatch = |granule| Err(WriteError::Mismatch(checksum::Mismatch { granule }));
+    assert_eq!(write(&[4095], &sums), mismatch(1), "a granule that does not end with its piece");
+    assert_eq!(write(&[4096, 5000], &sums), mismatch(3));
+    assert_eq!(write(&[4096], &sums[..1]), mismatch(1));
+    assert_eq!(write(&[8192], &sums[..1]), mismatch(1));
+    let mut wrong = sums.clone();
+    wrong[2] ^= 1;
+    assert_eq!(write(&[8192], &wrong), mismatch(2));
+    wrong.push(0);
+    assert!(write(&[4096, 4096], &wrong).is_err());
+    assert_eq!(write(&[4096, 4096], &sums), Ok(()));
+    assert_eq!(write(&[8192], &sums), Ok(()), "the same again is the same");
+    assert_eq!(read(&mut device, S, 1), Ok(()));
 }
 
 #[test]

@@ -31,6 +31,8 @@ const SIZES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 const SMALL_BYTES: usize = 16 << 10;
 /// Kept without being asked to: a storage server's streams need their windows, eight of sixteen slices here.
 const KEPT_BYTES: usize = 32 << 20;
+/// Buffers begin with a page, as direct I/O wants them.
+const ALIGNMENT: usize = 4 << 10;
 /// Kept buffers looked at before a fresh one is made. They come free about in the order they were used, but a segment
 /// may hold a thousand of one size while a few dozen others come and go: looking at four found none of these.
 const LOOKED_AT: usize = 64;
@@ -51,7 +53,7 @@ struct Kept {
     bytes_max: usize,
 }
 
-/// An empty buffer with room for `len` bytes; it may have more.
+/// An empty buffer with room for `len` bytes; it may have more. From 16 KiB on it begins with a page.
 pub fn payload_buffer(len: usize) -> BytesMut {
     let class = SIZES.iter().position(|&size| len <= size);
     match class {
@@ -81,6 +83,17 @@ pub fn release_buffers() {
     kept.slabs.take().into_iter().flatten().for_each(|mut slabs| slabs.release());
 }
 
+/// What is allocated for a buffer of `size` bytes: with its tail, wherever the allocation begins.
+const fn whole(size: usize) -> usize {
+    size + ALIGNMENT + 1
+}
+
+/// The part of an empty allocation from its first page on.
+fn aligned(mut memory: BytesMut) -> BytesMut {
+    let before = memory.as_ptr().align_offset(ALIGNMENT);
+    memory.split_off(before)
+}
+
 fn kept() -> MutexGuard<'static, Kept> {
     KEPT.lock().expect("never poisoned: no panic while held")
 }
@@ -102,17 +115,19 @@ impl Kept {
         let size = SIZES[class];
         if self.slabs.is_some() {
             // Past what may be kept, a buffer of its own.
-            return self.take_from_slab(class).unwrap_or_else(|| BytesMut::with_capacity(size));
+            return self
+                .take_from_slab(class)
+                .unwrap_or_else(|| aligned(BytesMut::with_capacity(whole(size))));
         }
         if let Some(free) = self.free(class) {
             return self.keep(class, free);
         }
-        let fresh = BytesMut::with_capacity(size + 1);
+        let fresh = BytesMut::with_capacity(whole(size));
         // Buffers of a size that is not asked for any more make room.
         while self.bytes + size > self.bytes_max {
             let others = (0..SIZES.len()).filter(|&other| other != class);
             let Some(other) = others.into_iter().find(|&other| self.free(other).is_some()) else {
-                return fresh;
+                return aligned(fresh);
             };
             self.bytes -= SIZES[other];
         }
@@ -140,8 +155,8 @@ impl Kept {
         let shelf = &mut self.shelves[class];
         for _ in 0..shelf.len().min(LOOKED_AT) {
             let mut tail = shelf.pop_front()?;
-            // The tail is one byte; only the whole buffer has this much room.
-            if tail.try_reclaim(SIZES[class] + 1) {
+            // The tail is one byte; only the whole allocation has this much room.
+            if tail.try_reclaim(whole(SIZES[class])) {
                 return Some(tail);
             }
             shelf.push_back(tail);
@@ -150,7 +165,8 @@ impl Kept {
     }
 
     /// Splits off the tail that remembers the buffer.
-    fn keep(&mut self, class: usize, mut buffer: BytesMut) -> BytesMut {
+    fn keep(&mut self, class: usize, memory: BytesMut) -> BytesMut {
+        let mut buffer = aligned(memory);
         self.shelves[class].push_back(buffer.split_off(SIZES[class]));
         buffer
     }

@@ -145,7 +145,9 @@ impl Paced {
     ) {
         let (access, bytes) = match &op {
             Op::ReadSlice { len, .. } => (Access::Read, u64::from(*len)),
-            Op::WriteBlock { data, .. } => (Access::Write, data.len() as u64),
+            Op::WriteBlock { pieces, .. } => {
+                (Access::Write, pieces.iter().map(|piece| piece.len() as u64).sum())
+            }
             other => unreachable!("only data is paced, not {other:?}"),
         };
         let job = Job { stream, class, access, bytes, op, reply };

@@ -121,12 +121,13 @@ pub struct Usage {
 }
 
 /// A block to be written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct NewBlock<'a> {
     /// Its index.
     pub index: BlockIndex,
-    /// Exactly as many bytes as the extent's blocks have.
-    pub data: &'a [u8],
+    /// Its bytes, exactly as many as the extent's blocks have, in one piece or several; each but the last is whole
+    /// granules. Pieces that are page-aligned reach a medium of direct I/O without a copy.
+    pub pieces: Vec<&'a [u8]>,
     /// One checksum for each granule.
     pub sums: &'a [u32],
 }

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
-    checksum,
-    ids::{BlockIndex, Epoch, SegmentId},
+    checksum::{self, Granule},
+    ids::{BlockIndex, Epoch, SegmentId, Version},
     index::{BLOCK_BYTES_MAX, Extent, ExtentRange, Place, Record, Run, checkpoint, journal::Start},
     media::MediumError,
 };
@@ -29,6 +29,42 @@ const TRIM_BYTES_MIN: u64 = 64 << 10;
 const INDEX_RESERVE: u64 = 1 << 10;
 
 static ZEROS: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
+
+impl NewBlock<'_> {
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Checks the pieces one after the other: a granule that does not end with its piece fails.
+    fn verify(
+        &self,
+        granule: Granule,
+        segment: SegmentId,
+        version: Version,
+    ) -> Result<(), checksum::Mismatch> {
+        let mut first = 0;
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let granules = piece.len().div_ceil(granule.bytes() as usize);
+            let last = number + 1 == self.pieces.len();
+            let end = if last { self.sums.len() } else { (first + granules).min(self.sums.len()) };
+            let whole = last || piece.len().is_multiple_of(granule.bytes() as usize);
+            if !whole || first > end {
+                return Err(checksum::Mismatch { granule: (first + granules) as u32 });
+            }
+            checksum::verify(
+                piece,
+                granule,
+                segment,
+                version,
+                self.index,
+                first as u32,
+                &self.sums[first..end],
+            )?;
+            first = end;
+        }
+        Ok(())
+    }
+}
 
 /// A block that has its slot.
 struct Placed {
@@ -91,7 +127,7 @@ impl Device {
         data: &[u8],
         sums: &[u32],
     ) -> Result<(), WriteError> {
-        self.write_blocks(segment, epoch, &[NewBlock { index, data, sums }])
+        self.write_blocks(segment, epoch, &[NewBlock { index, pieces: vec![data], sums }])
             .pop()
             .expect("one answer for each block")
     }
@@ -231,10 +267,11 @@ impl Device {
         slot: u32,
     ) -> Result<Option<Place>, WriteError> {
         let extent = self.growing(segment);
-        if block.data.len() != extent.block_bytes as usize {
-            return Err(WriteError::Length { expected: extent.block_bytes, given: block.data.len() });
+        let given = block.bytes();
+        if given != extent.block_bytes as usize {
+            return Err(WriteError::Length { expected: extent.block_bytes, given });
         }
-        checksum::verify(block.data, extent.granule, segment, extent.version, block.index, 0, block.sums)?;
+        block.verify(extent.granule, segment, extent.version)?;
         if let Some(slot) = extent.slot_of(block.index) {
             let place = extent.place(slot).expect("a run's slots have places");
             let bytes = place.table_byte..place.table_byte + extent.sums_bytes();
@@ -275,9 +312,9 @@ impl Device {
         for run in placed.chunk_by(|a, b| a.place.data + stride == b.place.data) {
             let mut slices = Vec::with_capacity(run.len() * 2);
             for placed in run {
-                let data = blocks[placed.position].data;
-                slices.push(IoSlice::new(data));
-                let padding = stride as usize - data.len();
+                let block = &blocks[placed.position];
+                slices.extend(block.pieces.iter().map(|piece| IoSlice::new(piece)));
+                let padding = stride as usize - block.bytes();
                 if padding > 0 {
                     slices.push(IoSlice::new(&ZEROS[..padding]));
                 }

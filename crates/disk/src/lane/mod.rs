@@ -51,8 +51,8 @@ pub enum Op {
         epoch: Epoch,
         /// Its index.
         index: BlockIndex,
-        /// Its bytes.
-        data: Bytes,
+        /// Its bytes, in pieces as [`crate::NewBlock`] takes them.
+        pieces: Vec<Bytes>,
         /// One checksum a granule.
         sums: Vec<u32>,
     },
@@ -118,7 +118,7 @@ impl Op {
 
     fn bytes(&self) -> u64 {
         match self {
-            Op::WriteBlock { data, .. } => data.len() as u64,
+            Op::WriteBlock { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Op::ReadSlice { len, .. } => u64::from(*len),
             _ => 0,
         }

@@ -53,7 +53,7 @@ fn create(lane: &LaneHandle) {
 fn write(index: u32) -> Op {
     let data = Bytes::from(vec![index as u8; BLOCK as usize]);
     let sums = checksum::sums(&data, Granule::KIB_4, S, Version(1), index);
-    Op::WriteBlock { segment: S, epoch: Epoch(1), index, data, sums }
+    Op::WriteBlock { segment: S, epoch: Epoch(1), index, pieces: vec![data], sums }
 }
 
 fn read(index: u32) -> Op {

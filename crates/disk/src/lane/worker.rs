@@ -184,7 +184,11 @@ impl Worker {
         let blocks: Vec<NewBlock<'_>> = batch
             .iter()
             .filter_map(|pending| match &pending.op {
-                Op::WriteBlock { index, data, sums, .. } => Some(NewBlock { index: *index, data, sums }),
+                Op::WriteBlock { index, pieces, sums, .. } => Some(NewBlock {
+                    index: *index,
+                    pieces: pieces.iter().map(|piece| &piece[..]).collect(),
+                    sums,
+                }),
                 _ => None,
             })
             .collect();
@@ -238,10 +242,7 @@ impl Worker {
     fn execute(&mut self, op: Op) -> Result<OpOutput, OpError> {
         Ok(match op {
             Op::CreateExtent(spec) => OpOutput::Created(self.device.create_extent(spec)?),
-            Op::WriteBlock { segment, epoch, index, data, sums } => {
-                self.device.write_block(segment, epoch, index, &data, &sums)?;
-                OpOutput::Written
-            }
+            Op::WriteBlock { .. } => unreachable!("blocks are written in batches"),
             Op::ReadSlice { segment, index, offset, len } => {
                 let mut buf = self.device.pool().take(0);
                 let read =

@@ -32,6 +32,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const ALLOCATE_MIN_BYTES: u64 = 1 << 20;
 /// Zeros are written, and misaligned data is gathered, in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
+/// Pieces that one call takes (`UIO_MAXIOV`, readv(2)).
+const IOV_MAX: usize = 1024;
 
 /// Why a directory could not be opened as a medium.
 #[derive(Debug, thiserror::Error)]
@@ -236,6 +238,14 @@ impl Medium for FileMedium {
                 }
                 Err(error) => Err(fail(error.into())),
             };
+        }
+        if bufs.len() <= IOV_MAX && bufs.iter().all(|buf| is_aligned(buf)) {
+            match rustix::io::pwritev(&self.file, bufs, offset) {
+                Ok(written) if written == len => return Ok(()),
+                // A short write may end anywhere: once more as a whole, piece by piece.
+                Ok(_) => {}
+                Err(error) => return Err(fail(error.into())),
+            }
         }
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
         bounce.resize(len.min(PIECE_BYTES));

@@ -30,6 +30,18 @@ fn a_buffer_is_used_again_once_it_was_dropped_and_not_before() {
 }
 
 #[test]
+fn buffers_begin_with_a_page() {
+    for mut pool in [pool(0), pool(10 * LEN), slab_pool(0), slab_pool(4 * SLAB_BYTES)] {
+        for (class, &size) in SIZES.iter().enumerate() {
+            for _ in 0..3 {
+                let buffer = pool.take(class);
+                assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT) && buffer.capacity() >= size);
+            }
+        }
+    }
+}
+
+#[test]
 fn however_many_are_held_few_are_kept() {
     let mut pool = pool(5 * LEN + 1);
     let held: Vec<_> = (0..20).map(|_| pool.take(LARGEST)).collect();

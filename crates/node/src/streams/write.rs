@@ -48,7 +48,6 @@ pub(crate) async fn serve(
         reservation,
         class: lane_priority(opened.priority),
         lane_stream: service.lane_stream(),
-        block_bytes: open.block_bytes as usize,
         open,
         core,
         pieces: Vec::new(),
@@ -95,7 +94,6 @@ struct Driver<'a> {
     reservation: Option<ReservationId>,
     class: LanePriority,
     lane_stream: u64,
-    block_bytes: usize,
     open: WriteOpen,
     core: WriteStream,
     /// Slices of the block that is arriving, and their checksums.
@@ -175,17 +173,10 @@ impl Driver<'_> {
     }
 
     fn write(&mut self, index: BlockIndex) {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        let data = match pieces.len() {
-            1 => pieces.remove(0),
-            _ => {
-                let mut block = BytesMut::with_capacity(self.block_bytes);
-                pieces.iter().for_each(|piece| block.extend_from_slice(piece));
-                block.freeze()
-            }
-        };
+        // As they came: a slice is whole granules, and its buffer page-aligned.
+        let pieces = std::mem::take(&mut self.pieces);
         let sums = std::mem::take(&mut self.sums);
-        let op = Op::WriteBlock { segment: self.open.segment, epoch: self.epoch, index, data, sums };
+        let op = Op::WriteBlock { segment: self.open.segment, epoch: self.epoch, index, pieces, sums };
         let answer = self.answer.clone();
         // The stream is over: nobody waits for the confirmation.
         let reply = Box::new(move |result| drop(answer.send((index, result))));
