@@ -3,8 +3,8 @@
 
 use crate::{
     Client, ClientError, PutError,
+    maker::Maker,
     memory::Held,
-    put::Maker,
     source::{Originals, Pieces, ReadEnd},
     unexpected,
 };
@@ -179,9 +179,11 @@ impl<'a> Feed<'a> {
         let (spec, code) = segment.code(self.client.seed ^ name.0, redundancy).map_err(|error| {
             ClientError::Protocol(format!("no code for K = {}: {error}", segment.geometry.originals))
         })?;
-        let maker = Arc::new(Maker::new(name, self.version, segment.geometry, &code, spec, originals));
-        // The columns are summed while originals are read and sent: waiting for them at the first repair block left
-        // every device idle for 25 of 230 ms (64 MiB on six devices).
+        let (geometry, version) = (segment.geometry, self.version);
+        let maker = Maker::new((name, version), geometry, &code, spec, originals, redundancy, 0);
+        let maker = Arc::new(maker);
+        // Blocks are minted while originals are sent: waiting for them at the first one left every device idle for 25
+        // of 230 ms (64 MiB on six devices).
         let ahead = Arc::clone(&maker);
         let preparing = tokio::spawn(async move { ahead.prepare_ahead().await });
         let spread_bytes = object_bytes.min(self.client.options.segment_bytes());

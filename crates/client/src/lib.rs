@@ -24,6 +24,7 @@ mod devices;
 mod error;
 mod feed;
 mod get;
+mod maker;
 mod memory;
 mod metadata;
 mod put;

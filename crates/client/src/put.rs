@@ -3,25 +3,22 @@
 use crate::{
     Client, ClientError, PutError,
     feed::{Feed, Next, Ready},
+    maker::Maker,
     reserve::Reserved,
-    source::{Originals, Pieces},
+    source::Pieces,
     stream::{Event, Streams},
     unexpected,
 };
-use bytes::{Bytes, BytesMut};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     io::Read,
     sync::Arc,
     time::{Duration, Instant},
 };
-use steadfast_codes::rateless::{Code, Encoder};
-use steadfast_disk::{Granule, checksum};
-use steadfast_net::zeroed_buffer;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
+    DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
-    layout::{CodeKind, CodeSpec, Geometry, SegmentLayout},
+    layout::SegmentLayout,
     message::{
         Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
     },
@@ -29,13 +26,7 @@ use steadfast_protocol::{
     read::Cause,
     write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
-use tokio::sync::{Notify, OnceCell, Semaphore};
 
-/// Parity columns are kept while a segment is written when they take at most this: a put stays within its segment,
-/// its windows and 64 MiB. Segments above 256 MiB sum the columns of each run anew.
-const PARITY_BYTES_MAX: u64 = 64 << 20;
-/// Runs encoded at once: their blocks are memory, and two keep both cores of a small machine busy.
-const ENCODERS: usize = 2;
 /// How long a put that failed tries to say so; its lease makes good what is late.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
@@ -406,162 +397,4 @@ fn input(device: DeviceId, event: Event) -> Option<Input> {
         Event::Failed(Cause::Fault(fault)) => Input::Failed { device, cause: FailureKind::from(&fault) },
         Event::Slice { .. } => return None,
     })
-}
-
-/// Makes the blocks of one segment, with their checksums, off the runtime's thread.
-pub(crate) struct Maker {
-    pub(crate) segment: SegmentId,
-    version: Version,
-    geometry: Geometry,
-    granule: Granule,
-    kind: CodeKind,
-    code: Code,
-    originals: Arc<Originals>,
-    /// Where not all originals are known: the only blocks that can be had.
-    ready: Option<BTreeMap<BlockIndex, Bytes>>,
-    /// Told when another is asked for.
-    lacking: Notify,
-    /// Made as soon as all originals are there.
-    encoder: OnceCell<Arc<Encoder<BytesMut>>>,
-    encoders: Semaphore,
-}
-
-/// A block ready to be sent.
-pub(crate) struct Made {
-    pub(crate) index: BlockIndex,
-    pub(crate) block: Bytes,
-    pub(crate) sums: Vec<u32>,
-}
-
-impl Maker {
-    pub(crate) fn new(
-        segment: SegmentId,
-        version: Version,
-        geometry: Geometry,
-        code: &Code,
-        spec: CodeSpec,
-        originals: Arc<Originals>,
-    ) -> Self {
-        let granule = Granule::new(geometry.granule_bytes).expect("the layout's own granules are valid");
-        Self {
-            segment,
-            version,
-            geometry,
-            granule,
-            kind: spec.kind,
-            code: code.clone(),
-            originals,
-            ready: None,
-            lacking: Notify::new(),
-            encoder: OnceCell::new(),
-            encoders: Semaphore::new(ENCODERS),
-        }
-    }
-
-    /// Gives these blocks and no others.
-    pub(crate) fn only(self, ready: BTreeMap<BlockIndex, Bytes>) -> Self {
-        Self { ready: Some(ready), ..self }
-    }
-
-    /// The segment that the blocks are written under.
-    pub(crate) fn segment(&self) -> SegmentId {
-        self.segment
-    }
-
-    /// Waits until a block was asked for that cannot be had.
-    pub(crate) async fn lacking(&self) {
-        self.lacking.notified().await;
-    }
-
-    /// Bytes under one checksum.
-    pub(crate) fn granule_bytes(&self) -> usize {
-        self.geometry.granule_bytes as usize
-    }
-
-    /// The blocks of `indices`, in order; none when the source failed, which the put learns from the source itself.
-    pub(crate) async fn make(&self, indices: core::ops::Range<BlockIndex>) -> Vec<Made> {
-        if let Some(ready) = &self.ready {
-            let found = indices.map(|index| Some((index, ready.get(&index)?.clone())));
-            let Some(blocks) = found.collect() else {
-                self.lacking.notify_one();
-                return Vec::new();
-            };
-            return self.with_sums(blocks).await;
-        }
-        let k = self.originals.count();
-        // Originals of systematic codes are sent as they were read; everything else needs them all.
-        let plain = |index: BlockIndex| match self.kind {
-            CodeKind::Replicated => Some(index % k),
-            CodeKind::Mix | CodeKind::MixA | CodeKind::MixC => (index < k).then_some(index),
-            CodeKind::Lt { .. } => None,
-        };
-        let needed = indices.clone().map(|index| plain(index).map_or(k, |original| original + 1)).max();
-        if !self.originals.wait_for(needed.unwrap_or(0)).await {
-            return Vec::new();
-        }
-        let coded = indices.clone().find(|&index| plain(index).is_none());
-        let mut blocks: Vec<(BlockIndex, Bytes)> = indices
-            .clone()
-            .map_while(|index| plain(index).map(|original| (index, self.originals.block(original).clone())))
-            .collect();
-        let permit = self.encoders.acquire().await.expect("never closed");
-        let encoder = match coded {
-            Some(_) => Some(Arc::clone(self.encoder.get_or_init(|| self.prepare()).await)),
-            None => None,
-        };
-        let (originals, block_bytes) = (Arc::clone(&self.originals), self.geometry.block_bytes as usize);
-        let with_sums = self.sums();
-        let made = tokio::task::spawn_blocking(move || {
-            if let (Some(first), Some(encoder)) = (coded, encoder) {
-                let mut out: Vec<BytesMut> =
-                    (first..indices.end).map(|_| zeroed_buffer(block_bytes)).collect();
-                let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
-                encoder
-                    .encode_run(first, &originals.all(), &mut slices)
-                    .expect("K originals of one length, and indices far from the largest");
-                blocks.extend((first..).zip(out.into_iter().map(BytesMut::freeze)));
-            }
-            blocks.into_iter().map(with_sums).collect()
-        });
-        let made = made.await.expect("encoding does not panic");
-        drop(permit);
-        made
-    }
-
-    async fn with_sums(&self, blocks: Vec<(BlockIndex, Bytes)>) -> Vec<Made> {
-        let with_sums = self.sums();
-        let summing = tokio::task::spawn_blocking(move || blocks.into_iter().map(with_sums).collect());
-        summing.await.expect("summing does not panic")
-    }
-
-    /// Adds the checksums to a block.
-    fn sums(&self) -> impl Fn((BlockIndex, Bytes)) -> Made + Send + 'static {
-        let (granule, segment, version) = (self.granule, self.segment, self.version);
-        move |(index, block)| {
-            let sums = checksum::sums(&block, granule, segment, version, index);
-            Made { index, block, sums }
-        }
-    }
-
-    /// Makes the encoder as soon as all originals are there.
-    pub(crate) async fn prepare_ahead(&self) {
-        if self.kind != CodeKind::Replicated && self.originals.wait_for(self.originals.count()).await {
-            self.encoder.get_or_init(|| self.prepare()).await;
-        }
-    }
-
-    /// An encoder, with the parity columns where they fit.
-    async fn prepare(&self) -> Arc<Encoder<BytesMut>> {
-        let mut encoder = Encoder::new(&self.code);
-        let segment_bytes = u64::from(self.geometry.block_bytes) * u64::from(self.geometry.originals);
-        if segment_bytes.div_ceil(4) > PARITY_BYTES_MAX {
-            return Arc::new(encoder);
-        }
-        let originals = Arc::clone(&self.originals);
-        let prepared = tokio::task::spawn_blocking(move || {
-            encoder.prepare(&originals.all(), zeroed_buffer).expect("K originals of one length");
-            Arc::new(encoder)
-        });
-        prepared.await.expect("encoding does not panic")
-    }
 }

@@ -1,7 +1,7 @@
 //! Streams to devices: each a task of its own that connects, forwards what arrives, and carries out what the core
 //! asks. The drivers of reads and writes see one queue of events and never a connection.
 
-use crate::put::Maker;
+use crate::maker::Maker;
 use bytes::{Bytes, BytesMut};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use steadfast_net::{Open, Pool, StreamReceiver, StreamSender};

@@ -4,7 +4,8 @@ use super::{AmendError, AmendReport};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     get::SegmentReader,
-    put::{Maker, SegmentWriter, renew},
+    maker::Maker,
+    put::{SegmentWriter, renew},
     reserve::{Reading, Reserved},
     source::Originals,
     stream::Streams,
@@ -213,6 +214,7 @@ impl<'a> Amendment<'a> {
             return Err(PlanError::Unmet { domain: "devices", needed, available }.into());
         }
         let (devices, spares) = only_needed(&given, devices, spares);
+        let first_new = given.first_new_index;
         let spec = WriteSpec {
             scheme: Scheme::Rateless,
             code: code.clone(),
@@ -235,7 +237,9 @@ impl<'a> Amendment<'a> {
             Contents::Blocks(ready) => (Some(ready), Originals::none(geometry.originals)),
             Contents::Originals(originals) => (None, originals),
         };
-        let maker = Maker::new(name, self.begun.version, geometry, &code, layout.code, originals);
+        let version = self.begun.version;
+        let maker =
+            Maker::new((name, version), geometry, &code, layout.code, originals, rule.redundancy, first_new);
         let maker = Arc::new(match ready {
             Some(ready) => maker.only(ready),
             None => maker,
@@ -294,7 +298,9 @@ impl<'a> Amendment<'a> {
             seed,
             given: Given::default(),
         };
-        let maker = Arc::new(Maker::new(name, self.begun.version, geometry, &code, spec, originals));
+        let redundancy = rule.redundancy;
+        let maker = Maker::new((name, self.begun.version), geometry, &code, spec, originals, redundancy, 0);
+        let maker = Arc::new(maker);
         let done = self.run_writer(write, maker).await?;
         self.count(&done, geometry.block_bytes);
         self.report.dropped_blocks += layout.stored_blocks();
@@ -311,7 +317,7 @@ impl<'a> Amendment<'a> {
     }
 
     async fn run_writer(&mut self, spec: WriteSpec, maker: Arc<Maker>) -> Result<WriteDone, AmendError> {
-        self.used.insert(maker.segment());
+        self.used.insert(maker.segment);
         let writer = SegmentWriter {
             client: self.client,
             maker,

@@ -1,0 +1,228 @@
+//! Makes the blocks of one segment, with their checksums, off the runtime's thread.
+//!
+//! Originals of systematic codes are sent as they were read. Coded blocks are minted in batches: indices are handed out
+//! in order over all devices, so what one of them is given next is known before it is asked for. A batch sums its parity
+//! columns once, strip by strip, in the processor's cache; blocks made a few at a time cost 25 to 80 times their share of
+//! that (512 blocks of 256 KiB: 228 ms in pushes of up to 16 with kept columns, 30 to 40 in two batches).
+
+use crate::source::Originals;
+use bytes::{Bytes, BytesMut};
+use core::ops::Range;
+use std::{collections::BTreeMap, sync::Arc};
+use steadfast_codes::rateless::{Code, Encoder};
+use steadfast_disk::{Granule, checksum};
+use steadfast_net::payload_buffer;
+use steadfast_protocol::{
+    BlockIndex, SegmentId, Version,
+    layout::{CodeKind, CodeSpec, Geometry},
+};
+use tokio::sync::{Mutex, Notify};
+
+/// Minted blocks that wait to be pushed take at most this, and those pushed their windows: a put stays within its
+/// segment, its windows and 64 MiB.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// Beyond what the policy asks for, batches are smaller: only stragglers' places are left to fill. A batch of a sixteenth
+/// of K still shares most of its parity columns.
+const LATER_SHARE: u32 = 16;
+
+/// A block ready to be sent.
+pub(crate) struct Made {
+    pub(crate) index: BlockIndex,
+    pub(crate) block: Bytes,
+    pub(crate) sums: Vec<u32>,
+}
+
+/// The blocks of one segment.
+pub(crate) struct Maker {
+    pub(crate) segment: SegmentId,
+    pub(crate) version: Version,
+    pub(crate) geometry: Geometry,
+    granule: Granule,
+    kind: CodeKind,
+    code: Code,
+    originals: Arc<Originals>,
+    /// Where not all originals are known: the only blocks that can be had.
+    ready: Option<BTreeMap<BlockIndex, Bytes>>,
+    /// Told when another is asked for.
+    lacking: Notify,
+    minted: Mutex<Minted>,
+}
+
+/// Coded blocks made ahead.
+struct Minted {
+    waiting: BTreeMap<BlockIndex, Bytes>,
+    /// The first index that no batch reached.
+    next: BlockIndex,
+    /// The first index beyond what the policy asks for.
+    expected: BlockIndex,
+}
+
+impl Maker {
+    /// Mints from `first_new` on, and about as many as `redundancy` (D) asks for; indices below are made as they are asked
+    /// for.
+    pub(crate) fn new(
+        (segment, version): (SegmentId, Version),
+        geometry: Geometry,
+        code: &Code,
+        spec: CodeSpec,
+        originals: Arc<Originals>,
+        redundancy: f64,
+        first_new: BlockIndex,
+    ) -> Self {
+        let granule = Granule::new(geometry.granule_bytes).expect("the layout's own granules are valid");
+        let k = geometry.originals;
+        let coded_from = (0..k).find(|&index| original(spec.kind, k, index).is_none()).unwrap_or(k);
+        // A float beyond the indices becomes the last of them.
+        let expected = (f64::from(k) * (1.0 + redundancy.max(0.0))).ceil() as u32;
+        let minted = Minted { waiting: BTreeMap::new(), next: first_new.max(coded_from), expected };
+        Self {
+            segment,
+            version,
+            geometry,
+            granule,
+            kind: spec.kind,
+            code: code.clone(),
+            originals,
+            ready: None,
+            lacking: Notify::new(),
+            minted: Mutex::new(minted),
+        }
+    }
+
+    /// Gives these blocks and no others.
+    pub(crate) fn only(self, ready: BTreeMap<BlockIndex, Bytes>) -> Self {
+        Self { ready: Some(ready), ..self }
+    }
+
+    /// Waits until a block was asked for that cannot be had.
+    pub(crate) async fn lacking(&self) {
+        self.lacking.notified().await;
+    }
+
+    /// Bytes under one checksum.
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.geometry.granule_bytes as usize
+    }
+
+    /// The original that a block is, if it is one.
+    fn original(&self, index: BlockIndex) -> Option<u32> {
+        original(self.kind, self.geometry.originals, index)
+    }
+
+    /// The blocks of `indices`, in order; none when the source failed, which the put learns from the source itself.
+    pub(crate) async fn make(&self, indices: Range<BlockIndex>) -> Vec<Made> {
+        if let Some(ready) = &self.ready {
+            let found = indices.map(|index| Some((index, ready.get(&index)?.clone())));
+            let Some(blocks) = found.collect() else {
+                self.lacking.notify_one();
+                return Vec::new();
+            };
+            return self.with_sums(blocks).await;
+        }
+        let k = self.originals.count();
+        let needed =
+            indices.clone().map(|index| self.original(index).map_or(k, |original| original + 1)).max();
+        if !self.originals.wait_for(needed.unwrap_or(0)).await {
+            return Vec::new();
+        }
+        let mut blocks: Vec<(BlockIndex, Bytes)> = indices
+            .clone()
+            .map_while(|index| {
+                self.original(index).map(|original| (index, self.originals.block(original).clone()))
+            })
+            .collect();
+        let coded = indices.start + blocks.len() as u32..indices.end;
+        if !coded.is_empty() {
+            blocks.extend(self.coded(coded).await);
+        }
+        self.with_sums(blocks).await
+    }
+
+    /// Makes the first batch as soon as all originals are there.
+    pub(crate) async fn prepare_ahead(&self) {
+        if self.kind != CodeKind::Replicated && self.originals.wait_for(self.originals.count()).await {
+            let mut minted = self.minted.lock().await;
+            let next = minted.next;
+            if next < minted.expected {
+                self.mint(&mut minted, next..next).await;
+            }
+        }
+    }
+
+    /// Coded blocks, all originals being there.
+    async fn coded(&self, indices: Range<BlockIndex>) -> Vec<(BlockIndex, Bytes)> {
+        // Held while a batch is made: the others that ask wait for the same one.
+        let mut minted = self.minted.lock().await;
+        let mut blocks = Vec::with_capacity(indices.len());
+        let mut from = indices.start;
+        while from < indices.end {
+            if let Some(block) = minted.waiting.remove(&from) {
+                blocks.push((from, block));
+                from += 1;
+            } else if from < minted.next {
+                // Rewritten, or asked for again: nobody knows how many of those follow.
+                let known = (from..indices.end).find(|index| minted.waiting.contains_key(index));
+                let to = known.unwrap_or(indices.end).min(minted.next);
+                blocks.extend((from..).zip(self.encode(from..to).await));
+                from = to;
+            } else {
+                self.mint(&mut minted, from..indices.end).await;
+            }
+        }
+        blocks
+    }
+
+    /// Makes the batch that begins with `wanted`, and all of that.
+    async fn mint(&self, minted: &mut Minted, wanted: Range<BlockIndex>) {
+        let most = BATCH_BYTES_MAX / u64::from(self.geometry.block_bytes);
+        let most = u32::try_from(most).expect("blocks are not that small").max(1);
+        let later = (self.geometry.originals / LATER_SHARE).max(1);
+        let count = minted.expected.saturating_sub(wanted.start).max(later).min(most);
+        let batch = wanted.start..wanted.end.max(wanted.start + count);
+        let blocks = self.encode(batch.clone()).await;
+        minted.next = batch.end;
+        minted.waiting.extend(batch.zip(blocks));
+    }
+
+    /// Makes these coded blocks at once.
+    async fn encode(&self, indices: Range<BlockIndex>) -> Vec<Bytes> {
+        let (code, originals) = (self.code.clone(), Arc::clone(&self.originals));
+        let block_bytes = self.geometry.block_bytes as usize;
+        let made = tokio::task::spawn_blocking(move || {
+            let mut out: Vec<BytesMut> = indices
+                .clone()
+                .map(|_| {
+                    let mut block = payload_buffer(block_bytes);
+                    block.resize(block_bytes, 0);
+                    block
+                })
+                .collect();
+            let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
+            Encoder::<Vec<u8>>::new(&code)
+                .encode_run(indices.start, &originals.all(), &mut slices)
+                .expect("K originals of one length, and indices far from the largest");
+            out.into_iter().map(BytesMut::freeze).collect()
+        });
+        made.await.expect("encoding does not panic")
+    }
+
+    /// Adds the checksums to blocks.
+    async fn with_sums(&self, blocks: Vec<(BlockIndex, Bytes)>) -> Vec<Made> {
+        let (granule, segment, version) = (self.granule, self.segment, self.version);
+        let with_sums = move |(index, block): (BlockIndex, Bytes)| {
+            let sums = checksum::sums(&block, granule, segment, version, index);
+            Made { index, block, sums }
+        };
+        let summing = tokio::task::spawn_blocking(move || blocks.into_iter().map(with_sums).collect());
+        summing.await.expect("summing does not panic")
+    }
+}
+
+/// The original that a block of a code of K = `k` is, if it is one.
+fn original(kind: CodeKind, k: u32, index: BlockIndex) -> Option<u32> {
+    match kind {
+        CodeKind::Replicated => Some(index % k),
+        CodeKind::Mix | CodeKind::MixA | CodeKind::MixC => (index < k).then_some(index),
+        CodeKind::Lt { .. } => None,
+    }
+}
