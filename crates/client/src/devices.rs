@@ -18,8 +18,10 @@ use steadfast_protocol::{
     },
 };
 
-/// How long a storage server may take to make a device: most of it is writing over a disk where that was asked for.
+/// How long a storage server may take to make a device, beyond writing over the disk where that is asked for.
 const ADDED_WITHIN: Duration = Duration::from_secs(600);
+/// The slowest disk that is waited for while it is written over; one that is slower is made all the same.
+const FILLED_BYTES_PER_S_MIN: u64 = 10_000_000;
 /// Between two questions whether a device is empty.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a removal waits for what puts under way and dead writers have on the device.
@@ -159,7 +161,8 @@ impl Client {
     }
 
     /// Makes or finds a device in a directory of the machine of the storage server at `address`, which serves it from now
-    /// on, also after a restart.
+    /// on, also after a restart. A new device takes its whole capacity from its filesystem at once if `thick`, or if its
+    /// server was started so.
     ///
     /// # Errors
     /// When the server cannot be reached, or the directory cannot be a device of this cluster.
@@ -168,14 +171,16 @@ impl Client {
         address: &str,
         dir: &str,
         capacity_bytes: Option<u64>,
+        thick: bool,
     ) -> Result<DeviceId, ClientError> {
         let failed = |cause: String| ClientError::Node { address: address.to_owned(), cause };
         let connection = self.pool.connection(address).await.map_err(|error| failed(error.to_string()))?;
-        let request = NodeRequest::AddDevice { dir: dir.to_owned(), capacity_bytes };
+        let request = NodeRequest::AddDevice { dir: dir.to_owned(), capacity_bytes, thick };
+        let filled = if thick { capacity_bytes.unwrap_or(0) / FILLED_BYTES_PER_S_MIN } else { 0 };
         let open = Open {
             body: message::encode(&request),
             priority: Priority::Control,
-            deadline: Some(ADDED_WITHIN),
+            deadline: Some(ADDED_WITHIN + Duration::from_secs(filled)),
             ..Open::default()
         };
         let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;

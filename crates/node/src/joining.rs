@@ -32,6 +32,8 @@ pub(crate) struct Wish {
     pub(crate) dir: PathBuf,
     /// Bytes of a new device; by default as the node was started.
     pub(crate) capacity_bytes: Option<u64>,
+    /// Whether it takes its whole capacity at once; also where the node was started so.
+    pub(crate) thick: bool,
     pub(crate) answer: oneshot::Sender<Result<DeviceId, Fault>>,
 }
 
@@ -49,9 +51,9 @@ impl Joining {
     /// Carries out wishes for ever.
     pub(crate) async fn run(self, mut wishes: mpsc::Receiver<Wish>) {
         let mut sweeping = JoinSet::new();
-        while let Some(Wish { dir, capacity_bytes, answer }) = wishes.recv().await {
+        while let Some(Wish { dir, capacity_bytes, thick, answer }) = wishes.recv().await {
             while sweeping.try_join_next().is_some() {}
-            let outcome = match self.join(dir.clone(), capacity_bytes).await {
+            let outcome = match self.join(dir.clone(), capacity_bytes, thick).await {
                 Ok(device) => {
                     tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
                     let (id, service, meta) = (device.id, self.service.clone(), self.meta.clone());
@@ -75,13 +77,17 @@ impl Joining {
         }
     }
 
-    async fn join(&self, dir: PathBuf, capacity_bytes: Option<u64>) -> Result<Arc<ServedDevice>, NodeError> {
+    async fn join(
+        &self,
+        dir: PathBuf,
+        capacity_bytes: Option<u64>,
+        thick: bool,
+    ) -> Result<Arc<ServedDevice>, NodeError> {
         let cluster = self.record.cluster.expect("a node knows its cluster when it serves");
         let node = self.record.node;
         let mut options = self.options.clone();
         options.capacity_bytes = capacity_bytes.or(options.capacity_bytes);
-        // Said once at its start, for the devices of then.
-        options.thick = false;
+        options.thick |= thick;
         let added = self.added.clone();
         let there: Vec<PathBuf> =
             self.service.devices.all().iter().map(|device| device.dir.clone()).collect();

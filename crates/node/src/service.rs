@@ -195,7 +195,9 @@ impl Service {
                 self.device(device)?.paced.release(reservation);
                 Ok(NodeAnswer::Done)
             }
-            NodeRequest::AddDevice { dir, capacity_bytes } => self.add_device(&dir, capacity_bytes).await,
+            NodeRequest::AddDevice { dir, capacity_bytes, thick } => {
+                self.add_device(&dir, capacity_bytes, thick).await
+            }
             NodeRequest::Read { .. } | NodeRequest::Write(_) => unreachable!("served as streams"),
             NodeRequest::UnderReservation { .. } => {
                 Err(Fault::Protocol("only a read or a write can use a reservation".to_owned()))
@@ -203,9 +205,14 @@ impl Service {
         }
     }
 
-    async fn add_device(&self, dir: &str, capacity_bytes: Option<u64>) -> Result<NodeAnswer, Fault> {
+    async fn add_device(
+        &self,
+        dir: &str,
+        capacity_bytes: Option<u64>,
+        thick: bool,
+    ) -> Result<NodeAnswer, Fault> {
         let (answer, answered) = oneshot::channel();
-        let wish = Wish { dir: dir.into(), capacity_bytes, answer };
+        let wish = Wish { dir: dir.into(), capacity_bytes, thick, answer };
         let busy = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1000 };
         self.joining.try_send(wish).map_err(|_| busy)?;
         let stopping = Fault::Refused { reason: RefusalReason::NotReady, retry_after_ms: 1000 };

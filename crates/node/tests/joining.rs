@@ -5,16 +5,23 @@
 mod common;
 
 use common::{Client, Cluster, blocks, open, told_when};
+use std::os::unix::fs::MetadataExt;
 use steadfast_disk::Granule;
-use steadfast_node::Node;
+use steadfast_node::{Node, NodeOptions};
 use steadfast_protocol::{
     DeviceId,
     message::{Fault, MetaFault, NodeAnswer, NodeFault, NodeRequest, Want},
 };
 
+const CAPACITY: u64 = 32 << 20;
+
 async fn add(client: &Client, dir: &std::path::Path) -> Result<DeviceId, Fault> {
+    add_as(client, dir, false).await
+}
+
+async fn add_as(client: &Client, dir: &std::path::Path, thick: bool) -> Result<DeviceId, Fault> {
     let dir = dir.to_str().unwrap().to_owned();
-    match client.call(&NodeRequest::AddDevice { dir, capacity_bytes: Some(32 << 20) }, 0).await? {
+    match client.call(&NodeRequest::AddDevice { dir, capacity_bytes: Some(CAPACITY), thick }, 0).await? {
         NodeAnswer::Added { device } => Ok(device),
         other => panic!("{other:?}"),
     }
@@ -46,6 +53,23 @@ async fn a_device_is_added_registered_served_and_found_again() {
     assert_eq!((node.id(), node.devices().len()), (name, 3));
     let read = Client::to(&node).await.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
     assert!(read.0 == written);
+}
+
+/// A device takes its room at once where that is asked for, or where its node was started so.
+#[tokio::test]
+async fn a_thick_device_takes_its_room_at_once() {
+    let cluster = Cluster::start().await;
+    for (started_thick, asked_thick) in [(false, false), (false, true), (true, false)] {
+        let options = NodeOptions { thick: started_thick, ..cluster.options(1) };
+        let node = Node::start(options).await.unwrap();
+        node.registered().await;
+        let dir = cluster.dir.path().join(format!("disk {started_thick} {asked_thick}"));
+        add_as(&Client::to(&node).await, &dir, asked_thick).await.unwrap();
+        let taken = 512 * std::fs::metadata(dir.join("space")).unwrap().blocks();
+        let thick = started_thick || asked_thick;
+        assert_eq!(taken >= CAPACITY, thick, "{taken} bytes of {CAPACITY} taken");
+        node.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -40,6 +40,10 @@ pub(crate) enum Device {
         /// Bytes the device may use, for instance `20GiB`; as the server was started when absent
         #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
         capacity: Option<u64>,
+        /// Take the device's whole capacity from its filesystem at once, so that no write is a first one; so it is anyway
+        /// where the server was started with `--thick`
+        #[arg(long, requires = "capacity")]
+        thick: bool,
         #[command(flatten)]
         cluster: Cluster,
         #[command(flatten)]
@@ -81,8 +85,8 @@ pub(crate) enum Device {
 pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
     match command {
         Device::Ls { quick, cluster, output } => list(quick, &cluster, output).await,
-        Device::Add { node, dir, capacity, cluster, output } => {
-            add(&node, &dir, capacity, &cluster, output).await
+        Device::Add { node, dir, capacity, thick, cluster, output } => {
+            add(&node, &dir, (capacity, thick), &cluster, output).await
         }
         Device::Drain { names, cancel, force, keep_going, cluster, output } => {
             let client = connect(&cluster).await?;
@@ -164,7 +168,7 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
 async fn add(
     node: &str,
     dir: &str,
-    capacity: Option<u64>,
+    (capacity, thick): (Option<u64>, bool),
     cluster: &Cluster,
     output: Output,
 ) -> anyhow::Result<()> {
@@ -178,7 +182,7 @@ async fn add(
             of.next().context("a device has a server")?.0.record.address.clone()
         }
     };
-    let device = client.add_device(&address, dir, capacity).await?;
+    let device = client.add_device(&address, dir, capacity, thick).await?;
     if output.json {
         return print_json(&json!({ "added": device.to_string(), "address": address, "dir": dir }));
     }

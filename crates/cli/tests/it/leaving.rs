@@ -155,6 +155,8 @@ fn a_running_server_takes_a_further_disk_and_finds_it_again() {
         serde_json::from_str(&bed.ok(&["device", "add", "--node", &first_name, disk, "--json"])).unwrap();
     let added: DeviceId = added["added"].as_str().unwrap().parse().unwrap();
     assert_eq!(devices(&bed, 1).len(), 2);
+    let said = bed.fails(2, &["device", "add", "--node", &first_name, disk, "--thick"]);
+    assert!(said.contains("--capacity"), "{said}");
     let twice = bed.fails(1, &["device", "add", "--node", &first_name, disk]);
     assert!(twice.contains("twice") || twice.contains("in use"), "{twice}");
     block_on(async {

@@ -24,6 +24,8 @@ pub struct FormatOptions {
     pub device: DeviceId,
     /// Whether a device that is already there is overwritten.
     pub overwrite: bool,
+    /// Whether the medium is known to hold nothing but zeros and is to keep the room it has: then it is not trimmed.
+    pub zeroed: bool,
     /// Bytes of each checkpoint slot; `None`: a share of the capacity.
     pub checkpoint_bytes: Option<u64>,
     /// Bytes of the journal; `None`: a share of the capacity.
@@ -33,7 +35,8 @@ pub struct FormatOptions {
 impl FormatOptions {
     /// The usual sizes; nothing is overwritten.
     pub fn new(cluster: ClusterId, device: DeviceId) -> FormatOptions {
-        FormatOptions { cluster, device, overwrite: false, checkpoint_bytes: None, journal_bytes: None }
+        let (overwrite, zeroed, checkpoint_bytes, journal_bytes) = Default::default();
+        FormatOptions { cluster, device, overwrite, zeroed, checkpoint_bytes, journal_bytes }
     }
 }
 
@@ -60,7 +63,9 @@ impl Device {
         }
         Superblock::erase(medium)?;
         medium.flush()?;
-        medium.trim(UNIT_BYTES..capacity - UNIT_BYTES)?;
+        if !options.zeroed {
+            medium.trim(UNIT_BYTES..capacity - UNIT_BYTES)?;
+        }
         let system = superblock.checkpoint_start(0)..superblock.data_start();
         medium.allocate(system)?;
         medium.prepare(superblock.journal_start()..superblock.data_start())?;

@@ -87,6 +87,9 @@ pub enum NodeRequest {
         dir: String,
         /// Bytes of a new device; by default as the node was started, or nine tenths of what is free.
         capacity_bytes: Option<u64>,
+        /// Whether a new device takes its whole capacity from its filesystem at once. It does so too where the node was
+        /// started so.
+        thick: bool,
     },
 }
 
