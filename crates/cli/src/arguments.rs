@@ -144,6 +144,10 @@ pub(crate) struct Up {
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
     #[arg(long, requires = "capacity")]
     pub(crate) thick: bool,
+    /// Who may reserve bandwidth of the devices: `capacity`, `priority` or `open`, as for `steadfast node`, whose default
+    /// it is when absent
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) admission: Option<AdmissionPolicy>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

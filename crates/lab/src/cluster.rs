@@ -43,6 +43,9 @@ pub struct Shape {
     /// Whether that is taken from the filesystem at once.
     #[serde(default)]
     pub thick: bool,
+    /// Who may reserve bandwidth of the devices, as `steadfast node --admission` takes it; its default when absent.
+    #[serde(default)]
+    pub admission: Option<String>,
     /// Where the metadata server listens.
     pub listen: String,
     /// Seconds a put may be silent.
@@ -78,6 +81,7 @@ impl Default for Shape {
             emulate: None,
             capacity_bytes: None,
             thick: false,
+            admission: None,
             listen: "127.0.0.1:0".to_owned(),
             lease_s: 60,
             sweep_s: 30,
@@ -324,6 +328,9 @@ impl Launch {
             if shape.thick {
                 command.arg("--thick");
             }
+        }
+        if let Some(policy) = &shape.admission {
+            command.args(["--admission", policy]);
         }
         command.arg("--dir").args((0..shape.devices).map(|device| device_dir(dir, node, device)));
         Self::spawn(&format!("node-{node:02}"), dir, shape, command)

@@ -120,6 +120,7 @@ impl Node {
                     address,
                     meta: options.meta.clone(),
                     registered: registered.clone(),
+                    admission: options.admission,
                 };
                 let admin = Admin::start(at, Arc::new(watched)).await;
                 let admin = admin.map_err(|source| NodeError::Listen { address: at.to_string(), source })?;

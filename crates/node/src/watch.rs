@@ -3,7 +3,7 @@
 use crate::{activity::KINDS, report, service::Service};
 use std::{net::SocketAddr, sync::Arc};
 use steadfast_admin::{Page, Visible};
-use steadfast_protocol::{ClusterId, NodeId, message::DeviceHealth};
+use steadfast_protocol::{ClusterId, NodeId, message::DeviceHealth, serve::AdmissionPolicy};
 use tokio::sync::watch;
 
 /// A node as its admin port sees it.
@@ -15,6 +15,7 @@ pub(crate) struct Watched {
     /// The metadata server.
     pub(crate) meta: String,
     pub(crate) registered: watch::Receiver<bool>,
+    pub(crate) admission: AdmissionPolicy,
 }
 
 const HEALTHS: [(DeviceHealth, &str); 4] = [
@@ -49,11 +50,13 @@ impl Visible for Watched {
 impl Watched {
     fn node(&self, page: &mut Page) {
         let activity = &self.service.activity;
-        page.gauge("node_info", "The storage server: its name, cluster, address and version").whole(
+        let about = "The storage server: its name, cluster, address, version and who may reserve bandwidth";
+        page.gauge("node_info", about).whole(
             &[
                 ("node", &self.node.to_string()),
                 ("cluster", &self.cluster.to_string()),
                 ("address", &self.address.to_string()),
+                ("admission", &self.admission.to_string()),
                 ("version", env!("CARGO_PKG_VERSION")),
             ],
             1,

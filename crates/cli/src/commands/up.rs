@@ -15,6 +15,7 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
         emulate: arguments.emulate,
         capacity_bytes: arguments.capacity,
         thick: arguments.thick,
+        admission: arguments.admission.map(|policy| policy.to_string()),
         listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
         environment,
         ..Shape::default()

@@ -267,6 +267,10 @@ mod tests {
                 "[log]\nformat = \"xml\"",
                 "s.toml:2: `format` in [log] is \"xml\"; allowed: \"text\" or \"json\"",
             ),
+            (
+                "[up]\nadmission = \"first\"",
+                "s.toml:2: `admission` in [up] is \"first\"; allowed: \"capacity\" or \"priority\" or \"open\"",
+            ),
             ("[node]\nthick = 1", "s.toml:2: `thick` in [node] is a whole number; allowed: true or false"),
             ("client = 3", "s.toml:1: `client` is a table: write [client] on a line of its own"),
         ] {

@@ -92,6 +92,7 @@ mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command as Commands};
     use clap::{CommandFactory, FromArgMatches};
+    use steadfast_protocol::serve::AdmissionPolicy;
 
     fn parse(file: &str, arguments: &[&str]) -> Arguments {
         let settings = check(Path::new("test.toml"), file).unwrap();
@@ -136,6 +137,12 @@ mod tests {
         let Commands::Node(node) = parse(file, &["steadfast", "node"]).command else { panic!("not node") };
         assert_eq!(node.dir, [Path::new("/a"), Path::new("/b")]);
         assert_eq!((node.capacity, node.thick), (Some(20 << 30), true));
+        let file = "[up]\ndir = \"/c\"\nnodes = 3\nadmission = \"open\"\n[node]\nadmission = \"priority\"\n";
+        let Commands::Up(up) = parse(file, &["steadfast", "up"]).command else { panic!("not up") };
+        assert_eq!((up.nodes, up.admission), (3, Some(AdmissionPolicy::Open)));
+        let told = ["steadfast", "node", "--dir", "/a", "--meta", "m:1", "--listen", "0.0.0.0:7"];
+        let Commands::Node(node) = parse(file, &told).command else { panic!("not node") };
+        assert_eq!(node.admission, AdmissionPolicy::Priority);
     }
 
     #[test]

@@ -64,6 +64,10 @@ impl Kind {
 }
 
 const LONGEST_S: i64 = 86_400;
+/// As `AdmissionPolicy` reads them.
+const ADMISSION: Kind = Kind::OneOf(&["capacity", "priority", "open"]);
+const ADMISSION_HELP: &str =
+    "Who may reserve bandwidth of the devices: first come, foreground before background, or nothing is kept";
 
 /// The whole file.
 pub(crate) const SECTIONS: &[Section] = &[
@@ -189,11 +193,80 @@ pub(crate) const SECTIONS: &[Section] = &[
                 example: "false",
             },
             Key {
+                name: "admission",
+                argument: "admission",
+                kind: ADMISSION,
+                help: ADMISSION_HELP,
+                example: "\"capacity\"",
+            },
+            Key {
                 name: "sweep_s",
                 argument: "sweep",
                 kind: Kind::Whole(1, LONGEST_S),
                 help: "Seconds between two sweeps for what dead writers left",
                 example: "30",
+            },
+            Key {
+                name: "emulate",
+                argument: "emulate",
+                kind: Kind::Emulation,
+                help: "Emulate the devices' speed",
+                example: "\"off\"",
+            },
+        ],
+    },
+    Section {
+        name: "up",
+        help: "`steadfast up`: a local cluster in the foreground.",
+        keys: &[
+            Key {
+                name: "dir",
+                argument: "dir",
+                kind: Kind::Path,
+                help: "Where the cluster lives",
+                example: "\"/var/lib/steadfast/local\"",
+            },
+            Key {
+                name: "nodes",
+                argument: "nodes",
+                kind: Kind::Whole(1, 64),
+                help: "Storage servers",
+                example: "8",
+            },
+            Key {
+                name: "devices",
+                argument: "devices",
+                kind: Kind::Whole(1, 16),
+                help: "Devices of each storage server",
+                example: "2",
+            },
+            Key {
+                name: "listen",
+                argument: "listen",
+                kind: Kind::Address,
+                help: "Where the metadata server listens",
+                example: "\"127.0.0.1:7000\"",
+            },
+            Key {
+                name: "capacity",
+                argument: "capacity",
+                kind: Kind::Bytes,
+                help: "Bytes each device may use",
+                example: "\"20GiB\"",
+            },
+            Key {
+                name: "thick",
+                argument: "thick",
+                kind: Kind::Switch,
+                help: "Take each new device's whole capacity from its filesystem at once",
+                example: "false",
+            },
+            Key {
+                name: "admission",
+                argument: "admission",
+                kind: ADMISSION,
+                help: ADMISSION_HELP,
+                example: "\"capacity\"",
             },
             Key {
                 name: "emulate",

@@ -1,6 +1,9 @@
 //! What the program shows: help, status, the local cluster, the demo.
 
-use crate::common::{Bed, bytes, program, seed, shape};
+use crate::{
+    common::{Bed, bytes, program, seed, shape},
+    watch::Metrics,
+};
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
@@ -47,6 +50,43 @@ fn a_local_cluster_in_the_foreground_says_what_to_type() {
     up.wait().unwrap();
     let gone = Command::new(program()).args(["ls", "--cluster", &address]).output().unwrap();
     assert_eq!(gone.status.code(), Some(4));
+}
+
+/// Who may reserve bandwidth is said once, to `up` or in its file, and every storage server has it.
+#[test]
+fn a_local_cluster_admits_as_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steadfast.toml");
+    let text = "[up]\nnodes = 2\ndevices = 1\ncapacity = \"64MiB\"\nadmission = \"priority\"\n";
+    std::fs::write(&file, text).unwrap();
+    for (flags, policy) in [(&[][..], "priority"), (&["--admission", "open"], "open")] {
+        let mut up = Command::new(program())
+            .args(["up", "--json", "--dir"])
+            .arg(dir.path().join("cluster"))
+            .arg("--config")
+            .arg(&file)
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(up.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let servers = said["processes"].as_array().unwrap();
+        let nodes: Vec<&serde_json::Value> =
+            servers.iter().filter(|server| server["name"].as_str().unwrap().starts_with("node")).collect();
+        assert_eq!(nodes.len(), 2, "{said}");
+        for node in nodes {
+            let metrics = Metrics::scrape(node["admin"].as_str().unwrap());
+            assert_eq!(metrics.sum("steadfast_node_info", &[("admission", policy)]), 1.0);
+        }
+        up.kill().unwrap();
+        up.wait().unwrap();
+    }
+    let refused =
+        Command::new(program()).args(["up", "--dir", "x", "--admission", "first"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("choose `open`, `capacity` or `priority`"));
 }
 
 #[test]

@@ -24,13 +24,13 @@ fn ask(address: &str, path: &str) -> (u16, String) {
 
 /// A page by the rules of the text format: every sample has a type said before it, every name a help.
 #[derive(Debug)]
-struct Metrics(BTreeMap<String, Vec<Sample>>);
+pub(crate) struct Metrics(BTreeMap<String, Vec<Sample>>);
 
 /// Labels and a value.
 type Sample = (BTreeMap<String, String>, f64);
 
 impl Metrics {
-    fn scrape(address: &str) -> Self {
+    pub(crate) fn scrape(address: &str) -> Self {
         let (code, body) = ask(address, "/metrics");
         assert_eq!(code, 200, "{body}");
         let (mut helped, mut types) = (Vec::new(), BTreeMap::new());
@@ -64,7 +64,7 @@ impl Metrics {
     }
 
     /// The sum of a metric's samples with these labels.
-    fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let samples = self.0.get(name).unwrap_or_else(|| panic!("no {name}"));
         let matching = samples.iter().filter(|(of, _)| {
             labels.iter().all(|&(label, value)| of.get(label).is_some_and(|found| found == value))
