@@ -165,6 +165,9 @@ impl Client {
             received_bytes: report.received_bytes,
             sent_bytes: report.sent_bytes,
             medium_bytes: report.medium_bytes,
+            requested_blocks: report.requested_blocks.into(),
+            extra_blocks: report.extra_blocks.into(),
+            extra_won: report.extra_won.into(),
             ..AccessTotals::default()
         });
         Ok(report)
@@ -566,11 +569,15 @@ impl<'a> SegmentReader<'a> {
 
     /// Tells the cluster what this part of an open object moved, as far as its servers have said so by now.
     pub(crate) fn account(&self) {
+        let counts = self.core.counts();
         self.client.account(&AccessTotals {
             used_bytes: self.memory_bytes,
             received_bytes: self.received_bytes,
             sent_bytes: self.sent_bytes,
             medium_bytes: self.medium_bytes,
+            requested_blocks: counts.requested_blocks.into(),
+            extra_blocks: counts.extra_blocks.into(),
+            extra_won: counts.extra_won.into(),
             ..AccessTotals::default()
         });
     }

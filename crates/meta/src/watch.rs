@@ -92,9 +92,23 @@ fn clients(page: &mut Page, registry: &Registry) {
         ("meta_client_received_bytes", "Bytes of blocks that reached readers", accesses.received_bytes),
         ("meta_client_sent_bytes", "Bytes of blocks sent to readers", accesses.sent_bytes),
         ("meta_client_medium_read_bytes", "Bytes read from media for readers", accesses.medium_bytes),
+        ("meta_client_requested_blocks", "Blocks that readers asked for", accesses.requested_blocks),
+        (
+            "meta_client_extra_blocks",
+            "Blocks asked for because others that were asked for before were late",
+            accesses.extra_blocks,
+        ),
+        ("meta_client_extra_blocks_won", "Extra blocks that came before those", accesses.extra_won),
         ("meta_client_puts", "Objects stored, as clients say", accesses.puts),
         ("meta_client_put_bytes", "Bytes of the objects stored, as clients say", accesses.put_bytes),
         ("meta_client_put_sent_bytes", "Bytes of blocks sent to store them", accesses.put_sent_bytes),
+        ("meta_client_amends", "Changes of objects that were there, as clients say", accesses.amends),
+        (
+            "meta_client_amend_received_bytes",
+            "Bytes of blocks that reached clients for changes",
+            accesses.amend_received_bytes,
+        ),
+        ("meta_client_amend_sent_bytes", "Bytes of blocks sent for changes", accesses.amend_sent_bytes),
     ] {
         page.counter(name, help).whole(&[], count);
     }

@@ -13,7 +13,7 @@ use std::{
 use steadfast_disk::{LaneHandle, Op, OpError, OpOutput, Priority as LanePriority};
 use steadfast_protocol::{
     ReservationId, Time,
-    message::{Access, Fault, Reserve},
+    message::{Access, Fault, ReservationCounts, Reserve},
     serve::{AdmissionPolicy, Capacity, Fair, Flow, Granted, Reservations, Sharing},
 };
 
@@ -117,6 +117,13 @@ impl Paced {
         state.reservations.expire(self.now());
         let of = |access| state.reservations.reserved_bytes_per_s(access);
         (of(Access::Read), of(Access::Write))
+    }
+
+    /// What became of wishes for the device's bandwidth.
+    pub(crate) fn reservations(&self) -> ReservationCounts {
+        let mut state = self.state();
+        state.reservations.expire(self.now());
+        state.reservations.counts()
     }
 
     /// What sharing leaves of the device's speed.

@@ -46,6 +46,7 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
             flushes: status.counters.flushes,
             stream_read_bytes: device.stream_read_bytes.load(Relaxed),
             stream_sent_bytes: device.stream_sent_bytes.load(Relaxed),
+            reservations: device.paced.reservations(),
         },
         reserved_read_bytes_per_s,
         reserved_write_bytes_per_s,

@@ -163,6 +163,32 @@ impl Watched {
             "Bytes of blocks read for readers and given to their connections; the rest was read for nothing",
             s, r => r.activity.stream_sent_bytes);
         each!(counter "device_corrupt_blocks", "Blocks whose checksum failed", s, r => r.corrupt_blocks);
+        each!(gauge "device_reservations", "Reservations of bandwidth held now",
+            s, r => r.activity.reservations.held);
+        each!(counter "device_reservations_granted", "Reservations of bandwidth granted",
+            s, r => r.activity.reservations.granted);
+        each!(counter "device_reservations_refused", "Wishes for bandwidth refused",
+            s, r => r.activity.reservations.refused);
+        let ended = page.counter(
+            "device_reservations_ended",
+            "Reservations that ended: given back, expired with their lease, displaced by a higher class",
+        );
+        for (_, id, _, report) in &reports {
+            let counts = report.activity.reservations;
+            for (how, count) in [
+                ("given_back", counts.given_back),
+                ("expired", counts.expired),
+                ("displaced", counts.displaced),
+            ] {
+                ended.whole(&[("device", id), ("how", how)], count);
+            }
+        }
+        let reserved =
+            page.gauge("device_reserved_bytes_per_second", "Bandwidth kept for accesses, by what they do");
+        for (_, id, _, report) in &reports {
+            reserved.whole(&[("device", id), ("access", "read")], report.reserved_read_bytes_per_s);
+            reserved.whole(&[("device", id), ("access", "write")], report.reserved_write_bytes_per_s);
+        }
         each!(gauge "device_extents", "Extents held", s, r => r.extents);
         each!(gauge "device_fragments", "Runs of free space beyond one", s, r => r.fragments);
         let service = page.gauge("device_service_seconds", "Smoothed time of one read or write");

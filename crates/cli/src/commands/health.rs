@@ -7,7 +7,7 @@ use std::{
 };
 use steadfast_protocol::{
     DeviceId, NodeId,
-    message::{BucketRecord, DeviceHealth, Registry},
+    message::{BucketRecord, DeviceHealth, Registry, ReservationCounts},
     policy::Domain,
     straggler::{Pace, straggling},
 };
@@ -42,6 +42,10 @@ pub(super) struct DeviceNow {
     /// Smoothed time of one read or write; 0 before the first.
     pub(super) service_s: f64,
     pub(super) corrupt_blocks: u64,
+    /// Bandwidth kept for accesses, and what became of wishes for it.
+    pub(super) reserved_read_bytes_per_s: u64,
+    pub(super) reserved_write_bytes_per_s: u64,
+    pub(super) reservations: ReservationCounts,
 }
 
 impl Devices {
@@ -81,6 +85,9 @@ impl Devices {
                     queued_bytes: report.map_or(0, |report| report.activity.queued_bytes),
                     service_s: pace.service_ns as f64 / 1e9,
                     corrupt_blocks: report.map_or(0, |report| report.corrupt_blocks),
+                    reserved_read_bytes_per_s: report.map_or(0, |report| report.reserved_read_bytes_per_s),
+                    reserved_write_bytes_per_s: report.map_or(0, |report| report.reserved_write_bytes_per_s),
+                    reservations: report.map_or_else(Default::default, |report| report.activity.reservations),
                 });
             }
         }

@@ -6,6 +6,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod device;
 pub(crate) mod documents;
+mod doings;
 mod health;
 pub(crate) mod lab;
 pub(crate) mod list;

@@ -2,6 +2,7 @@
 
 use super::{
     connect,
+    doings::{self, Kept},
     health::{DeviceNow, Devices, at_risk, show_time},
     print_json,
 };
@@ -23,6 +24,8 @@ struct Shown<'a> {
     devices: &'a [DeviceNow],
     /// Those far slower than their peers.
     stragglers: Vec<&'a str>,
+    /// Bandwidth kept for accesses on all of them.
+    kept: Kept,
 }
 
 pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
@@ -35,6 +38,7 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
             registry: &registry,
             devices: &devices.devices,
             stragglers: stragglers.map(|device| device.device.as_str()).collect(),
+            kept: Kept::of(&registry),
         };
         return print_json(&shown);
     }
@@ -48,6 +52,10 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
         at_risk(&registry, &devices, &client.buckets().await?).iter().for_each(|risk| println!("{risk}"));
     }
     println!("{}", table(&registry.nodes, &devices.devices));
+    doings::reads(&registry.accesses).iter().for_each(|line| println!("{line}"));
+    println!("{}", doings::writes(&registry.accesses));
+    doings::amends(&registry.accesses).iter().for_each(|line| println!("{line}"));
+    Kept::of(&registry).line().iter().for_each(|line| println!("{line}"));
     for node in registry.nodes.iter().filter(|node| node.alive) {
         if let Some(admin) = &node.activity.admin {
             println!("{}: http://{admin}/metrics", node.record.address);

@@ -1,6 +1,9 @@
 //! Wishes for bandwidth: met, told to wait, or told what there is.
 
-use crate::common::{Bed, block_on, eventually, seed, shape};
+use crate::{
+    common::{Bed, block_on, eventually, seed, shape},
+    watch::Metrics,
+};
 use std::{
     process::{Child, Stdio},
     time::Duration,
@@ -111,6 +114,13 @@ fn impossible_wishes_are_told_what_there_is() {
 fn what_a_killed_client_reserved_comes_back_with_its_lease() {
     let bed = bed();
     let file = bed.file("original", 160 << 20, seed());
+    let ports: Vec<String> = bed.cluster.admin_ports().skip(1).map(|(_, port)| port.to_owned()).collect();
+    let all = |name: &str, labels: &[(&str, &str)]| -> f64 {
+        ports.iter().map(|port| Metrics::scrape(port).sum(name, labels)).sum()
+    };
+    let reserved_now = |access| all("steadfast_device_reserved_bytes_per_second", &[("access", access)]);
+    let json =
+        |arguments: &[&str]| -> serde_json::Value { serde_json::from_str(&bed.ok(arguments)).unwrap() };
     let mut child = begin(&bed, &["put", file.to_str().unwrap(), "data/a", "--qos", "bandwidth=60MB"]);
     block_on(async {
         let client = bed.client().await;
@@ -123,10 +133,40 @@ fn what_a_killed_client_reserved_comes_back_with_its_lease() {
             kept
         };
         eventually("it reserves", Duration::from_secs(20), async || reserved().await > 80_000_000).await;
+        // The rest of it takes long enough to be looked at: what is promised stays so.
+        let emulate = async |spec: &str| {
+            for node in client.registry().await.unwrap().nodes {
+                client.emulate(node.record.devices[0].0, spec).await.unwrap();
+            }
+        };
+        emulate("rate=5MB").await;
+        // Seen at the admin ports now, and by status and top with the next heartbeats.
+        let (held, rate) = (all("steadfast_device_reservations", &[]), reserved_now("write"));
+        assert!(held >= 4.0 && rate > 80e6 && reserved_now("read") == 0.0, "{held} held, {rate} B/s");
+        assert!(all("steadfast_device_reservations_granted_total", &[]) >= held);
+        eventually("status shows it", Duration::from_secs(20), async || {
+            let kept = json(&["status", "--json"])["kept"].clone();
+            let (held, rate) = (&kept["reservations"]["held"], &kept["reserved_write_bytes_per_s"]);
+            held.as_u64().unwrap() >= 4 && rate.as_u64().unwrap() > 80_000_000
+        })
+        .await;
+        assert!(bed.ok(&["top", "--once"]).contains("kept   0/"));
         child.kill().unwrap();
         let ended = child.wait().unwrap();
         assert!(!ended.success(), "it was over before it was killed: store more");
         // Ten seconds at most, and longer on a machine that is busy with other things.
         eventually("its leases end", Duration::from_secs(40), async || reserved().await == 0).await;
+        let expired = all("steadfast_device_reservations_ended_total", &[("how", "expired")]);
+        assert!(expired >= 4.0 && all("steadfast_device_reservations", &[]) == 0.0, "{expired} expired");
+        // One that ends well gives back.
+        emulate("rate=40MB").await;
+        let small = bed.file("small", 4 << 20, seed());
+        bed.ok(&["put", small.to_str().unwrap(), "data/b", "--qos", "bandwidth=2MB"]);
+        eventually("it gives back", Duration::from_secs(20), async || {
+            all("steadfast_device_reservations_ended_total", &[("how", "given_back")]) >= 1.0
+        })
+        .await;
+        let line = bed.ok(&["status"]).lines().find(|line| line.starts_with("kept ")).map(str::to_owned);
+        assert!(line.as_ref().is_some_and(|line| line.contains("expired")), "{line:?}");
     });
 }

@@ -148,6 +148,28 @@ fn counters_move_with_accesses_and_agree_with_status() {
     assert_eq!(metrics.sum("steadfast_meta_requests_total", &[("kind", "commit"), ("outcome", "ok")]), 1.0);
     assert_eq!(metrics.sum("steadfast_meta_client_gets_total", &[]), 1.0);
     assert_eq!(metrics.sum("steadfast_meta_client_used_bytes_total", &[]), size as f64);
+    let of_clients = |what: &str| metrics.sum(&format!("steadfast_meta_client_{what}_total"), &[]);
+    let (asked, extras, won) =
+        (of_clients("requested_blocks"), of_clients("extra_blocks"), of_clients("extra_blocks_won"));
+    // K = 64 blocks of 64 KiB.
+    assert!(asked >= 64.0 && won <= extras && extras <= asked, "{asked} asked, {extras} extra, {won} won");
+    for (what, least) in [("medium_read_bytes", size), ("sent_bytes", size), ("received_bytes", size)] {
+        assert!(of_clients(what) >= least as f64, "{what}: {}", of_clients(what));
+    }
+    assert_eq!((of_clients("puts"), of_clients("put_bytes")), (1.0, size as f64));
+    // The same in what people read, and in what programs do.
+    let accesses = status(&bed)["accesses"].clone();
+    let top: Value = serde_json::from_str(&bed.ok(&["top", "--once", "--json"])).unwrap();
+    assert_eq!(top["accesses"], accesses);
+    for (key, counted) in [("requested_blocks", asked), ("extra_blocks", extras), ("extra_won", won)] {
+        assert_eq!(accesses[key].as_f64().unwrap(), counted, "{accesses}");
+    }
+    for command in [&["status"][..], &["top", "--once"]] {
+        let said = bed.ok(command);
+        assert!(said.contains(&format!("extras {extras} of {asked} blocks asked for, {won} won")), "{said}");
+        assert!(said.contains("reads  1, 4.0 MiB used; waste: ") && said.contains(" from media, "), "{said}");
+        assert!(said.contains("writes 1, 4.0 MiB, "), "{said}");
+    }
     assert_eq!(metrics.sum("steadfast_meta_nodes", &[("state", "alive")]), 4.0);
     assert_eq!(metrics.sum("steadfast_meta_devices", &[("state", "ok")]), 4.0);
     assert!(metrics.sum("steadfast_meta_store_bytes", &[]) > 0.0);

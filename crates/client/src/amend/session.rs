@@ -22,7 +22,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeKind, Geometry, SegmentLayout, Share},
-    message::{Access, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     plan::{self, Places, PlanError, Quality, Scheme, SegmentPlan, Wanted},
     write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
 };
@@ -120,6 +120,12 @@ impl<'a> Amendment<'a> {
         match committed {
             Ok(Some(freed)) => {
                 self.tidy(freed);
+                client.account(&AccessTotals {
+                    amends: 1,
+                    amend_received_bytes: self.report.read_bytes,
+                    amend_sent_bytes: self.report.written_bytes,
+                    ..AccessTotals::default()
+                });
                 Ok(self.report)
             }
             Ok(None) => {

@@ -15,6 +15,42 @@ pub struct DeviceActivity {
     pub stream_read_bytes: u64,
     /// Payload bytes read for readers and given to their connections; what is missing was read for nothing.
     pub stream_sent_bytes: u64,
+    /// What became of wishes for its bandwidth.
+    pub reservations: ReservationCounts,
+}
+
+/// What became of wishes for bandwidth (dissertation §5.4). All that were granted and kept are held, or ended in one of
+/// three ways; a renewal is counted nowhere. A node that keeps nothing counts every grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationCounts {
+    /// Held now.
+    pub held: u64,
+    /// Granted.
+    pub granted: u64,
+    /// Refused, renewals for more included.
+    pub refused: u64,
+    /// Given back by their clients.
+    pub given_back: u64,
+    /// Ended with their lease: their client died, or was cut off.
+    pub expired: u64,
+    /// Ended for an access of a higher class.
+    pub displaced: u64,
+}
+
+impl ReservationCounts {
+    /// Adds another device's.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in [
+            (&mut self.held, other.held),
+            (&mut self.granted, other.granted),
+            (&mut self.refused, other.refused),
+            (&mut self.given_back, other.given_back),
+            (&mut self.expired, other.expired),
+            (&mut self.displaced, other.displaced),
+        ] {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
 }
 
 /// What a storage server did since it started.
@@ -56,12 +92,24 @@ pub struct AccessTotals {
     pub sent_bytes: u64,
     /// Payload bytes that storage servers read from media for readers, as far as they said so soon.
     pub medium_bytes: u64,
+    /// Blocks that readers asked for.
+    pub requested_blocks: u64,
+    /// Those of them that were asked for although what had been asked for was enough, because that was late.
+    pub extra_blocks: u64,
+    /// Those extras that were useful before what they stood in for.
+    pub extra_won: u64,
     /// Objects stored.
     pub puts: u64,
     /// Bytes of the objects stored.
     pub put_bytes: u64,
     /// Payload bytes of blocks sent to store them.
     pub put_sent_bytes: u64,
+    /// Changes of objects that were there: of their bytes, their redundancy, the devices they lie on.
+    pub amends: u64,
+    /// Payload bytes that arrived for those.
+    pub amend_received_bytes: u64,
+    /// Payload bytes of blocks sent for those.
+    pub amend_sent_bytes: u64,
 }
 
 impl AccessTotals {
@@ -73,9 +121,15 @@ impl AccessTotals {
             (&mut self.received_bytes, other.received_bytes),
             (&mut self.sent_bytes, other.sent_bytes),
             (&mut self.medium_bytes, other.medium_bytes),
+            (&mut self.requested_blocks, other.requested_blocks),
+            (&mut self.extra_blocks, other.extra_blocks),
+            (&mut self.extra_won, other.extra_won),
             (&mut self.puts, other.puts),
             (&mut self.put_bytes, other.put_bytes),
             (&mut self.put_sent_bytes, other.put_sent_bytes),
+            (&mut self.amends, other.amends),
+            (&mut self.amend_received_bytes, other.amend_received_bytes),
+            (&mut self.amend_sent_bytes, other.amend_sent_bytes),
         ] {
             *mine = mine.saturating_add(theirs);
         }

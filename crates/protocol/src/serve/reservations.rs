@@ -20,7 +20,7 @@
 use super::AdmissionPolicy;
 use crate::{
     ReservationId, Time,
-    message::{Access, Fault, NodeFault, RefusalReason, Reserve},
+    message::{Access, Fault, NodeFault, RefusalReason, ReservationCounts, Reserve},
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -55,7 +55,10 @@ pub struct Capacity {
 pub struct Reservations {
     policy: AdmissionPolicy,
     held: BTreeMap<ReservationId, Held>,
-    granted: u64,
+    /// How often any was granted or made larger: orders them.
+    grants: u64,
+    /// All but what is held.
+    counts: ReservationCounts,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +116,7 @@ pub(crate) fn efficiency(sharing_ppm: &[u32; 4], streams: usize) -> f64 {
 impl Reservations {
     /// A device of which nothing is kept.
     pub fn new(policy: AdmissionPolicy) -> Self {
-        Self { policy, held: BTreeMap::new(), granted: 0 }
+        Self { policy, held: BTreeMap::new(), grants: 0, counts: ReservationCounts::default() }
     }
 
     /// Keeps bandwidth, or renews what is kept, of a device that gives `capacity`.
@@ -124,6 +127,19 @@ impl Reservations {
     /// beyond [`RESERVATIONS_MAX`]. [`NodeFault::Invalid`] for nothing. What was kept before stays as it was.
     pub fn reserve(&mut self, now: Time, wish: &Reserve, capacity: &Capacity) -> Result<Granted, Fault> {
         self.expire(now);
+        let renews = self.held.contains_key(&wish.reservation);
+        let outcome = self.decide(now, wish, capacity);
+        match &outcome {
+            Ok(granted) => {
+                self.counts.granted += u64::from(!renews);
+                self.counts.displaced += granted.displaced.len() as u64;
+            }
+            Err(_) => self.counts.refused += 1,
+        }
+        outcome
+    }
+
+    fn decide(&mut self, now: Time, wish: &Reserve, capacity: &Capacity) -> Result<Granted, Fault> {
         if wish.bytes_per_s == 0 {
             return Err(Fault::Node(NodeFault::Invalid("a reservation of 0 bytes per second".to_owned())));
         }
@@ -144,7 +160,7 @@ impl Reservations {
             return Ok(Granted { lease, displaced: Vec::new() });
         }
         let mut after = self.held.clone();
-        let number = after.remove(&wish.reservation).map_or(self.granted, |held| held.number);
+        let number = after.remove(&wish.reservation).map_or(self.grants, |held| held.number);
         let Reserve { access, bytes_per_s, background, .. } = *wish;
         let new = Held { access, bytes_per_s, background, until: now + lease, number };
         let mut displaced = Vec::new();
@@ -160,19 +176,26 @@ impl Reservations {
             }
         }
         after.insert(wish.reservation, new);
-        self.granted += 1;
+        self.grants += 1;
         self.held = after;
         Ok(Granted { lease, displaced })
     }
 
     /// Gives a reservation back.
     pub fn release(&mut self, reservation: ReservationId) {
-        self.held.remove(&reservation);
+        self.counts.given_back += u64::from(self.held.remove(&reservation).is_some());
     }
 
     /// Ends every reservation whose lease has ended.
     pub fn expire(&mut self, now: Time) {
+        let before = self.held.len();
         self.held.retain(|_, held| held.until > now);
+        self.counts.expired += (before - self.held.len()) as u64;
+    }
+
+    /// What became of all wishes so far.
+    pub fn counts(&self) -> ReservationCounts {
+        ReservationCounts { held: self.held.len() as u64, ..self.counts }
     }
 
     /// When the first lease ends.

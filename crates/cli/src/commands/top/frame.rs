@@ -1,8 +1,8 @@
 //! What one frame shows, from two registries a while apart.
 
-use crate::{
-    commands::health::{DeviceNow, Devices},
-    units::show_bytes,
+use crate::commands::{
+    doings::{self, Kept},
+    health::{DeviceNow, Devices},
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(super) struct Frame {
     /// Bytes of blocks per second that servers sent, and dropped unsent because of a cancel.
     sent_bytes_per_s: Option<f64>,
     unsent_bytes_per_s: Option<f64>,
+    /// Bandwidth kept for accesses.
+    kept: Kept,
     /// What clients did since the metadata server started, as they say.
     accesses: AccessTotals,
     /// Bytes read from media, and sent, beyond what readers used, as a share of it.
@@ -98,6 +100,7 @@ impl Frame {
             write_bytes_per_s: all(|line| line.medium_write_bytes_per_s),
             sent_bytes_per_s: nodes_rate(|activity| activity.sent_bytes),
             unsent_bytes_per_s: nodes_rate(|activity| activity.unsent_bytes),
+            kept: Kept::of(now),
             accesses: now.accesses,
             medium_waste: now.accesses.medium_waste(),
             sent_waste: now.accesses.sent_waste(),
@@ -130,10 +133,7 @@ impl Frame {
 
     fn head(&self) -> Vec<String> {
         let accesses = &self.accesses;
-        let share = |waste: Option<f64>| {
-            waste.map_or_else(|| "-".to_owned(), |waste| format!("{:.1} %", waste * 100.0))
-        };
-        vec![
+        let mut head = vec![
             format!(
                 "cluster {}: {} of {} servers alive, {} streams, {} slow devices",
                 self.cluster.chars().take(12).collect::<String>(),
@@ -149,26 +149,21 @@ impl Frame {
                 rate(self.sent_bytes_per_s),
                 rate(self.unsent_bytes_per_s)
             ),
-            format!(
-                "reads  {}, {} used; waste: {} read, {} sent",
-                accesses.gets,
-                show_bytes(accesses.used_bytes),
-                share(self.medium_waste),
-                share(self.sent_waste)
-            ),
-            format!(
-                "writes {}, {}, {} sent; streams {} cancelled, {} refused",
-                accesses.puts,
-                show_bytes(accesses.put_bytes),
-                show_bytes(accesses.put_sent_bytes),
-                self.cancelled_streams,
-                self.refused_streams
-            ),
-            format!(
-                "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
-                "DEVICE", "SERVER", "STATE", "READ", "WRITE", "SPEED r/w", "QUEUE", "SERVICE", "USED"
-            ),
-        ]
+        ];
+        head.extend(doings::reads(accesses));
+        head.push(format!(
+            "{}; streams {} cancelled, {} refused",
+            doings::writes(accesses),
+            self.cancelled_streams,
+            self.refused_streams
+        ));
+        head.extend(doings::amends(accesses));
+        head.extend(self.kept.line());
+        head.push(format!(
+            "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
+            "DEVICE", "SERVER", "STATE", "READ", "WRITE", "SPEED r/w", "QUEUE", "SERVICE", "USED"
+        ));
+        head
     }
 }
 
@@ -282,10 +277,10 @@ mod tests {
         assert!(marked[0].contains("dead") && marked[1].contains("slow 100x"), "{text}");
         assert!(lines[1].text.contains("media read 5000"), "five of six are alive: {text}");
         // Not all fit: those that are not well come first.
-        let few = frame.lines(40, 8);
-        assert_eq!((few.len(), few[5].marked, few[6].marked), (8, true, true));
+        let few = frame.lines(40, 10);
+        assert_eq!((few.len(), few[7].marked, few[8].marked), (10, true, true));
         assert!(few.iter().all(|line| line.text.chars().count() <= 40));
-        assert_eq!(few[7].text, "and 4 devices more");
+        assert_eq!(few[9].text, "and 4 devices more");
     }
 
     #[test]

@@ -25,7 +25,9 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// READ and WRITE are what a device's medium moves now, in MB/s; SPEED its measured reading and writing speed while
 /// busy. A device that is four times slower than the median of its peers, by speed or by the time of an operation, is
 /// marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
-/// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent.
+/// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent. Extras are
+/// blocks asked for in the place of others that were late, and won where they came first. `kept` is bandwidth reserved
+/// for accesses (read/write), and what became of wishes for it since the servers started.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Print one frame and end

@@ -2,7 +2,7 @@ use super::super::*;
 use super::rng;
 use crate::{
     DeviceId, ReservationId, Time,
-    message::{Access, Fault, NodeFault, Priority, RefusalReason, Reserve},
+    message::{Access, Fault, NodeFault, Priority, RefusalReason, ReservationCounts, Reserve},
 };
 use core::time::Duration;
 use rand_core::Rng;
@@ -74,6 +74,8 @@ fn a_dead_clients_reservation_ends_with_its_lease() {
     assert_eq!(kept.reserve(at(1400), &short, &DISK).unwrap().lease, Duration::from_millis(250));
     kept.expire(at(1650));
     assert!(kept.is_empty());
+    let counts = ReservationCounts { granted: 2, refused: 1, expired: 2, ..ReservationCounts::default() };
+    assert_eq!(kept.counts(), counts);
 }
 
 #[test]
@@ -151,6 +153,8 @@ fn priority_takes_from_the_background_no_more_than_it_needs() {
     assert_eq!(kept.reserved_bytes_per_s(Access::Read), 80 * MB);
     let granted = kept.reserve(at(10), &wish(5, Access::Read, 70 * MB), &DISK).unwrap();
     assert_eq!(granted.displaced, [ReservationId(2), ReservationId(1)]);
+    let counts = ReservationCounts { held: 2, granted: 5, refused: 3, displaced: 3, ..Default::default() };
+    assert_eq!(kept.counts(), counts);
     // By capacity the first to come stays, whoever comes.
     let mut kept = Reservations::new(AdmissionPolicy::Capacity);
     kept.reserve(at(0), &background(1, 90 * MB), &DISK).unwrap();
@@ -218,6 +222,11 @@ fn granted_never_exceeds_capacity_and_retry_times_are_right() {
             let held: Vec<f64> = (0..12).filter_map(|id| kept.share(ReservationId(id), &capacity)).collect();
             let given = capacity.efficiency(held.len()) - BEST_EFFORT_SHARE;
             assert!(held.iter().sum::<f64>() <= given + 1e-6, "case {case}: {held:?} of {given}");
+            // Each that was granted is there or ended in one way.
+            let counts = kept.counts();
+            assert_eq!(counts.held, held.len() as u64, "case {case}");
+            let ended = counts.given_back + counts.expired + counts.displaced;
+            assert_eq!(counts.granted, counts.held + ended, "case {case}: {counts:?}");
         }
     }
 }
