@@ -13,8 +13,8 @@ use steadfast_protocol::{
     DeviceId,
     drain::{self, Action, Drain, Input, Limits, ObjectName, Outcome, Totals},
     message::{
-        self, Change, DeviceState, Holding, MetaAnswer, MetaFault, NodeAnswer, NodeRequest,
-        OBJECTS_ON_PAGE_MAX, Priority, Query,
+        self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
+        NodeRequest, OBJECTS_ON_PAGE_MAX, Priority, Query,
     },
 };
 
@@ -24,6 +24,8 @@ const ADDED_WITHIN: Duration = Duration::from_secs(600);
 const FILLED_BYTES_PER_S_MIN: u64 = 10_000_000;
 /// Between two questions whether a device is empty.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often a drain says how far it is; a person who watches sees no difference.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
 /// How long a removal waits for what puts under way and dead writers have on the device.
 const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 /// How often a removal looks again that finds another put committed meanwhile.
@@ -125,6 +127,49 @@ fn stuck(totals: &Totals, restored: bool) -> String {
     said
 }
 
+/// What whoever watches is told of a drain.
+struct Shown<'a> {
+    client: &'a Client,
+    progress: DrainProgress,
+    at: Option<Instant>,
+}
+
+impl<'a> Shown<'a> {
+    fn new(client: &'a Client, devices: &BTreeSet<DeviceId>, lost: bool, holdings: &[Holding]) -> Self {
+        let there = || holdings.iter().filter(|holding| devices.contains(&holding.device));
+        let progress = DrainProgress {
+            devices: devices.iter().copied().collect(),
+            lost,
+            blocks_before: there().map(|holding| holding.blocks).sum(),
+            bytes_before: there().map(|holding| holding.bytes).sum(),
+            ..DrainProgress::default()
+        };
+        Self { client, progress, at: None }
+    }
+
+    fn show(&mut self, phase: DrainPhase, totals: &Totals) {
+        let Totals { objects, blocks, bytes, stuck, .. } = totals;
+        let stuck = stuck.len() as u64;
+        self.progress = DrainProgress {
+            phase,
+            objects: *objects,
+            blocks: *blocks,
+            bytes: *bytes,
+            stuck,
+            ..self.progress.clone()
+        };
+        self.at = Some(Instant::now());
+        self.client.show_drain(self.progress.clone());
+    }
+
+    /// The same phase, where it was not shown a moment ago.
+    fn again(&mut self, totals: &Totals) {
+        if self.at.is_none_or(|at| at.elapsed() >= SHOW_EVERY) {
+            self.show(self.progress.phase, totals);
+        }
+    }
+}
+
 type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
 
 impl Client {
@@ -206,8 +251,8 @@ impl Client {
     ) -> Result<DrainReport, DrainError> {
         let start = Instant::now();
         let registry = self.registry().await?;
+        let holdings: Vec<Holding> = self.holdings().await?.into_values().collect();
         if !options.force && !options.lost {
-            let holdings: Vec<Holding> = self.holdings().await?.into_values().collect();
             drain::check(&registry, &self.buckets().await?, &holdings, devices)?;
         }
         let were_active: Vec<DeviceId> =
@@ -216,12 +261,15 @@ impl Client {
             self.set_device_state(device, DeviceState::Draining).await?;
         }
         let mut report = DrainReport::default();
+        let mut shown = Shown::new(self, devices, options.lost, &holdings);
         let settled_by = Instant::now() + options.settle;
         loop {
             let arrivals = self.arrivals(devices).await?;
-            let totals = self.move_all(devices, options, &report.totals, &mut tell).await?;
-            report.totals = totals;
+            shown.show(DrainPhase::Moving, &report.totals);
+            let moving = self.move_all(devices, options, &report.totals, &mut tell, &mut shown);
+            report.totals = moving.await?;
             if !report.totals.stuck.is_empty() {
+                shown.show(DrainPhase::Over, &report.totals);
                 let restored = !options.force && !options.lost;
                 if restored {
                     for &device in &were_active {
@@ -236,12 +284,17 @@ impl Client {
                 if report.extents_left == 0 || Instant::now() >= settled_by {
                     break;
                 }
+                if shown.progress.phase == DrainPhase::Moving {
+                    shown.show(DrainPhase::Settling, &report.totals);
+                }
                 tokio::time::sleep(PAUSE).await;
+                shown.again(&report.totals);
                 if self.arrivals(devices).await? != arrivals {
                     break;
                 }
             }
             if self.arrivals(devices).await? == arrivals {
+                shown.show(DrainPhase::Over, &report.totals);
                 report.latency = start.elapsed();
                 return Ok(report);
             }
@@ -322,6 +375,7 @@ impl Client {
         options: &DrainOptions,
         before: &Totals,
         tell: &mut impl FnMut(&Totals),
+        shown: &mut Shown<'_>,
     ) -> Result<Totals, ClientError> {
         let mut core =
             Drain::new(Limits { keep_going: options.limits.keep_going || options.lost, ..options.limits });
@@ -333,8 +387,12 @@ impl Client {
                     other => running.push(Box::pin(self.carry_out(other, devices))),
                 }
             }
-            core.handle(first(&mut running).await?);
-            tell(&before.and(core.totals()));
+            // A large object takes a while: whoever watches sees that somebody is at it.
+            if let Ok(input) = tokio::time::timeout(SHOW_EVERY, first(&mut running)).await {
+                core.handle(input?);
+                tell(&before.and(core.totals()));
+            }
+            shown.again(&before.and(core.totals()));
         }
     }
 

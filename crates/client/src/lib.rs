@@ -55,8 +55,8 @@ use steadfast_protocol::{
     DeviceId, Epoch,
     layout::{BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SegmentLayout},
     message::{
-        AccessTotals, BucketRecord, Change, Hello, MetaAnswer, NodeAnswer, NodeRequest, NodeStatus,
-        ObjectRecord, Query, Registry, Role, VERSION,
+        AccessTotals, BucketRecord, Change, DrainProgress, Hello, MetaAnswer, MetaRequest, NodeAnswer,
+        NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
     policy::Policy,
 };
@@ -302,6 +302,11 @@ impl Client {
     /// Notes for the metadata server what an access did.
     fn account(&self, done: &AccessTotals) {
         self.tidying.account(&self.pool, self.metadata.address(), done);
+    }
+
+    /// Tells whoever watches how far a drain is.
+    fn show_drain(&self, progress: DrainProgress) {
+        self.tidying.tell_metadata(&self.pool, self.metadata.address(), &MetaRequest::Drain(progress));
     }
 
     /// Where a device's server listens, as last seen.

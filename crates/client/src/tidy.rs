@@ -11,7 +11,7 @@ use steadfast_protocol::{
     Epoch,
     message::{self, AccessTotals, MetaRequest, NodeAnswer, NodeRequest, Priority},
 };
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 
 /// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
 /// middle of a long request answers control requests from its server, not from its queue.
@@ -28,6 +28,8 @@ pub(crate) type Told = (String, NodeRequest, Epoch);
 pub(crate) struct Tidying {
     tasks: Mutex<JoinSet<()>>,
     accounts: Mutex<Accounts>,
+    /// Ends with what the metadata server was told last.
+    told: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
 /// What accesses did and the metadata server was not told yet.
@@ -64,7 +66,7 @@ impl Tidying {
             accounts.told_at = Some(Instant::now());
             std::mem::take(&mut accounts.untold)
         };
-        self.tell_account(pool, metadata, untold);
+        self.tell_metadata(pool, metadata, &MetaRequest::Account(untold));
     }
 
     /// Tells the metadata server what it was not told yet.
@@ -74,21 +76,29 @@ impl Tidying {
             std::mem::take(&mut accounts.untold)
         };
         if untold != AccessTotals::default() {
-            self.tell_account(pool, metadata, untold);
+            self.tell_metadata(pool, metadata, &MetaRequest::Account(untold));
         }
     }
 
-    fn tell_account(&self, pool: &Pool, metadata: &str, untold: AccessTotals) {
-        let (pool, metadata) = (pool.clone(), metadata.to_owned());
+    /// Tells the metadata server something for whoever watches, after what it was told before; what is lost is not sent
+    /// again.
+    pub(crate) fn tell_metadata(&self, pool: &Pool, metadata: &str, told: &MetaRequest) {
+        let (pool, metadata, body) = (pool.clone(), metadata.to_owned(), message::encode(told));
+        let (ends, ended) = oneshot::channel();
+        let before = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(ended);
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
+            // Dropped at the end, whatever that is.
+            let _ends: oneshot::Sender<()> = ends;
+            if let Some(before) = before {
+                let _ = timeout(NODE_ANSWERS_WITHIN, before).await;
+            }
             let Ok(connection) = pool.connection(&metadata).await else { return };
-            let body = message::encode(&MetaRequest::Account(untold));
             let deadline = Some(NODE_ANSWERS_WITHIN);
             let open = Open { body, priority: Priority::Background, deadline, ..Open::default() };
             if let Err(error) = connection.call(open).await {
-                tracing::debug!(%error, "an account of accesses was not taken");
+                tracing::debug!(%error, "what was told was not taken");
             }
         });
     }
@@ -97,7 +107,7 @@ impl Tidying {
     pub(crate) async fn settled(&self, within: Duration) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         let all = async { while tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(within, all).await.is_err() {
+        if timeout(within, all).await.is_err() {
             // They go on for as long as the runtime does.
             tasks.detach_all();
         }

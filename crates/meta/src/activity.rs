@@ -39,6 +39,7 @@ impl Name {
             MetaRequest::Ask(query) => (Class::Query, query_name(query)),
             MetaRequest::Heartbeat(_) => (Class::Heartbeat, "heartbeat"),
             MetaRequest::Account(_) => (Class::Heartbeat, "account"),
+            MetaRequest::Drain(_) => (Class::Heartbeat, "drain"),
         };
         Self { class, kind }
     }

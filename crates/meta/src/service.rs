@@ -103,6 +103,10 @@ impl Service {
                 self.liveness.write().unwrap_or_else(PoisonError::into_inner).account(&accesses);
                 Ok(MetaAnswer::Done)
             }
+            MetaRequest::Drain(progress) => {
+                let mut liveness = self.liveness.write().unwrap_or_else(PoisonError::into_inner);
+                liveness.drain(self.clock.now(), progress)
+            }
         }
     }
 

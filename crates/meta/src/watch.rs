@@ -4,7 +4,7 @@ use crate::Service;
 use std::{sync::Arc, time::Duration};
 use steadfast_admin::{Page, Visible};
 use steadfast_protocol::{
-    message::{DeviceHealth, Registry},
+    message::{DeviceHealth, DrainState, Registry},
     meta::Counted,
 };
 use tokio::{task::spawn_blocking, time::timeout};
@@ -81,6 +81,17 @@ fn cluster(page: &mut Page, registry: &Registry) {
     let devices = page.gauge("meta_devices", "Devices as last reported; unheard: of dead or silent servers");
     for (state, number) in by_state {
         devices.whole(&[("state", state)], number);
+    }
+    page.gauge("meta_draining_devices", "Devices that take no new data")
+        .whole(&[], registry.standings.len() as u64);
+    let drained = page.gauge(
+        "meta_drained_ratio",
+        "The share of what a draining device and those drained with it held that lies elsewhere by now",
+    );
+    for DrainState { progress, .. } in &registry.drains {
+        for device in &progress.devices {
+            drained.real(&[("device", &device.to_string())], progress.share());
+        }
     }
 }
 

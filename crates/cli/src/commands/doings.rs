@@ -1,9 +1,14 @@
-//! What clients did and what is kept for them: lines that `status` and `top` share, none wider than
+//! What clients did, what is kept for them and what is being moved: lines that `status` and `top` share, none wider than
 //! 80 columns.
 
 use crate::units::show_bytes;
 use serde::Serialize;
-use steadfast_protocol::message::{AccessTotals, DeviceReport, Registry, ReservationCounts};
+use steadfast_protocol::message::{
+    AccessTotals, DeviceReport, DrainPhase, DrainState, Registry, ReservationCounts,
+};
+
+/// A drain whose client said nothing for so long has lost it: it speaks every second. Picked by eye.
+const SILENT_MS: u64 = 15_000;
 
 /// Bandwidth kept for accesses on all devices whose servers are alive.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -92,9 +97,95 @@ pub(super) fn amends(accesses: &AccessTotals) -> Option<String> {
     })
 }
 
+/// One line for each drain.
+pub(super) fn drains(registry: &Registry) -> impl Iterator<Item = String> {
+    registry.drains.iter().map(drain)
+}
+
+fn drain(drain: &DrainState) -> String {
+    let progress = &drain.progress;
+    let what = if progress.lost { "repair" } else { "drain " };
+    let first = progress.devices.first().map(ToString::to_string).unwrap_or_default();
+    let others = match progress.devices.len() {
+        0 | 1 => String::new(),
+        several => format!(" +{}", several - 1),
+    };
+    let mut line = format!(
+        "{what} {}{others}: {} of {}, {} objects",
+        first.chars().take(12).collect::<String>(),
+        percent(progress.share()),
+        show_bytes(progress.bytes_before.max(progress.bytes)),
+        progress.objects
+    );
+    if progress.stuck > 0 && !is_silent(drain) {
+        line += &format!(", {} stuck", progress.stuck);
+    }
+    match progress.phase {
+        DrainPhase::Over if progress.stuck == 0 => line += ", over",
+        DrainPhase::Over => line += ", given up",
+        _ if is_silent(drain) => line += &format!(", silent {} s", drain.silent_ms / 1000),
+        DrainPhase::Settling => line += ", settling",
+        DrainPhase::Moving => {}
+    }
+    line
+}
+
+/// Whether nobody is at it any more, although it is not over.
+pub(super) fn is_silent(drain: &DrainState) -> bool {
+    drain.progress.phase != DrainPhase::Over && drain.silent_ms > SILENT_MS
+}
+
+/// Whole percents; 100 only when all is done.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.0}%", (share * 100.0).floor())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use steadfast_protocol::{DeviceId, message::DrainProgress};
+
+    fn state(phase: DrainPhase, bytes: u64, stuck: u64, silent_ms: u64) -> DrainState {
+        let devices = vec![DeviceId(0xabcd << 112), DeviceId(7)];
+        let (blocks_before, bytes_before) = (300, 3 << 30);
+        let progress = DrainProgress {
+            devices,
+            phase,
+            blocks_before,
+            bytes_before,
+            objects: 12,
+            bytes,
+            stuck,
+            ..DrainProgress::default()
+        };
+        DrainState { progress, silent_ms }
+    }
+
+    #[test]
+    fn drains_say_how_far_they_are_and_whether_somebody_is_at_it() {
+        let moving = state(DrainPhase::Moving, 1 << 30, 0, 900);
+        assert_eq!(drain(&moving), "drain  abcd00000000 +1: 33% of 3.0 GiB, 12 objects");
+        let cut_short = DrainState { silent_ms: 42_000, ..moving.clone() };
+        assert!(is_silent(&cut_short) && drain(&cut_short).ends_with("12 objects, silent 42 s"));
+        let over = state(DrainPhase::Over, 3 << 30, 0, 42_000);
+        assert!(!is_silent(&over) && drain(&over).contains(": 100%") && drain(&over).ends_with(", over"));
+        let mut stuck = state(DrainPhase::Over, 2 << 30, 3, 0);
+        stuck.progress.lost = true;
+        let said = drain(&stuck);
+        assert!(said.starts_with("repair abcd") && said.ends_with("3 stuck, given up"), "{said}");
+        // Puts that were under way brought more; an empty device is not done before it is over.
+        assert_eq!(percent(state(DrainPhase::Settling, 4 << 30, 0, 0).progress.share()), "100%");
+        let mut empty = state(DrainPhase::Moving, 0, 0, 0);
+        empty.progress.bytes_before = 0;
+        assert_eq!(percent(empty.progress.share()), "0%");
+        // The longest there can be.
+        for mut longest in
+            [state(DrainPhase::Moving, 1 << 50, 999, 9_999_000), state(DrainPhase::Over, 1 << 50, 999, 0)]
+        {
+            longest.progress.objects = 9_999_999;
+            assert!(drain(&longest).len() <= 80, "{}", drain(&longest));
+        }
+    }
 
     #[test]
     fn what_nobody_did_takes_no_line() {

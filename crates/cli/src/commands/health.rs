@@ -1,5 +1,6 @@
 //! How the devices of a cluster do, as `status` and `top` show them.
 
+use super::doings::{is_silent, percent};
 use serde::Serialize;
 use std::{
     cmp::Ordering,
@@ -7,7 +8,7 @@ use std::{
 };
 use steadfast_protocol::{
     DeviceId, NodeId,
-    message::{BucketRecord, DeviceHealth, Registry, ReservationCounts},
+    message::{BucketRecord, DeviceHealth, DeviceState, DrainPhase, Registry, ReservationCounts},
     policy::Domain,
     straggler::{Pace, straggling},
 };
@@ -30,6 +31,8 @@ pub(super) struct DeviceNow {
     pub(super) alive: bool,
     /// `ok`, `full`, `stalled`, `failed`, `unheard` or `dead`.
     pub(super) state: &'static str,
+    /// Whether it is to leave, and how far that is.
+    pub(super) leaving: Option<Leaving>,
     /// How many times slower than the median it is, where that makes it a straggler.
     pub(super) times_slower: Option<f64>,
     pub(super) capacity_bytes: u64,
@@ -46,6 +49,49 @@ pub(super) struct DeviceNow {
     pub(super) reserved_read_bytes_per_s: u64,
     pub(super) reserved_write_bytes_per_s: u64,
     pub(super) reservations: ReservationCounts,
+}
+
+/// A device that takes no new data because it is to leave.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Leaving {
+    /// Whether its disk is gone, and what it held is made anew from others.
+    pub(super) lost: bool,
+    /// The share of what it, and those drained with it, held that lies elsewhere; absent where no drain was heard of
+    /// since the metadata server started.
+    pub(super) moved: Option<f64>,
+    /// Nothing of any object is left on it.
+    pub(super) empty: bool,
+    /// Nobody is moving what lies there.
+    pub(super) abandoned: bool,
+}
+
+impl Leaving {
+    fn of(registry: &Registry, device: DeviceId) -> Option<Self> {
+        if registry.state(device) == DeviceState::Active {
+            return None;
+        }
+        let Some(drain) = registry.drain(device) else {
+            return Some(Self { lost: false, moved: None, empty: false, abandoned: true });
+        };
+        let progress = &drain.progress;
+        let over = progress.phase == DrainPhase::Over;
+        Some(Self {
+            lost: progress.lost,
+            moved: Some(progress.share()),
+            empty: over && progress.stuck == 0,
+            abandoned: is_silent(drain) || over && progress.stuck > 0,
+        })
+    }
+
+    /// At most nine letters.
+    fn word(&self) -> String {
+        let what = if self.lost { "lost" } else { "drain" };
+        match self.moved {
+            _ if self.empty => "empty".to_owned(),
+            Some(moved) => format!("{what} {}", percent(moved)),
+            None => "draining".to_owned(),
+        }
+    }
 }
 
 impl Devices {
@@ -75,6 +121,7 @@ impl Devices {
                     server: node.record.address.clone(),
                     alive: node.alive,
                     state,
+                    leaving: Leaving::of(registry, id),
                     times_slower: None,
                     capacity_bytes,
                     used_bytes: report
@@ -101,8 +148,13 @@ impl Devices {
     pub(super) fn summary(&self) -> String {
         let mut by_word: BTreeMap<&str, usize> = BTreeMap::new();
         for device in &self.devices {
-            let slow = device.state == "ok" && device.times_slower.is_some();
-            *by_word.entry(if slow { "slow" } else { device.state }).or_default() += 1;
+            let word = match device.leaving {
+                Some(leaving) if leaving.lost => "lost",
+                Some(_) if device.alive => "draining",
+                _ if device.state == "ok" && device.times_slower.is_some() => "slow",
+                _ => device.state,
+            };
+            *by_word.entry(word).or_default() += 1;
         }
         let words: Vec<String> = by_word.iter().map(|(word, number)| format!("{number} {word}")).collect();
         format!("{} devices: {}", self.devices.len(), words.join(", "))
@@ -146,15 +198,18 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
 }
 
 impl DeviceNow {
-    /// Whether it is not well.
+    /// Whether it is not well, or about to leave.
     pub(super) fn is_marked(&self) -> bool {
-        self.times_slower.is_some() || !matches!(self.state, "ok" | "full")
+        self.leaving.is_some() || self.times_slower.is_some() || !matches!(self.state, "ok" | "full")
     }
 
-    /// Its state in a word: `slow 12x` for a straggler that is otherwise well.
+    /// Its state in a word: `drain 43%` or `lost 43%` for one that is to leave, unless it is ill on its way; `slow 12x` for
+    /// a straggler that is otherwise well.
     pub(super) fn word(&self) -> String {
-        match self.times_slower {
-            Some(ratio) if self.state == "ok" => format!("slow {:.0}x", ratio.min(999.0)),
+        let well = matches!(self.state, "ok" | "full");
+        match (self.leaving, self.times_slower) {
+            (Some(leaving), _) if well || leaving.lost => leaving.word(),
+            (None, Some(ratio)) if self.state == "ok" => format!("slow {:.0}x", ratio.min(999.0)),
             _ => self.state.to_owned(),
         }
     }

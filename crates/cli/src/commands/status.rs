@@ -2,7 +2,7 @@
 
 use super::{
     connect,
-    doings::{self, Kept},
+    doings::{self, Kept, is_silent},
     health::{DeviceNow, Devices, at_risk, show_time},
     print_json,
 };
@@ -13,7 +13,7 @@ use crate::{
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use steadfast_protocol::message::{NodeState, Registry};
+use steadfast_protocol::message::{DrainState, NodeState, Registry};
 
 /// What `--json` gives: all that the metadata server knows, and what is made of it.
 #[derive(Serialize)]
@@ -52,6 +52,15 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
         at_risk(&registry, &devices, &client.buckets().await?).iter().for_each(|risk| println!("{risk}"));
     }
     println!("{}", table(&registry.nodes, &devices.devices));
+    doings::drains(&registry).for_each(|line| println!("{line}"));
+    for DrainState { progress, .. } in registry.drains.iter().filter(|drain| is_silent(drain)) {
+        let devices = progress.devices.iter().map(|device| device.to_string()[..12].to_owned());
+        println!(
+            "nobody moves what lies on {} any more: run `steadfast device {}` again",
+            devices.collect::<Vec<_>>().join(", "),
+            if progress.lost { "remove --lost" } else { "drain" }
+        );
+    }
     doings::reads(&registry.accesses).iter().for_each(|line| println!("{line}"));
     println!("{}", doings::writes(&registry.accesses));
     doings::amends(&registry.accesses).iter().for_each(|line| println!("{line}"));
@@ -82,11 +91,12 @@ fn table(nodes: &[NodeState], devices: &[DeviceNow]) -> Table {
     let mut devices = devices.iter();
     for node in nodes {
         for (row, device) in devices.by_ref().take(node.record.devices.len()).enumerate() {
+            let repaired = device.leaving.is_some_and(|leaving| leaving.lost);
             let heard = |text: String| if device.state == "unheard" { String::new() } else { text };
             table.add_row([
                 if row == 0 { device.server.clone() } else { String::new() },
                 device.device[..12].to_owned(),
-                if node.alive { device.word() } else { silence(node.silent_ms) },
+                if node.alive || repaired { device.word() } else { silence(node.silent_ms) },
                 show_bytes(device.used_bytes),
                 show_bytes(device.capacity_bytes),
                 speed(device.read_speed_bytes_per_s),

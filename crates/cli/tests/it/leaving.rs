@@ -1,6 +1,9 @@
 //! Devices that come and go on a live cluster: growth by one disk, drains, removals, repair after a loss.
 
-use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use crate::{
+    common::{Bed, block_on, bytes, eventually, seed, shape},
+    watch::Metrics,
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -246,6 +249,86 @@ fn a_dead_disk_is_repaired_from_the_others() {
     block_on(eventually("it is refused", Duration::from_secs(20), async || {
         fs::read_to_string(&log).unwrap().contains("was removed from the cluster")
     }));
+}
+
+/// What `status` says of a device.
+fn shown(bed: &Bed, device: &str) -> Value {
+    let status: Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    let devices = status["devices"].as_array().unwrap();
+    devices.iter().find(|shown| shown["device"] == device).cloned().unwrap_or(Value::Null)
+}
+
+/// A drain, and the repair after a loss, can be watched from anywhere while they go on.
+#[test]
+fn drains_and_repairs_are_shown_with_their_progress() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=1");
+    for number in 0..12 {
+        let file = bed.file("original", 2 << 20, seed + number);
+        bed.put(&file, &format!("object-{number}"));
+    }
+    let leaving = devices(&bed, 1)[0].to_string();
+    assert!(shown(&bed, &leaving)["leaving"].is_null());
+    let slow = |spec: &str| {
+        for node in [0, 2, 3, 4, 5] {
+            bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), spec]);
+        }
+    };
+    // Two thirds of a megabyte of each object to be written elsewhere.
+    slow("rate=2MB");
+    let mut draining = bed.command(&["device", "drain", &leaving, "--json"]);
+    let mut draining = draining.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let meta = bed.cluster.admin_ports().next().unwrap().1.to_owned();
+    block_on(eventually("it is on its way", Duration::from_secs(60), async || {
+        let moved = shown(&bed, &leaving)["leaving"]["moved"].as_f64().unwrap_or(0.0);
+        assert!(draining.try_wait().unwrap().is_none() || moved == 1.0, "it was over before anybody looked");
+        0.0 < moved && moved < 1.0
+    }));
+    let said = bed.ok(&["status"]);
+    assert!(said.contains("1 draining") && said.contains(&format!("drain  {}: ", &leaving[..12])), "{said}");
+    let line = |said: &str| said.lines().find(|line| line.starts_with(&leaving[..8])).unwrap().to_owned();
+    let top = bed.ok(&["top", "--once"]);
+    assert!(line(&top).contains(" drain ") && top.contains(&format!("drain  {}: ", &leaving[..12])), "{top}");
+    assert!(top.lines().all(|line| line.chars().count() <= 80), "{top}");
+    assert_eq!(Metrics::scrape(&meta).sum("steadfast_meta_draining_devices", &[]), 1.0);
+    assert!(Metrics::scrape(&meta).sum("steadfast_meta_drained_ratio", &[("device", &leaving)]) > 0.0);
+    slow("off");
+    assert!(draining.wait().unwrap().success());
+    block_on(eventually("it is empty", Duration::from_secs(20), async || {
+        let shown = shown(&bed, &leaving);
+        shown["leaving"]["empty"] == true && shown["leaving"]["moved"] == 1.0
+    }));
+    assert!(bed.ok(&["status"]).contains(" empty "));
+    bed.ok(&["device", "remove", &leaving]);
+    assert!(shown(&bed, &leaving).is_null() && !bed.ok(&["status"]).contains("drain  "));
+
+    // The repair after a loss: its server is dead, and the device is shown as lost, not only as dead.
+    let lost = devices(&bed, 2)[0].to_string();
+    bed.cluster.kill_node(2).unwrap();
+    for node in [0, 3, 4, 5] {
+        bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), "rate=2MB"]);
+    }
+    let mut repairing = bed.command(&["device", "remove", "--lost", &lost]);
+    let mut repairing = repairing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    block_on(eventually("the repair is shown", Duration::from_secs(60), async || {
+        assert!(repairing.try_wait().unwrap().is_none(), "it was over before anybody looked");
+        shown(&bed, &lost)["leaving"]["lost"] == true && bed.ok(&["status"]).contains("repair ")
+    }));
+    let said = bed.ok(&["status"]);
+    assert!(said.contains(" lost ") || said.contains("1 lost"), "{said}");
+    // Cut short, it says after a while that nobody is at it.
+    repairing.kill().unwrap();
+    repairing.wait().unwrap();
+    block_on(eventually("nobody is at it", Duration::from_secs(60), async || {
+        shown(&bed, &lost)["leaving"]["abandoned"] == true
+    }));
+    let said = bed.ok(&["status"]);
+    assert!(said.contains("steadfast device remove --lost") && said.contains("silent "), "{said}");
+    for node in [0, 3, 4, 5] {
+        bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), "off"]);
+    }
+    bed.ok(&["device", "remove", "--lost", &lost]);
+    assert!(shown(&bed, &lost).is_null());
 }
 
 #[test]

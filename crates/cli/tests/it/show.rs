@@ -24,6 +24,29 @@ fn status_names_servers_and_devices() {
     }
     let status = bed.ok(&["status"]);
     assert!(status.contains("bucket data: 2 devices are affected, it tolerates 0"), "{status}");
+    assert!(status.contains("dead for ") && status.contains("4 devices: 2 dead, 2 ok"), "{status}");
+    let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    let dead = |list: &serde_json::Value| {
+        list.as_array().unwrap().iter().filter(|device| device["state"] == "dead").count()
+    };
+    assert_eq!(dead(&json["devices"]), 2, "{json}");
+    // Nobody waits for the dead one, and what it said last is no rate of now.
+    let top = bed.ok(&["top", "--once"]);
+    assert!(top.contains("1 of 2 servers alive") && top.matches(" dead ").count() == 2, "{top}");
+    let json: serde_json::Value = serde_json::from_str(&bed.ok(&["top", "--once", "--json"])).unwrap();
+    assert_eq!((dead(&json["devices"]), &json["servers_alive"]), (2, &1.into()), "{json}");
+    let of_dead = json["devices"].as_array().unwrap().iter().filter(|device| device["state"] == "dead");
+    assert!(of_dead.into_iter().all(|device| device["medium_read_bytes_per_s"].is_null()), "{json}");
+    let meta = bed.cluster.admin_ports().next().unwrap().1.to_owned();
+    let metrics = Metrics::scrape(&meta);
+    assert_eq!(metrics.sum("steadfast_meta_nodes", &[("state", "dead")]), 1.0);
+    assert_eq!(metrics.sum("steadfast_meta_devices", &[("state", "unheard")]), 2.0);
+    // Without the metadata server both say so and end.
+    bed.cluster.kill_meta().unwrap();
+    for command in [&["status"][..], &["status", "--json"], &["top", "--once"]] {
+        let said = bed.fails(4, command);
+        assert!(said.contains("cannot reach the cluster"), "{said}");
+    }
 }
 
 #[test]

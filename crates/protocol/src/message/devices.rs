@@ -57,3 +57,60 @@ pub struct Holding {
     /// Bytes of those.
     pub bytes: u64,
 }
+
+/// How far a drain, or the repair after a loss, is, as the client that moves the objects says it. For whoever watches:
+/// nothing is decided on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainProgress {
+    /// The devices that are emptied together.
+    pub devices: Vec<DeviceId>,
+    /// Whether they are gone for good, and what they held is made anew from others.
+    pub lost: bool,
+    /// What is done now.
+    pub phase: DrainPhase,
+    /// Blocks on the devices when it began.
+    pub blocks_before: u64,
+    /// Bytes of those.
+    pub bytes_before: u64,
+    /// Objects moved since.
+    pub objects: u64,
+    /// Their blocks on the devices.
+    pub blocks: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Objects that cannot be moved.
+    pub stuck: u64,
+}
+
+/// What a drain does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DrainPhase {
+    /// It moves objects.
+    #[default]
+    Moving,
+    /// It waits for puts that had chosen the devices before.
+    Settling,
+    /// It is over: no object has blocks on the devices, unless [`DrainProgress::stuck`] says otherwise.
+    Over,
+}
+
+/// A drain and when it was last heard of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainState {
+    /// As its client said last.
+    pub progress: DrainProgress,
+    /// Milliseconds since then.
+    pub silent_ms: u64,
+}
+
+impl DrainProgress {
+    /// The share of the devices' bytes that lies elsewhere by now, from 0 to 1. Puts that were under way may bring more
+    /// than there was at first.
+    pub fn share(&self) -> f64 {
+        if self.phase == DrainPhase::Over && self.stuck == 0 {
+            return 1.0;
+        }
+        // Nothing there, or nothing known: not begun.
+        self.bytes as f64 / self.bytes_before.max(self.bytes).max(1) as f64
+    }
+}

@@ -1,7 +1,10 @@
 //! Messages of the metadata server. Every request that changes something carries a [`RequestId`], stored with the
 //! change: asked again after a lost answer it gives the same answer (a time-out means *unknown*).
 
-use super::{AccessTotals, DeviceState, Held, Holding, NodeActivity, Standing, node::DeviceReport};
+use super::{
+    AccessTotals, DeviceState, DrainProgress, DrainState, Held, Holding, NodeActivity, Standing,
+    node::DeviceReport,
+};
 use crate::{
     ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
     layout::SegmentLayout, policy::Policy,
@@ -33,6 +36,8 @@ pub enum MetaRequest {
     Heartbeat(Heartbeat),
     /// What a client did since it last said; changes only what is counted. Answered by [`MetaAnswer::Done`].
     Account(AccessTotals),
+    /// How far a drain is; changes only what is shown. Answered by [`MetaAnswer::Done`].
+    Drain(DrainProgress),
 }
 
 /// Requests that change metadata.
@@ -334,6 +339,8 @@ pub struct Registry {
     pub accesses: AccessTotals,
     /// Registered devices that are draining.
     pub standings: Vec<Standing>,
+    /// Drains of those, as far as their clients said since the metadata server started.
+    pub drains: Vec<DrainState>,
 }
 
 impl Registry {
@@ -341,6 +348,11 @@ impl Registry {
     pub fn state(&self, device: DeviceId) -> DeviceState {
         let draining = self.standings.iter().any(|standing| standing.device == device);
         if draining { DeviceState::Draining } else { DeviceState::Active }
+    }
+
+    /// The drain that a registered device is in, if one was heard of.
+    pub fn drain(&self, device: DeviceId) -> Option<&DrainState> {
+        self.drains.iter().find(|drain| drain.progress.devices.contains(&device))
     }
 }
 

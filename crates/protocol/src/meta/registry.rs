@@ -10,8 +10,8 @@ use super::{
 use crate::{
     ClusterId, DeviceId, NodeId, Time,
     message::{
-        AccessTotals, DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeActivity, NodeRecord,
-        NodeState, Registry,
+        AccessTotals, DeviceHealth, DeviceReport, DrainProgress, DrainState, Heartbeat, MetaAnswer,
+        MetaFault, NodeActivity, NodeRecord, NodeState, Registry, Standing,
     },
 };
 use core::time::Duration;
@@ -33,6 +33,8 @@ pub struct Liveness {
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
     accesses: AccessTotals,
+    /// What clients said of drains, and when; the latest last. No device is in two of them.
+    drains: Vec<(Time, DrainProgress)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +48,8 @@ impl Liveness {
     /// Nobody was heard of yet. A node is dead once silent for `dead_after`; one that was not heard of since `started`
     /// is given that long too, for it may just not have noticed that the server is back.
     pub fn new(started: Time, dead_after: Duration) -> Self {
-        Self { started, dead_after, heard: BTreeMap::new(), accesses: AccessTotals::default() }
+        let (heard, accesses, drains) = Default::default();
+        Self { started, dead_after, heard, accesses, drains }
     }
 
     /// A node has registered: it lives, and what it reported before is void.
@@ -67,6 +70,42 @@ impl Liveness {
     /// What clients did, as far as they said.
     pub fn accesses(&self) -> &AccessTotals {
         &self.accesses
+    }
+
+    /// Takes what a client says of a drain, in place of what was said of its devices before.
+    ///
+    /// # Errors
+    /// For no devices, or more than a cluster can have.
+    pub fn drain(&mut self, now: Time, progress: DrainProgress) -> Result<MetaAnswer, MetaFault> {
+        let devices: BTreeSet<DeviceId> = progress.devices.iter().copied().collect();
+        if devices.is_empty() || progress.devices.len() > DEVICES_MAX {
+            return Err(MetaFault::Invalid(format!(
+                "a drain of {} devices, 1 to {DEVICES_MAX} are possible",
+                progress.devices.len()
+            )));
+        }
+        self.drains.retain(|(_, other)| !other.devices.iter().any(|device| devices.contains(device)));
+        self.drains.push((now, DrainProgress { devices: devices.into_iter().collect(), ..progress }));
+        // Of devices that nobody has, the oldest word goes.
+        let named = |drains: &[(Time, DrainProgress)]| -> usize {
+            drains.iter().map(|(_, drain)| drain.devices.len()).sum()
+        };
+        while named(&self.drains) > DEVICES_MAX {
+            self.drains.remove(0);
+        }
+        Ok(MetaAnswer::Done)
+    }
+
+    /// What was said of drains of devices that are `draining`.
+    fn drains(&self, now: Time, draining: &[Standing]) -> Vec<DrainState> {
+        let goes_on = |device: &DeviceId| draining.iter().any(|standing| standing.device == *device);
+        let told = self.drains.iter().filter_map(|(at, progress)| {
+            let devices: Vec<DeviceId> = progress.devices.iter().copied().filter(goes_on).collect();
+            let silent_ms = u64::try_from(now.since(*at).as_millis()).unwrap_or(u64::MAX);
+            let progress = DrainProgress { devices, ..progress.clone() };
+            (!progress.devices.is_empty()).then_some(DrainState { progress, silent_ms })
+        });
+        told.collect()
     }
 
     /// Whether a node reported that a device of it has failed.
@@ -148,12 +187,14 @@ pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<
         NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record, activity }
     };
     let nodes = nodes(view)?.into_iter().map(state).collect();
+    let standings = standing::draining(view)?;
     Ok(MetaAnswer::Registry(Registry {
         cluster: cluster(view)?,
         nodes,
         admin: None,
         accesses: liveness.accesses,
-        standings: standing::draining(view)?,
+        drains: liveness.drains(now, &standings),
+        standings,
     }))
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use steadfast_protocol::{
     DeviceId, NodeId, SegmentId,
     message::{
-        Change, DeviceHealth, DeviceState, Held, Holding, MetaAnswer, MetaFault, Query, Registry, Standing,
+        Change, DeviceHealth, DeviceState, DrainProgress, DrainState, Held, Holding, MetaAnswer, MetaFault,
+        Query, Registry, Standing,
     },
     meta::{DEVICES_MAX, Liveness},
     plan,
@@ -191,4 +192,50 @@ fn one_look_is_bounded_however_many_segments_there_are() {
     assert_eq!(page(&world, &[6], Some(next), 1000), (vec![], None));
     assert_eq!(sums(&world)[&1].segments, 5000);
     assert_eq!(page(&world, &[1], Some(SegmentId(u64::MAX)), 1).1, None);
+}
+
+/// What clients say of drains is shown while those go on; it is for whoever watches and is lost with the server's memory.
+#[test]
+fn drains_are_shown_while_they_go_on() {
+    let mut world = World::six();
+    let progress = |devices: &[u128], bytes| DrainProgress {
+        devices: devices.iter().map(|&device| DeviceId(device)).collect(),
+        bytes_before: 100,
+        bytes,
+        ..DrainProgress::default()
+    };
+    let shown = |world: &World| -> Vec<(Vec<u128>, u64, u64)> {
+        let drains = registry(world).drains.into_iter();
+        let drain = |state: DrainState| {
+            let devices = state.progress.devices.iter().map(|device| device.0).collect();
+            (devices, state.progress.bytes, state.silent_ms)
+        };
+        drains.map(drain).collect()
+    };
+    // Of devices that are active nothing is shown, whatever is said.
+    let now = world.now;
+    assert_eq!(world.liveness.drain(now, progress(&[2, 3, 9], 10)), Ok(MetaAnswer::Done));
+    assert!(shown(&world).is_empty());
+    set(&mut world, 2, DeviceState::Draining, 0).unwrap();
+    set(&mut world, 3, DeviceState::Draining, 0).unwrap();
+    world.now = world.now + Duration::from_millis(700);
+    assert_eq!(shown(&world), [(vec![2, 3], 10, 700)]);
+    assert_eq!(registry(&world).drain(DeviceId(3)).unwrap().progress.share(), 0.1);
+    assert!(registry(&world).drain(DeviceId(1)).is_none());
+    // A later word of a device takes the place of the earlier one of all that it was about.
+    let now = world.now;
+    world.liveness.drain(now, progress(&[3], 50)).unwrap();
+    assert_eq!(shown(&world), [(vec![3], 50, 0)]);
+    set(&mut world, 3, DeviceState::Active, 0).unwrap();
+    assert!(shown(&world).is_empty());
+    // No devices, and more than there can be: refused. Many of which none is there: bounded.
+    let refused = |world: &mut World, count: u128| {
+        let all: Vec<u128> = (0..count).collect();
+        matches!(world.liveness.drain(now, progress(&all, 0)), Err(MetaFault::Invalid(_)))
+    };
+    assert!(refused(&mut world, 0) && refused(&mut world, DEVICES_MAX as u128 + 1));
+    world.liveness.drain(now, progress(&[2], 7)).unwrap();
+    let others: Vec<u128> = (1000..1000 + DEVICES_MAX as u128).collect();
+    world.liveness.drain(now, progress(&others, 0)).unwrap();
+    assert!(shown(&world).is_empty(), "the oldest word made room");
 }

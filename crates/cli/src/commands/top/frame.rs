@@ -5,10 +5,10 @@ use crate::commands::{
     health::{DeviceNow, Devices},
 };
 use serde::Serialize;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 use steadfast_protocol::{
     DeviceId,
-    message::{AccessTotals, DeviceReport, Registry},
+    message::{AccessTotals, DeviceReport, DrainState, Registry},
 };
 
 /// A frame.
@@ -34,6 +34,13 @@ pub(super) struct Frame {
     medium_waste: Option<f64>,
     sent_waste: Option<f64>,
     stragglers: usize,
+    /// Devices being emptied together, how far that is, and when that was last heard of.
+    drains: Vec<DrainState>,
+    /// The drains as text.
+    #[serde(skip)]
+    drain_lines: Vec<String>,
+    /// Devices that were removed from the cluster since this began to watch.
+    removed: Vec<String>,
     devices: Vec<DeviceLine>,
 }
 
@@ -105,8 +112,17 @@ impl Frame {
             medium_waste: now.accesses.medium_waste(),
             sent_waste: now.accesses.sent_waste(),
             stragglers: devices.iter().filter(|line| line.now.times_slower.is_some()).count(),
+            drains: now.drains.clone(),
+            drain_lines: doings::drains(now).collect(),
+            removed: Vec::new(),
             devices,
         }
+    }
+
+    /// Notes devices that were seen earlier and are not registered any more.
+    pub(super) fn note_removed(&mut self, seen: &BTreeSet<DeviceId>) {
+        let here: BTreeSet<DeviceId> = self.devices.iter().map(|line| line.now.id).collect();
+        self.removed = seen.difference(&here).map(ToString::to_string).collect();
     }
 
     /// The frame as text, none of it wider than `columns`, at most `rows` lines: devices that are not well first where
@@ -159,6 +175,11 @@ impl Frame {
         ));
         head.extend(doings::amends(accesses));
         head.extend(self.kept.line());
+        head.extend(self.drain_lines.iter().cloned());
+        if !self.removed.is_empty() {
+            let first = |device: &String| device.chars().take(8).collect::<String>();
+            head.push(format!("removed {}", self.removed.iter().map(first).collect::<Vec<_>>().join(" ")));
+        }
         head.push(format!(
             "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
             "DEVICE", "SERVER", "STATE", "READ", "WRITE", "SPEED r/w", "QUEUE", "SERVICE", "USED"
@@ -209,7 +230,10 @@ mod tests {
     use super::*;
     use steadfast_protocol::{
         ClusterId, NodeId,
-        message::{DeviceActivity, DeviceHealth, NodeActivity, NodeRecord, NodeState},
+        message::{
+            DeviceActivity, DeviceHealth, DrainPhase, DrainProgress, NodeActivity, NodeRecord, NodeState,
+            Standing,
+        },
     };
 
     /// Six devices of which the last is slow, each having read so many bytes.
@@ -281,6 +305,45 @@ mod tests {
         assert_eq!((few.len(), few[7].marked, few[8].marked), (10, true, true));
         assert!(few.iter().all(|line| line.text.chars().count() <= 40));
         assert_eq!(few[9].text, "and 4 devices more");
+    }
+
+    #[test]
+    fn devices_that_leave_are_shown_until_they_are_gone() {
+        let mut now = registry(0);
+        let leaving = DeviceId(2 << 100);
+        now.standings.push(Standing { device: leaving, arrivals: 0 });
+        let word = |now: &Registry| {
+            let frame = Frame::of(now, None);
+            let line = frame.devices.iter().find(|line| line.now.id == leaving).unwrap();
+            (line.line().marked, line.now.word())
+        };
+        // No drain was heard of.
+        assert_eq!(word(&now), (true, "draining".to_owned()));
+        let progress = DrainProgress {
+            devices: vec![leaving],
+            bytes_before: 200,
+            bytes: 86,
+            ..DrainProgress::default()
+        };
+        now.drains.push(DrainState { progress, silent_ms: 0 });
+        assert_eq!(word(&now).1, "drain 43%");
+        now.drains[0].progress.lost = true;
+        assert_eq!(word(&now).1, "lost 43%");
+        let frame = Frame::of(&now, None);
+        let lines = frame.lines(1000, usize::MAX);
+        assert!(lines.iter().all(|line| line.text.chars().count() <= 80));
+        assert!(lines.iter().any(|line| line.text.starts_with("repair 000000") && line.text.contains("43%")));
+        now.drains[0].progress.phase = DrainPhase::Over;
+        assert_eq!(word(&now).1, "empty");
+        // Removed while somebody watches.
+        let seen = now.nodes.iter().map(|node| node.record.devices[0].0).collect();
+        now.nodes.remove(2);
+        now.standings.clear();
+        now.drains.clear();
+        let mut frame = Frame::of(&now, None);
+        frame.note_removed(&seen);
+        assert_eq!(frame.removed, [leaving.to_string()]);
+        assert!(frame.lines(80, 30).iter().any(|line| line.text.starts_with("removed 00000020")));
     }
 
     #[test]

@@ -9,11 +9,12 @@ use clap::Args;
 use frame::Frame;
 use screen::Screen;
 use std::{
+    collections::BTreeSet,
     io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
 use steadfast_client::Client;
-use steadfast_protocol::message::Registry;
+use steadfast_protocol::{DeviceId, message::Registry};
 
 /// Columns of a frame that goes to no terminal.
 const PLAIN_COLUMNS: usize = 80;
@@ -27,7 +28,8 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// marked as slow. Waste is what was read from media, and what was sent, beyond what readers used, as the readers
 /// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent. Extras are
 /// blocks asked for in the place of others that were late, and won where they came first. `kept` is bandwidth reserved
-/// for accesses (read/write), and what became of wishes for it since the servers started.
+/// for accesses (read/write), and what became of wishes for it since the servers started. A device that is being emptied is shown as
+/// `drain 43%`, one whose disk is lost and that is being repaired as `lost 43%`.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Print one frame and end
@@ -53,6 +55,11 @@ impl Sample {
         let registry = client.registry().await?;
         Ok(Self { at: Instant::now(), registry })
     }
+
+    fn devices(&self) -> BTreeSet<DeviceId> {
+        let records = self.registry.nodes.iter().map(|node| &node.record);
+        records.flat_map(|record| record.devices.iter().map(|&(device, _)| device)).collect()
+    }
 }
 
 pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
@@ -61,6 +68,7 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
     let live = io::stdout().is_terminal() && !arguments.once && !arguments.output.json;
     let mut screen = if live { Some(Screen::open()?) } else { None };
     let mut before = Sample::take(&client).await?;
+    let mut seen = before.devices();
     if let Some(screen) = &mut screen {
         screen.draw(&Frame::of(&before.registry, None))?;
     }
@@ -79,7 +87,9 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
                 None => return Err(error),
             },
         };
-        let frame = Frame::of(&now.registry, Some((&before.registry, now.at - before.at)));
+        let mut frame = Frame::of(&now.registry, Some((&before.registry, now.at - before.at)));
+        seen.extend(now.devices());
+        frame.note_removed(&seen);
         before = now;
         match &mut screen {
             Some(screen) => screen.draw(&frame)?,
