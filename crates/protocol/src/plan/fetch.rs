@@ -1,8 +1,17 @@
-//! What each holder of an object is to keep for a read with a wish (§4.3.3, §5.4), and how much the read asks for.
+//! What each holder of an object is to keep for a read with a wish (§4.3.3, §5.4), and how much the read asks for: what an
+//! access schedule is to say (App. B).
 //!
 //! In time t a holder gives at most its speed times t and no more than it holds, so the read can be over at t when the
 //! sum of the lesser of both reaches the data: the same arithmetic serves rateless objects, copies and stripes, whose every
 //! holder must give all.
+//!
+//! A wish for a latency does not by itself mean that everything is asked for. The adaptive rule is about as fast as asking
+//! for all while the devices keep their pace, which they promised for as long as the read lasts; what it lacks is the head
+//! start where one of them fails: what that was to send is asked of others only then. So the read leaves the rule to the
+//! caller (adaptive, mostly) where the wish has time for just that, the share of any one device sent anew by the others,
+//! after the time that slow devices take. Where it has not, the blocks that would have to stand in must be on their way
+//! before anything fails: everything is asked for, and what that sends in vain is the price of the wish. Not where more
+//! such accesses go on at the same time: their waste would hold up each other. Nor is there anything to judge by while no speed is known.
 
 use super::{
     Candidate, HEADROOM, PlanError, ROUND_TRIPS_GET, Wish,
@@ -26,8 +35,8 @@ pub struct Holding {
 pub struct Fetch {
     /// Payload bytes per second that each device is to keep.
     pub reserve: Vec<(DeviceId, u64)>,
-    /// What the read asks for beyond what it needs, where that is not the caller's to choose: everything, where a latency is
-    /// wished for by one access alone.
+    /// What the read asks for beyond what it needs, where that is not the caller's to choose: everything, where the latency
+    /// wished for by one access alone leaves no time to make good for a device that fails.
     pub rule: Option<RequestRule>,
 }
 
@@ -43,7 +52,8 @@ pub fn fetch(
     wish: &Wish,
 ) -> Result<Fetch, PlanError> {
     let quality = &wish.quality;
-    let rule = (quality.latency.is_some() && quality.accesses() == 1).then_some(RequestRule::All);
+    // As long as nothing shows that there is time.
+    let mut rule = (quality.latency.is_some() && quality.accesses() == 1).then_some(RequestRule::All);
     let by_device: BTreeMap<DeviceId, &Candidate> = candidates
         .iter()
         .filter(|candidate| candidate.alive)
@@ -117,6 +127,10 @@ pub fn fetch(
                 reserved_bytes_per_s,
             });
         }
+        let in_vain = Duration::try_from_secs_f64(sent_anew(&givers, shortest_s)).unwrap_or(Duration::MAX);
+        // Another device is asked, and its first block is on its way.
+        let made_good = in_vain.saturating_add(wish.round_trip);
+        rule = rule.filter(|_| expected.late.saturating_add(made_good) > wanted);
     }
     Ok(Fetch { reserve: spread(&givers, needed * (1.0 + HEADROOM), wanted_s), rule })
 }
@@ -152,6 +166,24 @@ fn shortest(givers: &[Giver], needed: f64, rate: impl Fn(&Giver) -> f64) -> f64 
         flowing -= rate(giver);
     }
     f64::INFINITY
+}
+
+/// The longest time that the others take to send what one giver was to send of a read that takes `seconds`; infinite where
+/// they do not hold so much more.
+fn sent_anew(givers: &[Giver], seconds: f64) -> f64 {
+    let share = |giver: &Giver| giver.bytes.min(giver.pace.promised * seconds);
+    let spare = |giver: &Giver| giver.bytes - share(giver);
+    let (all_spare, all_pace) =
+        givers.iter().fold((0.0, 0.0), |sum, giver| (sum.0 + spare(giver), sum.1 + giver.pace.promised));
+    let anew = givers.iter().map(|giver| {
+        let lost = share(giver);
+        match (all_spare - spare(giver), all_pace - giver.pace.promised) {
+            _ if lost == 0.0 => 0.0,
+            (held, pace) if held >= lost && pace > 0.0 => lost / pace,
+            _ => f64::INFINITY,
+        }
+    });
+    anew.fold(0.0, f64::max)
 }
 
 /// What each giver keeps so that `needed` bytes come within `seconds`: the same part of what each can promise, but for

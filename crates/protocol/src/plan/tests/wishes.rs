@@ -146,7 +146,6 @@ fn a_read_reserves_what_each_holder_is_to_send() {
     // 330 MB/s with headroom, a sixth each.
     assert!(kept.reserve.iter().all(|&(_, rate)| (54 * MB..56 * MB).contains(&rate)), "{kept:?}");
     assert_eq!(asked("accesses=2").unwrap(), Fetch { reserve: Vec::new(), rule: None });
-    assert_eq!(asked("latency=2s").unwrap().rule, Some(RequestRule::All));
     assert_eq!(asked("latency=5s,accesses=3").unwrap().rule, None);
     assert_eq!(
         asked("bandwidth=2GB").unwrap_err().to_string(),
@@ -180,4 +179,34 @@ fn holders_that_refused_or_are_gone_keep_nothing() {
     let error = fetch(&held, &disks, 600 * MB, &wish("bandwidth=240MB")).unwrap_err();
     assert!(matches!(error, PlanError::Bandwidth { given_bytes_per_s: 0, .. }), "{error:?}");
     assert!(error.is_reserved_by_others());
+}
+
+/// Everything is asked for only where the wish leaves no time to make good for a device that fails.
+#[test]
+fn the_request_rule_follows_from_the_time_there_is() {
+    let disks = cluster(6, 1);
+    let (held, length) = (holdings(&[150 * MB; 6]), 600 * MB);
+    let rule = |held: &[Holding], disks: &[Candidate], text: &str| {
+        fetch(held, disks, length, &wish(text)).unwrap().rule
+    };
+    // 600 MB take 1.11 s of 540 MB/s, 1.16 s when they are slow; a sixth of it takes the five others 0.22 s more.
+    for (latency, expected) in
+        [("1.3s", Some(RequestRule::All)), ("1.36s", Some(RequestRule::All)), ("1.45s", None)]
+    {
+        assert_eq!(rule(&held, &disks, &format!("latency={latency}")), expected, "{latency}");
+    }
+    // Others are as urgent: nobody asks for more than that.
+    assert_eq!(rule(&held, &disks, "latency=3s,accesses=2"), None);
+    // One device that sends much of it takes long to make good for.
+    let mut unequal = disks.clone();
+    unequal[0].read_bytes_per_s = 500 * MB;
+    let much = holdings(&[400 * MB, 120 * MB, 120 * MB, 120 * MB, 120 * MB, 120 * MB]);
+    assert_eq!(rule(&much, &unequal, "latency=1.2s"), Some(RequestRule::All));
+    assert_eq!(rule(&much, &unequal, "latency=2s"), None);
+    // Without redundancy the others cannot, and all of it is needed anyway.
+    assert_eq!(rule(&holdings(&[100 * MB; 6]), &disks, "latency=60s"), Some(RequestRule::All));
+    // Nothing to judge by.
+    let mut unknown = disks;
+    unknown.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+    assert_eq!(rule(&held, &unknown, "latency=60s"), Some(RequestRule::All));
 }

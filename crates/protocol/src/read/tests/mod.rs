@@ -6,3 +6,4 @@ mod model;
 mod ranged;
 mod replicas;
 mod scripts;
+mod wishes;
