@@ -55,7 +55,9 @@ pub struct AmendReport {
     pub written_blocks: u32,
     /// Payload bytes of those.
     pub written_bytes: u64,
-    /// Blocks that the object has no more.
+    /// Of those written: what they hold is as it was, and they were written to make one piece of many small ones.
+    pub merged_blocks: u32,
+    /// Blocks that the object has no more, or with other contents.
     pub dropped_blocks: u32,
     /// Payload bytes of those.
     pub freed_bytes: u64,

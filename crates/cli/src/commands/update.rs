@@ -87,6 +87,7 @@ pub(crate) fn report(object: &ObjectName, changed: &AmendReport) -> serde_json::
         "decoded_segments": changed.decoded_segments,
         "written_blocks": changed.written_blocks,
         "written_bytes": changed.written_bytes,
+        "merged_blocks": changed.merged_blocks,
         "dropped_blocks": changed.dropped_blocks,
         "freed_bytes": changed.freed_bytes,
         "seconds": changed.latency.as_secs_f64(),

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_client::{AmendError, Client, GetError, ObjectStat};
-use steadfast_protocol::DeviceId;
+use steadfast_protocol::{DeviceId, layout::PIECES_MERGED_AT};
 
 const RATELESS: &str = "rateless:redundancy=0.5,tolerate=2";
 
@@ -380,4 +380,46 @@ fn an_object_leaves_devices_until_the_rule_would_break() {
     bed.cluster.kill_node(0).unwrap();
     bed.get_equals("object", &content);
     bed.get_equals("small", &content[..5000]);
+}
+
+/// However often an object is changed, each device holds it in few pieces.
+#[test]
+fn an_object_changed_again_and_again_stays_in_few_pieces() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), RATELESS);
+    let mut content = bytes(20 << 20, seed());
+    block_on(async {
+        let client = bed.client().await;
+        put(&client, "object", &content).await;
+        client.tidy().await;
+        let used = bed.used_bytes(&client).await;
+        let (mut most, mut merged) = (0, 0);
+        for round in 0..75u64 {
+            let offset = (round as usize * 7_919_317) % (content.len() - 200_000);
+            // A few originals, which most devices hold something of.
+            let patch = bytes(200_000, seed() ^ round);
+            content[offset..offset + patch.len()].copy_from_slice(&patch);
+            let changed = client.update("data", "object", offset as u64, Cursor::new(patch)).await.unwrap();
+            merged += changed.merged_blocks;
+            // More where a server seems to be lost for a while.
+            assert!(changed.stored_after >= changed.stored_before, "{changed:?}");
+            assert!(changed.written_blocks >= changed.dropped_blocks + changed.merged_blocks, "{changed:?}");
+            let stat = client.stat("data", "object").await.unwrap();
+            let pieces = stat.segments[0].holders.iter().map(|holder| holder.pieces.len()).max().unwrap();
+            assert!(pieces <= PIECES_MERGED_AT, "{pieces} pieces after {round} changes");
+            most = most.max(pieces);
+            if round % 25 == 24 {
+                assert!(get(&client, "object").await.unwrap() == content, "after {round} changes");
+            }
+        }
+        assert!(most > PIECES_MERGED_AT / 2 && merged > 0, "{most} pieces at most, {merged} blocks merged");
+        // Pieces that were merged are freed: at most the slack of as many extents stays.
+        eventually("old pieces are freed", Duration::from_secs(20), async || {
+            bed.used_bytes(&client).await <= used + (12 << 20)
+        })
+        .await;
+    });
+    for node in [1, 4] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &content);
 }

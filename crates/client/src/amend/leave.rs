@@ -2,7 +2,7 @@
 
 use super::{
     AmendError, AmendReport,
-    session::{Amendment, Contents, code, dialled, given},
+    session::{Amendment, Contents, Replaced, code, dialled, given},
 };
 use crate::{Client, source::Originals};
 use bytes::BytesMut;
@@ -77,8 +77,9 @@ async fn leave(
     let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
     let contents =
         Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
-    let given = given(&places, layout, &dropped, &wanted);
+    let replaced = Replaced::of(&places, layout, dropped);
+    let given = given(&places, layout, &replaced, &wanted);
     let written = amendment.write(layout, rule, &places, given, contents).await?;
     let written = written.expect("any block can be made of the originals");
-    Ok(amendment.amended(layout, &dropped, &written))
+    Ok(amendment.amended(layout, &replaced, &written))
 }

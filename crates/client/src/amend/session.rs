@@ -48,6 +48,34 @@ pub(super) struct Amendment<'a> {
     pub(super) report: AmendReport,
 }
 
+/// What a change does to the blocks of a segment.
+pub(super) struct Replaced {
+    /// Blocks that are dropped, or get other contents.
+    pub(super) dropped: IndexRanges,
+    /// Blocks that are written anew as they are.
+    pub(super) merged: IndexRanges,
+}
+
+impl Replaced {
+    /// `dropped`, and what is merged where pieces become too many.
+    pub(super) fn of(places: &Places, layout: &SegmentLayout, dropped: IndexRanges) -> Self {
+        let merged = places.merged(layout, &dropped);
+        Self { dropped, merged }
+    }
+
+    /// All that old pieces do not list any more.
+    pub(super) fn all(&self) -> IndexRanges {
+        self.and_merged(&self.dropped)
+    }
+
+    /// These blocks, and those that are merged.
+    pub(super) fn and_merged(&self, blocks: &IndexRanges) -> IndexRanges {
+        let mut all = blocks.clone();
+        all.insert_all(&self.merged);
+        all
+    }
+}
+
 /// What blocks are made from.
 pub(super) enum Contents {
     /// All that are to be written are here; others cannot be made.
@@ -342,17 +370,19 @@ impl<'a> Amendment<'a> {
         self.report.written_bytes += u64::from(done.pushed_blocks) * u64::from(block_bytes);
     }
 
-    /// The layout as it is to be: without `dropped`, with what was written.
+    /// The layout as it is to be: without what is replaced, with what was written.
     pub(super) fn amended(
         &mut self,
         layout: &SegmentLayout,
-        dropped: &IndexRanges,
+        replaced: &Replaced,
         written: &Written,
     ) -> SegmentLayout {
-        self.report.dropped_blocks += dropped.count();
-        self.report.freed_bytes += u64::from(dropped.count()) * u64::from(layout.block_bytes);
+        let dropped = replaced.dropped.count();
+        self.report.dropped_blocks += dropped;
+        self.report.merged_blocks += replaced.merged.count();
+        self.report.freed_bytes += u64::from(dropped) * u64::from(layout.block_bytes);
         let name = (written.name, self.begun.version);
-        plan::amended(layout, self.begun.epoch, dropped, name, &written.shares)
+        plan::amended(layout, self.begun.epoch, &replaced.all(), name, &written.shares)
     }
 }
 
@@ -388,15 +418,17 @@ fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> (Vec
     (needed, others)
 }
 
-/// What is given to a write: the layout's blocks in reach but for `dropped`, and those wanted.
+/// What is given to a write: the layout's blocks in reach but for those `replaced`, and those wanted, to which what is
+/// merged belongs too.
 pub(super) fn given(
     places: &Places,
     layout: &SegmentLayout,
-    dropped: &IndexRanges,
+    replaced: &Replaced,
     wanted: &IndexRanges,
 ) -> Given {
-    let existing: Vec<Existing> = places.existing(layout, dropped);
-    let homes = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(wanted)));
+    let existing: Vec<Existing> = places.existing(layout, &replaced.all());
+    let wanted = replaced.and_merged(wanted);
+    let homes = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(&wanted)));
     Given {
         existing,
         wanted: homes.filter(|(_, blocks)| !blocks.is_empty()).collect(),

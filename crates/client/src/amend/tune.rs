@@ -2,7 +2,7 @@
 
 use super::{
     AmendError, AmendReport,
-    session::{Amendment, Contents, Written, code, given},
+    session::{Amendment, Contents, Replaced, Written, code, given},
 };
 use crate::{Client, source::Originals};
 use bytes::BytesMut;
@@ -69,8 +69,9 @@ async fn tune(
     match dropped(code.clone(), layout, &places, rule, amendment.client.seed).await {
         Ok(dropped) if dropped.is_empty() => Ok(None),
         Ok(dropped) => {
-            let name = amendment.begun.segments[0];
-            Ok(Some(amendment.amended(layout, &dropped, &Written { name, shares: Vec::new() })))
+            let (name, merged) = (amendment.begun.segments[0], IndexRanges::new());
+            let written = Written { name, shares: Vec::new() };
+            Ok(Some(amendment.amended(layout, &Replaced { dropped, merged }, &written)))
         }
         Err(TrimError::Unmet { .. }) => mint(amendment, layout, &places, rule).await.map(Some),
         Err(refused) => Err(refused.into()),
@@ -110,8 +111,9 @@ async fn mint(
     let contents =
         Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
     let none = IndexRanges::new();
-    let given = given(places, layout, &none, &none);
+    let replaced = Replaced::of(places, layout, none.clone());
+    let given = given(places, layout, &replaced, &none);
     let written = amendment.write(layout, rule, places, given, contents).await?;
     let written = written.expect("any block can be made of the originals");
-    Ok(amendment.amended(layout, &none, &written))
+    Ok(amendment.amended(layout, &replaced, &written))
 }

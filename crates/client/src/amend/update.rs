@@ -4,7 +4,7 @@ use super::{
     AmendError, AmendReport,
     bytes::NewBytes,
     gather::gather,
-    session::{Amendment, Contents, Written, code, dialled, given},
+    session::{Amendment, Contents, Replaced, Written, code, dialled, given},
 };
 use crate::{Client, source::Originals};
 use bytes::{Bytes, BytesMut};
@@ -18,7 +18,7 @@ use std::{
 use steadfast_protocol::{
     BlockIndex,
     durability::Rule,
-    layout::{CodeKind, PIECES_PER_HOLDER_MAX, SegmentLayout},
+    layout::{CodeKind, SegmentLayout},
     plan::{self, Places, Update},
 };
 
@@ -86,43 +86,38 @@ async fn change(
     part: &Part,
     source: &mut Option<NewBytes>,
 ) -> Result<SegmentLayout, AmendError> {
-    let code = code(layout)?;
-    let places = amendment.places(&BTreeSet::new(), layout);
-    let update = plan::update(&code, layout.block_bytes, &plan::stored(layout), part.range.clone());
-    let whole = part.range == (0..layout.length);
-    let crowded = layout.holders.iter().any(|holder| holder.pieces.len() >= PIECES_PER_HOLDER_MAX);
-    if whole || crowded {
-        let originals = if whole {
-            let block = || BytesMut::zeroed(layout.block_bytes as usize);
-            (0..layout.code.originals).map(|_| block()).collect()
-        } else {
-            amendment.decode(layout).await?
-        };
+    if part.range == (0..layout.length) {
+        let block = || BytesMut::zeroed(layout.block_bytes as usize);
+        let originals = (0..layout.code.originals).map(|_| block()).collect();
         let originals = patched(source, part.at, layout, originals).await?;
         return amendment.store_anew(layout, part.at, originals).await;
     }
-    let touched = update.blocks();
+    let code = code(layout)?;
+    let places = amendment.places(&BTreeSet::new(), layout);
+    let update = plan::update(&code, layout.block_bytes, &plan::stored(layout), part.range.clone());
+    let replaced = Replaced::of(&places, layout, update.blocks());
+    let read = replaced.and_merged(&update.read);
     // A device that is known to be out of reach is not asked first.
     if !update.decode
-        && places.reach(layout, &update.read)
-        && let Some(blocks) = differences(amendment, layout, part, &update, source).await?
-        && let Some(written) = write(amendment, layout, &places, &update, Contents::Blocks(blocks)).await?
+        && places.reach(layout, &read)
+        && let Some(blocks) = differences(amendment, layout, part, &update, &replaced, source).await?
+        && let Some(written) = write(amendment, layout, &places, &replaced, Contents::Blocks(blocks)).await?
     {
-        return Ok(amendment.amended(layout, &touched, &written));
+        return Ok(amendment.amended(layout, &replaced, &written));
     }
     let originals = amendment.decode(layout).await?;
     let originals = patched(source, part.at, layout, originals).await?;
     let contents = Contents::Originals(originals);
-    let written = write(amendment, layout, &places, &update, contents).await?;
+    let written = write(amendment, layout, &places, &replaced, contents).await?;
     let written = written.expect("any block can be made of the originals");
-    Ok(amendment.amended(layout, &touched, &written))
+    Ok(amendment.amended(layout, &replaced, &written))
 }
 
 async fn write(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
     places: &Places,
-    update: &Update,
+    replaced: &Replaced,
     contents: Contents,
 ) -> Result<Option<Written>, AmendError> {
     let mut rule = Rule::of(&amendment.begun.policy);
@@ -130,30 +125,35 @@ async fn write(
         // It may have been tuned down; an update keeps what it finds and adds no more than the bucket promises.
         rule.redundancy = rule.redundancy.min(dialled(layout));
     }
-    let touched = update.blocks();
-    let given = given(places, layout, &touched, &touched);
+    let given = given(places, layout, replaced, &replaced.dropped);
     amendment.write(layout, rule, places, given, contents).await
 }
 
-/// The touched blocks as they are to be, from the old ones; none when one of those cannot be had.
+/// The blocks that are replaced as they are to be, from the old ones; none when one of those cannot be had.
 async fn differences(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
     part: &Part,
     update: &Update,
+    replaced: &Replaced,
     source: &mut Option<NewBytes>,
 ) -> Result<Option<BTreeMap<BlockIndex, Bytes>>, AmendError> {
-    let read = match gather(amendment.client, layout, &update.read).await {
+    let wanted = replaced.and_merged(&update.read);
+    let mut read = match gather(amendment.client, layout, &wanted).await {
         Ok(read) => read,
         Err(error) => {
             tracing::debug!(segment = %layout.segment, %error, "decoding instead");
             return Ok(None);
         }
     };
-    amendment.report.read_blocks += update.read.count();
-    amendment.report.read_bytes += u64::from(update.read.count()) * u64::from(layout.block_bytes);
+    amendment.report.read_blocks += wanted.count();
+    amendment.report.read_bytes += u64::from(wanted.count()) * u64::from(layout.block_bytes);
+    let as_they_are: Vec<(BlockIndex, Bytes)> =
+        replaced.merged.iter().filter_map(|index| Some((index, read.remove(&index)?.freeze()))).collect();
     let (at, update) = (part.at, update.clone());
-    on_source(source, move |new| new.change(at, &update, read)).await.map(Some)
+    let mut changed = on_source(source, move |new| new.change(at, &update, read)).await?;
+    changed.extend(as_they_are);
+    Ok(Some(changed))
 }
 
 /// The originals of a segment that begins at `at`, with the new bytes over them.

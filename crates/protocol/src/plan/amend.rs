@@ -1,7 +1,8 @@
 //! Where a segment that is there may be written to, and what an amendment makes of its layout.
 //!
 //! Invariants: devices that hold the segment come first, so that it stays on as many devices as it was spread over; what
-//! lies on a device out of reach is not counted on, though it stays listed; an amended layout lists each index once.
+//! lies on a device out of reach is not counted on, though it stays listed; an amended layout lists each index once; however
+//! often an object is amended, no device that is written to holds more than [`PIECES_MERGED_AT`] pieces of a segment of it.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +10,7 @@ mod tests;
 use super::{Candidate, choose::domain_name};
 use crate::{
     DeviceId, Epoch, IndexRanges, SegmentId, Version,
-    layout::{Holder, Piece, SegmentLayout, Share},
+    layout::{Holder, PIECES_MERGED_AT, Piece, SegmentLayout, Share},
     message::DeviceHealth,
     policy::Policy,
     write::{Existing, Target},
@@ -66,6 +67,29 @@ impl Places {
             (!blocks.is_empty()).then_some(Existing { device: holder.device, domain, blocks })
         });
         holders.collect()
+    }
+
+    /// The blocks, beside those `dropped`, that an amendment writes anew, each on its device, so that no device is left with
+    /// more than [`PIECES_MERGED_AT`] pieces: those of its smallest pieces, which become one. Half of the pieces stay, the
+    /// largest, so that a block is not written anew each time, and the next merge is as many amendments away. A device that
+    /// cannot be written to gets no further piece either.
+    pub fn merged(&self, layout: &SegmentLayout, dropped: &IndexRanges) -> IndexRanges {
+        let mut merged = IndexRanges::new();
+        for holder in &layout.holders {
+            if !self.usable.iter().any(|target| target.device == holder.device) {
+                continue;
+            }
+            let pieces = holder.pieces.iter().map(|piece| piece.blocks.difference(dropped));
+            let mut pieces: Vec<IndexRanges> = pieces.filter(|blocks| !blocks.is_empty()).collect();
+            // The amendment may add one.
+            if pieces.len() < PIECES_MERGED_AT {
+                continue;
+            }
+            pieces.sort_by_key(IndexRanges::count);
+            let small = pieces.len() - PIECES_MERGED_AT / 2;
+            pieces[..small].iter().for_each(|blocks| merged.insert_all(blocks));
+        }
+        merged
     }
 
     /// Whether all of these blocks lie on devices in reach.

@@ -122,3 +122,85 @@ fn one_more_copy_goes_to_a_domain_without_one() {
     let (devices, spares) = places.targets(&before, &places.existing(&before, &IndexRanges::new()));
     assert_eq!((names(&devices), names(&spares)), (vec![30], vec![]));
 }
+
+/// A device holds so many pieces of these sizes.
+fn in_pieces(sizes: &[u32]) -> SegmentLayout {
+    let mut next = 0;
+    let pieces: Vec<(u64, core::ops::Range<u32>)> = sizes
+        .iter()
+        .zip(7..)
+        .map(|(&size, name)| {
+            next += size;
+            (name, next - size..next)
+        })
+        .collect();
+    layout(40, &[(10, &pieces), (20, &[(7, 5000..5010)])])
+}
+
+#[test]
+fn small_pieces_are_merged_before_there_are_too_many() {
+    let none = IndexRanges::new();
+    let places = |devices: &[u128]| {
+        let candidates: Vec<Candidate> = devices.iter().map(|&device| candidate(device)).collect();
+        Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::new(), BLOCK)
+    };
+    let here = places(&[10, 20]);
+    let limit = PIECES_MERGED_AT as u32;
+    // One more piece is still allowed.
+    let few = in_pieces(&[3; PIECES_MERGED_AT - 1]);
+    assert!(here.merged(&few, &none).is_empty());
+    // The first is large and stays, with as many of the others as half of what is allowed.
+    let sizes: Vec<u32> = [90].into_iter().chain(1..limit).collect();
+    let many = in_pieces(&sizes);
+    let merged = here.merged(&many, &none);
+    assert_eq!(merged.count(), (1..=limit / 2).sum::<u32>());
+    let kept: Vec<u64> = many.holders[0]
+        .pieces
+        .iter()
+        .filter(|piece| piece.blocks.difference(&merged).count() == piece.blocks.count())
+        .map(|piece| piece.segment.0)
+        .collect();
+    assert_eq!((kept.len() as u32, kept[0]), (limit / 2, 7));
+    // What the change drops anyway is not merged, and a piece that it drops whole does not count.
+    let whole = many.holders[0].pieces[5].blocks.clone();
+    assert!(here.merged(&many, &whole).is_empty());
+    let part: IndexRanges = [90].into_iter().collect();
+    assert!(!here.merged(&many, &part).contains(90));
+    // One that cannot be written to gets no piece either.
+    assert!(places(&[20]).merged(&many, &none).is_empty());
+}
+
+/// Amended for ever, a segment stays in few pieces, and a block is not written again and again for that.
+#[test]
+fn an_object_that_is_amended_for_ever_stays_in_few_pieces() {
+    let candidates = [candidate(10), candidate(20)];
+    let places = Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::new(), BLOCK);
+    let mut now = layout(400, &[(10, &[(7, 0..300)]), (20, &[(7, 300..600)])]);
+    let all = stored(&now);
+    let (mut changed, mut written_again) = (0, 0);
+    for round in 0..500u64 {
+        // Seven blocks of each device, here and there.
+        let touched: IndexRanges =
+            (0..7).flat_map(|n| [0, 300].map(|base| base + ((round * 97 + n * 41) % 300) as u32)).collect();
+        let merged = places.merged(&now, &touched);
+        assert!(merged.intersection(&touched).is_empty());
+        (changed, written_again) = (changed + touched.count(), written_again + merged.count());
+        let mut replaced = touched.clone();
+        replaced.insert_all(&merged);
+        let shares: Vec<Share> = now
+            .holders
+            .iter()
+            .map(|holder| Share { device: holder.device, blocks: holder.blocks().intersection(&replaced) })
+            .collect();
+        now = amended(
+            &now,
+            Epoch(round + 2),
+            &replaced,
+            (SegmentId(100 + round), Version(100 + round)),
+            &shares,
+        );
+        assert_eq!(stored(&now), all);
+        assert!(now.holders.iter().all(|holder| holder.pieces.len() <= PIECES_MERGED_AT));
+    }
+    assert!(written_again > 0 && written_again < 2 * changed, "{written_again} merged for {changed} changed");
+}
