@@ -235,7 +235,7 @@ pub(crate) struct Put {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
     /// What it wants beyond what the bucket's policy says: any of `bandwidth=400MB,latency=2s,redundancy=1,tolerate=3,
-    /// devices=16,sites=2,accesses=4,priority=background`
+    /// devices=16,sites=2,accesses=4,priority=background`; with `--range` all but `devices` and `sites`
     #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
     pub(crate) qos: steadfast_client::Quality,
     /// Change bytes A to B of the object, counted from 0, both included (`A-` for as many as the file has): only the coded

@@ -293,7 +293,7 @@ impl Put<'_> {
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
             seed: self.client.seed ^ self.begun.version.0,
         };
-        self.client.plan_write(&self.reserved, &wanted, &self.wish).await
+        Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish).await?)
     }
 
     /// Frees what the layouts do not list and marks the rest as committed.

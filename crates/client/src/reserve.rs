@@ -3,7 +3,7 @@
 //!
 //! Only an access with a wish for bandwidth or latency comes through here; any other costs no round trip more.
 
-use crate::{Client, GetError, PutError, tidy::Tidying};
+use crate::{AmendError, Client, GetError, PutError, tidy::Tidying};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
@@ -16,7 +16,7 @@ use steadfast_protocol::{
     DeviceId, Epoch, ReservationId,
     layout::SegmentLayout,
     message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
-    plan::{self, Candidate, Holding, Plan, PlanError, Quality, Wanted, Wish},
+    plan::{self, Candidate, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
     read::RequestRule,
 };
 use tokio::task::JoinSet;
@@ -240,16 +240,29 @@ impl Client {
         reserved: &Reserved,
         wanted: &Wanted,
         wish: &Wish,
-    ) -> Result<Plan, PutError> {
+    ) -> Result<Plan, Denied> {
         let rates = |plan: &Plan| {
             plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
         };
         let plan = |candidates: &[Candidate]| plan::choose_for(candidates, wanted, wish);
-        match self.negotiate(reserved, wish, plan, rates).await {
-            Ok((plan, _)) => Ok(plan),
-            Err(Denied::Plan(error)) => Err(error.into()),
-            Err(Denied::Busy(busy)) => Err(PutError::Busy(busy)),
+        self.negotiate(reserved, wish, plan, rates).await.map(|(plan, _)| plan)
+    }
+
+    /// Has the devices keep the bandwidth that a change of `length` bytes wishes for; those that refused, whose part
+    /// others write.
+    pub(crate) async fn plan_change(
+        &self,
+        reserved: &Reserved,
+        parts: &[Part],
+        length: u64,
+        wish: &Wish,
+    ) -> Result<BTreeSet<DeviceId>, Denied> {
+        if !wish.quality.wants_pace() {
+            return Ok(BTreeSet::new());
         }
+        let plan = |candidates: &[Candidate]| plan::revise(parts, candidates, length, wish);
+        let (_, refusals) = self.negotiate(reserved, wish, plan, Clone::clone).await?;
+        Ok(refusals.into_keys().collect())
     }
 
     /// Has the holders of these segments keep the bandwidth that reading `length` bytes of them wishes for.
@@ -283,8 +296,7 @@ impl Client {
                 };
                 Ok(Reading { rule, refused: refusals.into_keys().collect(), reserved })
             }
-            Err(Denied::Plan(error)) => Err(error.into()),
-            Err(Denied::Busy(busy)) => Err(GetError::Busy(busy)),
+            Err(denied) => Err(denied.into()),
         }
     }
 
@@ -350,9 +362,36 @@ impl Client {
 }
 
 /// Why a negotiation came to nothing.
-enum Denied {
+pub(crate) enum Denied {
     Plan(PlanError),
     Busy(Busy),
+}
+
+impl From<Denied> for PutError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Plan(error) => error.into(),
+            Denied::Busy(busy) => PutError::Busy(busy),
+        }
+    }
+}
+
+impl From<Denied> for GetError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Plan(error) => error.into(),
+            Denied::Busy(busy) => GetError::Busy(busy),
+        }
+    }
+}
+
+impl From<Denied> for AmendError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Plan(error) => error.into(),
+            Denied::Busy(busy) => AmendError::Busy(busy),
+        }
+    }
 }
 
 /// What the caller is told when nobody else has what some refused.

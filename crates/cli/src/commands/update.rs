@@ -9,11 +9,11 @@ use std::{
     io::{self, Seek},
     path::Path,
 };
-use steadfast_client::AmendReport;
+use steadfast_client::{AmendReport, PutOptions};
 
 /// Stores the file over the bytes from `first` on, up to `last` where that is named.
 pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> anyhow::Result<()> {
-    let Put { file, object, cluster, output, .. } = arguments;
+    let Put { file, object, qos, cluster, output, .. } = arguments;
     let mut source = open(&file)?;
     let length =
         source.seek(io::SeekFrom::End(0)).with_context(|| format!("cannot read {}", file.display()))?;
@@ -30,7 +30,8 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
     let bar = progress::bytes(Some(length), output.json);
     let client = connect(&cluster).await?;
     let source = Counted { inner: source, bar: bar.clone() };
-    let changed = match client.update(&object.bucket, &object.key, first, source).await {
+    let options = PutOptions { quality: qos };
+    let changed = match client.update_with(&object.bucket, &object.key, first, source, &options).await {
         Ok(changed) => changed,
         Err(error) => {
             client.tidy().await;

@@ -1,7 +1,7 @@
 //! Wishes for bandwidth: met, told to wait, or told what there is.
 
 use crate::{
-    common::{Bed, block_on, eventually, seed, shape},
+    common::{Bed, block_on, bytes, eventually, seed, shape},
     watch::Metrics,
 };
 use std::{
@@ -169,4 +169,62 @@ fn what_a_killed_client_reserved_comes_back_with_its_lease() {
         let line = bed.ok(&["status"]).lines().find(|line| line.starts_with("kept ")).map(str::to_owned);
         assert!(line.as_ref().is_some_and(|line| line.contains("expired")), "{line:?}");
     });
+}
+
+/// An update with a wish keeps its part of every device it reads and writes, or says what it can have.
+#[test]
+fn updates_have_wishes_too() {
+    let bed = bed();
+    let mut content = bytes(24 << 20, seed());
+    let file = bed.file("original", content.len(), seed());
+    bed.put(&file, "object");
+    let patch = bytes(3 << 20, seed() ^ 9);
+    let file = bed.dir.path().join("patch");
+    std::fs::write(&file, &patch).unwrap();
+    let update = |wish: &str| {
+        let mut arguments =
+            vec!["put", file.to_str().unwrap(), "data/object", "--range", "5000000-", "--json"];
+        arguments.extend(["--qos", wish]);
+        bed.run(&arguments)
+    };
+    let refused = |code, wish: &str| {
+        let output = update(wish);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{wish}: {said}");
+        said
+    };
+    let said = refused(6, "bandwidth=2GB");
+    assert!(said.contains("wanted 2 GB/s, the 6 devices that can change it give"), "{said}");
+    let said = refused(6, "latency=5ms");
+    assert!(said.contains("wanted 3145728 bytes within 5 ms"), "{said}");
+    assert!(refused(6, "tolerate=1").contains("bucket's 2"));
+    assert!(refused(2, "devices=4").contains("a wish for devices"));
+    assert!(refused(2, "sites=1").contains("a wish for sites"));
+    bed.get_equals("object", &content);
+
+    let ports: Vec<String> = bed.cluster.admin_ports().skip(1).map(|(_, port)| port.to_owned()).collect();
+    let all = |name: &str| -> f64 { ports.iter().map(|port| Metrics::scrape(port).sum(name, &[])).sum() };
+    let before = all("steadfast_device_reservations_granted_total");
+    // 48 originals and what holds them take a sixth of six disks' time for some seconds.
+    let output = update("bandwidth=500kB");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    content[5_000_000..5_000_000 + patch.len()].copy_from_slice(&patch);
+    bed.get_equals("object", &content);
+    assert!(all("steadfast_device_reservations_granted_total") >= before + 6.0);
+    block_on(eventually("it gives back", Duration::from_secs(20), async || {
+        all("steadfast_device_reservations") == 0.0
+    }));
+    let changed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    let accesses = &status["accesses"];
+    assert_eq!(accesses["amends"], 1);
+    assert_eq!(accesses["amend_sent_bytes"], changed["written_bytes"]);
+    assert_eq!(accesses["amend_received_bytes"], changed["read_bytes"]);
+    assert!(bed.ok(&["status"]).contains("amends 1, "));
+    // More redundancy for all that it touches, as for a put.
+    let output = update("redundancy=1.2");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let raised: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(raised["redundancy"].as_f64().unwrap() >= 1.2, "{raised}");
+    bed.get_equals("object", &content);
 }

@@ -1,6 +1,6 @@
 //! Why an object could not be changed where it is.
 
-use crate::{ClientError, GetError};
+use crate::{Busy, ClientError, GetError};
 use std::io;
 use steadfast_protocol::{
     message::MetaFault,
@@ -20,6 +20,18 @@ pub enum AmendError {
     /// No set of devices can hold it under the bucket's policy.
     #[error("no devices to store it on: {0}")]
     Plan(#[from] PlanError),
+    /// The bandwidth wished for is not to be had now.
+    #[error("the wish cannot be met now: {0}")]
+    Busy(Busy),
+    /// A wish that a change cannot grant.
+    #[error(
+        "a change of some bytes leaves an object on the devices where it lies: a wish for {wish} is granted when it is put \
+         whole"
+    )]
+    Spread {
+        /// `devices` or `sites`.
+        wish: &'static str,
+    },
     /// The devices could not take enough of it.
     #[error("cannot change the object now: {0}")]
     Write(#[from] WriteError),

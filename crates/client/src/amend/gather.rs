@@ -2,6 +2,7 @@
 
 use crate::{
     Client, GetError,
+    reserve::Reserved,
     stream::{Event, Streams},
 };
 use bytes::BytesMut;
@@ -22,7 +23,7 @@ use steadfast_protocol::{
 /// that is written to is given up after as much.
 const PATIENCE_PART: u32 = 4;
 
-/// The blocks `wanted` of a segment.
+/// The blocks `wanted` of a segment, each asked for under its device's reservation where it has one.
 ///
 /// # Errors
 /// When one of them cannot be had from its device.
@@ -30,17 +31,21 @@ pub(super) async fn gather(
     client: &Client,
     layout: &SegmentLayout,
     wanted: &IndexRanges,
+    reserved: &Reserved,
 ) -> Result<BTreeMap<BlockIndex, BytesMut>, GetError> {
     let reports = client.read_speeds();
     let seen = |device| reports.get(&device).copied().unwrap_or((0, 0));
     let mut plan = ReadPlan::new(layout, client.options.request, 0, seen);
     plan.patience = client.options.patience / PATIENCE_PART;
+    let mut streams = Streams::new();
+    streams.priority = reserved.priority();
     let gathering = Gathering {
         client,
         layout,
         wanted,
+        reserved,
         core: Striped::new(Time(0), plan, wanted),
-        streams: Streams::new(),
+        streams,
         start: Instant::now(),
         partial: BTreeMap::new(),
         blocks: BTreeMap::new(),
@@ -52,6 +57,7 @@ struct Gathering<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
     wanted: &'a IndexRanges,
+    reserved: &'a Reserved,
     core: Striped,
     streams: Streams,
     start: Instant,
@@ -102,6 +108,7 @@ impl Gathering<'_> {
             want: steadfast_protocol::message::Want::Blocks(blocks),
         });
         let request = NodeRequest::Read { device, pieces: pieces.collect() };
+        let request = self.reserved.under(device, request);
         let (address, epoch) = (self.client.address_of(device), self.layout.epoch);
         self.streams.open(&self.client.pool, device, address, &request, epoch, credit_bytes, None);
     }

@@ -38,7 +38,8 @@ impl Client {
             if affected.is_empty() {
                 return Ok(AmendReport::unchanged(&found, start));
             }
-            let amendment = Amendment::begin(client, (bucket, key), found, affected.len(), false).await?;
+            let (object, of) = ((bucket, key), (affected.len(), false));
+            let amendment = Amendment::begin(client, object, found, of, Default::default()).await?;
             amendment
                 .finish(start, async |amendment| {
                     for position in affected {

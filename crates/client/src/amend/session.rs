@@ -21,9 +21,9 @@ use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId, Time, Version,
     durability::Rule,
-    layout::{CodeKind, Geometry, SegmentLayout, Share},
+    layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
-    plan::{self, Places, PlanError, Quality, Scheme, SegmentPlan, Wanted},
+    plan::{self, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
     write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
 };
 
@@ -46,6 +46,10 @@ pub(super) struct Amendment<'a> {
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
     pub(super) report: AmendReport,
+    pub(super) wish: Wish,
+    pub(super) reserved: Arc<Reserved>,
+    /// Devices that refused to keep bandwidth for it: nothing is written there.
+    refused: BTreeSet<DeviceId>,
 }
 
 /// What a change does to the blocks of a segment.
@@ -91,13 +95,13 @@ pub(super) struct Written {
 }
 
 impl<'a> Amendment<'a> {
-    /// Begins to amend an object as found; `segments` of it will be.
+    /// Begins to amend an object as found; `segments` of it will be. `wish` is for `length` bytes.
     pub(super) async fn begin(
         client: &'a Client,
         (bucket, key): (&str, &str),
         found: ObjectStat,
-        segments: usize,
-        rewrites: bool,
+        (segments, rewrites): (usize, bool),
+        (wish, length): (Wish, u64),
     ) -> Result<Self, AmendError> {
         let begin = Change::BeginAmend {
             bucket: bucket.to_owned(),
@@ -126,6 +130,9 @@ impl<'a> Amendment<'a> {
             size: found.object.size,
             layouts: found.segments,
             report,
+            wish,
+            reserved: Reserved::new(client, Access::Write, wish.quality, length),
+            refused: BTreeSet::new(),
         })
     }
 
@@ -137,12 +144,17 @@ impl<'a> Amendment<'a> {
         work: impl AsyncFnOnce(&mut Self) -> Result<bool, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let (client, intent, lease_ms) = (self.client, self.begun.intent, self.begun.lease_ms);
-        let committing =
-            async { if work(&mut self).await? { self.commit().await.map(Some) } else { Ok(None) } };
+        let reserved = Arc::clone(&self.reserved);
+        let committing = async {
+            self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
+            if work(&mut self).await? { self.commit().await.map(Some) } else { Ok(None) }
+        };
         let committed = tokio::select! {
             committed = committing => committed,
             never = renew(client, intent, lease_ms) => match never {},
+            never = reserved.renewing() => match never {},
         };
+        self.reserved.give_back();
         self.report.latency = start.elapsed();
         self.report.stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
         match committed {
@@ -220,9 +232,8 @@ impl<'a> Amendment<'a> {
 
     /// The original blocks of a segment, decoded.
     pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
-        let (rule, refused) = (self.client.options.request, BTreeSet::new());
-        let reserved = Reserved::new(self.client, Access::Read, Quality::default(), layout.length);
-        let reading = Reading { rule, refused, reserved };
+        let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
+        let reading = Reading { rule: self.client.options.request, refused, reserved };
         let mut reader =
             SegmentReader::new(self.client, layout, 0..layout.length, &self.begun.policy, None, &reading)?;
         let originals = reader.run().await?;
@@ -242,7 +253,11 @@ impl<'a> Amendment<'a> {
         contents: Contents,
     ) -> Result<Option<Written>, AmendError> {
         let code = code(layout)?;
+        let willing = |targets: Vec<Target>| -> Vec<Target> {
+            targets.into_iter().filter(|target| !self.refused.contains(&target.device)).collect()
+        };
         let (devices, spares) = places.targets(layout, &given.existing);
+        let (devices, spares) = (willing(devices), willing(spares));
         if devices.is_empty() {
             let (needed, available) = (rule.tolerate + 1, 0);
             return Err(PlanError::Unmet { domain: "devices", needed, available }.into());
@@ -293,6 +308,7 @@ impl<'a> Amendment<'a> {
         layout: &SegmentLayout,
         offset: u64,
         originals: Arc<Originals>,
+        wish: &Wish,
     ) -> Result<SegmentLayout, AmendError> {
         let policy = self.begun.policy;
         let geometry = Geometry {
@@ -310,7 +326,7 @@ impl<'a> Amendment<'a> {
         let seed = self.client.seed ^ name.0;
         let mut rule = Rule::of(&policy);
         if scheme == Scheme::Rateless {
-            rule.redundancy = dialled(layout);
+            rule.redundancy = self.wish.quality.redundancy.unwrap_or(0.0).max(dialled(layout));
         }
         let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
             ClientError::Protocol(format!("no code for K = {}: {error}", geometry.originals))
@@ -318,7 +334,7 @@ impl<'a> Amendment<'a> {
         let length = layout.length;
         let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
         let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
-        let plan = plan::choose(&self.candidates(), &wanted)?;
+        let plan = self.client.plan_write(&self.reserved, &wanted, wish).await?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme,
@@ -357,7 +373,7 @@ impl<'a> Amendment<'a> {
             maker,
             core: Writer::new(spec, Time(0)),
             streams: Streams::new(),
-            reserved: Reserved::new(self.client, Access::Write, Quality::default(), 0),
+            reserved: Arc::clone(&self.reserved),
             epoch: self.begun.epoch,
             intent: self.begun.intent,
             start: Instant::now(),
@@ -384,6 +400,26 @@ impl<'a> Amendment<'a> {
         let name = (written.name, self.begun.version);
         plan::amended(layout, self.begun.epoch, &replaced.all(), name, &written.shares)
     }
+
+    /// Has the devices keep the bandwidth wished for, where it is, for a change of `length` bytes that takes `parts`.
+    pub(super) async fn keep(&mut self, parts: &[Part], length: u64, wish: &Wish) -> Result<(), AmendError> {
+        self.refused = self.client.plan_change(&self.reserved, parts, length, wish).await?;
+        Ok(())
+    }
+}
+
+/// What a change does on each device: it reads some blocks there and writes others.
+pub(super) fn parts(layout: &SegmentLayout, read: &IndexRanges, written: &IndexRanges) -> Vec<Part> {
+    let bytes = |blocks: &IndexRanges, of: &IndexRanges| {
+        u64::from(blocks.intersection(of).count()) * u64::from(layout.block_bytes)
+    };
+    let part = |holder: &Holder| {
+        let held = holder.blocks();
+        let (read_bytes, write_bytes) = (bytes(&held, read), bytes(&held, written));
+        Part { device: holder.device, read_bytes, write_bytes }
+    };
+    let parts = layout.holders.iter().map(part);
+    parts.filter(|part| part.read_bytes + part.write_bytes > 0).collect()
 }
 
 /// The code of a layout.

@@ -38,7 +38,9 @@ impl Client {
                 return Err(AmendError::NotCoded { what });
             }
             let segments = found.segments.len();
-            let amendment = Amendment::begin(client, (bucket, key), found, segments, false).await?;
+            let object = (bucket, key);
+            let amendment =
+                Amendment::begin(client, object, found, (segments, false), Default::default()).await?;
             amendment
                 .finish(start, async |amendment| {
                     let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };

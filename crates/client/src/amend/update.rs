@@ -4,22 +4,22 @@ use super::{
     AmendError, AmendReport,
     bytes::NewBytes,
     gather::gather,
-    session::{Amendment, Contents, Replaced, Written, code, dialled, given},
+    session::{Amendment, Contents, Replaced, Written, code, dialled, given, parts},
 };
-use crate::{Client, source::Originals};
+use crate::{Client, PutOptions, source::Originals};
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read, Seek},
     ops::Range,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    BlockIndex,
+    BlockIndex, IndexRanges,
     durability::Rule,
-    layout::{CodeKind, SegmentLayout},
-    plan::{self, Places, Update},
+    layout::{CodeKind, Holder, SegmentLayout},
+    plan::{self, Places, Quality, Update, Wish},
 };
 
 impl Client {
@@ -35,7 +35,32 @@ impl Client {
         offset: u64,
         source: impl Read + Seek + Send + 'static,
     ) -> Result<AmendReport, AmendError> {
+        self.update_with(bucket, key, offset, source, &PutOptions::default()).await
+    }
+
+    /// As [`Client::update`], with wishes of its own: bandwidth and latency of this change; redundancy and failures to
+    /// tolerate, no less than the bucket's, of what it changes.
+    ///
+    /// # Errors
+    /// As there; [`AmendError::Plan`] for a wish that the devices cannot meet, [`AmendError::Busy`] for one that they
+    /// cannot meet now, [`AmendError::Spread`] for one that takes storing the object whole.
+    pub async fn update_with(
+        &self,
+        bucket: &str,
+        key: &str,
+        offset: u64,
+        source: impl Read + Seek + Send + 'static,
+        options: &PutOptions,
+    ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
+        for (wish, given) in [("devices", options.quality.devices), ("sites", options.quality.sites)] {
+            if given.is_some() {
+                return Err(AmendError::Spread { wish });
+            }
+        }
+        // What the client wants of every put is no wish of this change.
+        let defaults = Quality { devices: None, sites: None, ..self.options.quality };
+        let quality = options.quality.or(defaults);
         let mut source = Some(NewBytes::new(source, offset).map_err(AmendError::Source)?);
         self.amend(bucket, key, async |client, found| {
             let new = source.as_ref().expect("it is given back");
@@ -52,13 +77,18 @@ impl Client {
             if parts.is_empty() {
                 return Ok(AmendReport::unchanged(&found, start));
             }
-            let amendment = Amendment::begin(client, (bucket, key), found, parts.len(), true).await?;
+            let (object, of, asked) = ((bucket, key), (parts.len(), true), Instant::now());
+            let wish = Wish { quality, round_trip: Duration::ZERO };
+            let mut amendment = Amendment::begin(client, object, found, of, (wish, length)).await?;
+            // To begin is one round trip.
+            amendment.wish.round_trip = asked.elapsed();
             amendment
                 .finish(start, async |amendment| {
                     for part in parts {
                         let layout = amendment.layouts[part.position].clone();
                         let _memory = client.memory.hold(layout.length);
-                        let changed = change(amendment, &layout, &part, &mut source).await?;
+                        let wish = amendment.wish.part(part.range.end - part.range.start, length);
+                        let changed = change(amendment, &layout, &part, &mut source, &wish).await?;
                         amendment.layouts[part.position] = changed;
                     }
                     Ok(true)
@@ -85,21 +115,25 @@ async fn change(
     layout: &SegmentLayout,
     part: &Part,
     source: &mut Option<NewBytes>,
+    wish: &Wish,
 ) -> Result<SegmentLayout, AmendError> {
     if part.range == (0..layout.length) {
         let block = || BytesMut::zeroed(layout.block_bytes as usize);
         let originals = (0..layout.code.originals).map(|_| block()).collect();
         let originals = patched(source, part.at, layout, originals).await?;
-        return amendment.store_anew(layout, part.at, originals).await;
+        return amendment.store_anew(layout, part.at, originals, wish).await;
     }
     let code = code(layout)?;
     let places = amendment.places(&BTreeSet::new(), layout);
     let update = plan::update(&code, layout.block_bytes, &plan::stored(layout), part.range.clone());
     let replaced = Replaced::of(&places, layout, update.blocks());
     let read = replaced.and_merged(&update.read);
-    // A device that is known to be out of reach is not asked first.
-    if !update.decode
-        && places.reach(layout, &read)
+    // A device that is known to be out of reach is not asked first; blocks that are minted take originals.
+    let whole = update.decode || !places.reach(layout, &read) || raises(amendment, layout);
+    let reads = if whole { some_of_all(layout) } else { read.clone() };
+    let length = part.range.end - part.range.start;
+    amendment.keep(&parts(layout, &reads, &replaced.all()), length, wish).await?;
+    if !whole
         && let Some(blocks) = differences(amendment, layout, part, &update, &replaced, source).await?
         && let Some(written) = write(amendment, layout, &places, &replaced, Contents::Blocks(blocks)).await?
     {
@@ -113,6 +147,22 @@ async fn change(
     Ok(amendment.amended(layout, &replaced, &written))
 }
 
+/// Whether more redundancy is wished for than the segment has.
+fn raises(amendment: &Amendment<'_>, layout: &SegmentLayout) -> bool {
+    amendment.wish.quality.redundancy.is_some_and(|redundancy| redundancy > dialled(layout))
+}
+
+/// About what a decode reads: K of the N blocks, of every device its part.
+fn some_of_all(layout: &SegmentLayout) -> IndexRanges {
+    let share = f64::from(layout.code.originals) / f64::from(layout.stored_blocks().max(1));
+    let part = |holder: &Holder| -> Vec<BlockIndex> {
+        let blocks = holder.blocks();
+        let count = (f64::from(blocks.count()) * share).ceil() as usize;
+        blocks.iter().take(count).collect()
+    };
+    layout.holders.iter().flat_map(part).collect()
+}
+
 async fn write(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
@@ -121,7 +171,7 @@ async fn write(
     contents: Contents,
 ) -> Result<Option<Written>, AmendError> {
     let mut rule = Rule::of(&amendment.begun.policy);
-    if layout.code.kind != CodeKind::Replicated {
+    if layout.code.kind != CodeKind::Replicated && !raises(amendment, layout) {
         // It may have been tuned down; an update keeps what it finds and adds no more than the bucket promises.
         rule.redundancy = rule.redundancy.min(dialled(layout));
     }
@@ -139,7 +189,7 @@ async fn differences(
     source: &mut Option<NewBytes>,
 ) -> Result<Option<BTreeMap<BlockIndex, Bytes>>, AmendError> {
     let wanted = replaced.and_merged(&update.read);
-    let mut read = match gather(amendment.client, layout, &wanted).await {
+    let mut read = match gather(amendment.client, layout, &wanted, &amendment.reserved).await {
         Ok(read) => read,
         Err(error) => {
             tracing::debug!(segment = %layout.segment, %error, "decoding instead");

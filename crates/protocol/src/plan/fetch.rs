@@ -142,7 +142,7 @@ struct Giver {
 }
 
 /// In how many seconds the blocks are wanted, by whichever wish is sharper.
-fn wanted_seconds(length: u64, wish: &Wish, round_trips: Duration) -> f64 {
+pub(super) fn wanted_seconds(length: u64, wish: &Wish, round_trips: Duration) -> f64 {
     let by_bandwidth = wish.quality.bandwidth_bytes_per_s.map(|rate| length as f64 / rate.max(1) as f64);
     let by_latency = wish.quality.latency.map(|latency| latency.saturating_sub(round_trips).as_secs_f64());
     [by_bandwidth, by_latency].into_iter().flatten().fold(f64::INFINITY, f64::min).max(1e-3)

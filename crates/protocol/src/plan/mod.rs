@@ -7,7 +7,7 @@
 //!   every failure domain and site; a little chance mixes them, so that not every object lands on the same ones.
 //!
 //! With a [`Quality`] wished for, as few devices as meet it, or [`PlanError`] with what the cluster can give; what each
-//! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads).
+//! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads, [`revise()`] for changes of some bytes).
 //!
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
@@ -22,6 +22,7 @@ mod choose;
 mod fetch;
 mod pace;
 mod quality;
+mod revise;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
+pub use revise::{Part, revise};
 pub use segment::{SegmentPlan, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
 pub use update::{Difference, Update, update};
@@ -52,6 +54,8 @@ const HEADROOM: f64 = 0.1;
 const ROUND_TRIPS_PUT: u32 = 4;
 /// Round trips of a get: look up, reserve, open.
 const ROUND_TRIPS_GET: u32 = 3;
+/// Round trips of an update: look up, begin, reserve, read, write, commit.
+const ROUND_TRIPS_UPDATE: u32 = 6;
 
 /// A device that could be chosen, as last heard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +95,15 @@ pub struct Wish {
     pub quality: Quality,
     /// A round trip to the cluster, as measured just now.
     pub round_trip: Duration,
+}
+
+impl Wish {
+    /// The wish for `part` of the bytes of an access that is made part after part: its share of the time.
+    pub fn part(&self, part: u64, whole: u64) -> Self {
+        let share = |span: Duration| span.mul_f64((part as f64 / whole.max(1) as f64).min(1.0));
+        let quality = Quality { latency: self.quality.latency.map(share), ..self.quality };
+        Self { quality, round_trip: share(self.round_trip) }
+    }
 }
 
 /// What is to be stored.

@@ -210,3 +210,59 @@ fn the_request_rule_follows_from_the_time_there_is() {
     unknown.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
     assert_eq!(rule(&held, &unknown, "latency=60s"), Some(RequestRule::All));
 }
+
+fn part(device: u128, read_mb: u64, write_mb: u64) -> Part {
+    Part { device: DeviceId(device), read_bytes: read_mb * MB, write_bytes: write_mb * MB }
+}
+
+#[test]
+fn a_change_reserves_what_each_device_is_to_read_and_write() {
+    let mut disks = cluster(6, 1);
+    disks.iter_mut().for_each(|disk| disk.read_bytes_per_s = 200 * MB);
+    // 4 MB read and written on each of four of them: 6 MB of writing, and one has twice as much.
+    let parts = [part(100, 4, 4), part(101, 4, 4), part(102, 4, 4), part(103, 8, 8)];
+    let asked = |disks: &[Candidate], text: &str| revise(&parts, disks, MB, &wish(text));
+    assert_eq!(asked(&disks, "redundancy=2").unwrap(), []);
+    // A second for it all, with headroom.
+    let kept = asked(&disks, "bandwidth=1MB").unwrap();
+    let rates: Vec<u64> = kept.iter().map(|(_, rate)| rate / 100_000).collect();
+    assert_eq!(rates, [66, 66, 66, 132], "{kept:?}");
+    // 12 MB of writing take the one 133 ms of 90 MB/s: no more than 7.5 MB/s of change.
+    assert!(asked(&disks, "bandwidth=7400kB").is_ok());
+    assert_eq!(
+        asked(&disks, "bandwidth=8MB").unwrap_err().to_string(),
+        "wanted 8 MB/s, the 4 devices that can change it give 7.5 MB/s"
+    );
+    // 148 ms when it is slow, and six round trips.
+    let error = asked(&disks, "latency=150ms").unwrap_err().to_string();
+    assert!(error.contains("that can change it take 139 ms (154 ms when they are slow"), "{error}");
+    assert!(asked(&disks, "latency=160ms").is_ok());
+    // Two such changes at once have half of it each.
+    assert!(asked(&disks, "bandwidth=4MB,accesses=2").is_err());
+    // What one refused to promise is written by the others, as much as each can.
+    disks[3].refused = true;
+    let kept = asked(&disks, "bandwidth=1MB").unwrap();
+    assert_eq!(kept.iter().map(|(device, _)| device.0).collect::<Vec<_>>(), [100, 101, 102]);
+    assert!(kept.iter().all(|&(_, rate)| (95..=96).contains(&(rate / 100_000))), "{kept:?}");
+    // Reserved by others: waiting may help.
+    disks.iter_mut().for_each(|disk| disk.reserved_read_bytes_per_s = 180 * MB);
+    let error = asked(&disks, "bandwidth=1MB").unwrap_err();
+    assert!(error.is_reserved_by_others(), "{error}");
+    disks.iter_mut().for_each(|disk| disk.refused = true);
+    assert!(asked(&disks, "latency=10s").is_err());
+    // Nothing was measured: the nodes decide.
+    let mut unknown = cluster(6, 1);
+    unknown.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+    assert_eq!(asked(&unknown, "bandwidth=1MB").unwrap()[3], (DeviceId(103), 16 * MB));
+}
+
+#[test]
+fn a_wish_for_a_part_is_its_share_of_the_time() {
+    let whole = Wish { round_trip: Duration::from_millis(40), ..wish("latency=2s,bandwidth=3MB") };
+    let part = whole.part(1, 4);
+    assert_eq!(
+        (part.quality.latency, part.round_trip),
+        (Some(Duration::from_millis(500)), Duration::from_millis(10))
+    );
+    assert_eq!(part.quality.bandwidth_bytes_per_s, Some(3 * MB));
+}
