@@ -1,19 +1,18 @@
 //! The hidden parity columns of the mix code: S = K/4 (C: 3K/8) of them, every original in three, balanced, and no two
 //! originals share two columns (no 4-cycles: without this rare graphs need 60 to 80 % extra blocks).
 //!
-//! Three columns hold three pairs, so K <= S(S - 1)/6 is necessary; with S = K/4 that is K >= 102, and the
-//! construction here succeeds from 128 on. Columns are dealt from shuffled decks, which keeps them balanced; where
-//! no free column is left for an original, one that holds a needed pair is taken out and dealt again, as in
-//! Stinson's hill climbing for triple systems.
+//! From [`CLASSES_FROM`] originals on the columns are in three classes, every original in one column of each
+//! ([`cyclic`](super::cyclic)), S being rounded up to a multiple of three. The columns of a class have no original
+//! in common, so columns taken from one class in a row cover as many originals as they can.
 //!
-//! Two more rules keep rare draws from needing many more blocks:
-//!
-//! - *No Pasch configuration* where it can be helped: four originals on six columns, each column in two of them, add
-//!   up to zero in every parity, so that only rows that hold one of the four itself tell them apart.
-//! - *Classes*: from [`CLASSES_FROM`] originals on the columns are in three classes, every original in one column
-//!   of each. The columns of a class have no original in common, so columns taken from one class in a row cover as
-//!   many originals as they can.
+//! Below, columns are dealt from shuffled decks, which keeps them balanced. Three columns hold three pairs, so
+//! K <= S(S - 1)/6 is necessary; with S = K/4 that is K >= 102, and the construction here succeeds from 128 on.
+//! Where no free column is left for an original, one that holds a needed pair is taken out and dealt again, as in
+//! Stinson's hill climbing for triple systems. *No Pasch configuration* is made where it can be helped: four originals on
+//! six columns, each column in two of them, add up to zero in every parity, so that only rows that hold one of the
+//! four itself tell them apart.
 
+use super::cyclic;
 use super::permutation::{generator, shuffle};
 use rand_pcg::Pcg64Mcg;
 
@@ -21,7 +20,8 @@ use rand_pcg::Pcg64Mcg;
 pub(crate) const WEIGHT: usize = 3;
 /// Attempts with fresh decks; in measurements the first one succeeded for every K tried.
 const ATTEMPTS: u64 = 64;
-/// With S = K/4 three classes leave (S/3)^2 pairs for K originals: 3.5 K pairs from here on, too few below 200.
+/// Classes and cyclic columns from here on: with S = K/4 three classes leave (S/3)^2 pairs for K originals, 3.5 K of them
+/// here, too few below 200.
 pub(crate) const CLASSES_FROM: u32 = 512;
 const STREAM_PARITIES: u64 = 2;
 
@@ -36,13 +36,28 @@ pub(crate) struct Parities {
 impl Parities {
     /// `columns` of them over `k` originals; None when no 4-cycle-free graph was found.
     pub(crate) fn new(k: u32, columns: u32, seed: u64) -> Option<Self> {
-        let columns = columns as usize;
-        let class_ends =
-            if k < CLASSES_FROM { vec![columns] } else { vec![columns / 3, columns * 2 / 3, columns] };
-        (0..ATTEMPTS).find_map(|attempt| {
+        let (k, columns) = (k as usize, columns as usize);
+        if k >= CLASSES_FROM as usize {
+            let class = columns.div_ceil(WEIGHT);
+            let mut generator = generator(seed, STREAM_PARITIES, 0);
+            let of_original = cyclic::deal(k, class, &mut generator);
+            let class_ends = (1..=WEIGHT).map(|classes| classes * class).collect();
+            return Some(Self::of(of_original, class_ends));
+        }
+        let of_original = (0..ATTEMPTS).find_map(|attempt| {
             let mut generator = generator(seed, STREAM_PARITIES, attempt);
-            Deal::new(k as usize, &class_ends).run(&mut generator)
-        })
+            Deal::new(k, columns).run(&mut generator)
+        });
+        Some(Self::of(of_original?, vec![columns]))
+    }
+
+    fn of(of_original: Vec<[u16; WEIGHT]>, class_ends: Vec<usize>) -> Self {
+        let count = class_ends.last().copied().unwrap_or(0);
+        let mut members = vec![Vec::with_capacity(WEIGHT * of_original.len() / count.max(1) + 2); count];
+        for (original, columns) in of_original.iter().enumerate() {
+            columns.iter().for_each(|column| members[usize::from(*column)].push(original as u16));
+        }
+        Self { of_original, members, class_ends }
     }
 
     /// Where the classes of columns end, ascending, the last at S; one class where there are none.
@@ -66,8 +81,7 @@ impl Parities {
 /// One attempt at dealing.
 struct Deal {
     columns: usize,
-    class_ends: Vec<usize>,
-    /// Bit `a * columns + b`: no original more may be in both a and b, since one is or they are of one class.
+    /// Bit `a * columns + b`: no original more may be in both a and b, since one is or they are the same.
     pairs: Vec<u64>,
     of_original: Vec<Option<[u16; WEIGHT]>>,
     held_by: Vec<Vec<u16>>,
@@ -75,30 +89,19 @@ struct Deal {
 }
 
 impl Deal {
-    fn new(originals: usize, class_ends: &[usize]) -> Self {
-        let columns = class_ends.last().copied().unwrap_or(0);
+    fn new(originals: usize, columns: usize) -> Self {
         let mut deal = Self {
             columns,
-            class_ends: class_ends.to_vec(),
             pairs: vec![0; (columns * columns).div_ceil(64)],
             of_original: vec![None; originals],
             held_by: vec![Vec::with_capacity(WEIGHT * originals / columns.max(1) + 2); columns],
             deck: Vec::new(),
         };
-        let mut start = 0;
-        for end in class_ends {
-            for a in start as u16..*end as u16 {
-                deal.set(a, a, true);
-                if class_ends.len() > 1 {
-                    (start as u16..a).for_each(|b| deal.set(a, b, true));
-                }
-            }
-            start = *end;
-        }
+        (0..columns as u16).for_each(|column| deal.set(column, column, true));
         deal
     }
 
-    fn run(mut self, generator: &mut Pcg64Mcg) -> Option<Parities> {
+    fn run(mut self, generator: &mut Pcg64Mcg) -> Option<Vec<[u16; WEIGHT]>> {
         let mut queue: Vec<usize> = (0..self.of_original.len()).rev().collect();
         // Each eviction frees two pairs and takes three; 64 a original never came near in measurements.
         let mut steps = 64 * queue.len();
@@ -115,10 +118,7 @@ impl Deal {
                 queue.push(self.evict_for(original)?);
             }
         }
-        let of_original: Vec<_> = self.of_original.into_iter().collect::<Option<_>>()?;
-        let mut members = self.held_by;
-        members.iter_mut().for_each(|members| members.sort_unstable());
-        Some(Parities { of_original, members, class_ends: self.class_ends })
+        self.of_original.into_iter().collect()
     }
 
     /// A new deck under what is left of the old one, which is dealt first.

@@ -24,6 +24,7 @@
 
 mod code;
 mod cover;
+mod cyclic;
 mod decoder;
 mod encoder;
 mod loss;

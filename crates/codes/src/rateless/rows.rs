@@ -264,7 +264,7 @@ fn row_at<'a>(columns: &'a [u16], ends: &[u32], place: usize) -> &'a [u16] {
 mod tests {
     use super::*;
 
-    /// K = 1024 and 512, S = K/4 in three classes, as mix has them.
+    /// K = 1024 and 512, S about K/4 in three classes, as mix has them.
     fn shapes() -> impl Iterator<Item = (u32, Rows)> {
         [1024u32, 512].into_iter().flat_map(|k| {
             (0..4).map(move |seed| {

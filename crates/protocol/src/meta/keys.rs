@@ -32,8 +32,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of the records' format; first byte of every value. A record of a code names its graph by a seed, so other
-/// graphs for the same seed are another format too: 2 has those of which a disk's rows complete each other, 3 layouts of several pieces.
-pub const FORMAT: u8 = 3;
+/// graphs for the same seed are another format too: 2 has those of which a disk's rows complete each other, 3 layouts of several
+/// pieces, 4 cyclic parity columns.
+pub const FORMAT: u8 = 4;
 
 /// The cluster's own record.
 pub(super) fn cluster() -> Key {
