@@ -14,22 +14,24 @@
 //! - [`Ring::Cyclic`]: p packets modulo x^p - 1, the last of a column being zero. They move round by one. Row-diagonal
 //!   parity: `T[g]` is the sum on diagonal g.
 //!
-//! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`].
+//! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`]. For p = 17,
+//! and from p = 11 on where stripes leave the nearer caches, the sums are kept out of registers:
+//! [`diagonals`](super::diagonals).
 //!
 //! Soundness: [`Double::run`] checks every length and place before the first address is formed.
 
 use super::Tier;
+use super::diagonals::{self, Run, Sums};
 #[cfg(not(target_arch = "x86_64"))]
 use super::register::Plain;
 use super::register::Register;
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
 pub(crate) const PACKET: usize = 64;
-/// Primes that have a kernel. Both sums of 17 do not fit 32 registers: 30 GB/s from the second-level cache for k = 16,
-/// where the program of `packets` has 38.
-pub(crate) const PRIMES: [usize; 5] = [3, 5, 7, 11, 13];
-/// Packets at most: of a cyclic ring of the largest prime.
-const PACKETS_MAX: usize = 13;
+/// Primes that have a kernel: as far as stripes are wide.
+pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
+/// Packets from which the sums of a cyclic ring may be kept out of registers.
+const SPILLED: usize = 10;
 /// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
 const STREAM_FROM: usize = 2 * 1024 * 1024;
 
@@ -93,6 +95,9 @@ pub(crate) struct Double {
     finish: Finish,
     /// The steps of a chain.
     links: Vec<Link>,
+    /// Columns that are added at once, of the columns in ascending order of their weights; of a ring whose sums are kept out of
+    /// registers.
+    runs: Vec<Run>,
 }
 
 /// A step of a chain: `packet row of the one column = what was found of the other before + T[diagonal]`, then
@@ -144,6 +149,7 @@ impl Double {
             (Ring::Field, Finish::Combine(_)) => {}
             (Ring::Cyclic(prime), Finish::Column { column, .. } | Finish::Update { column, .. }) => {
                 assert!(PRIMES.contains(&prime) && column < prime, "a column of the ring");
+                assert!(!matches!(finish, Finish::Update { .. }) || columns.len() == 2, "old and new bytes");
             }
             (Ring::Cyclic(prime), Finish::Chain { columns: [x, y], .. }) => {
                 assert!(PRIMES.contains(&prime) && x < y && y < prime, "columns of the ring");
@@ -154,7 +160,9 @@ impl Double {
             (Ring::Cyclic(prime), Finish::Chain { columns, .. }) => links(prime, columns),
             _ => Vec::new(),
         };
-        Self { ring, columns, others, finish, links }
+        let weights: Vec<usize> = columns.iter().map(|column| column.weight).collect();
+        let runs = if ring.packets() >= SPILLED { diagonals::runs(&weights) } else { Vec::new() };
+        Self { ring, columns, others, finish, links, runs }
     }
 
     /// What its packets are.
@@ -192,7 +200,7 @@ impl Double {
             Finish::Update { sum, weighted, .. } => [to(sum), to(Some(weighted))],
             Finish::Chain { outputs, .. } => outputs.map(to),
         };
-        let job = Job { double: self, sources, to, len, stream: large && lined };
+        let job = Job { double: self, sources, to, len, large, stream: large && lined };
         // SAFETY: all places were looked up just now, all of them have `len` bytes, the outputs borrowed uniquely;
         // `stream` only where outputs begin at lines. The tier is supported.
         unsafe {
@@ -213,6 +221,8 @@ pub(super) struct Job<'a> {
     /// Outputs in the order of the finish.
     to: [Option<*mut u8>; 2],
     len: usize,
+    /// More than the nearer caches hold.
+    large: bool,
     stream: bool,
 }
 
@@ -260,8 +270,11 @@ pub(super) unsafe fn body<R: Register>(job: &Job) {
             Ring::Cyclic(3) => blocks::<R, Cyclic, 2, 3>(job),
             Ring::Cyclic(5) => blocks::<R, Cyclic, 4, 5>(job),
             Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
+            Ring::Cyclic(11) if job.large => spilled::<R, 10, 11>(job),
             Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
+            Ring::Cyclic(13) if job.large => spilled::<R, 12, 13>(job),
             Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
+            Ring::Cyclic(17) => spilled::<R, 16, 17>(job),
             Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
         }
     }
@@ -300,6 +313,7 @@ unsafe fn rest(job: &Job) {
                 Ring::Cyclic(7) => strip::<Byte, Cyclic, 6, 7>(job, offset, packet),
                 Ring::Cyclic(11) => strip::<Byte, Cyclic, 10, 11>(job, offset, packet),
                 Ring::Cyclic(13) => strip::<Byte, Cyclic, 12, 13>(job, offset, packet),
+                Ring::Cyclic(17) => strip::<Byte, Cyclic, 16, 17>(job, offset, packet),
                 Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
             }
         }
@@ -318,6 +332,77 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
 ) {
     // SAFETY: the caller's promise; `Double::run` has looked every source up.
     unsafe {
+        let out = Out { to: job.to.map(|to| to.map(|to| to.add(start))), stride, stream: job.stream };
+        match job.double.finish {
+            Finish::Update { column, .. } if T > N => update::<R, N, T>(job, start, column, &out),
+            // A change: nobody asks for T.
+            Finish::Combine(pair) if T == N && pair.iter().flatten().all(|one| one.a != 0 && one.b == 0) => {
+                let mut sum = [R::zero(); N];
+                for column in &job.double.columns {
+                    add_to(&mut sum, job, column.source, start, stride);
+                }
+                if let Some(place) = job.double.others[0] {
+                    add_to(&mut sum, job, place, start, stride);
+                }
+                multiples::<R, X, N, T>(pair, &sum, &out);
+            }
+            finish => {
+                let (sum, weighted) = both::<R, X, N, T>(job, start, stride);
+                match finish {
+                    Finish::Combine(pair) if T == N => combine::<R, X, N, T>(pair, &sum, &weighted, &out),
+                    Finish::Column { column, .. } if T > N && column + 1 == T => {
+                        // The row parity: row r of it is on diagonal r - 1.
+                        for row in 0..N {
+                            out.write::<R>(0, row, sum[row]);
+                            let other =
+                                if row + 1 < N { weighted[row].xor(sum[row + 1]) } else { weighted[row] };
+                            out.write::<R>(1, row, other);
+                        }
+                    }
+                    _ if T > N => {
+                        let (mut kept, mut diagonals) = (Sums::new(), Sums::new());
+                        (0..N).for_each(|at| kept.set(at, sum[at]));
+                        (0..T).for_each(|at| diagonals.set(at, weighted[at]));
+                        finish_cyclic::<R, N, T>(job, &kept, &diagonals, &out);
+                    }
+                    _ => unreachable!("`Double::new` takes only a finish of the ring"),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`strip`]; there is a source at that place.
+#[inline(always)]
+unsafe fn add_to<R: Register, const N: usize>(
+    sum: &mut [R; N],
+    job: &Job,
+    place: usize,
+    start: usize,
+    stride: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let from = job.sources.get_unchecked(place).as_ptr().add(start);
+        for (row, sum) in sum.iter_mut().enumerate() {
+            *sum = sum.xor(R::load(from.add(row * stride)));
+        }
+    }
+}
+
+/// S and T in registers.
+///
+/// # Safety
+/// As for [`strip`].
+#[inline(always)]
+unsafe fn both<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+    job: &Job,
+    start: usize,
+    stride: usize,
+) -> ([R; N], [R; T]) {
+    // SAFETY: the caller's promise; `Double::run` has looked every source up.
+    unsafe {
         let source = |place: usize| job.sources.get_unchecked(place).as_ptr().add(start);
         let read = |from: *const u8, row: usize| R::load(from.add(row * stride));
         let (mut sum, mut weighted) = ([R::zero(); N], [R::zero(); T]);
@@ -325,10 +410,7 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
         // Both sums at once where they fit the registers; else one after the other, the strip being near by then.
         if R::REGISTERS < N + T + 2 {
             for column in &job.double.columns {
-                let from = source(column.source);
-                for (row, sum) in sum.iter_mut().enumerate() {
-                    *sum = sum.xor(read(from, row));
-                }
+                add_to(&mut sum, job, column.source, start, stride);
             }
             // Out of the registers until T is done.
             let mut kept = sum;
@@ -355,10 +437,7 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
             weighted = X::times_x(weighted);
         }
         if let Some(place) = job.double.others[0] {
-            let from = source(place);
-            for (row, sum) in sum.iter_mut().enumerate() {
-                *sum = sum.xor(read(from, row));
-            }
+            add_to(&mut sum, job, place, start, stride);
         }
         if let Some(place) = job.double.others[1] {
             let from = source(place);
@@ -366,46 +445,160 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
                 *weighted = weighted.xor(read(from, row));
             }
         }
-        let out = Out { to: job.to.map(|to| to.map(|to| to.add(start))), stride, stream: job.stream };
-        match job.double.finish {
-            Finish::Combine(pair) if T == N => combine::<R, X, N, T>(pair, &sum, &weighted, &out),
-            Finish::Column { column, .. } if T > N && column + 1 == T => {
-                // The row parity: row r of it is on diagonal r - 1.
-                for row in 0..N {
-                    out.write::<R>(0, row, sum[row]);
-                    let other = if row + 1 < N { weighted[row].xor(sum[row + 1]) } else { weighted[row] };
-                    out.write::<R>(1, row, other);
+        (sum, weighted)
+    }
+}
+
+/// All whole blocks of a ring whose sums are kept out of registers.
+///
+/// # Safety
+/// As for [`blocks`].
+#[inline(always)]
+unsafe fn spilled<R: Register, const N: usize, const T: usize>(job: &Job) {
+    let whole = job.len / (N * PACKET) * (N * PACKET);
+    // SAFETY: the caller's promise; blocks end at `len`, and `Double::run` has looked every source up.
+    unsafe {
+        let strips =
+            (0..whole).step_by(N * PACKET).flat_map(|block| (block..block + PACKET).step_by(R::BYTES));
+        for start in strips {
+            let out =
+                Out { to: job.to.map(|to| to.map(|to| to.add(start))), stride: PACKET, stream: job.stream };
+            if let Finish::Update { column, .. } = job.double.finish {
+                update::<R, N, T>(job, start, column, &out);
+                continue;
+            }
+            let (mut sum, mut weighted) = (Sums::new(), Sums::new());
+            let Double { columns, runs, .. } = job.double;
+            let source = |place: usize| {
+                let column = columns.get_unchecked(columns.len() - 1 - place);
+                job.sources.get_unchecked(column.source).as_ptr().add(start)
+            };
+            let end = diagonals::add::<R, N, T>(runs, source, PACKET, job.large, [&mut sum, &mut weighted]);
+            match job.double.finish {
+                // The row parity, nothing else: row r of it is on diagonal r - 1.
+                Finish::Column { column, .. } if column + 1 == T => {
+                    for row in 0..N {
+                        let own: R = sum.get(row);
+                        out.write::<R>(0, row, own);
+                        let mut other: R = weighted.get(row);
+                        if row + T < end {
+                            other = other.xor(weighted.get(row + T));
+                        }
+                        out.write::<R>(1, row, if row + 1 < N { other.xor(sum.get(row + 1)) } else { other });
+                    }
+                }
+                _ => {
+                    for number in T..end {
+                        let both = weighted.get::<R>(number - T).xor(weighted.get(number));
+                        weighted.set(number - T, both);
+                    }
+                    if let Some(place) = job.double.others[1] {
+                        let from = job.sources.get_unchecked(place).as_ptr().add(start);
+                        for row in 0..N {
+                            weighted.set(row, weighted.get::<R>(row).xor(R::load(from.add(row * PACKET))));
+                        }
+                    }
+                    finish_cyclic::<R, N, T>(job, &sum, &weighted, &out);
                 }
             }
-            Finish::Column { column, .. } if T > N => {
-                let (sum, weighted) = (Kept::new(&sum), Kept::new(&weighted));
+        }
+    }
+}
+
+/// What a cyclic ring makes of both sums but [`update`].
+///
+/// # Safety
+/// As for [`strip`]; all `N` and `T` sums are there.
+#[inline(always)]
+unsafe fn finish_cyclic<R: Register, const N: usize, const T: usize>(
+    job: &Job,
+    sum: &Sums,
+    weighted: &Sums,
+    out: &Out,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match job.double.finish {
+            Finish::Column { column, .. } => {
                 for row in 0..N {
                     let own: R = sum.get(row);
                     out.write::<R>(0, row, own);
-                    let on = (row + T - column) % T;
+                    let on = row + T - column;
+                    let on = if on >= T { on - T } else { on };
                     let other: R = weighted.get(row);
                     out.write::<R>(1, row, if on < N { other.xor(sum.get(on)) } else { other });
                 }
             }
-            Finish::Chain { .. } if T > N => {
-                chain::<R>(&job.double.links, &Kept::new(&sum), &Kept::new(&weighted), &out);
+            Finish::Chain { .. } => chain::<R>(&job.double.links, sum, weighted, out),
+            _ => unreachable!("`Double::new` takes only a finish of the ring"),
+        }
+    }
+}
+
+/// A change of a column: it counts on the column's own diagonal and, by the row parity, on the one before.
+///
+/// # Safety
+/// As for [`strip`].
+#[inline(always)]
+unsafe fn update<R: Register, const N: usize, const T: usize>(
+    job: &Job,
+    start: usize,
+    column: usize,
+    out: &Out,
+) {
+    // SAFETY: the caller's promise; `Double::run` has looked every source up, and an update has two.
+    unsafe {
+        let mut kept = Sums::new();
+        let [old, new] = [0, 1].map(|at| {
+            let place = job.double.columns.get_unchecked(at).source;
+            job.sources.get_unchecked(place).as_ptr().add(start)
+        });
+        for row in 0..N {
+            let at = row * out.stride;
+            kept.set(row, R::load(old.add(at)).xor(R::load(new.add(at))));
+        }
+        if out.to[0].is_some() {
+            for row in 0..N {
+                out.write::<R>(0, row, kept.get(row));
             }
-            Finish::Update { column, .. } if T > N => {
-                // On the column's own diagonal, and by the row parity on the one before.
-                let sum = Kept::new(&sum);
-                for row in 0..N {
-                    let on = (row + T - column) % T;
-                    if job.to[0].is_some() {
-                        out.write::<R>(0, row, sum.get(row));
+        }
+        // Past the last row there is nothing.
+        kept.set(N, R::zero());
+        for row in 0..N {
+            let on = row + T - column;
+            let on = if on >= T { on - T } else { on };
+            out.write::<R>(1, row, kept.get::<R>(on).xor(kept.get(row + 1)));
+        }
+    }
+}
+
+/// `a S` for each, of which none is zero.
+///
+/// # Safety
+/// As for [`strip`].
+#[inline(always)]
+unsafe fn multiples<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+    pair: [Option<Combination>; 2],
+    sum: &[R; N],
+    out: &Out,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (place, one) in pair.into_iter().enumerate() {
+            let Some(Combination { a, .. }) = one else { continue };
+            let highest = 7 - a.leading_zeros();
+            let mut made: [R; T] = core::array::from_fn(|row| sum[row % N]);
+            for bit in (0..highest).rev() {
+                made = X::times_x(made);
+                if a >> bit & 1 != 0 {
+                    for row in 0..N {
+                        made[row] = made[row].xor(sum[row]);
                     }
-                    let mut packet = if on < N { sum.get(on) } else { R::zero() };
-                    if row + 1 < N {
-                        packet = packet.xor(sum.get(row + 1));
-                    }
-                    out.write::<R>(1, row, packet);
                 }
             }
-            _ => unreachable!("`Double::new` takes only a finish of the ring"),
+            for row in 0..N {
+                out.write::<R>(place, row, made[row]);
+            }
         }
     }
 }
@@ -476,7 +669,7 @@ unsafe fn combine<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
 /// # Safety
 /// As for [`strip`].
 #[inline(always)]
-unsafe fn chain<R: Register>(links: &[Link], sum: &Kept, diagonals: &Kept, out: &Out) {
+unsafe fn chain<R: Register>(links: &[Link], sum: &Sums, diagonals: &Sums, out: &Out) {
     // SAFETY: the caller's promise; rows and diagonals of links are below p - 1.
     unsafe {
         let mut found = R::zero();
@@ -487,33 +680,6 @@ unsafe fn chain<R: Register>(links: &[Link], sum: &Kept, diagonals: &Kept, out: 
             found = packet.xor(sum.get(link.row));
             out.write::<R>(link.other, link.row, found);
         }
-    }
-}
-
-/// Registers that are looked up by a number only known at run time.
-#[repr(align(64))]
-struct Kept(core::mem::MaybeUninit<[u8; PACKETS_MAX * 64]>);
-
-impl Kept {
-    /// # Safety
-    /// The processor has the tier's instructions.
-    #[inline(always)]
-    unsafe fn new<R: Register, const T: usize>(registers: &[R; T]) -> Self {
-        assert!(T <= PACKETS_MAX, "packets of a ring");
-        let mut kept = Self(core::mem::MaybeUninit::uninit());
-        for (at, register) in registers.iter().enumerate() {
-            // SAFETY: there is room for so many registers.
-            unsafe { register.store(kept.0.as_mut_ptr().cast::<u8>().add(at * R::BYTES)) };
-        }
-        kept
-    }
-
-    /// # Safety
-    /// The processor has the tier's instructions, and `at` is one of those kept.
-    #[inline(always)]
-    unsafe fn get<R: Register>(&self, at: usize) -> R {
-        // SAFETY: the caller's promise.
-        unsafe { R::load(self.0.as_ptr().cast::<u8>().add(at * R::BYTES)) }
     }
 }
 

@@ -11,7 +11,7 @@ const GUARD: usize = 64;
 const PACKET: usize = 64;
 
 /// Code, data chunks; every prime with a kernel, with and without columns of imagined zeros.
-const SHAPES: [(Kind, usize); 11] = [
+const SHAPES: [(Kind, usize); 13] = [
     (Kind::Cauchy, 1),
     (Kind::Cauchy, 3),
     (Kind::Cauchy, 10),
@@ -23,6 +23,8 @@ const SHAPES: [(Kind, usize); 11] = [
     (Kind::Rdp, 8),
     (Kind::Rdp, 10),
     (Kind::Rdp, 12),
+    (Kind::Rdp, 13),
+    (Kind::Rdp, 16),
 ];
 
 /// A slice that begins so many bytes after a line of the caches.
@@ -59,7 +61,7 @@ impl Placed {
 }
 
 fn prime(k: usize) -> usize {
-    *[3, 5, 7, 11, 13].iter().find(|prime| **prime > k).expect("a prime with a kernel")
+    *[3, 5, 7, 11, 13, 17].iter().find(|prime| **prime > k).expect("a prime with a kernel")
 }
 
 fn packets(kind: Kind, k: usize) -> usize {
@@ -252,6 +254,37 @@ fn every_tier_writes_two_parities_past_the_caches_like_the_naive_twin() {
                 check(tier, &code, &chunks, [&[k, k + 1]; 2], &shifts);
             }
             check(tier, &code, &chunks, [&[0, k - 1]; 2], &|_| 0);
+        }
+    }
+}
+
+/// Whose sums are kept out of registers from a length on.
+#[test]
+fn stripes_that_leave_the_caches_are_made_like_short_ones() {
+    for (k, lost) in [(7, [0, 3]), (10, [0, 1]), (10, [4, 10]), (12, [2, 13]), (16, [0, 15]), (16, [3, 16])] {
+        let code = Code::new(Kind::Rdp, k, 2).unwrap();
+        let block = PACKET * code.chunk_multiple();
+        let len = (3 << 20) / k / block * block;
+        let data: Vec<Vec<u8>> = (0..k).map(|chunk| bytes((k + chunk) as u64, len)).collect();
+        let mut short = [vec![0; len], vec![0; len]];
+        for start in (0..len).step_by(4 * block) {
+            let range = start..len.min(start + 4 * block);
+            let data: Vec<&[u8]> = data.iter().map(|chunk| &chunk[range.clone()]).collect();
+            let [p, q] = &mut short;
+            code.encode(&data, &mut [&mut p[range.clone()], &mut q[range]]).unwrap();
+        }
+        let views: Vec<&[u8]> = data.iter().chain(&short).map(|chunk| &**chunk).collect();
+        for tier in Tier::available() {
+            let [mut p, mut q] = [vec![1; len], vec![2; len]];
+            code.encode_at(*tier, &views[..k], &mut [&mut p, &mut q]).unwrap();
+            assert!(p == short[0] && q == short[1], "{tier:?}, k = {k}");
+            let there: Vec<_> =
+                (0..k + 2).filter(|chunk| !lost.contains(chunk)).map(|c| (c, views[c])).collect();
+            let mut found = [vec![3; len], vec![4; len]];
+            let [first, second] = &mut found;
+            code.reconstruct_at(*tier, &there, &mut [(lost[0], &mut **first), (lost[1], &mut **second)])
+                .unwrap();
+            assert!(found[0] == views[lost[0]] && found[1] == views[lost[1]], "{tier:?}, k = {k}, {lost:?}");
         }
     }
 }

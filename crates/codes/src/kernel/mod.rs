@@ -8,6 +8,7 @@
 pub mod bits;
 #[cfg(test)]
 pub(crate) mod counting;
+mod diagonals;
 mod difference;
 pub(crate) mod double;
 mod force;

@@ -255,7 +255,7 @@ unsafe fn add<R: Register, const M: usize, const N: usize, const U: usize>(task:
 
 /// Asks for a line before it is needed.
 #[inline(always)]
-fn fetch(at: *const u8) {
+pub(super) fn fetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has the instruction, which faults at no address.
     unsafe {

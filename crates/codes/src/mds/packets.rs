@@ -11,7 +11,7 @@ use crate::kernel::packets::{PacketSum, Packets, Place};
 use crate::kernel::{Tier, double};
 
 /// Bytes of a block of all chunks at most, where packets are not the shortest already: a tenth of a second-level
-/// cache. A first-level cache's worth gave RDP 16 + 2 a third less, packets being 64 bytes then; others the same.
+/// cache.
 const BLOCK_OF_ALL: usize = 96 * 1024;
 /// Bytes of a packet: at least a line of the caches, at most what holds a sum in eight of the widest registers.
 const PACKET: Range<usize> = 64..512;

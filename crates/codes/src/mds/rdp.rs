@@ -28,7 +28,7 @@ pub(super) fn prime(k: usize, m: usize) -> Result<usize, MdsError> {
     Ok((k.max(2) + 1..).find(is_prime).expect("there is a prime above every number"))
 }
 
-/// Whether the kernel of two parities has this prime: up to 13, which is k up to 12.
+/// Whether the kernel of two parities has this prime: up to 17, which is k up to 16.
 pub(super) fn has_kernel(prime: usize) -> bool {
     PRIMES.contains(&prime)
 }
