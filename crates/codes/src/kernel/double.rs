@@ -596,8 +596,8 @@ unsafe fn multiples<R: Register, X: Shift<R, T>, const N: usize, const T: usize>
                     }
                 }
             }
-            for row in 0..N {
-                out.write::<R>(place, row, made[row]);
+            for (row, made) in made.iter().enumerate().take(N) {
+                out.write::<R>(place, row, *made);
             }
         }
     }
