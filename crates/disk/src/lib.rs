@@ -22,6 +22,7 @@ pub mod ids;
 pub mod index;
 pub mod lane;
 pub mod media;
+pub mod model;
 pub mod queue;
 
 pub use buffer::{AlignedBuf, BufferPool};

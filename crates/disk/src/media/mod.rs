@@ -28,6 +28,7 @@ pub use crash::{CrashMedium, Event, SECTOR_BYTES};
 pub use emulated::{EmulatedMedium, EmulationControl, EmulationReport};
 pub use file::{FileMedium, OpenFileError};
 pub use memory::MemoryMedium;
+pub(crate) use spec::parse_time_ns;
 pub use spec::{EmulationSpec, ParseSpecError};
 
 /// Unit of alignment of offsets and lengths.

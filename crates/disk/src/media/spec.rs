@@ -175,7 +175,7 @@ fn parse_rate(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-fn parse_time_ns(text: &str) -> Result<u64, &'static str> {
+pub(crate) fn parse_time_ns(text: &str) -> Result<u64, &'static str> {
     let (number, unit) = split_unit(text)?;
     let factor = match unit {
         "ns" => 1.0,
