@@ -179,7 +179,7 @@ impl Drive {
             self.admit(now_ns);
             let Some(best) = self.choose(now_ns) else { return last_ns };
             let Waiting { foreground, candidate, .. } = self.waiting.swap_remove(best);
-            self.free_ns = self.mechanics.serve(now_ns, candidate.request());
+            self.free_ns = self.mechanics.serve_candidate(now_ns, &candidate);
             if foreground {
                 own -= 1;
                 last_ns = self.free_ns;
@@ -204,18 +204,18 @@ impl Drive {
         }
     }
 
+    /// The one that is positioned soonest; of equals the first in the list.
+    #[inline]
     fn choose(&self, now_ns: u64) -> Option<usize> {
-        let mut best = None;
         let moment = self.mechanics.moment(now_ns);
+        let (mut best, mut least) = (None, u64::MAX);
         for (index, waiting) in self.waiting.iter().enumerate() {
-            if waiting.arrived_ns <= now_ns {
-                let rank = (moment.estimate(&waiting.candidate), waiting.arrived_ns);
-                if best.is_none_or(|(least, _)| rank < least) {
-                    best = Some((rank, index));
-                }
+            let estimate = moment.estimate(&waiting.candidate);
+            if estimate < least && waiting.arrived_ns <= now_ns {
+                (best, least) = (Some(index), estimate);
             }
         }
-        best.map(|(_, index)| index)
+        best
     }
 }
 

@@ -30,6 +30,7 @@ pub use placement::{Layout, Placement};
 pub use spec::{DriveModel, DriveSpec, DriveSpecError};
 
 /// A well mixed number from a seed and an index (the output function of SplitMix64).
+#[inline]
 pub(crate) fn mix(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,6 +39,7 @@ pub(crate) fn mix(seed: u64, index: u64) -> u64 {
 }
 
 /// Evenly from `0..n` out of 64 random bits.
+#[inline]
 pub(crate) fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

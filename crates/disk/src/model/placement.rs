@@ -6,7 +6,7 @@
 //! device takes no memory however large it is. Chunks may fall on the same place: this is a model of times.
 
 use super::{
-    mechanics::{Geometry, Request, SECTOR_BYTES},
+    mechanics::{Divisor, Geometry, Request, SECTOR_BYTES},
     mix, scale,
 };
 
@@ -40,6 +40,7 @@ const RUN_SALT: u64 = 0x5e9_0e27;
 #[derive(Debug, Clone)]
 pub struct Placement {
     chunk_sectors: u64,
+    chunk_bytes: Divisor,
     /// A chunk whose hash is below this follows the one before; `None`: every one.
     follows_below: Option<u64>,
     seed: u64,
@@ -68,6 +69,7 @@ impl Placement {
         let sequential = layout.sequential.clamp(0.0, 1.0);
         Placement {
             chunk_sectors,
+            chunk_bytes: Divisor::new(chunk_sectors * SECTOR_BYTES),
             follows_below: (sequential < 1.0).then_some((sequential * 2f64.powi(64)) as u64),
             seed: layout.seed,
             first: (sectors - span) / 2,
@@ -77,18 +79,23 @@ impl Placement {
     }
 
     /// Bytes of a chunk.
+    #[inline]
     pub fn chunk_bytes(&self) -> u64 {
-        self.chunk_sectors * SECTOR_BYTES
+        self.chunk_bytes.by
     }
 
     /// First sector of a chunk.
     #[inline]
     pub fn chunk_lba(&mut self, chunk: u64) -> u64 {
         let start = self.run_start(chunk);
-        let slot = (scale(mix(self.seed, start), self.slots) + (chunk - start)) % self.slots;
+        let mut slot = scale(mix(self.seed, start), self.slots) + (chunk - start);
+        if slot >= self.slots {
+            slot %= self.slots;
+        }
         self.first + slot * self.chunk_sectors
     }
 
+    #[inline]
     fn run_start(&mut self, chunk: u64) -> u64 {
         let Some(below) = self.follows_below else { return 0 };
         let (known, known_start) = self.last;
@@ -114,8 +121,7 @@ impl Placement {
             return None;
         }
         let chunk_bytes = self.chunk_bytes();
-        let chunk = offset / chunk_bytes;
-        let within = offset - chunk * chunk_bytes;
+        let (chunk, within) = self.chunk_bytes.split(offset);
         let stop = (end - chunk * chunk_bytes).min(chunk_bytes);
         let first = within / SECTOR_BYTES;
         let sectors = stop.div_ceil(SECTOR_BYTES) - first;

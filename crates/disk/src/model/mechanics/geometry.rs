@@ -47,23 +47,24 @@ struct ZoneTable {
 
 /// A divisor with its reciprocal: the model divides more often than it does anything else.
 #[derive(Debug, Clone, Copy)]
-struct Divisor {
-    by: u64,
+pub(in crate::model) struct Divisor {
+    pub(in crate::model) by: u64,
     /// `2^64 / by`, rounded down.
     reciprocal: u64,
 }
 
 impl Divisor {
-    fn new(by: u64) -> Divisor {
+    pub(in crate::model) fn new(by: u64) -> Divisor {
         Divisor { by, reciprocal: ((1u128 << 64) / u128::from(by)).min(u128::from(u64::MAX)) as u64 }
     }
 
     /// Quotient and remainder. The reciprocal is too small by less than 1, the quotient thus at most one off.
     #[inline]
-    fn split(self, n: u64) -> (u64, u64) {
+    pub(in crate::model) fn split(self, n: u64) -> (u64, u64) {
         let quotient = ((u128::from(n) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = n - quotient * self.by;
-        if rest >= self.by { (quotient + 1, rest - self.by) } else { (quotient, rest) }
+        let over = u64::from(rest >= self.by);
+        (quotient + over, rest - over * self.by)
     }
 }
 
@@ -191,6 +192,7 @@ impl Geometry {
     }
 
     /// Sectors of the disk.
+    #[inline]
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
@@ -289,19 +291,15 @@ impl Geometry {
     /// How long after `now_ns` the angle `angle_ns`, below a revolution, passes the heads.
     #[inline]
     pub(super) fn wait_ns(&self, angle_ns: u64, now_ns: u64) -> u64 {
-        self.turn_ns(self.passing_ns(now_ns), angle_ns)
+        self.turn_ns(now_ns, angle_ns)
     }
 
-    /// How long the platters turn from an angle, which may exceed few revolutions, to one below a revolution.
+    /// How long the platters turn from any angle to one below a revolution.
     #[inline]
-    pub(super) fn turn_ns(&self, mut from_ns: u64, to_ns: u64) -> u64 {
-        while from_ns > to_ns {
-            if from_ns - to_ns <= self.revolution.by {
-                return to_ns + self.revolution.by - from_ns;
-            }
-            from_ns -= self.revolution.by;
-        }
-        to_ns - from_ns
+    pub(super) fn turn_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let from = self.revolution.split(from_ns).1;
+        let back = u64::from(to_ns < from) * self.revolution.by;
+        to_ns + back - from
     }
 }
 

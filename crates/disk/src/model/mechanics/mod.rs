@@ -22,6 +22,7 @@ use std::sync::{Arc, LazyLock};
 pub use geometry::{Geometry, GeometryError};
 pub use parameters::{ATA_7200, DiskParameters, SECTOR_BYTES, SeekCurve, Zone};
 
+pub(in crate::model) use geometry::Divisor;
 use geometry::Place;
 
 /// A request for neighbouring sectors.
@@ -111,8 +112,20 @@ impl Mechanics {
 
     /// Serves a request whose command arrives at `start_ns`, which is not before the end of the one before;
     /// gives the time it ends. Sectors beyond the disk's end count as its last ones.
+    #[inline]
     pub fn serve(&mut self, start_ns: u64, request: Request) -> u64 {
-        self.act(start_ns, request, false)
+        let request = self.within(request);
+        let (end_ns, run) = self.act(start_ns, request, false, || self.candidate(request));
+        self.run = run;
+        end_ns
+    }
+
+    /// [`Mechanics::serve`] for a candidate of this disk.
+    #[inline]
+    pub fn serve_candidate(&mut self, start_ns: u64, candidate: &Candidate) -> u64 {
+        let (end_ns, run) = self.act(start_ns, candidate.request, false, || *candidate);
+        self.run = run;
+        end_ns
     }
 
     /// Serves what continues the command before, as one command with it: no overhead, the heads go on. Anything
@@ -122,7 +135,10 @@ impl Mechanics {
             && request.lba >= self.run.first
             && request.lba <= self.run.next
             && self.run.next != u64::MAX;
-        self.act(start_ns, request, follows)
+        let request = self.within(request);
+        let (end_ns, run) = self.act(start_ns, request, follows, || self.candidate(request));
+        self.run = run;
+        end_ns
     }
 
     /// From `start_ns` to the first sector under the heads or out of the buffer if [`Mechanics::serve`] were
@@ -132,6 +148,7 @@ impl Mechanics {
     }
 
     /// A request prepared for many estimates.
+    #[inline]
     pub fn candidate(&self, request: Request) -> Candidate {
         let request = self.within(request);
         let place = self.geometry.locate(request.lba);
@@ -139,6 +156,7 @@ impl Mechanics {
     }
 
     /// For the estimates of many candidates at one time.
+    #[inline]
     pub fn moment(&self, start_ns: u64) -> Moment<'_> {
         let ready_ns = start_ns + self.geometry.parameters.miss_overhead_ns;
         Moment { disk: self, start_ns, ready_angle_ns: self.geometry.passing_ns(ready_ns) }
@@ -152,9 +170,15 @@ impl Mechanics {
         Request { lba: request.lba.min(disk - sectors), sectors: sectors as u32, ..request }
     }
 
-    /// How a request begins; nothing is changed.
+    /// How a request begins; nothing is changed. `candidate` gives the request's, if it is needed.
     #[inline]
-    fn begin(&self, start_ns: u64, request: Request, extends: bool) -> Begin {
+    fn begin(
+        &self,
+        start_ns: u64,
+        request: Request,
+        extends: bool,
+        candidate: impl FnOnce() -> Candidate,
+    ) -> Begin {
         let p = &self.geometry.parameters;
         let run = &self.run;
         let Request { lba, write, .. } = request;
@@ -176,9 +200,9 @@ impl Mechanics {
                 (from, ready_ns) = (run.limit, command_ns + p.hit_overhead_ns);
             }
         }
-        let place = self.geometry.locate(from);
+        let Candidate { place, angle_ns, .. } =
+            if from == lba { candidate() } else { self.candidate(Request { lba: from, ..request }) };
         let arrived_ns = ready_ns + if in_place { 0 } else { self.move_ns(&place, write) };
-        let angle_ns = self.geometry.angle_ns(&place);
         let begin_ns = arrived_ns + self.geometry.wait_ns(angle_ns, arrived_ns);
         Begin::Media { from, ready_ns, begin_ns, place }
     }
@@ -187,14 +211,10 @@ impl Mechanics {
     #[inline]
     fn move_ns(&self, place: &Place, write: bool) -> u64 {
         let p = &self.geometry.parameters;
-        let mut move_ns = self.geometry.seek_ns(place.cylinder.abs_diff(self.run.cylinder));
-        if place.head != self.run.head {
-            move_ns = move_ns.max(p.head_switch_ns);
-        }
-        if write && move_ns > 0 {
-            move_ns += p.write_settle_ns;
-        }
-        move_ns
+        // Without branches that depend on the place: they would be mispredicted half of the time.
+        let switch_ns = u64::from(place.head != self.run.head) * p.head_switch_ns;
+        let move_ns = self.geometry.seek_ns(place.cylinder.abs_diff(self.run.cylinder)).max(switch_ns);
+        move_ns + u64::from(write && move_ns > 0) * p.write_settle_ns
     }
 
     /// Whether the buffered run may have something of a request.
@@ -204,30 +224,33 @@ impl Mechanics {
         self.ahead(write) > 0 && write == run.write && lba >= run.first && lba <= run.limit
     }
 
+    /// When a request ends, and what the heads do then.
     #[inline]
-    fn act(&mut self, start_ns: u64, request: Request, extends: bool) -> u64 {
+    fn act(
+        &self,
+        start_ns: u64,
+        request: Request,
+        extends: bool,
+        candidate: impl FnOnce() -> Candidate,
+    ) -> (u64, Run) {
         let disk = self.geometry.sectors();
-        let request = self.within(request);
         let (lba, sectors) = (request.lba, u64::from(request.sectors));
         let end = lba + sectors;
         let ahead = self.ahead(request.write);
         let bus_ns = sectors * self.geometry.parameters.bus_sector_ns;
         let command_ns = if extends { self.run.command_ns } else { start_ns };
-        match self.begin(start_ns, request, extends) {
+        match self.begin(start_ns, request, extends, candidate) {
             Begin::Hit { hit_ns, grows } => {
-                let waits = end > self.run.next;
-                if waits {
-                    let mut now = self.run;
-                    self.stream(&mut now, end);
-                    self.run = now;
+                let mut run = Run { own_limit: grows, command_ns, ..self.run };
+                let mut end_ns = hit_ns + bus_ns;
+                if end > run.next {
+                    self.stream(&mut run, end);
+                    end_ns = end_ns.max(run.at_ns);
                 }
-                let run = &mut self.run;
-                (run.own_limit, run.command_ns) = (grows, command_ns);
                 if grows {
                     run.limit = run.limit.max((end + ahead).min(disk));
                 }
-                let over_ns = hit_ns + bus_ns;
-                if waits { over_ns.max(run.at_ns) } else { over_ns }
+                (end_ns, run)
             }
             Begin::Media { from, ready_ns, begin_ns, place } => {
                 let mut run = Run {
@@ -242,18 +265,19 @@ impl Mechanics {
                     head: place.head,
                 };
                 self.stream_from(place, &mut run, end);
-                self.run = run;
-                run.at_ns.max(ready_ns.max(start_ns) + bus_ns)
+                (run.at_ns.max(ready_ns.max(start_ns) + bus_ns), run)
             }
         }
     }
 
+    #[inline]
     fn ahead(&self, write: bool) -> u64 {
         let p = &self.geometry.parameters;
         if write && !p.write_buffer { 0 } else { p.read_ahead_sectors }
     }
 
     /// Lets the heads go on until they are in front of `to`, if they are not beyond it.
+    #[inline]
     fn stream(&self, run: &mut Run, to: u64) {
         if to > run.next {
             let place = self.geometry.locate(run.next - 1);
@@ -263,6 +287,7 @@ impl Mechanics {
     }
 
     /// When the heads stop at the limit.
+    #[inline]
     fn stop_ns(&self) -> u64 {
         let mut run = self.run;
         self.stream(&mut run, self.run.limit);
@@ -306,7 +331,7 @@ impl Moment<'_> {
         let Candidate { request, place, angle_ns } = candidate;
         let disk = self.disk;
         if disk.may_be_buffered(request.lba, request.write) {
-            return match disk.begin(self.start_ns, *request, false) {
+            return match disk.begin(self.start_ns, *request, false, || *candidate) {
                 Begin::Hit { hit_ns, .. } => hit_ns - self.start_ns,
                 Begin::Media { from, ready_ns, .. } if from > request.lba => ready_ns - self.start_ns,
                 Begin::Media { begin_ns, .. } => begin_ns - self.start_ns,
