@@ -5,6 +5,7 @@
 //! queue     which request is next (no I/O)
 //! device    extents of blocks: create, write, flush, read, seal, delete; recovery
 //! index     superblock, checkpoints, journal: what survives a crash
+//! model     times of a rotating disk and its neighbours, for the simulator and emulated media (no I/O)
 //! allocator the free map (no I/O)
 //! media     file, memory, emulated, crash image
 //! checksum, buffer, ids

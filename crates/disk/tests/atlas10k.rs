@@ -1,6 +1,8 @@
 //! The mechanics against DiskSim 4.0, the dissertation's disk simulator (§6.2.2), on a drive whose parameters are
 //! public: the Quantum Atlas 10K. `tests/data` has them and DiskSim's results.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
+
 mod common;
 
 use std::{borrow::Cow, sync::Arc};

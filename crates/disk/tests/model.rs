@@ -1,5 +1,7 @@
 //! The disk models: properties that hold whatever the seed, and the dissertation's Table 6-1 and Figure 6-5.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
+
 mod common;
 
 use std::{borrow::Cow, sync::Arc};
@@ -8,8 +10,9 @@ use common::{below, random, seed};
 use rand_pcg::Pcg64;
 use steadfast_disk::model::{
     ATA_7200, Background, Drive, Geometry, Layout, Load, Mechanics, Placement,
-    mechanics::{DiskParameters, Request, SECTOR_BYTES, SeekCurve, Zone},
+    mechanics::{self, DiskParameters, SECTOR_BYTES, SeekCurve, Zone},
 };
+use steadfast_disk::queue::{Estimate, Kind, Priority, Request, RequestId};
 
 /// Small enough that random requests meet the buffer, zone borders and the disk's end all the time.
 fn tiny() -> DiskParameters {
@@ -33,14 +36,14 @@ fn disks() -> [Mechanics; 3] {
     [Mechanics::new(geometry(tiny())), Mechanics::new(geometry(ahead)), Mechanics::ata_7200()]
 }
 
-fn request(random: &mut Pcg64, disk: &Mechanics, last: Request) -> Request {
+fn request(random: &mut Pcg64, disk: &Mechanics, last: mechanics::Request) -> mechanics::Request {
     let sectors = 1 + below(random, 40) as u32;
     let lba = match below(random, 3) {
         0 => below(random, disk.geometry().sectors() - 40),
         1 => last.lba + u64::from(last.sectors),
         _ => last.lba + below(random, 60),
     };
-    Request { lba, sectors, write: below(random, 4) == 0 }
+    mechanics::Request { lba, sectors, write: below(random, 4) == 0 }
 }
 
 /// What `serve` does follows from what `estimate` said; no request ends before it could, and none waits longer
@@ -51,7 +54,7 @@ fn estimates_are_kept_and_times_are_possible() {
     for mut disk in disks() {
         let p = disk.geometry().parameters().clone();
         let longest_seek = disk.geometry().seek_ns(disk.geometry().cylinders()) + p.write_settle_ns;
-        let (mut now, mut last) = (0, Request { lba: 0, sectors: 1, write: false });
+        let (mut now, mut last) = (0, mechanics::Request { lba: 0, sectors: 1, write: false });
         let mut hits = 0;
         for _ in 0..50_000 {
             let request = request(&mut random, &disk, last);
@@ -87,7 +90,7 @@ fn estimates_are_kept_and_times_are_possible() {
 fn rotation_is_absolute() {
     let disk = Mechanics::ata_7200();
     let revolution = disk.geometry().parameters().revolution_ns;
-    let request = Request { lba: 300_000_000, sectors: 8, write: false };
+    let request = mechanics::Request { lba: 300_000_000, sectors: 8, write: false };
     let times: Vec<u64> = (0..16).map(|i| disk.estimate(i * revolution / 16, request)).collect();
     assert_eq!(disk.estimate(5 * revolution, request), times[0]);
     let growths = times.windows(2).filter(|t| t[1] > t[0]).count();
@@ -253,4 +256,38 @@ fn transfers_begin_one_after_another() {
     let late = drive.transfer(first, 5 << 20, 1 << 20, false);
     assert_eq!(twin.transfer(0, 5 << 20, 1 << 20, false), late);
     assert!(late > first);
+}
+
+/// What a drive estimates is what its transfers then take to their first sector: the shortest transfer there is takes
+/// that and one sector's time on top.
+#[test]
+fn a_drives_estimates_are_kept() {
+    let mut random = random(seed());
+    let sector_ns = 15_000;
+    for mut drive in [drive(8, 0.0, seed()), drive(1024, 1.0, seed())] {
+        for number in 0..2_000 {
+            let offset = below(&mut random, 1 << 25) * SECTOR_BYTES;
+            let start = drive.free_ns() + below(&mut random, 10_000_000);
+            let request = Request { id: RequestId(number), offset, ..request_of_a_sector() };
+            let estimate = drive.estimates_at(start).service_ns(0, &request);
+            assert_eq!(estimate, drive.estimate(start, offset, false));
+            let end = drive.transfer(start, offset, SECTOR_BYTES, false);
+            // A hit may wait for the heads that are on their way: up to the read-ahead's length.
+            let hit = estimate == 950_000;
+            let rest = end - start - estimate;
+            assert!((1..sector_ns).contains(&rest) || hit && rest < 10_000_000, "{rest}");
+        }
+    }
+}
+
+fn request_of_a_sector() -> Request {
+    Request {
+        id: RequestId(0),
+        stream: 1,
+        class: Priority::Normal,
+        kind: Kind::Read,
+        offset: 0,
+        bytes: SECTOR_BYTES,
+        queued_at_ns: 0,
+    }
 }

@@ -6,6 +6,9 @@
 //! took is hidden inside the model's time instead of being added to it. An operation whose real I/O ends
 //! after its model time is an overrun; overruns are counted, and more than 1 % of them make a measurement void.
 //!
+//! A spec with a drive asks [`crate::model::Drive`], the very code that simulations use, when an operation ends;
+//! its time 0 is the moment the model was drawn.
+//!
 //! Flush, allocate, prepare and trim take no model time (a stalled or failing model still stops a flush).
 //! [`EmulationControl`] redraws the model at run time: that wakes a sleeping or stalled operation at
 //! once and resets the horizon. Nothing above can tell the difference: it is a [`Medium`].
@@ -21,6 +24,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::{Counters, EmulationSpec, Medium, MediumError};
+use crate::model::Drive;
 
 /// How well the emulation kept its times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +46,8 @@ struct State {
     queued_at: Option<Instant>,
     /// Where the last operation ended: continuing there needs no positioning.
     head: u64,
+    /// The modelled disk, where there is one, and when its clock stood at 0.
+    drive: Option<(Drive, Instant)>,
     report: EmulationReport,
 }
 
@@ -68,6 +74,7 @@ impl EmulationControl {
         state.random = Pcg64::seed_from_u64(spec.seed);
         state.generation += 1;
         state.horizon = None;
+        state.drive = at_rest(&spec);
         state.queued_at = None;
         state.report = EmulationReport::default();
         self.0.redrawn.notify_all();
@@ -106,6 +113,7 @@ impl<M: Medium + ?Sized> EmulatedMedium<M> {
             horizon: None,
             queued_at: None,
             head: 0,
+            drive: at_rest(&spec),
             report: EmulationReport::default(),
         };
         EmulatedMedium {
@@ -142,9 +150,15 @@ impl<M: Medium + ?Sized> EmulatedMedium<M> {
         let generation = state.generation;
         let queued_at = state.queued_at.take();
         let deadline = state.spec.has_timing().then(|| {
-            let duration = state.duration(direction, offset, len);
             let now = Instant::now();
             let arrived = queued_at.map_or(now, |at| at.min(now));
+            if let Some((drive, zero)) = &mut state.drive {
+                let write = matches!(direction, Direction::Write);
+                let arrived_ns = arrived.saturating_duration_since(*zero).as_nanos() as u64;
+                let end_ns = drive.transfer(arrived_ns, offset, len as u64, write);
+                return *zero + Duration::from_nanos(end_ns.min(arrived_ns.saturating_add(DAY_NS)));
+            }
+            let duration = state.duration(direction, offset, len);
             let start = state.horizon.map_or(arrived, |h| h.max(arrived));
             let end = start + duration;
             state.horizon = Some(end);
@@ -187,9 +201,16 @@ impl State {
         if self.spec.jitter > 0.0 {
             seconds *= 1.0 + self.spec.jitter * (2.0 * unit(&mut self.random) - 1.0);
         }
-        // A day: beyond any use, and far from overflowing an instant.
-        Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+        Duration::from_secs_f64(seconds.clamp(0.0, DAY_NS as f64 * 1e-9))
     }
+}
+
+/// Longer than a day takes no operation: beyond any use, and far from overflowing an instant.
+const DAY_NS: u64 = 86_400_000_000_000;
+
+/// The spec's drive, its clock at 0 now.
+fn at_rest(spec: &EmulationSpec) -> Option<(Drive, Instant)> {
+    spec.drive.map(|drive| (drive.drive(), Instant::now()))
 }
 
 /// Evenly from 0 (included) to 1 (excluded).

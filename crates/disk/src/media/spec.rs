@@ -3,15 +3,20 @@
 //! ```text
 //! spec  = "off" | field *( "," field )
 //! field = "rate=" RATE | "read=" RATE | "write=" RATE | "latency=" TIME | "jitter=" SHARE | "seed=" NUMBER
-//!       | "stall" | "error" | "error=" SHARE | "full"
+//!       | "stall" | "error" | "error=" SHARE | "full" | "drive=" DRIVE
 //! RATE  = number with B, kB, MB, GB (powers of 1000), KiB, MiB or GiB: bytes a second ("100MB")
 //! TIME  = number with ns, us, ms or s                              SHARE = number from 0 to 1
 //! ```
 //!
 //! `rate` sets both directions. `rate=100MB,latency=5ms,jitter=0.1,stall` is a disk of 100 MB/s that would
 //! position in 5 ms (10 % more or less) if it answered at all.
+//!
+//! `DRIVE` is a modelled disk ([`crate::model::spec`]), by whose mechanics every operation then takes its time, in
+//! place of rate, latency and jitter: `drive=ata7200:bf=64:p=0:background=20ms`.
 
 use std::{fmt, str::FromStr};
+
+use crate::model::DriveSpec;
 
 /// What an emulated medium does to its operations; `EmulationSpec::default()` is `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -32,6 +37,8 @@ pub struct EmulationSpec {
     pub error_rate: f64,
     /// No new space can be allocated.
     pub full: bool,
+    /// The disk whose mechanics give the times; rates, latency and jitter then say nothing.
+    pub drive: Option<DriveSpec>,
 }
 
 /// A text that is no emulation spec.
@@ -55,6 +62,7 @@ impl EmulationSpec {
         stalled: false,
         error_rate: 0.0,
         full: false,
+        drive: None,
     };
 
     /// The same rate both ways and nothing else.
@@ -66,9 +74,17 @@ impl EmulationSpec {
         }
     }
 
+    /// A modelled disk and nothing else.
+    pub fn drive(drive: DriveSpec) -> EmulationSpec {
+        EmulationSpec { drive: Some(drive), ..Self::OFF }
+    }
+
     /// Whether operations take the model's time at all.
     pub fn has_timing(&self) -> bool {
-        self.read_bytes_per_s.is_some() || self.write_bytes_per_s.is_some() || self.latency_ns > 0
+        self.read_bytes_per_s.is_some()
+            || self.write_bytes_per_s.is_some()
+            || self.latency_ns > 0
+            || self.drive.is_some()
     }
 }
 
@@ -101,32 +117,48 @@ impl FromStr for EmulationSpec {
                 ("error", None) => spec.error_rate = 1.0,
                 ("error", Some(v)) => spec.error_rate = parse_share(v).map_err(fail)?,
                 ("full", None) => spec.full = true,
+                ("drive", Some(v)) => {
+                    let drive = v.parse::<DriveSpec>();
+                    spec.drive = Some(drive.map_err(|error| ParseSpecError {
+                        field: format!("drive={v}"),
+                        reason: error.reason,
+                    })?);
+                }
                 _ => {
                     return Err(fail(
-                        "known are off, rate=, read=, write=, latency=, jitter=, seed=, stall, error[=], full",
+                        "known are off, rate=, read=, write=, latency=, jitter=, seed=, stall, error[=], full, drive=",
                     ));
                 }
             }
+        }
+        let rated = spec.read_bytes_per_s.is_some() || spec.write_bytes_per_s.is_some();
+        if spec.drive.is_some() && (rated || spec.latency_ns > 0 || spec.jitter > 0.0) {
+            let reason = "a drive has its own times: leave rate, read, write, latency and jitter away";
+            return Err(ParseSpecError { field: text.trim().to_owned(), reason });
         }
         Ok(spec)
     }
 }
 
 impl fmt::Display for EmulationSpec {
-    /// Writes the text form; parsing it gives the same spec.
+    /// Writes the text form; parsing it gives the same spec, without what a drive makes meaningless.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = Vec::new();
         match (self.read_bytes_per_s, self.write_bytes_per_s) {
+            _ if self.drive.is_some() => {}
             (Some(r), Some(w)) if r == w => fields.push(format!("rate={r}B")),
             (read, write) => {
                 fields.extend(read.map(|r| format!("read={r}B")));
                 fields.extend(write.map(|w| format!("write={w}B")));
             }
         }
-        if self.latency_ns > 0 {
+        if let Some(drive) = self.drive {
+            fields.push(format!("drive={drive}"));
+        }
+        if self.latency_ns > 0 && self.drive.is_none() {
             fields.push(format!("latency={}ns", self.latency_ns));
         }
-        if self.jitter > 0.0 {
+        if self.jitter > 0.0 && self.drive.is_none() {
             fields.push(format!("jitter={}", self.jitter));
         }
         if self.seed != 0 {
@@ -206,6 +238,8 @@ mod tests {
             "rate=100MB",
             "read=1MiB,write=2GB,latency=5ms,jitter=0.1,stall",
             "error=0.25,full,seed=9",
+            "drive=ata7200:bf=64:p=0:background=20ms:policy=sptf:seed=4",
+            "drive=ata7200,stall,error=0.5",
         ] {
             let spec: EmulationSpec = text.parse().unwrap();
             assert_eq!(spec.to_string().parse::<EmulationSpec>().unwrap(), spec, "{text} -> {spec}");
@@ -230,6 +264,10 @@ mod tests {
             "slow",
             "off,stall",
             "stall=1",
+            "drive",
+            "drive=ata7200:bf=3",
+            "drive=ata7200,rate=1MB",
+            "latency=1ms,drive=ata7200",
         ] {
             assert!(text.parse::<EmulationSpec>().is_err(), "{text}");
         }

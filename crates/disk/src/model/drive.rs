@@ -9,6 +9,7 @@ use super::{
     mechanics::{Candidate, Mechanics, SECTOR_BYTES},
     placement::Placement,
 };
+use crate::queue::{self, Estimate};
 
 /// Which of the waiting requests the disk serves next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,6 +108,19 @@ impl Drive {
         } else {
             self.in_order(queued_ns, offset, end, write, continues)
         }
+    }
+
+    /// From `start_ns` until the heads are over the first sector of a transfer that would begin then, the disk being
+    /// free: what SPTF compares, and a bid for a read names. Nanoseconds; the requests of others are left out.
+    pub fn estimate(&self, start_ns: u64, offset: u64, write: bool) -> u64 {
+        let start_ns = start_ns.max(self.free_ns);
+        let first = self.placement.clone().next(offset, offset.saturating_add(1), write);
+        first.map_or(0, |(piece, _)| self.mechanics.estimate(start_ns, piece.request))
+    }
+
+    /// [`Drive::estimate`] at one time, for [`Queue::select`](crate::queue::Queue::select).
+    pub fn estimates_at(&self, now_ns: u64) -> Estimates<'_> {
+        Estimates { drive: self, now_ns }
     }
 
     /// When the disk has done all it was given.
@@ -216,6 +230,20 @@ impl Drive {
             }
         }
         best
+    }
+}
+
+/// The positioning times of a drive at one time.
+#[derive(Debug, Clone, Copy)]
+pub struct Estimates<'a> {
+    drive: &'a Drive,
+    now_ns: u64,
+}
+
+impl Estimate for Estimates<'_> {
+    /// The drive knows where its heads are: `head` is not asked.
+    fn service_ns(&self, _head: u64, request: &queue::Request) -> u64 {
+        self.drive.estimate(self.now_ns, request.offset, request.kind == queue::Kind::Write)
     }
 }
 

@@ -70,7 +70,7 @@ impl Placement {
         Placement {
             chunk_sectors,
             chunk_bytes: Divisor::new(chunk_sectors * SECTOR_BYTES),
-            follows_below: (sequential < 1.0).then_some((sequential * 2f64.powi(64)) as u64),
+            follows_below: (sequential < 1.0).then_some((sequential * 18_446_744_073_709_551_616.0) as u64),
             seed: layout.seed,
             first: (sectors - span) / 2,
             slots: span / chunk_sectors,
