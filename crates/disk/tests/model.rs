@@ -291,3 +291,10 @@ fn request_of_a_sector() -> Request {
         queued_at_ns: 0,
     }
 }
+
+/// 10,000 devices, each with a load and a queue, take megabytes: geometry is shared and layouts have no tables.
+#[test]
+fn a_drive_is_small() {
+    assert!(size_of::<Drive>() <= 640, "{}", size_of::<Drive>());
+    assert!(Arc::ptr_eq(Mechanics::ata_7200().geometry(), Mechanics::ata_7200().geometry()));
+}

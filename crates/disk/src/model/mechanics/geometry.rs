@@ -208,7 +208,7 @@ impl Geometry {
     }
 
     /// The place of a sector; `lba` lies on the disk.
-    #[inline]
+    #[inline(always)]
     pub(super) fn locate(&self, lba: u64) -> Place {
         let mut zone = usize::from(self.hints[(lba >> self.hint_shift) as usize]);
         while lba >= self.zones[zone].end {
@@ -230,7 +230,7 @@ impl Geometry {
 
     /// The first sector of the track behind that of `place`, and the time from the end of the one to the start
     /// of the other; `None` behind the last track.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_track(&self, place: &Place, write: bool) -> Option<(Place, u64)> {
         let table = &self.zones[place.zone];
         let mut next = Place { sector: 0, ..*place };
@@ -257,7 +257,7 @@ impl Geometry {
     }
 
     /// Time to move the heads over so many cylinders; 0 for none.
-    #[inline]
+    #[inline(always)]
     pub fn seek_ns(&self, cylinders: u32) -> u64 {
         if cylinders == 0 {
             return 0;
@@ -271,31 +271,31 @@ impl Geometry {
     }
 
     /// Angle of a sector from the start of its track, in nanoseconds of rotation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn along_ns(&self, place: &Place, sector: u64) -> u64 {
         (sector * place.sector_fraction_ns) >> FRACTION_BITS
     }
 
     /// Angle of a place, below a revolution.
-    #[inline]
+    #[inline(always)]
     pub(super) fn angle_ns(&self, place: &Place) -> u64 {
         self.passing_ns(place.track_angle_ns + self.along_ns(place, place.sector))
     }
 
     /// The angle that passes the heads at a time.
-    #[inline]
+    #[inline(always)]
     pub(super) fn passing_ns(&self, now_ns: u64) -> u64 {
         self.revolution.split(now_ns).1
     }
 
     /// How long after `now_ns` the angle `angle_ns`, below a revolution, passes the heads.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wait_ns(&self, angle_ns: u64, now_ns: u64) -> u64 {
         self.turn_ns(now_ns, angle_ns)
     }
 
     /// How long the platters turn from any angle to one below a revolution.
-    #[inline]
+    #[inline(always)]
     pub(super) fn turn_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
         let from = self.revolution.split(from_ns).1;
         let back = u64::from(to_ns < from) * self.revolution.by;
