@@ -80,8 +80,8 @@ const ATA_SEEK_NS: (u64, u64) = (900_000, 14_250_000);
 /// seek + 4.2 ms of half a rotation + the media). Fitted to the sequential row: 0.95 ms from a command to the first
 /// byte of a buffer hit, 145 KiB of read-ahead, 77 of the bus's 100 MB/s, 0.3 ms of head switch; they reproduce all of
 /// its eight cells within 13 %. A read-ahead that is a multiple of a blocking factor resonates with it: 288
-/// sectors instead of 290 would put the cell of 32 at 1.35. An overhead of 0.2 ms without a hit is picked by eye between 0 and 0.4, which change
-/// no cell of the other row by more than 4 %.
+/// sectors instead of 290 would put the cell of 32 at 1.35. The overhead of 0.2 ms without a hit is picked by eye
+/// between 0 and 0.4, which change no cell of the other row by more than 4 %.
 pub const ATA_7200: DiskParameters = DiskParameters {
     name: "ata7200",
     revolution_ns: ATA_REVOLUTION_NS,
