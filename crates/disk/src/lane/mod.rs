@@ -28,7 +28,7 @@ use std::{
 
 use bytes::Bytes;
 
-pub use self::status::LaneStatus;
+pub use self::{speed::Speed, status::LaneStatus};
 use self::{speed::Meters, worker::Worker};
 use crate::{
     device::{

@@ -8,7 +8,7 @@ const MEMORY_S: f64 = 0.5;
 
 /// Bytes a busy second, recent ones counting more.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Speed {
+pub struct Speed {
     bytes: f64,
     seconds: f64,
     outliers: u32,
@@ -20,7 +20,8 @@ const OUTLIER: f64 = 8.0;
 const OUTLIERS_MAX: u32 = 3;
 
 impl Speed {
-    pub(super) fn observe(&mut self, bytes: u64, busy: Duration) {
+    /// `bytes` took the device this long.
+    pub fn observe(&mut self, bytes: u64, busy: Duration) {
         let busy = busy.as_secs_f64();
         let expected = self.bytes_per_s().map_or(f64::INFINITY, |speed| bytes as f64 / speed);
         if busy > OUTLIER * expected && self.outliers < OUTLIERS_MAX {
@@ -33,7 +34,8 @@ impl Speed {
         self.seconds = self.seconds * keep + busy;
     }
 
-    pub(super) fn bytes_per_s(&self) -> Option<f64> {
+    /// The speed; `None` before anything was observed.
+    pub fn bytes_per_s(&self) -> Option<f64> {
         (self.bytes > 0.0 && self.seconds > 0.0).then(|| self.bytes / self.seconds)
     }
 }

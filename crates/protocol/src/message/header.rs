@@ -10,6 +10,7 @@
 //! `crc` is CRC-32C over the first 40 bytes and the body; payloads carry their own granule checksums.
 
 use crate::Epoch;
+use serde::{Deserialize, Serialize};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -51,7 +52,7 @@ pub enum FrameKind {
 }
 
 /// Classes of service at a node's queues; lower is served first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Priority {
     /// Short control requests.
     Control,

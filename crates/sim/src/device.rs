@@ -1,0 +1,352 @@
+//! A disk: what it holds, the lane's queue of requests, and a medium that says how long each takes.
+//!
+//! One request is on the medium at a time, as in the lane of a real device; the queue is the same one.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use steadfast_disk::{
+    Priority, RequestId,
+    lane::Speed,
+    queue::{Kind, NoEstimate, Queue, Request},
+};
+use steadfast_protocol::{BlockIndex, IndexRanges, SegmentId, Time, Version, serve::SliceId};
+
+use crate::message::{StreamId, fingerprint};
+
+/// How long a device takes for what.
+pub trait Medium: Send {
+    /// A transfer of `bytes` bytes at `offset` is started at `start`; when it ends, not before that.
+    fn transfer(&mut self, start: Time, offset: u64, bytes: u64, writes: bool) -> Time;
+}
+
+/// A medium of one speed for reads and one for writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steady {
+    /// Bytes per second.
+    pub read_bytes_per_s: f64,
+    /// Bytes per second.
+    pub write_bytes_per_s: f64,
+    /// Before each transfer.
+    pub latency: Duration,
+}
+
+impl Steady {
+    /// One speed for both, without latency.
+    pub fn of(bytes_per_s: f64) -> Self {
+        Self { read_bytes_per_s: bytes_per_s, write_bytes_per_s: bytes_per_s, latency: Duration::ZERO }
+    }
+}
+
+impl Medium for Steady {
+    fn transfer(&mut self, start: Time, _offset: u64, bytes: u64, writes: bool) -> Time {
+        let speed = if writes { self.write_bytes_per_s } else { self.read_bytes_per_s };
+        start + self.latency + Duration::from_secs_f64(bytes as f64 / speed)
+    }
+}
+
+/// Part of a block to be read, or a block to be written, for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Job {
+    pub(crate) stream: StreamId,
+    pub(crate) segment: SegmentId,
+    pub(crate) index: BlockIndex,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Read { slice: SliceId, offset: u32, bytes: u32 },
+    Write { bytes: u32 },
+}
+
+/// What the bytes of an extent are.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    /// Made from this; see [`fingerprint`].
+    Of(u64),
+    /// As they came: the fingerprint of each slice, by block and offset.
+    Slices(BTreeMap<(BlockIndex, u32), u64>),
+}
+
+/// One segment's blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    pub(crate) version: Version,
+    pub(crate) block_bytes: u32,
+    contents: Contents,
+    /// Where it begins on the medium.
+    begin: u64,
+    /// Blocks in the order they lie.
+    order: Vec<BlockIndex>,
+    places: BTreeMap<BlockIndex, u64>,
+    corrupt: BTreeSet<BlockIndex>,
+}
+
+impl Extent {
+    /// Those of the blocks held that `wanted` names, as they lie.
+    pub(crate) fn wanted(&self, wanted: Option<&IndexRanges>) -> Vec<BlockIndex> {
+        let named = |index: &BlockIndex| wanted.is_none_or(|wanted| wanted.contains(*index));
+        self.order.iter().copied().filter(|index| self.places.contains_key(index) && named(index)).collect()
+    }
+
+    pub(crate) fn blocks(&self) -> IndexRanges {
+        self.places.keys().copied().collect()
+    }
+
+    fn place(&mut self, index: BlockIndex) -> u64 {
+        let next = self.order.len() as u64;
+        *self.places.entry(index).or_insert_with(|| {
+            self.order.push(index);
+            next
+        })
+    }
+
+    /// The fingerprint of part of a block; `None` where the block is gone.
+    pub(crate) fn read(
+        &self,
+        segment: SegmentId,
+        index: BlockIndex,
+        offset: u32,
+        bytes: u32,
+    ) -> Option<Part> {
+        self.places.get(&index)?;
+        if self.corrupt.contains(&index) {
+            return Some(Part::Corrupt);
+        }
+        Some(match &self.contents {
+            Contents::Of(contents) => {
+                Part::Good(fingerprint(*contents, segment, self.version, index, offset, bytes))
+            }
+            Contents::Slices(slices) => {
+                slices.get(&(index, offset)).map_or(Part::Corrupt, |fingerprint| Part::Good(*fingerprint))
+            }
+        })
+    }
+
+    /// Takes part of a block that is going to be written.
+    pub(crate) fn take(&mut self, index: BlockIndex, offset: u32, fingerprint: u64) {
+        if let Contents::Slices(slices) = &mut self.contents {
+            slices.insert((index, offset), fingerprint);
+        }
+    }
+}
+
+/// What reading part of a block gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Good(u64),
+    Corrupt,
+}
+
+/// What a device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Payload bytes read from the medium.
+    pub read_bytes: u64,
+    /// Payload bytes written to it.
+    pub written_bytes: u64,
+    /// Transfers.
+    pub transfers: u64,
+    /// How long it was busy.
+    pub busy: Duration,
+}
+
+/// One device of a storage server.
+pub(crate) struct Device {
+    medium: Box<dyn Medium>,
+    queue: Queue,
+    jobs: BTreeMap<RequestId, Job>,
+    requests: u64,
+    serving: Option<Serving>,
+    /// Names the operation under way, so that the end of one that was stalled is not taken for another's.
+    pub(crate) turn: u64,
+    stalled: bool,
+    factor: f64,
+    end_bytes: u64,
+    read: Speed,
+    write: Speed,
+    pub(crate) extents: BTreeMap<SegmentId, Extent>,
+    pub(crate) done: Done,
+}
+
+struct Serving {
+    job: Job,
+    since: Time,
+    /// When it ends; how long it would go on, while stalled.
+    ends: Result<Time, Duration>,
+}
+
+impl Device {
+    pub(crate) fn new(medium: Box<dyn Medium>) -> Self {
+        Self {
+            medium,
+            queue: Queue::new(),
+            jobs: BTreeMap::new(),
+            requests: 0,
+            serving: None,
+            turn: 0,
+            stalled: false,
+            factor: 1.0,
+            end_bytes: 0,
+            read: Speed::default(),
+            write: Speed::default(),
+            extents: BTreeMap::new(),
+            done: Done::default(),
+        }
+    }
+
+    /// A new extent, with room for `expected` blocks before what comes next; one that is there stays as it is.
+    pub(crate) fn create(
+        &mut self,
+        segment: SegmentId,
+        version: Version,
+        block_bytes: u32,
+        contents: Contents,
+        expected: u32,
+    ) -> &mut Extent {
+        let begin = self.end_bytes;
+        let end = &mut self.end_bytes;
+        self.extents.entry(segment).or_insert_with(|| {
+            *end += u64::from(block_bytes) * u64::from(expected.max(1));
+            let (order, places, corrupt) = Default::default();
+            Extent { version, block_bytes, contents, begin, order, places, corrupt }
+        })
+    }
+
+    /// Puts blocks there without a transfer.
+    pub(crate) fn hold(&mut self, segment: SegmentId, blocks: &IndexRanges) {
+        if let Some(extent) = self.extents.get_mut(&segment) {
+            blocks.iter().for_each(|index| _ = extent.place(index));
+        }
+    }
+
+    /// Keeps only these.
+    pub(crate) fn keep(&mut self, segment: SegmentId, blocks: &IndexRanges) {
+        if let Some(extent) = self.extents.get_mut(&segment) {
+            extent.places.retain(|index, _| blocks.contains(*index));
+        }
+    }
+
+    pub(crate) fn corrupt(&mut self, segment: SegmentId, index: BlockIndex) {
+        if let Some(extent) = self.extents.get_mut(&segment) {
+            extent.corrupt.insert(index);
+        }
+    }
+
+    /// Takes a request into the queue.
+    pub(crate) fn submit(&mut self, now: Time, class: Priority, job: Job) {
+        let id = RequestId(self.requests);
+        self.requests += 1;
+        let (kind, offset, bytes) = match job.what {
+            What::Read { offset, bytes, .. } => (Kind::Read, self.offset(&job) + u64::from(offset), bytes),
+            What::Write { bytes } => (Kind::Write, 0, bytes),
+        };
+        let (bytes, stream) = (u64::from(bytes), job.stream);
+        self.queue.add(Request { id, stream, class, kind, offset, bytes, queued_at_ns: now.0 });
+        self.jobs.insert(id, job);
+    }
+
+    /// Drops what a stream has in the queue.
+    pub(crate) fn withdraw(&mut self, stream: StreamId) -> Vec<Job> {
+        let ids = self.queue.cancel_stream(stream);
+        ids.iter().filter_map(|id| self.jobs.remove(id)).collect()
+    }
+
+    /// Starts the next request, if the medium is idle: when it ends.
+    pub(crate) fn start(&mut self, now: Time) -> Option<Time> {
+        if self.serving.is_some() || self.stalled {
+            return None;
+        }
+        let id = self.queue.select(now.0, &NoEstimate)?;
+        self.queue.dispatch(id);
+        let job = self.jobs.remove(&id).expect("what is queued is a job");
+        let (offset, bytes, writes) = match job.what {
+            What::Read { offset, bytes, .. } => (self.offset(&job) + u64::from(offset), bytes, false),
+            What::Write { bytes } => {
+                let extent = self.extents.get_mut(&job.segment);
+                extent.map(|extent| extent.place(job.index));
+                (self.offset(&job), bytes, true)
+            }
+        };
+        let takes = self.medium.transfer(now, offset, bytes.into(), writes).since(now).mul_f64(self.factor);
+        let ends = now + takes;
+        self.serving = Some(Serving { job, since: now, ends: Ok(ends) });
+        self.turn += 1;
+        Some(ends)
+    }
+
+    /// The request under way has ended, if `turn` is its: what it was.
+    pub(crate) fn finish(&mut self, now: Time, turn: u64) -> Option<Job> {
+        if turn != self.turn || self.stalled {
+            return None;
+        }
+        let Serving { job, since, .. } = self.serving.take()?;
+        let busy = now.since(since);
+        self.done.busy += busy;
+        self.done.transfers += 1;
+        match job.what {
+            What::Read { bytes, .. } => {
+                self.read.observe(bytes.into(), busy);
+                self.done.read_bytes += u64::from(bytes);
+            }
+            What::Write { bytes } => {
+                self.write.observe(bytes.into(), busy);
+                self.done.written_bytes += u64::from(bytes);
+            }
+        }
+        Some(job)
+    }
+
+    /// What is under way stops, and nothing begins.
+    pub(crate) fn stall(&mut self, now: Time) {
+        self.stalled = true;
+        if let Some(serving) = &mut self.serving
+            && let Ok(ends) = serving.ends
+        {
+            serving.ends = Err(ends.since(now));
+        }
+    }
+
+    /// It goes on: when what is under way ends.
+    pub(crate) fn resume(&mut self, now: Time) -> Option<Time> {
+        self.stalled = false;
+        let serving = self.serving.as_mut()?;
+        let ends = match serving.ends {
+            Ok(ends) => ends,
+            Err(left) => now + left,
+        };
+        serving.ends = Ok(ends);
+        self.turn += 1;
+        Some(ends)
+    }
+
+    pub(crate) fn slow(&mut self, factor: f64) {
+        self.factor = factor;
+    }
+
+    /// Forgets all that is queued or under way: its server has gone.
+    pub(crate) fn reset(&mut self) {
+        self.queue = Queue::new();
+        self.jobs.clear();
+        self.serving = None;
+        self.turn += 1;
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queue.bytes()
+    }
+
+    /// Its measured speed; 0 where unknown.
+    pub(crate) fn bytes_per_s(&self, writes: bool) -> u64 {
+        let speed = if writes { &self.write } else { &self.read };
+        speed.bytes_per_s().unwrap_or(0.0) as u64
+    }
+
+    /// Where the job's block begins on the medium; its extent's begin where it has no place.
+    fn offset(&self, job: &Job) -> u64 {
+        let Some(extent) = self.extents.get(&job.segment) else { return 0 };
+        let place = extent.places.get(&job.index).copied().unwrap_or(0);
+        extent.begin + place * u64::from(extent.block_bytes)
+    }
+}

@@ -1,0 +1,44 @@
+//! The simulated driver: the cores that serve data, under a discrete-event engine instead of sockets, disks and clocks.
+//!
+//! ```text
+//!   Setup ──▶ World ──────────────────────────────────────────────┐
+//!             │  ClientHost ──messages──▶ Network ──▶ NodeHost     │
+//!             │  read and write cores                 stream cores │
+//!             │      ▲                                   │         │
+//!             │      └───────────── Engine ◀── Device ◀──┘         │
+//!             └────────────────────────────────────────────────────┘
+//! ```
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`engine`] | events in the order of time, ties in the order they were scheduled |
+//! | [`random`] | one stream of random numbers for each entity and purpose |
+//! | [`network`] | hosts, links and connections: delay, bandwidth, jitter, loss, cuts |
+//! | [`message`] | what travels: the protocol's own messages, and payload as a fingerprint of its bytes |
+//! | [`device`] | a disk: the lane's queue over a [`device::Medium`] that says how long a transfer takes |
+//! | `node` | a storage server: stream cores, admission, write budget |
+//! | `client` | a client: read and write cores |
+//! | [`fault`] | what goes wrong, and when |
+//! | [`trace`] | every message as it was sent, and the hash of them all |
+//! | [`world`] | all of these together |
+//!
+//! Nothing here knows a scheme: cores come as values, made by `protocol` from a layout or a plan. One run is a function of
+//! its [`world::Setup`], bit for bit; its [`trace::Trace`] proves it.
+
+pub mod device;
+pub mod engine;
+pub mod fault;
+pub mod message;
+pub mod network;
+pub mod random;
+pub mod trace;
+pub mod world;
+
+mod client;
+mod node;
+
+pub use client::{AccessId, MakeRead, Outcome, ReadAccess, Stored, WriteAccess};
+pub use device::{Medium, Steady};
+pub use fault::Fault;
+pub use network::{HostId, Link};
+pub use world::{Setup, World};

@@ -1,0 +1,395 @@
+//! A storage server: drives the cores that serve streams, as the real one does, over simulated devices.
+//!
+//! Left out: reservations (no one reserves), and flushes (a transfer that has ended is durable).
+
+use crate::{
+    client::wants,
+    device::{Contents, Device, Job, Part, What},
+    message::{Message, Payload, StreamId},
+    network::HostId,
+    world::{Event, Wire},
+};
+use std::collections::BTreeMap;
+use steadfast_disk::Priority as LanePriority;
+use steadfast_protocol::{
+    BlockIndex, DeviceId, IndexRanges, SegmentId,
+    message::{
+        Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, PAYLOAD_BYTES_MAX, Priority,
+        ReadPiece, Slice, WriteOpen,
+    },
+    serve::{
+        Admission, Budget, Limits, Load, ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId,
+        WriteAction, WriteInput, WriteStream,
+    },
+};
+
+/// One storage server.
+pub(crate) struct NodeHost {
+    number: u32,
+    pub(crate) alive: bool,
+    admission: Admission,
+    budget: Budget,
+    budget_bytes: u64,
+    pub(crate) devices: BTreeMap<DeviceId, Device>,
+    streams: BTreeMap<StreamId, Served>,
+}
+
+/// A stream that is served.
+struct Served {
+    client: HostId,
+    device: DeviceId,
+    class: LanePriority,
+    core: Core,
+}
+
+enum Core {
+    Read {
+        core: Box<ReadStream>,
+        ticket: ReadTicket,
+        places: Vec<(IndexRanges, SegmentId)>,
+        held: BTreeMap<SliceId, Payload>,
+    },
+    Write {
+        core: Box<WriteStream>,
+        open: WriteOpen,
+    },
+}
+
+impl NodeHost {
+    pub(crate) fn new(number: u32, budget_bytes: u64) -> Self {
+        Self {
+            number,
+            alive: true,
+            admission: Admission::new(Limits::default()),
+            budget: Budget::new(budget_bytes),
+            budget_bytes,
+            devices: BTreeMap::new(),
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// Its process ends: whoever is connected hears so.
+    pub(crate) fn crash(&mut self, wire: &mut Wire) {
+        self.alive = false;
+        for (stream, served) in std::mem::take(&mut self.streams) {
+            wire.send(self.host(), served.client, stream, Message::Lost);
+        }
+        self.admission = Admission::new(Limits::default());
+        self.budget = Budget::new(self.budget_bytes);
+        self.devices.values_mut().for_each(Device::reset);
+    }
+
+    /// A message has come.
+    pub(crate) fn heard(&mut self, wire: &mut Wire, from: HostId, stream: StreamId, message: Message) {
+        if !self.alive {
+            // Nobody listens at its address.
+            return wire.send(self.host(), from, stream, Message::Lost);
+        }
+        match message {
+            Message::Open { request, priority, credit_bytes, .. } => {
+                if let Err(fault) = self.open(wire, from, stream, request, priority, credit_bytes) {
+                    wire.send(self.host(), from, stream, Message::Fail(fault));
+                }
+            }
+            other => self.tell(wire, stream, other),
+        }
+        self.step(wire, stream);
+    }
+
+    /// The device's operation has ended.
+    pub(crate) fn served(&mut self, wire: &mut Wire, device: DeviceId, turn: u64) {
+        let now = wire.now();
+        let Some(disk) = self.devices.get_mut(&device) else { return };
+        let Some(job) = disk.finish(now, turn) else { return };
+        // The device goes on before its answer is looked at, as a lane does.
+        self.start(wire, device);
+        self.answered(wire, device, job);
+        self.step(wire, job.stream);
+    }
+
+    /// Starts the device's next operation, if there is one.
+    pub(crate) fn start(&mut self, wire: &mut Wire, device: DeviceId) {
+        let now = wire.now();
+        if let Some(disk) = self.devices.get_mut(&device)
+            && let Some(ends) = disk.start(now)
+        {
+            wire.at(ends, Event::Served { node: self.number, device, turn: disk.turn });
+        }
+    }
+
+    fn host(&self) -> HostId {
+        HostId::Node(self.number)
+    }
+
+    fn open(
+        &mut self,
+        wire: &mut Wire,
+        client: HostId,
+        stream: StreamId,
+        request: NodeRequest,
+        priority: Priority,
+        credit_bytes: u32,
+    ) -> Result<(), Fault> {
+        let class = match priority {
+            Priority::Control => LanePriority::Interactive,
+            Priority::Foreground => LanePriority::Normal,
+            Priority::Background => LanePriority::Background,
+        };
+        let (device, core) = match request {
+            NodeRequest::Read { device, pieces } => {
+                (device, self.read(device, &pieces, priority, credit_bytes)?)
+            }
+            NodeRequest::Write(open) => (open.device, self.write(wire, open, priority)?),
+            NodeRequest::Seal { device, segment, keep } => {
+                self.device(device)?.keep(segment, &keep);
+                wire.send(self.host(), client, stream, Message::End(NodeAnswer::Done));
+                return Ok(());
+            }
+            NodeRequest::Delete { device, segment } => {
+                self.device(device)?.extents.remove(&segment);
+                wire.send(self.host(), client, stream, Message::End(NodeAnswer::Done));
+                return Ok(());
+            }
+            other => return Err(Fault::Protocol(format!("not simulated: {other:?}"))),
+        };
+        self.streams.insert(stream, Served { client, device, class, core });
+        Ok(())
+    }
+
+    fn device(&mut self, device: DeviceId) -> Result<&mut Device, Fault> {
+        self.devices.get_mut(&device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
+    }
+
+    fn load(&mut self, device: DeviceId, writes: bool) -> Result<Load, Fault> {
+        let disk = self.device(device)?;
+        Ok(Load { queued_bytes: disk.queued_bytes(), bytes_per_s: disk.bytes_per_s(writes), reserved: false })
+    }
+
+    fn read(
+        &mut self,
+        device: DeviceId,
+        pieces: &[ReadPiece],
+        priority: Priority,
+        credit_bytes: u32,
+    ) -> Result<Core, Fault> {
+        let load = self.load(device, false)?;
+        let extents = &self.device(device)?.extents;
+        let (mut blocks, mut places) = (Vec::new(), Vec::new());
+        let mut block_bytes = None;
+        for piece in pieces {
+            let found = extents.get(&piece.segment).filter(|extent| extent.version == piece.version);
+            let Some(extent) = found else { continue };
+            let wanted = extent.wanted(wants(&piece.want));
+            block_bytes = Some(extent.block_bytes);
+            places.push((wanted.iter().copied().collect::<IndexRanges>(), piece.segment));
+            blocks.extend(wanted);
+        }
+        let Some(block_bytes) = block_bytes else {
+            let segment = pieces.first().map_or(SegmentId(0), |piece| piece.segment);
+            return Err(Fault::Node(NodeFault::UnknownSegment { device, segment }));
+        };
+        let slice_bytes = block_bytes.min(PAYLOAD_BYTES_MAX);
+        let ticket = self.admission.admit_read(priority, load, slice_bytes)?;
+        let core = ReadStream::new(blocks, block_bytes, slice_bytes, ticket.slices_max, credit_bytes);
+        Ok(Core::Read { core: Box::new(core), ticket, places, held: BTreeMap::new() })
+    }
+
+    fn write(&mut self, wire: &Wire, open: WriteOpen, priority: Priority) -> Result<Core, Fault> {
+        let load = self.load(open.device, true)?;
+        self.admission.admit(priority, load)?;
+        let disk = self.device(open.device)?;
+        let contents = Contents::Slices(BTreeMap::new());
+        let extent =
+            disk.create(open.segment, open.version, open.block_bytes, contents, open.expected_blocks);
+        let held = extent.blocks();
+        match WriteStream::new(wire.now(), &open, held, load.bytes_per_s, &mut self.budget) {
+            Ok(core) => Ok(Core::Write { core: Box::new(core), open }),
+            Err(fault) => {
+                self.admission.closed();
+                Err(fault)
+            }
+        }
+    }
+
+    /// Tells a stream's core what came from its opener.
+    fn tell(&mut self, wire: &Wire, stream: StreamId, message: Message) {
+        let now = wire.now();
+        let Some(served) = self.streams.get_mut(&stream) else { return };
+        match (&mut served.core, message) {
+            (Core::Read { core, .. }, Message::Credit(bytes)) => core.handle(now, ReadInput::Credit(bytes)),
+            (Core::Read { core, .. }, Message::Cancel) => core.handle(now, ReadInput::Cancel),
+            (Core::Write { core, .. }, Message::Cancel) => {
+                core.handle(now, WriteInput::Cancel, &mut self.budget);
+            }
+            (Core::Write { core, open }, Message::Push(push, payload)) => {
+                let input = match push {
+                    NodePush::Slice(Slice { index, offset, .. }) => {
+                        let extent = self.devices.get_mut(&open.device);
+                        let extent = extent.and_then(|disk| disk.extents.get_mut(&open.segment));
+                        if let Some(extent) = extent {
+                            extent.take(index, offset, payload.fingerprint);
+                        }
+                        // The fingerprint stands for the checksums.
+                        let sums = payload.bytes.div_ceil(open.granule_bytes);
+                        WriteInput::Slice { index, offset, bytes: payload.bytes, sums }
+                    }
+                    NodePush::Finish => WriteInput::Finish,
+                };
+                core.handle(now, input, &mut self.budget);
+            }
+            (_, other) => panic!("a client sent {other:?} on stream {stream}"),
+        }
+    }
+
+    /// Tells a stream's core what its device did.
+    fn answered(&mut self, wire: &Wire, device: DeviceId, job: Job) {
+        let now = wire.now();
+        let Some(served) = self.streams.get_mut(&job.stream) else { return };
+        match (&mut served.core, job.what) {
+            (Core::Read { core, held, .. }, What::Read { slice, offset, bytes }) => {
+                let extent = self.devices[&device].extents.get(&job.segment);
+                let part = extent.and_then(|extent| extent.read(job.segment, job.index, offset, bytes));
+                let result = match part {
+                    Some(Part::Good(fingerprint)) => {
+                        held.insert(slice, Payload { bytes, fingerprint });
+                        ReadResult::Good
+                    }
+                    Some(Part::Corrupt) => ReadResult::Corrupt,
+                    None => ReadResult::Gone,
+                };
+                core.handle(now, ReadInput::ReadDone { slice, result });
+            }
+            (Core::Write { core, .. }, What::Write { .. }) => {
+                core.handle(now, WriteInput::Written { index: job.index, result: Ok(()) }, &mut self.budget);
+            }
+            _ => unreachable!("a stream gets the answers to its own requests"),
+        }
+    }
+
+    /// Carries out what a stream's core asks.
+    fn step(&mut self, wire: &mut Wire, stream: StreamId) {
+        let Some(mut served) = self.streams.remove(&stream) else { return };
+        let used = self.budget.used_bytes();
+        let over = match &mut served.core {
+            Core::Read { .. } => self.step_read(wire, stream, &mut served),
+            Core::Write { .. } => self.step_write(wire, stream, &mut served),
+        };
+        self.start(wire, served.device);
+        let wrote = matches!(served.core, Core::Write { .. });
+        match (over, &served.core) {
+            (false, _) => drop(self.streams.insert(stream, served)),
+            (true, Core::Read { ticket, .. }) => self.admission.read_closed(*ticket),
+            (true, Core::Write { .. }) => self.admission.closed(),
+        }
+        if wrote && (over || self.budget.used_bytes() < used) {
+            self.feed_starved(wire);
+        }
+    }
+
+    /// Budget came back: streams that wait for it are asked again.
+    fn feed_starved(&mut self, wire: &mut Wire) {
+        let starved = self.streams.iter().filter_map(|(&stream, served)| match &served.core {
+            Core::Write { core, .. } if core.is_starved() => Some(stream),
+            _ => None,
+        });
+        for stream in starved.collect::<Vec<_>>() {
+            let Some(mut served) = self.streams.remove(&stream) else { continue };
+            if let Core::Write { core, .. } = &mut served.core {
+                core.handle(wire.now(), WriteInput::Tick, &mut self.budget);
+            }
+            // A stream that only got credit does not end.
+            self.step_write(wire, stream, &mut served);
+            self.streams.insert(stream, served);
+        }
+    }
+
+    /// Whether the stream is over.
+    fn step_read(&mut self, wire: &mut Wire, stream: StreamId, served: &mut Served) -> bool {
+        let Served { client, device, class, core: Core::Read { core, places, held, .. } } = served else {
+            return false;
+        };
+        let now = wire.now();
+        let me = HostId::Node(self.number);
+        let segment_of = |index: BlockIndex| {
+            let place = places.iter().find(|(blocks, _)| blocks.contains(index));
+            place.expect("the stream has only blocks that were found").1
+        };
+        while let Some(action) = core.poll() {
+            match action {
+                ReadAction::Read { slice, index, offset, length } => {
+                    let what = What::Read { slice, offset, bytes: length };
+                    let job = Job { stream, segment: segment_of(index), index, what };
+                    if let Some(disk) = self.devices.get_mut(device) {
+                        disk.submit(now, *class, job);
+                    }
+                }
+                ReadAction::Send { slice, index, offset } => {
+                    let payload = held.remove(&slice).expect("a slice that was read is held");
+                    let body = NodeEvent::Slice(Slice { index, offset, sums: Vec::new() });
+                    wire.send(me, *client, stream, Message::Event(body, payload));
+                    // The interface takes it at its own speed; no kernel buffer is simulated.
+                    core.handle(now, ReadInput::Sent { slice });
+                }
+                ReadAction::Discard { slice } => drop(held.remove(&slice)),
+                ReadAction::Withdraw => {
+                    let withdrawn = self.devices.get_mut(device).map(|disk| disk.withdraw(stream));
+                    for job in withdrawn.unwrap_or_default() {
+                        if let What::Read { slice, .. } = job.what {
+                            let result = ReadResult::Withdrawn;
+                            core.handle(now, ReadInput::ReadDone { slice, result });
+                        }
+                    }
+                }
+                ReadAction::End(done) => {
+                    wire.send(me, *client, stream, Message::End(NodeAnswer::Read(done)));
+                    return true;
+                }
+                ReadAction::Fail(fault) => {
+                    wire.send(me, *client, stream, Message::Fail(fault));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the stream is over.
+    fn step_write(&mut self, wire: &mut Wire, stream: StreamId, served: &mut Served) -> bool {
+        let Served { client, device, class, core: Core::Write { core, open } } = served else { return false };
+        let now = wire.now();
+        let me = HostId::Node(self.number);
+        while let Some(action) = core.poll() {
+            match action {
+                WriteAction::Grant(bytes) => wire.send(me, *client, stream, Message::Credit(bytes)),
+                WriteAction::Write { index } => {
+                    let what = What::Write { bytes: open.block_bytes };
+                    let job = Job { stream, segment: open.segment, index, what };
+                    if let Some(disk) = self.devices.get_mut(device) {
+                        disk.submit(now, *class, job);
+                    }
+                }
+                WriteAction::Confirm { blocks } => {
+                    let body = NodeEvent::Confirmed { blocks };
+                    wire.send(me, *client, stream, Message::Event(body, Payload::default()));
+                }
+                WriteAction::Withdraw => {
+                    let withdrawn = self.devices.get_mut(device).map(|disk| disk.withdraw(stream));
+                    for job in withdrawn.unwrap_or_default() {
+                        let fault = NodeFault::Invalid("withdrawn".to_owned());
+                        let input = WriteInput::Written { index: job.index, result: Err(fault) };
+                        core.handle(now, input, &mut self.budget);
+                    }
+                }
+                WriteAction::End { blocks } => {
+                    wire.send(me, *client, stream, Message::End(NodeAnswer::Written { blocks }));
+                    return true;
+                }
+                WriteAction::Fail(fault) => {
+                    wire.send(me, *client, stream, Message::Fail(fault));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,250 @@
+//! All hosts together, and the loop that runs them.
+
+use crate::{
+    client::{AccessId, ClientHost, Outcome, ReadAccess, WriteAccess},
+    device::{Contents, Device, Done, Medium},
+    engine::Engine,
+    fault::Fault,
+    message::{Message, StreamId},
+    network::{HostId, Link, Network},
+    node::NodeHost,
+    trace::Trace,
+};
+use std::collections::BTreeMap;
+use steadfast_protocol::{DeviceId, Time, layout::SegmentLayout};
+
+/// Bytes that all write streams of a storage server may have granted or resident, as the real one has it.
+const WRITE_BUDGET_BYTES: u64 = 32 << 20;
+
+/// What a world begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Everything random is drawn from it.
+    pub seed: u64,
+    /// How all hosts are linked.
+    pub link: Link,
+    /// Whether the trace keeps its records.
+    pub keep_trace: bool,
+}
+
+/// What happens.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Begin { client: u32, access: AccessId },
+    Wake { client: u32, access: AccessId },
+    Arrived { from: HostId, to: HostId, stream: StreamId, message: Message },
+    Served { node: u32, device: DeviceId, turn: u64 },
+    Fault(Fault),
+}
+
+/// Time, network and trace: what every host uses.
+pub(crate) struct Wire {
+    engine: Engine<Event>,
+    network: Network,
+    trace: Trace,
+    streams: StreamId,
+    servers: BTreeMap<DeviceId, u32>,
+}
+
+impl Wire {
+    pub(crate) fn now(&self) -> Time {
+        self.engine.now()
+    }
+
+    pub(crate) fn at(&mut self, at: Time, event: Event) {
+        self.engine.at(at, event);
+    }
+
+    pub(crate) fn new_stream(&mut self) -> StreamId {
+        self.streams += 1;
+        self.streams
+    }
+
+    /// The storage server of a device.
+    pub(crate) fn server_of(&self, device: DeviceId) -> HostId {
+        HostId::Node(self.servers[&device])
+    }
+
+    pub(crate) fn send(&mut self, from: HostId, to: HostId, stream: StreamId, message: Message) {
+        let now = self.engine.now();
+        self.trace.sent(now, from, to, stream, &message);
+        if let Some(at) = self.network.deliver(now, from, to, message.payload_bytes()) {
+            self.engine.at(at, Event::Arrived { from, to, stream, message });
+        }
+    }
+}
+
+/// A cluster and its clients.
+pub struct World {
+    wire: Wire,
+    nodes: Vec<NodeHost>,
+    clients: Vec<ClientHost>,
+    accesses: Vec<u32>,
+}
+
+impl World {
+    /// An empty one.
+    pub fn new(setup: Setup) -> Self {
+        let wire = Wire {
+            engine: Engine::default(),
+            network: Network::new(setup.seed, setup.link),
+            trace: Trace::new(setup.keep_trace),
+            streams: 0,
+            servers: BTreeMap::new(),
+        };
+        Self { wire, nodes: Vec::new(), clients: Vec::new(), accesses: Vec::new() }
+    }
+
+    /// A further storage server: its number.
+    pub fn add_node(&mut self) -> u32 {
+        let number = number(self.nodes.len());
+        self.nodes.push(NodeHost::new(number, WRITE_BUDGET_BYTES));
+        number
+    }
+
+    /// A further device of a storage server.
+    ///
+    /// # Panics
+    /// When there is no such server, or a device of this name.
+    pub fn add_device(&mut self, node: u32, device: DeviceId, medium: impl Medium + 'static) {
+        let devices = &mut self.nodes[node as usize].devices;
+        let before = self.wire.servers.insert(device, node);
+        assert!(before.is_none(), "device {device} is there twice");
+        devices.insert(device, Device::new(Box::new(medium)));
+    }
+
+    /// A further client: its number.
+    pub fn add_client(&mut self) -> u32 {
+        let number = number(self.clients.len());
+        self.clients.push(ClientHost::new(number));
+        number
+    }
+
+    /// The network, to be changed before the run.
+    pub fn network(&mut self) -> &mut Network {
+        &mut self.wire.network
+    }
+
+    /// Puts a segment's blocks, made from `contents`, where its layout says, without a transfer.
+    ///
+    /// # Panics
+    /// When the layout names a device that is not there.
+    pub fn preload(&mut self, layout: &SegmentLayout, contents: u64) {
+        for (device, piece) in layout.pieces() {
+            let node = self.wire.servers[&device] as usize;
+            let disk = self.nodes[node].devices.get_mut(&device).expect("servers have their devices");
+            let contents = Contents::Of(contents);
+            let count = piece.blocks.count();
+            disk.create(piece.segment, piece.version, layout.block_bytes, contents, count);
+            disk.hold(piece.segment, &piece.blocks);
+        }
+    }
+
+    /// `client` begins to read a segment at `at`.
+    pub fn read(&mut self, client: u32, at: Time, access: ReadAccess) -> AccessId {
+        let id = self.accesses.len() as AccessId;
+        self.accesses.push(client);
+        self.wire.at(at + access.opening, Event::Begin { client, access: id });
+        self.clients[client as usize].read(id, at, access);
+        id
+    }
+
+    /// `client` begins to write a segment at `at`.
+    pub fn write(&mut self, client: u32, at: Time, access: WriteAccess) -> AccessId {
+        let id = self.accesses.len() as AccessId;
+        self.accesses.push(client);
+        self.wire.at(at + access.opening, Event::Begin { client, access: id });
+        self.clients[client as usize].write(id, at, access);
+        id
+    }
+
+    /// A fault at `at`.
+    pub fn inject(&mut self, at: Time, fault: Fault) {
+        self.wire.at(at, Event::Fault(fault));
+    }
+
+    /// Runs until nothing is left to happen: all accesses are over, and what they left on the way has arrived.
+    pub fn run(&mut self) {
+        while let Some(event) = self.wire.engine.next() {
+            self.handle(event);
+        }
+    }
+
+    /// What became of an access.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    pub fn outcome(&self, access: AccessId) -> &Outcome {
+        let client = self.accesses[usize::try_from(access).expect("accesses are counted in memory")];
+        &self.clients[client as usize].outcomes[&access]
+    }
+
+    /// What a device has done.
+    pub fn done(&self, device: DeviceId) -> Done {
+        let node = self.wire.servers[&device] as usize;
+        self.nodes[node].devices[&device].done
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.wire.now()
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.wire.engine.scheduled()
+    }
+
+    /// Every message sent.
+    pub fn trace(&self) -> &Trace {
+        &self.wire.trace
+    }
+
+    fn handle(&mut self, event: Event) {
+        let wire = &mut self.wire;
+        match event {
+            Event::Begin { client, access } => self.clients[client as usize].begin(wire, access),
+            Event::Wake { client, access } => self.clients[client as usize].wake(wire, access),
+            Event::Arrived { to: HostId::Client(client), stream, message, .. } => {
+                self.clients[client as usize].heard(wire, stream, message);
+            }
+            Event::Arrived { from, to: HostId::Node(node), stream, message } => {
+                self.nodes[node as usize].heard(wire, from, stream, message);
+            }
+            Event::Served { node, device, turn } => self.nodes[node as usize].served(wire, device, turn),
+            Event::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let now = self.wire.now();
+        match fault {
+            Fault::Crash { node } => self.nodes[node as usize].crash(&mut self.wire),
+            Fault::Restart { node } => self.nodes[node as usize].alive = true,
+            Fault::Stall { device } => self.disk(device).stall(now),
+            Fault::Resume { device } => {
+                let disk = self.disk(device);
+                let ends = disk.resume(now);
+                let turn = disk.turn;
+                let node = self.wire.servers[&device];
+                match ends {
+                    Some(ends) => self.wire.at(ends, Event::Served { node, device, turn }),
+                    None => self.nodes[node as usize].start(&mut self.wire, device),
+                }
+            }
+            Fault::Slow { device, factor } => self.disk(device).slow(factor),
+            Fault::Corrupt { device, segment, index } => self.disk(device).corrupt(segment, index),
+            Fault::Cut { one, other } => self.wire.network.set_cut(one, other, true),
+            Fault::Mend { one, other } => self.wire.network.set_cut(one, other, false),
+        }
+    }
+
+    fn disk(&mut self, device: DeviceId) -> &mut Device {
+        let node = self.wire.servers[&device] as usize;
+        self.nodes[node].devices.get_mut(&device).expect("servers have their devices")
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("a world has fewer than 2^32 hosts")
+}
