@@ -44,11 +44,12 @@ pub(crate) fn byte_range(text: &str) -> Result<(u64, Option<u64>), String> {
     Ok((first, Some(last)))
 }
 
-/// Reads `adaptive`, `all` or `k+N`.
+/// Reads `adaptive`, `all`, `all-at-once` or `k+N`.
 pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
     match text {
         "adaptive" => Ok(RequestRule::ADAPTIVE),
         "all" => Ok(RequestRule::All),
+        "all-at-once" => Ok(RequestRule::AllAtOnce),
         _ => {
             let more = text.strip_prefix("k+").and_then(|more| more.parse().ok());
             more.map(RequestRule::KPlus)
@@ -58,7 +59,8 @@ pub(crate) fn request_rule(text: &str) -> Result<RequestRule, String> {
 }
 
 /// What [`request_rule`] reads, for a person.
-pub(crate) const REQUEST_RULES: &str = "`adaptive`, `all`, or `k+N` (what is needed and N blocks more)";
+pub(crate) const REQUEST_RULES: &str =
+    "`adaptive`, `all`, `all-at-once` (without windows), or `k+N` (what is needed and N blocks more)";
 
 /// Reads what a get can wish for: what it finds stored, it cannot change.
 pub(crate) fn wishes_of_a_get(text: &str) -> Result<steadfast_client::Quality, String> {
@@ -97,6 +99,7 @@ mod tests {
     fn request_rules() {
         assert_eq!(request_rule("adaptive"), Ok(RequestRule::default()));
         assert_eq!(request_rule("all"), Ok(RequestRule::All));
+        assert_eq!(request_rule("all-at-once"), Ok(RequestRule::AllAtOnce));
         assert_eq!(request_rule("k+12"), Ok(RequestRule::KPlus(12)));
         for bad in ["", "k", "k+", "k+-1", "k+x", "most"] {
             assert!(request_rule(bad).unwrap_err().contains("`k+N`"), "{bad}");

@@ -291,7 +291,7 @@ impl Client {
             Ok((fetch, refusals)) => {
                 let rule = match fetch.rule.unwrap_or(rule) {
                     // Those that refused are asked for what the others cannot give.
-                    RequestRule::All if !refusals.is_empty() => RequestRule::KPlus(0),
+                    rule if rule.is_all() && !refusals.is_empty() => RequestRule::KPlus(0),
                     rule => rule,
                 };
                 Ok(Reading { rule, refused: refusals.into_keys().collect(), reserved })

@@ -312,8 +312,12 @@ impl Flow {
         outlook
     }
 
-    /// Blocks that may be on their way from it, for one that answers after `delay` seconds.
-    pub(super) fn window(&self, outlook: &Outlook, delay: f64) -> u32 {
+    /// Blocks that may be on their way from it, for one that answers after `delay` seconds. Of one that nobody knows
+    /// anything about, `first`: what it can send meanwhile is not known either.
+    pub(super) fn window(&self, outlook: &Outlook, delay: f64, first: u32) -> u32 {
+        if self.pace().is_none() {
+            return first.max(BLOCKS_MIN);
+        }
         let delay = self.delay(outlook.pace).unwrap_or(delay);
         let pipe = (GAIN * outlook.pace * delay / outlook.block_bytes).ceil();
         (pipe as u32).saturating_add(BLOCKS_MIN)

@@ -49,8 +49,11 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// How much is asked beyond the K blocks that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRule {
-    /// All blocks from all devices, as in the paper (§4.1.2).
+    /// All blocks from all devices (§4.1.2), each within its window.
     All,
+    /// The same without windows: each device may send all it has until it is told to stop. What the paper evaluates (§6.2.2:
+    /// a network without limits, one request); over a long way it wastes what a round trip carries.
+    AllAtOnce,
     /// K, what the code is expected to need beyond, and this many; more when devices fail or lag.
     KPlus(u32),
     /// K and what the code is expected to need beyond, of the devices that are expected to have it soonest; more when
@@ -62,6 +65,11 @@ pub enum RequestRule {
 }
 
 impl RequestRule {
+    /// Whether everything is asked for.
+    pub fn is_all(self) -> bool {
+        matches!(self, Self::All | Self::AllAtOnce)
+    }
+
     /// The adaptive rule under its usual budget: what a read over 100 ms may waste.
     pub const ADAPTIVE: RequestRule = RequestRule::Adaptive { waste_percent: 15 };
 }
@@ -286,14 +294,15 @@ pub trait ReadCore {
 pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy) -> Box<dyn ReadCore + Send> {
     let rotated = layout.code.kind == CodeKind::Replicated && layout.code.originals > 1;
     // Asking for all is what the speculative read of replicas is; otherwise they are read as the policy says.
-    let all = plan.rule == RequestRule::All;
+    let all = plan.rule.is_all();
     let speculative =
         all || matches!(policy, Policy::Replicated(policy) if policy.read == ReplicaRead::Speculative);
     if rotated && layout.code.originals == layout.stored_blocks() {
         let wanted = IndexRanges::from(0..plan.originals);
         Box::new(Striped::new(now, plan, &wanted))
     } else if rotated && speculative {
-        Box::new(Speculative::new(now, ReadPlan { rule: RequestRule::All, ..plan }))
+        let rule = if all { plan.rule } else { RequestRule::All };
+        Box::new(Speculative::new(now, ReadPlan { rule, ..plan }))
     } else if rotated {
         Box::new(Replicas::new(now, plan))
     } else if matches!(plan.rule, RequestRule::Adaptive { .. }) {

@@ -11,7 +11,7 @@
 //! Invariants: credit granted and not yet used never exceeds the window, nor what the device can still send; a block
 //! is asked of a device again only after its stream failed, or once more when it arrived damaged.
 
-use super::{Action, Cause, ReadPlan, Source};
+use super::{Action, Cause, ReadPlan, RequestRule, Source};
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Want, window::Window};
 use core::time::Duration;
 
@@ -61,6 +61,10 @@ impl Device {
         let slice_bytes = u64::from(plan.slice_bytes());
         let object_bytes = u64::from(plan.originals) * u64::from(plan.block_bytes);
         let share = object_bytes / IN_FLIGHT_SHARE / (plan.sources.len() as u64).max(1);
+        let window = match plan.rule {
+            RequestRule::AllAtOnce => Window::new(u64::MAX, u64::MAX, u64::MAX),
+            _ => Window::new(2 * slice_bytes, FIRST_SLICES * slice_bytes, share),
+        };
         Self {
             id: source.device,
             expected_bytes_per_s: source.read_bytes_per_s,
@@ -82,7 +86,7 @@ impl Device {
             held_back_bytes: 0,
             slice_bytes,
             block_bytes: u64::from(plan.block_bytes),
-            window: Window::new(2 * slice_bytes, FIRST_SLICES * slice_bytes, share),
+            window,
         }
     }
 

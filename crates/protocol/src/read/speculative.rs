@@ -61,7 +61,7 @@ impl Speculative {
             plan,
         };
         match read.plan.rule {
-            RequestRule::All => read.ask_for_all(now),
+            RequestRule::All | RequestRule::AllAtOnce => read.ask_for_all(now),
             RequestRule::KPlus(_) | RequestRule::Adaptive { .. } => {
                 read.ask(now, read.missing.saturating_add(read.slack()));
             }
@@ -73,7 +73,7 @@ impl Speculative {
     /// Blocks asked for beyond what is known to be missing.
     fn slack(&self) -> u32 {
         match self.plan.rule {
-            RequestRule::All => u32::MAX / 2,
+            RequestRule::All | RequestRule::AllAtOnce => u32::MAX / 2,
             RequestRule::KPlus(more) => more.saturating_add(self.plan.extra_blocks),
             RequestRule::Adaptive { .. } => self.plan.extra_blocks,
         }
@@ -137,7 +137,7 @@ impl Speculative {
             return;
         }
         match self.plan.rule {
-            RequestRule::All => self.ask_for_all(now),
+            RequestRule::All | RequestRule::AllAtOnce => self.ask_for_all(now),
             RequestRule::KPlus(_) | RequestRule::Adaptive { .. } => self.ask_beyond(now),
         }
     }
@@ -202,7 +202,7 @@ impl Speculative {
             self.retry_at.remove(&id);
             let device = self.devices.get_mut(&id).expect("only devices of the read are retried");
             device.stage = Stage::Idle;
-            if self.plan.rule == RequestRule::All || self.missing >= device.left.count() {
+            if self.plan.rule.is_all() || self.missing >= device.left.count() {
                 let blocks = device.left.clone();
                 self.counts.requested_blocks += blocks.count();
                 self.actions.push_back(device.open(now, blocks, false));
