@@ -348,12 +348,18 @@ pub(crate) enum Lab {
         /// Repeats the same disks and data
         #[arg(long)]
         seed: Option<u64>,
-        /// Draws of each case, where the experiment draws many
+        /// Draws of each case or accesses of each point, where the experiment has many
         #[arg(long)]
         draws: Option<u32>,
         /// Only cases whose name contains this, where the experiment can choose
         #[arg(long)]
         case: Option<String>,
+        /// Fewer accesses of each point, for a first look, where the experiment has many
+        #[arg(long)]
+        quick: bool,
+        /// Keep what is done in this file, and go on from it: an interrupted run comes to the same figures
+        #[arg(long, value_name = "FILE")]
+        resume: Option<PathBuf>,
         /// Write a picture of the figures here, where the experiment has one (`codes/overhead`: two panels, SVG)
         #[arg(long, value_name = "FILE.svg")]
         plot: Option<PathBuf>,

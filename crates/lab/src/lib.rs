@@ -1,4 +1,4 @@
-//! Experiments on real local clusters: the demo, the six devices, and their reports.
+//! Experiments: the papers' and ours, on the simulator, on real local clusters, and on the codes alone.
 //!
 //! | room | what lives there |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | [`disks`] | speeds as the dissertation draws them; the any-K ideal and the write limit |
 //! | [`demo`], [`six_devices`], [`requests`] | the experiments on clusters |
 //! | [`codes`] | the experiments on the codes alone |
+//! | [`robustore`] | the dissertation's evaluation, under the simulator |
 //! | [`io`] | `bench io`: the whole store beside the machine's limits |
 //! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
@@ -19,13 +20,14 @@ pub mod disks;
 pub mod io;
 pub mod original;
 pub mod requests;
+pub mod robustore;
 pub mod six_devices;
 
 pub use steadfast_report as report;
 
 use anyhow::{Context, Result, bail, ensure};
 use report::Report;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a server prints once it serves, followed by its address.
 pub const LISTENING: &str = "listening on ";
@@ -33,18 +35,35 @@ pub const LISTENING: &str = "listening on ";
 /// What a server with an admin port prints before that, followed by the port's address.
 pub const ADMIN: &str = "admin port at ";
 
-/// The experiments, by name, and what each shows.
-pub const EXPERIMENTS: [(&str, &str); 4] = [
+/// The experiments on clusters and codes, by name, and what each shows.
+const EXPERIMENTS: [(&str, &str); 4] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
     ("demo", "64 unequal disks, five schemes, then failures and a speculative write"),
     ("requests", "asking for all against asking adaptively: 1, 4 and 16 clients, 1 ms and 100 ms away"),
     ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
-/// How much of an experiment to run; an experiment says what it does not heed.
-pub use codes::overhead::Options;
+/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, those of `robustore` heed
+/// everything, those on real clusters nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Draws of each case, accesses of each point; the experiment's own number when absent.
+    pub draws: Option<u32>,
+    /// Only cases whose name contains this.
+    pub case: Option<String>,
+    /// Fewer accesses a point.
+    pub quick: bool,
+    /// A file of what is done: a run that was interrupted goes on from there, to the same figures.
+    pub resume: Option<PathBuf>,
+}
 
-/// Runs the experiment of that name with `program` as the servers' executable. Only `codes/overhead` heeds `options`.
+/// All experiments, by name, and what each shows.
+pub fn list() -> Vec<(&'static str, String)> {
+    let real = EXPERIMENTS.iter().map(|&(name, shows)| (name, shows.to_owned()));
+    real.chain(robustore::parameters::list()).collect()
+}
+
+/// Runs the experiment of that name with `program` as the servers' executable.
 ///
 /// # Errors
 /// When there is no such experiment or it fails.
@@ -60,7 +79,10 @@ pub async fn run(
         "requests" => requests::run(program, seed, say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
-        _ => bail!("no experiment named `{name}`"),
+        _ => match robustore::parameters::find(name) {
+            Some(experiment) => robustore::run(&experiment?, options, seed, say),
+            None => bail!("no experiment named `{name}`; `steadfast lab list` names them"),
+        },
     }
 }
 
@@ -69,8 +91,9 @@ pub fn show(name: &str, report: &Report) -> String {
     match name {
         "demo" => demo::show(report),
         "requests" => requests::show(report),
+        "six-devices" => six_devices::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
-        _ => six_devices::show(report),
+        _ => robustore::show(report),
     }
 }
 

@@ -7,22 +7,25 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
     match command {
         Lab::List => {
-            for (name, about) in steadfast_lab::EXPERIMENTS {
-                println!("{name:<14} {about}");
+            let all = steadfast_lab::list();
+            let widest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+            for (name, about) in all {
+                println!("{name:<widest$} {about}");
             }
         }
-        Lab::Run { names, output, seed, draws, case, plot } => {
-            let options = steadfast_lab::Options { draws, case };
+        Lab::Run { names, output, seed, draws, case, quick, resume, plot } => {
+            let options = steadfast_lab::Options { draws, case, quick, resume };
             let seed = seed.unwrap_or_else(fresh_seed);
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             if plot.is_some() {
-                // Before an hour's run, not after it.
                 names.iter().try_for_each(|name| steadfast_lab::has_picture(name))?;
             }
+            // Before an hour's run, not after it.
+            let known = steadfast_lab::list();
+            if let Some(name) = names.iter().find(|name| !known.iter().any(|(known, _)| known == name)) {
+                bail!("no experiment named `{name}`; `steadfast lab list` names them");
+            }
             for name in names {
-                if !steadfast_lab::EXPERIMENTS.iter().any(|(known, _)| *known == name) {
-                    bail!("no experiment named `{name}`; `steadfast lab list` names them");
-                }
                 eprintln!("{name}, seed {seed}");
                 let report =
                     steadfast_lab::run(&name, &program, seed, &options, &mut |text| eprintln!("· {text}"))

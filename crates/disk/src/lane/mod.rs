@@ -28,8 +28,8 @@ use std::{
 
 use bytes::Bytes;
 
-pub use self::{speed::Speed, status::LaneStatus};
 use self::{speed::Meters, worker::Worker};
+pub use self::{speed::Speed, status::LaneStatus};
 use crate::{
     device::{
         ChangeError, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed, Usage, WriteError,

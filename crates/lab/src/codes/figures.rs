@@ -11,7 +11,8 @@
 //! grid of C and delta is ours, around the values the text names. A share of a cell's graphs that no seed makes decode
 //! within N = 4 K leaves the figure empty.
 
-use super::overhead::{NAME, Options};
+use super::overhead::NAME;
+use crate::Options;
 use crate::report::{Report, mean, standard_deviation};
 use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};

@@ -2,7 +2,10 @@
 //! a new arrival. At K = 1024 also what decoding and an update cost. Then the dissertation's figures ([`super::figures`]).
 
 use super::figures;
-use crate::report::{Report, mean, standard_deviation};
+use crate::{
+    Options,
+    report::{Report, mean, standard_deviation},
+};
 use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use steadfast_bench::{
@@ -19,15 +22,6 @@ pub const DRAWS: u32 = 1000;
 const COST_DRAWS: u32 = 32;
 /// Bins of the histogram, shares of K: each holds draws above its lower edge, up to its upper edge.
 const EDGES: [f64; 13] = [-1.0, 0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0];
-
-/// What of the experiment is run.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Draws of each case; [`DRAWS`] when absent.
-    pub draws: Option<u32>,
-    /// Only cases whose name contains this.
-    pub case: Option<String>,
-}
 
 /// What the dissertation's text gives: mean overhead and its deviation, shares of K.
 fn paper(case: Case) -> (Option<f64>, Option<f64>) {
@@ -198,7 +192,8 @@ mod tests {
 
     #[tokio::test]
     async fn figures_repeat_and_bins_add_up() {
-        let options = Options { draws: Some(20), case: Some("overhead mix-b K=128".to_owned()) };
+        let options =
+            Options { draws: Some(20), case: Some("overhead mix-b K=128".to_owned()), ..Options::default() };
         let first = run(&options, 7, &mut |_| {}).await.unwrap();
         let again = run(&options, 7, &mut |_| {}).await.unwrap();
         assert_eq!(first.records, again.records);
@@ -213,7 +208,7 @@ mod tests {
             let value = |metric| first.value(NAME, &case, metric).unwrap();
             assert!(value("mean") <= value("p99") && value("p99") <= value("worst"));
         }
-        let none = Options { draws: Some(1), case: Some("no such case".to_owned()) };
+        let none = Options { draws: Some(1), case: Some("no such case".to_owned()), ..Options::default() };
         assert!(run(&none, 1, &mut |_| {}).await.is_err());
     }
 

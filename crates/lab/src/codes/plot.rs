@@ -184,12 +184,14 @@ fn explain(area: &Area<'_>, codes: &[&str]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::overhead::{Options, run};
+    use super::super::overhead::run;
     use super::*;
+    use crate::Options;
 
     #[tokio::test]
     async fn two_panels_with_every_code_and_nothing_from_elsewhere() {
-        let options = Options { draws: Some(2), case: Some("K=1024 arrival=".to_owned()) };
+        let options =
+            Options { draws: Some(2), case: Some("K=1024 arrival=".to_owned()), ..Options::default() };
         let picture = svg(&run(&options, 1, &mut |_| {}).await.unwrap()).unwrap();
         for text in [
             "mix a",
@@ -204,7 +206,8 @@ mod tests {
         // Seven codes by two arrivals in two panels, and two in the legend.
         assert_eq!(picture.matches("<circle").count(), 7 * 2 * 2 + 2);
         assert!(!picture.contains("href") && picture.starts_with("<svg"));
-        let none = Options { draws: Some(2), case: Some("overhead mix-b K=16".to_owned()) };
+        let none =
+            Options { draws: Some(2), case: Some("overhead mix-b K=16".to_owned()), ..Options::default() };
         assert!(svg(&run(&none, 1, &mut |_| {}).await.unwrap()).is_err());
     }
 

@@ -1,0 +1,81 @@
+//! What the same disks allow: the time at which the K-th block would arrive, or at which the blocks written would satisfy the
+//! durability rule, if every disk did nothing but its blocks, one after the other, from the start, and nothing else counted.
+
+use super::{draw::Draw, parameters::Parameters, scheme::Scheme};
+use anyhow::{Context, Result};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use steadfast_protocol::{Time, durability::Need};
+use steadfast_sim::Medium;
+
+/// The any-K ideal of a read: every disk holds an equal part of N blocks.
+///
+/// # Errors
+/// When the disks hold fewer than K.
+pub fn read(parameters: &Parameters, draw: &Draw) -> Result<Duration> {
+    let k = parameters.originals();
+    let stored = f64::from(k) * (1.0 + parameters.redundancy);
+    let each = (stored / f64::from(parameters.disks)).ceil() as u32;
+    let mut blocks = Blocks::new(parameters, draw, each, false);
+    let last = (0..k).map(|_| blocks.next()).last().flatten();
+    Ok(last.context("the disks hold fewer than K blocks")?.1.since(Time(0)))
+}
+
+/// The soonest that a write could be acknowledged under the rule of `scheme`.
+///
+/// # Errors
+/// When there is no such code.
+pub fn write(parameters: &Parameters, draw: &Draw, scheme: Scheme) -> Result<Duration> {
+    let (_, code) = scheme.code(parameters, draw.code_seed)?;
+    let need = Need::new(&code, scheme.writing(parameters).1);
+    let mut loads = vec![0.0; parameters.disks as usize];
+    let mut written = 0;
+    let blocks = Blocks::new(parameters, draw, u32::MAX, true);
+    for (disk, at) in blocks {
+        loads[disk] += 1.0;
+        written += 1;
+        // Sums over all disks only where the total can do.
+        if written >= need.total && need.met(&loads) {
+            return Ok(at.since(Time(0)));
+        }
+    }
+    unreachable!("disks go on writing")
+}
+
+/// Blocks of all disks in the order in which they are over: disk and time.
+struct Blocks {
+    disks: Vec<(Box<dyn Medium>, u32)>,
+    order: BinaryHeap<Reverse<(Time, usize)>>,
+    block_bytes: u64,
+    each: u32,
+    writes: bool,
+}
+
+impl Blocks {
+    fn new(parameters: &Parameters, draw: &Draw, each: u32, writes: bool) -> Self {
+        let disks: Vec<(Box<dyn Medium>, u32)> =
+            draw.disks.iter().map(|disk| (Box::new(disk.medium()) as Box<dyn Medium>, 0)).collect();
+        let block_bytes = parameters.block_bytes().into();
+        let mut blocks = Self { disks, order: BinaryHeap::new(), block_bytes, each, writes };
+        (0..blocks.disks.len()).for_each(|disk| blocks.start(disk, Time(0)));
+        blocks
+    }
+
+    fn start(&mut self, disk: usize, at: Time) {
+        let (medium, moved) = &mut self.disks[disk];
+        if *moved < self.each {
+            let offset = u64::from(*moved) * self.block_bytes;
+            *moved += 1;
+            self.order.push(Reverse((medium.transfer(at, offset, self.block_bytes, self.writes), disk)));
+        }
+    }
+}
+
+impl Iterator for Blocks {
+    type Item = (usize, Time);
+
+    fn next(&mut self) -> Option<(usize, Time)> {
+        let Reverse((at, disk)) = self.order.pop()?;
+        self.start(disk, at);
+        Some((disk, at))
+    }
+}

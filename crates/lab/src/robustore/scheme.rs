@@ -1,0 +1,178 @@
+//! The schemes that are compared: the dissertation's four (§6.2.1, §6.2.6) and ours. Here is where schemes have names; the
+//! simulator does not know them.
+
+use super::parameters::Parameters;
+use anyhow::{Result, ensure};
+use steadfast_codes::rateless::{Code, Kind};
+use steadfast_protocol::{
+    IndexRanges,
+    durability::Rule,
+    layout::{CodeKind, CodeSpec},
+    plan,
+    policy::{Policy, Rateless, RatelessCode, ReplicaRead, Replicated, Stripe},
+    read::RequestRule,
+};
+
+/// One way to store and fetch an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scheme {
+    /// RAID-0.
+    Stripe,
+    /// RRAID-S.
+    ReplicatedSpeculative,
+    /// RRAID-A.
+    ReplicatedAdaptive,
+    /// RobuSTore: the dissertation's LT code, everything asked for.
+    RatelessLt,
+    /// Ours: the mix code B, asked for adaptively.
+    RatelessB,
+}
+
+/// All of them, in the order shown.
+pub const SCHEMES: [Scheme; 5] = [
+    Scheme::Stripe,
+    Scheme::ReplicatedSpeculative,
+    Scheme::ReplicatedAdaptive,
+    Scheme::RatelessLt,
+    Scheme::RatelessB,
+];
+
+/// Blocks are handed to disks in runs of at most this many, as our writer does.
+const RUN_MAX: u32 = 16;
+
+impl Scheme {
+    /// Its name in cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Stripe => "stripe",
+            Scheme::ReplicatedSpeculative => "replicated-speculative",
+            Scheme::ReplicatedAdaptive => "replicated-adaptive",
+            Scheme::RatelessLt => "rateless-lt",
+            Scheme::RatelessB => "rateless-b",
+        }
+    }
+
+    /// The parameters as this scheme takes them.
+    pub fn parameters(self, parameters: &Parameters) -> Parameters {
+        let mut own = parameters.clone();
+        if self == Scheme::RatelessB && own.our_block_kib > 0 {
+            own.block_kib = own.our_block_kib;
+        }
+        own
+    }
+
+    /// Whether it can have the redundancy asked for: stripes have none, replicas whole copies, and LT needs about half of K
+    /// more to decode at all.
+    pub fn fits(self, parameters: &Parameters) -> bool {
+        let redundancy = parameters.redundancy;
+        match self {
+            Scheme::Stripe => true,
+            Scheme::ReplicatedSpeculative | Scheme::ReplicatedAdaptive => redundancy.fract() == 0.0,
+            Scheme::RatelessLt => redundancy >= 0.75,
+            Scheme::RatelessB => redundancy >= 0.1,
+        }
+    }
+
+    /// Whether it is affected by the redundancy: a stripe is the same at every point.
+    pub fn redundancy(self, parameters: &Parameters) -> f64 {
+        if self == Scheme::Stripe { 0.0 } else { parameters.redundancy }
+    }
+
+    /// A bucket's policy that asks for it.
+    pub fn policy(self, parameters: &Parameters) -> Policy {
+        let coded = |code| {
+            Policy::Rateless(Rateless {
+                code,
+                redundancy: parameters.redundancy,
+                tolerate: parameters.tolerate,
+                domain: steadfast_protocol::policy::Domain::Device,
+                devices: Some(parameters.disks),
+            })
+        };
+        let copies = |read| {
+            Policy::Replicated(Replicated {
+                copies: parameters.redundancy as u32 + 1,
+                read,
+                domain: steadfast_protocol::policy::Domain::Device,
+                devices: Some(parameters.disks),
+            })
+        };
+        match self {
+            Scheme::Stripe => Policy::Stripe(Stripe { devices: Some(parameters.disks) }),
+            Scheme::ReplicatedSpeculative => copies(ReplicaRead::Speculative),
+            Scheme::ReplicatedAdaptive => copies(ReplicaRead::Adaptive),
+            Scheme::RatelessLt => coded(RatelessCode::Lt { c: 1.0, delta: 0.5 }),
+            Scheme::RatelessB => coded(RatelessCode::Mix),
+        }
+    }
+
+    /// How much its reads ask for.
+    pub fn rule(self) -> RequestRule {
+        match self {
+            // §4.1.2, §6.2.1.
+            Scheme::RatelessLt | Scheme::ReplicatedSpeculative => RequestRule::AllAtOnce,
+            _ => RequestRule::ADAPTIVE,
+        }
+    }
+
+    /// The durability rule of its writes, and how its write core is asked for.
+    pub fn writing(self, parameters: &Parameters) -> (plan::Scheme, Rule) {
+        let copies = parameters.redundancy as u32;
+        match self {
+            Scheme::Stripe => (plan::Scheme::Striped, Rule { redundancy: 0.0, tolerate: 0 }),
+            Scheme::ReplicatedSpeculative | Scheme::ReplicatedAdaptive => {
+                (plan::Scheme::Striped, Rule { redundancy: 0.0, tolerate: copies })
+            }
+            Scheme::RatelessLt | Scheme::RatelessB => {
+                let rule = Rule { redundancy: parameters.redundancy, tolerate: parameters.tolerate };
+                (plan::Scheme::Rateless, rule)
+            }
+        }
+    }
+
+    /// A graph, and its written form.
+    ///
+    /// # Errors
+    /// When there is no such code.
+    pub fn code(self, parameters: &Parameters, seed: u64) -> Result<(CodeSpec, Code)> {
+        let k = parameters.originals();
+        let stored = (f64::from(k) * (1.0 + parameters.redundancy)) as u32;
+        let (kind, code) = match self {
+            Scheme::Stripe | Scheme::ReplicatedSpeculative | Scheme::ReplicatedAdaptive => {
+                (CodeKind::Replicated, Code::new(Kind::Replicated, k, seed)?)
+            }
+            Scheme::RatelessLt => {
+                let (c, delta) = (1.0, 0.5);
+                (CodeKind::Lt { c, delta }, Code::checked(Kind::Lt { c, delta }, k, seed, stored)?)
+            }
+            Scheme::RatelessB => (CodeKind::Mix, Code::checked(Kind::Mix, k, seed, stored)?),
+        };
+        Ok((CodeSpec { kind, originals: k, seed: code.seed() }, code))
+    }
+
+    /// What each of `disks` disks holds of an object that lies on them evenly: copies rotated by one disk (§6.2.1), coded
+    /// blocks dealt in runs, originals and repair blocks apart.
+    ///
+    /// # Errors
+    /// When there are fewer blocks than disks could be given.
+    pub fn balanced(self, parameters: &Parameters) -> Result<Vec<IndexRanges>> {
+        let (k, disks) = (parameters.originals(), parameters.disks);
+        let stored = (f64::from(k) * (1.0 + self.redundancy(parameters))).round() as u32;
+        ensure!(disks > 0 && stored >= k, "{stored} blocks of K = {k} on {disks} disks");
+        let mut held = vec![IndexRanges::new(); disks as usize];
+        for index in 0..stored {
+            let disk = match self {
+                Scheme::Stripe | Scheme::ReplicatedSpeculative | Scheme::ReplicatedAdaptive => {
+                    index % k + index / k
+                }
+                Scheme::RatelessLt => index,
+                Scheme::RatelessB => {
+                    let run = (k / disks).clamp(1, RUN_MAX);
+                    (if index < k { index } else { index - k }) / run
+                }
+            };
+            held[(disk % disks) as usize].insert(index);
+        }
+        Ok(held)
+    }
+}

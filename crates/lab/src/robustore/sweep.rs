@@ -1,0 +1,308 @@
+//! All accesses of an experiment, on all cores, and what they come to. An access is a function of the seed, its point, its
+//! scheme and its number, so the figures do not depend on which thread did what, nor on how often a run was interrupted.
+
+use super::{
+    access::{self, Sample},
+    draw::Draw,
+    ideal,
+    parameters::{Access, Experiment, Parameters},
+    scheme::{SCHEMES, Scheme},
+};
+use crate::{
+    Options,
+    report::{Report, mean, standard_deviation},
+};
+use anyhow::{Context, Result, ensure};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// The name of what no scheme can beat.
+const IDEAL: &str = "any-k-ideal";
+
+/// One unit of work: an access of one scheme, or of none: the ideal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Unit {
+    point: usize,
+    scheme: Option<Scheme>,
+    number: u32,
+}
+
+/// A line of the file that a run goes on from.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    experiment: String,
+    seed: u64,
+    case: String,
+    number: u32,
+    sample: Sample,
+}
+
+/// Runs an experiment.
+///
+/// # Errors
+/// When an access fails, which is a finding, or the file to resume from cannot be used.
+pub fn run(
+    experiment: &Experiment,
+    options: &Options,
+    seed: u64,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    let units = units(experiment, options)?;
+    let mut done = match &options.resume {
+        Some(file) if file.exists() => kept(file, experiment, seed, &units)?,
+        _ => BTreeMap::new(),
+    };
+    let left: Vec<Unit> = units.iter().copied().filter(|unit| !done.contains_key(unit)).collect();
+    if !done.is_empty() {
+        say(&format!("{} of {} accesses were done before", done.len(), units.len()));
+    }
+    let file = match &options.resume {
+        Some(file) => {
+            let open = OpenOptions::new().create(true).append(true).open(file);
+            Some(Mutex::new(open.with_context(|| file.display().to_string())?))
+        }
+        None => None,
+    };
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(left.len().max(1));
+    let (tell, heard) = std::sync::mpsc::channel::<(Unit, Result<Sample>)>();
+    std::thread::scope(|scope| -> Result<()> {
+        for _ in 0..threads {
+            let (tell, next, left) = (tell.clone(), &next, &left);
+            scope.spawn(move || {
+                while let Some(&unit) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if tell.send((unit, one(experiment, unit, seed))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        let mut said = 0;
+        for (unit, sample) in heard {
+            let case = case(experiment, unit);
+            let sample = sample.with_context(|| format!("{case}, access {}", unit.number))?;
+            if let Some(file) = &file {
+                let (experiment, number) = (experiment.name.to_owned(), unit.number);
+                let line = serde_json::to_string(&Kept { experiment, seed, case, number, sample })?;
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                writeln!(file, "{line}").context("what is done cannot be kept")?;
+            }
+            done.insert(unit, sample);
+            let tenths = done.len() * 10 / units.len();
+            if tenths > said {
+                said = tenths;
+                say(&format!("{}: {} of {} accesses", experiment.name, done.len(), units.len()));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(report(experiment, &done, seed))
+}
+
+fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
+    let mut units = Vec::new();
+    for (point, (_, parameters)) in experiment.points.iter().enumerate() {
+        let usual = if options.quick { parameters.quick_accesses } else { parameters.accesses };
+        let accesses = options.draws.unwrap_or(usual);
+        let chosen = |scheme: &Scheme| {
+            let named = case(experiment, Unit { point, scheme: Some(*scheme), number: 0 });
+            scheme.fits(parameters) && options.case.as_ref().is_none_or(|part| named.contains(part))
+        };
+        let mut schemes: Vec<Option<Scheme>> = SCHEMES.into_iter().filter(chosen).map(Some).collect();
+        if !schemes.is_empty() {
+            // What shares are taken of.
+            schemes.push(None);
+        }
+        for scheme in schemes {
+            units.extend((0..accesses).map(|number| Unit { point, scheme, number }));
+        }
+    }
+    // The points with most work are among the last: what is left over at the end is then short.
+    units.sort_by_key(|unit| (unit.number, unit.point, unit.scheme));
+    ensure!(!units.is_empty(), "{} has no case of that name", experiment.name);
+    Ok(units)
+}
+
+fn one(experiment: &Experiment, unit: Unit, seed: u64) -> Result<Sample> {
+    let parameters = &experiment.points[unit.point].1;
+    match unit.scheme {
+        Some(scheme) => access::run(parameters, scheme, seed, unit.number),
+        None => {
+            let latency = best(parameters, seed, unit.number)?.as_secs_f64();
+            Ok(Sample { latency, io_overhead: 0.0, medium_overhead: 0.0, events: 0, hash: 0 })
+        }
+    }
+}
+
+fn best(parameters: &Parameters, seed: u64, number: u32) -> Result<std::time::Duration> {
+    match parameters.access {
+        Access::Read => ideal::read(parameters, &Draw::new(parameters, seed, number, 0)),
+        Access::Reread => ideal::read(parameters, &Draw::new(parameters, seed, number, 1)),
+        Access::Write => ideal::write(parameters, &Draw::new(parameters, seed, number, 0), Scheme::RatelessB),
+    }
+}
+
+fn case(experiment: &Experiment, unit: Unit) -> String {
+    let scheme = unit.scheme.map_or(IDEAL, Scheme::name);
+    format!("{} scheme={scheme}", experiment.points[unit.point].0)
+}
+
+/// What a file says was done of this experiment under this seed.
+fn kept(file: &Path, experiment: &Experiment, seed: u64, units: &[Unit]) -> Result<BTreeMap<Unit, Sample>> {
+    let named: BTreeMap<(String, u32), Unit> =
+        units.iter().map(|&unit| ((case(experiment, unit), unit.number), unit)).collect();
+    let mut done = BTreeMap::new();
+    let open = File::open(file).with_context(|| file.display().to_string())?;
+    for line in BufReader::new(open).lines() {
+        // The last line of an interrupted run may be cut short: that access is done again.
+        let Ok(kept) = serde_json::from_str::<Kept>(&line?) else { continue };
+        if kept.experiment == experiment.name
+            && kept.seed == seed
+            && let Some(&unit) = named.get(&(kept.case, kept.number))
+        {
+            done.insert(unit, kept.sample);
+        }
+    }
+    Ok(done)
+}
+
+fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> Report {
+    let mut report = Report::new(seed);
+    for (point, (_, parameters)) in experiment.points.iter().enumerate() {
+        let of = |scheme: Option<Scheme>| -> Vec<Sample> {
+            let from = Unit { point, scheme, number: 0 };
+            let to = Unit { point, scheme, number: u32::MAX };
+            done.range(from..=to).map(|(_, sample)| *sample).collect()
+        };
+        let megabytes = parameters.object_bytes() as f64 / 1e6;
+        let bandwidths = |samples: &[Sample]| -> Vec<f64> {
+            samples.iter().map(|sample| megabytes / sample.latency).collect()
+        };
+        let ideal = mean(&bandwidths(&of(None)));
+        for scheme in SCHEMES.into_iter().map(Some).chain([None]) {
+            let samples = of(scheme);
+            if samples.is_empty() {
+                continue;
+            }
+            let case = case(experiment, Unit { point, scheme, number: 0 });
+            let latencies: Vec<f64> = samples.iter().map(|sample| sample.latency).collect();
+            let bandwidths = bandwidths(&samples);
+            let n = samples.len() as f64;
+            // Of the normal distribution, two-sided: 95 %.
+            let confidence = 1.96 * standard_deviation(&bandwidths) / n.sqrt();
+            let bandwidth = mean(&bandwidths);
+            let share = |part: fn(&Sample) -> f64| mean(&samples.iter().map(part).collect::<Vec<f64>>());
+            let mut add = |metric: &'static str, value: f64, unit: &'static str| {
+                let paper = experiment.paper(&case, metric);
+                report.add(experiment.name, &case, metric, value, unit).paper = paper;
+            };
+            add("bandwidth", bandwidth, "MB/s");
+            add("bandwidth_confidence", confidence, "MB/s");
+            add("latency_mean", mean(&latencies), "s");
+            add("latency_sd", standard_deviation(&latencies), "s");
+            if scheme.is_some() {
+                add("io_overhead", share(|sample| sample.io_overhead), "share of the object");
+                add("medium_overhead", share(|sample| sample.medium_overhead), "share of the object");
+                add("share_of_ideal", bandwidth / ideal, "share");
+            }
+        }
+    }
+    report
+}
+
+/// The report as a table for people.
+pub fn show(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "", "MB/s", "±", "paper", "mean s", "s.d. s", "paper", "sent", "paper", "read", "of ideal",
+    ]);
+    let mut cases: Vec<(&'static str, &str)> = Vec::new();
+    for record in &report.records {
+        if cases.last() != Some(&(record.experiment, record.case.as_str())) {
+            cases.push((record.experiment, &record.case));
+        }
+    }
+    for (experiment, case) in cases {
+        let find = |metric: &str| {
+            report.records.iter().find(|record| {
+                (record.experiment, record.case.as_str(), &*record.metric) == (experiment, case, metric)
+            })
+        };
+        let number = |value: Option<f64>| match value {
+            None => String::new(),
+            Some(value) if value.abs() >= 100.0 => format!("{value:.0}"),
+            Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+            Some(value) => format!("{value:.3}"),
+        };
+        let value = |metric: &str| number(find(metric).and_then(|record| record.value));
+        let paper = |metric: &str| number(find(metric).and_then(|record| record.paper));
+        table.add_row([
+            case.to_owned(),
+            value("bandwidth"),
+            value("bandwidth_confidence"),
+            paper("bandwidth"),
+            value("latency_mean"),
+            value("latency_sd"),
+            paper("latency_sd"),
+            value("io_overhead"),
+            paper("io_overhead"),
+            value("medium_overhead"),
+            value("share_of_ideal"),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::parameters, *};
+
+    /// Two disks of 128, two accesses.
+    fn small() -> Experiment {
+        let mut experiment = parameters::find("robustore/disks").unwrap().unwrap();
+        experiment.points.truncate(3);
+        for (_, parameters) in &mut experiment.points {
+            parameters.object_mib = 32;
+            parameters.block_kib = 256;
+            parameters.quick_accesses = 2;
+        }
+        experiment
+    }
+
+    #[test]
+    fn an_interrupted_run_comes_to_the_same() {
+        let experiment = small();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("done");
+        let mut options = Options { quick: true, ..Options::default() };
+        let whole = run(&experiment, &options, 3, &mut |_| ()).unwrap();
+        options.resume = Some(file.clone());
+        let first = run(&experiment, &options, 3, &mut |_| ()).unwrap();
+        assert_eq!(whole.records, first.records);
+        // Cut in the middle of a line, as a kill leaves it.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let cut = text.len() / 2;
+        std::fs::write(&file, &text[..cut]).unwrap();
+        let mut said = Vec::new();
+        let again = run(&experiment, &options, 3, &mut |text| said.push(text.to_owned())).unwrap();
+        assert_eq!(whole.records, again.records);
+        assert!(said[0].contains("were done before"), "{said:?}");
+        let other = run(&experiment, &options, 4, &mut |_| ()).unwrap();
+        assert_ne!(whole.records, other.records, "another seed is another run");
+    }
+}
