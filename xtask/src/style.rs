@@ -14,7 +14,7 @@ const LINES_MAX: usize = 800;
 const FLOORS: &[&[&str]] = &[
     &["codes", "disk", "report"],
     &["protocol"],
-    &["net", "admin"],
+    &["net", "admin", "sim"],
     &["client", "meta", "node", "bench"],
     &["lab"],
     &["cli"],
