@@ -31,7 +31,7 @@ fn main() {
         for variant in variants {
             let mut line = format!("p={p} {:24}", format!("{variant:?}"));
             for (bf, paper) in BLOCKING_FACTORS.into_iter().zip(TABLE_6_1[row]) {
-                let ours = layout_bandwidth(variant, bf, p, 30);
+                let ours = layout_bandwidth(variant, bf, p, 0..30);
                 total += if variant == Variant::Queued { ours / 16.0 } else { 0.0 };
                 line += &format!("{ours:>8.2} ({:.2})", ours / paper);
             }
@@ -42,11 +42,11 @@ fn main() {
 
     println!("\nFigure 6-5: interval, foreground MB/s, background's share of the time");
     for interval in [6, 10, 20, 50, 100, 200] {
-        let point = shared_bandwidth(interval * 1_000_000, REGION_BYTES, 60);
+        let point = shared_bandwidth(interval * 1_000_000, REGION_BYTES, 0..60);
         println!("{interval:4} ms {:6.1} {:6.3}", point.foreground_mb_per_s, point.background_share);
     }
     println!("paper:   6 ms {} {FIGURE_6_5_BUSY}; 200 ms {}", FIGURE_6_5[0], FIGURE_6_5[1]);
-    println!("mean over 6 to 200 ms: {:.1}, paper {}", drawn_background_bandwidth(600), FIGURE_6_5[2]);
+    println!("mean over 6 to 200 ms: {:.1}, paper {}", drawn_background_bandwidth(0..600), FIGURE_6_5[2]);
 
     println!("\nmodelled requests per processor second");
     for text in [

@@ -12,7 +12,7 @@ use steadfast_disk::model::{
 fn row(variant: Variant, sequential: usize, draws: u64) -> [f64; 8] {
     let mut ratios = [0.0; 8];
     for (at, bf) in BLOCKING_FACTORS.into_iter().enumerate() {
-        ratios[at] = layout_bandwidth(variant, bf, sequential as f64, draws) / TABLE_6_1[sequential][at];
+        ratios[at] = layout_bandwidth(variant, bf, sequential as f64, 0..draws) / TABLE_6_1[sequential][at];
     }
     println!("{variant:?} p={sequential}: {ratios:.3?}");
     ratios
@@ -58,8 +58,8 @@ fn table_6_1_without_read_ahead_or_overhead() {
 #[test]
 fn figure_6_5() {
     let (busy, idle) =
-        (shared_bandwidth(6_000_000, REGION_BYTES, 40), shared_bandwidth(200_000_000, REGION_BYTES, 40));
-    let drawn = drawn_background_bandwidth(300);
+        (shared_bandwidth(6_000_000, REGION_BYTES, 0..40), shared_bandwidth(200_000_000, REGION_BYTES, 0..40));
+    let drawn = drawn_background_bandwidth(0..300);
     println!("{busy:?} {idle:?} drawn {drawn:.1}");
     assert!((busy.background_share - FIGURE_6_5_BUSY).abs() < 0.02, "{busy:?}");
     for (ours, paper) in
@@ -67,6 +67,6 @@ fn figure_6_5() {
     {
         assert!(close(ours / paper), "{ours} of {paper}");
     }
-    let whole = shared_bandwidth(12_000_000, u64::MAX, 10);
+    let whole = shared_bandwidth(12_000_000, u64::MAX, 0..10);
     assert!(whole.foreground_mb_per_s < 2.0 && whole.background_share > 0.94, "{whole:?}");
 }

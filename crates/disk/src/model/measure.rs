@@ -15,7 +15,7 @@
 //! time; the three bandwidths of the text follow. With requests over the whole disk
 //! (`region_bytes` of the disk's size) the disk saturates below 14 ms.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use super::{
     background::{Background, Load},
@@ -70,8 +70,9 @@ pub fn bandwidth(drive: &mut Drive, bytes: u64) -> f64 {
     bytes as f64 * 1e3 / end_ns.max(1) as f64
 }
 
-/// A cell of Table 6-1 in MB/s: the mean over `draws` layouts, each read over 16 MiB or 200 requests, whichever is more.
-pub fn layout_bandwidth(variant: Variant, blocking_factor: u32, sequential: f64, draws: u64) -> f64 {
+/// A cell of Table 6-1 in MB/s: the mean over a layout for each of `seeds`, each read over 16 MiB or 200 requests,
+/// whichever is more.
+pub fn layout_bandwidth(variant: Variant, blocking_factor: u32, sequential: f64, seeds: Range<u64>) -> f64 {
     let mut parameters = ATA_7200;
     match variant {
         Variant::NoReadAhead => parameters.read_ahead_sectors = 0,
@@ -83,7 +84,8 @@ pub fn layout_bandwidth(variant: Variant, blocking_factor: u32, sequential: f64,
         Err(error) => unreachable!("a constant with one number changed: {error}"),
     };
     let bytes = (16 << 20).max(u64::from(blocking_factor) * 512 * 200);
-    let sum: f64 = (0..draws)
+    let draws = count(&seeds);
+    let sum: f64 = seeds
         .map(|seed| {
             let mut layout = Layout::new(blocking_factor, sequential, seed);
             if let Variant::Confined(span) = variant {
@@ -97,7 +99,12 @@ pub fn layout_bandwidth(variant: Variant, blocking_factor: u32, sequential: f64,
             bandwidth(&mut drive, bytes)
         })
         .sum();
-    sum / draws.max(1) as f64
+    sum / draws
+}
+
+/// How many, for a mean: at least one.
+fn count(seeds: &Range<u64>) -> f64 {
+    seeds.end.saturating_sub(seeds.start).max(1) as f64
 }
 
 /// A point of Figure 6-5.
@@ -110,11 +117,12 @@ pub struct Shared {
 }
 
 /// Reads 64 MiB from the best layout (1024 sectors, sequential) against background requests every `interval_ns` over
-/// `region_bytes`; the means of `draws` runs.
-pub fn shared_bandwidth(interval_ns: u64, region_bytes: u64, draws: u64) -> Shared {
+/// `region_bytes`; the means of a run for each of `seeds`.
+pub fn shared_bandwidth(interval_ns: u64, region_bytes: u64, seeds: Range<u64>) -> Shared {
     let (mut foreground, mut share) = (0.0, 0.0);
     let mechanics = Mechanics::ata_7200();
-    for seed in 0..draws {
+    let draws = count(&seeds);
+    for seed in seeds {
         let layout = Layout::new(1024, 1.0, seed);
         let load = Load { region_bytes, ..Load::every(interval_ns, !seed) };
         let placement = Placement::new(&layout, mechanics.geometry());
@@ -123,15 +131,16 @@ pub fn shared_bandwidth(interval_ns: u64, region_bytes: u64, draws: u64) -> Shar
         foreground += bandwidth(&mut drive, 64 << 20);
         share += drive.work().background_ns as f64 / drive.free_ns().max(1) as f64;
     }
-    let draws = draws.max(1) as f64;
     Shared { foreground_mb_per_s: foreground / draws, background_share: share / draws }
 }
 
-/// Mean foreground bandwidth in MB/s over `draws` disks of [`DriveSpec::draw_background`], first come first served.
-pub fn drawn_background_bandwidth(draws: u64) -> f64 {
-    let each = (0..draws).map(|seed| {
+/// Mean foreground bandwidth in MB/s over a disk of [`DriveSpec::draw_background`] for each of `seeds`, first come first
+/// served.
+pub fn drawn_background_bandwidth(seeds: Range<u64>) -> f64 {
+    let draws = count(&seeds);
+    let each = seeds.map(|seed| {
         let spec = DriveSpec { policy: Policy::Fcfs, ..DriveSpec::draw_background(seed) };
         bandwidth(&mut spec.drive(), 64 << 20)
     });
-    each.sum::<f64>() / draws.max(1) as f64
+    each.sum::<f64>() / draws
 }

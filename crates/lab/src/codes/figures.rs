@@ -261,7 +261,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_text_of_the_paper_stands_beside_its_cells() {
-        let options = Options { draws: Some(40), case: Some("figure5-1 K=1024 C=1 delta=0.1".to_owned()) };
+        let options = Options {
+            draws: Some(40),
+            case: Some("figure5-1 K=1024 C=1 delta=0.1".to_owned()),
+            ..Options::default()
+        };
         let mut report = Report::new(1);
         run(&options, 40, 1, &mut report, &mut |_| {}).await.unwrap();
         let metrics: Vec<_> =
