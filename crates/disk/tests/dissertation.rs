@@ -57,8 +57,10 @@ fn table_6_1_without_read_ahead_or_overhead() {
 /// within 15 % of the text's; over the whole disk the background would need more time than there is.
 #[test]
 fn figure_6_5() {
-    let (busy, idle) =
-        (shared_bandwidth(6_000_000, REGION_BYTES, 0..40), shared_bandwidth(200_000_000, REGION_BYTES, 0..40));
+    let (busy, idle) = (
+        shared_bandwidth(6_000_000, REGION_BYTES, 0..40),
+        shared_bandwidth(200_000_000, REGION_BYTES, 0..40),
+    );
     let drawn = drawn_background_bandwidth(0..300);
     println!("{busy:?} {idle:?} drawn {drawn:.1}");
     assert!((busy.background_share - FIGURE_6_5_BUSY).abs() < 0.02, "{busy:?}");

@@ -60,7 +60,7 @@ pub struct Options {
 /// All experiments, by name, and what each shows.
 pub fn list() -> Vec<(&'static str, String)> {
     let real = EXPERIMENTS.iter().map(|&(name, shows)| (name, shows.to_owned()));
-    real.chain(robustore::parameters::list()).collect()
+    real.chain(robustore::list()).collect()
 }
 
 /// Runs the experiment of that name with `program` as the servers' executable.
@@ -79,6 +79,9 @@ pub async fn run(
         "requests" => requests::run(program, seed, say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
+        robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
+        robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
+        robustore::fig6_5::NAME => robustore::fig6_5::run(options, seed, say),
         _ => match robustore::parameters::find(name) {
             Some(experiment) => robustore::run(&experiment?, options, seed, say),
             None => bail!("no experiment named `{name}`; `steadfast lab list` names them"),
@@ -93,6 +96,9 @@ pub fn show(name: &str, report: &Report) -> String {
         "requests" => requests::show(report),
         "six-devices" => six_devices::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
+        robustore::fig4_1::NAME | robustore::table6_1::NAME | robustore::fig6_5::NAME => {
+            robustore::settings::show(report)
+        }
         _ => robustore::show(report),
     }
 }

@@ -11,12 +11,33 @@
 //! | [`access`] | one access in a world of its own |
 //! | [`ideal`] | what the same disks allow |
 //! | [`sweep`] | all accesses of an experiment, on all cores, and what they come to |
+//! | [`fig4_1`], [`table6_1`], [`fig6_5`] | the figures on parts alone: codes, a disk, a disk shared; [`settings`] reads their files |
+//! | [`verdict`] | when a figure of the paper counts as reproduced |
 
 pub mod access;
 pub mod draw;
+pub mod fig4_1;
+pub mod fig6_5;
 pub mod ideal;
 pub mod parameters;
 pub mod scheme;
+pub mod settings;
 pub mod sweep;
+pub mod table6_1;
+pub mod verdict;
 
 pub use sweep::{run, show};
+
+/// All experiments, in the order of the dissertation: name, and what each shows.
+pub fn list() -> impl Iterator<Item = (&'static str, String)> {
+    let parts = [
+        (fig4_1::NAME, fig4_1::about()),
+        (table6_1::NAME, table6_1::about()),
+        (fig6_5::NAME, fig6_5::about()),
+    ];
+    let parts = parts.into_iter().map(|(name, about)| {
+        let about = about.expect("the program's own files are good: a test reads them all");
+        (name, format!("{} (figures {})", about.shows, about.figures))
+    });
+    parts.chain(parameters::list())
+}
