@@ -2,7 +2,7 @@
 //!
 //! One request is on the medium at a time, as in the lane of a real device; the queue is the same one.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
 use steadfast_disk::{
     Priority, RequestId,
@@ -11,7 +11,10 @@ use steadfast_disk::{
 };
 use steadfast_protocol::{BlockIndex, IndexRanges, SegmentId, Time, Version, serve::SliceId};
 
-use crate::message::{StreamId, fingerprint};
+use crate::{
+    cache::NodeCache,
+    message::{StreamId, fingerprint},
+};
 
 /// How long a device takes for what.
 pub trait Medium: Send {
@@ -143,6 +146,8 @@ pub(crate) enum Part {
 pub struct Done {
     /// Payload bytes read from the medium.
     pub read_bytes: u64,
+    /// Payload bytes that its server's cache gave instead.
+    pub cached_bytes: u64,
     /// Payload bytes written to it.
     pub written_bytes: u64,
     /// Transfers.
@@ -153,6 +158,8 @@ pub struct Done {
 
 /// One device of a storage server.
 pub(crate) struct Device {
+    /// Its name in the server's cache.
+    pub(crate) number: u16,
     medium: Box<dyn Medium>,
     queue: Queue,
     jobs: BTreeMap<RequestId, Job>,
@@ -172,13 +179,16 @@ pub(crate) struct Device {
 struct Serving {
     job: Job,
     since: Time,
+    /// What the medium moves: not all of it where the server's cache has a part.
+    moved_bytes: u64,
     /// When it ends; how long it would go on, while stalled.
     ends: Result<Time, Duration>,
 }
 
 impl Device {
-    pub(crate) fn new(medium: Box<dyn Medium>) -> Self {
+    pub(crate) fn new(number: u16, medium: Box<dyn Medium>) -> Self {
         Self {
+            number,
             medium,
             queue: Queue::new(),
             jobs: BTreeMap::new(),
@@ -233,6 +243,12 @@ impl Device {
         }
     }
 
+    /// It is another disk from now on, with the same bytes on it.
+    pub(crate) fn replace(&mut self, medium: Box<dyn Medium>) {
+        self.medium = medium;
+        (self.read, self.write) = Default::default();
+    }
+
     /// Takes a request into the queue.
     pub(crate) fn submit(&mut self, now: Time, class: Priority, job: Job) {
         let id = RequestId(self.requests);
@@ -253,7 +269,9 @@ impl Device {
     }
 
     /// Starts the next request, if the medium is idle: when it ends.
-    pub(crate) fn start(&mut self, now: Time) -> Option<Time> {
+    ///
+    /// Of a read, only what is not in the server's cache by now is moved.
+    pub(crate) fn start(&mut self, now: Time, cache: Option<&NodeCache>) -> Option<Time> {
         if self.serving.is_some() || self.stalled {
             return None;
         }
@@ -268,9 +286,19 @@ impl Device {
                 (self.offset(&job), bytes, true)
             }
         };
-        let takes = self.medium.transfer(now, offset, bytes.into(), writes).since(now).mul_f64(self.factor);
-        let ends = now + takes;
-        self.serving = Some(Serving { job, since: now, ends: Ok(ends) });
+        let whole = offset..offset + u64::from(bytes);
+        let parts = match cache {
+            Some(cache) if !writes => cache.missing(self.number, whole),
+            _ => vec![whole],
+        };
+        let (mut at, mut moved_bytes) = (now, 0);
+        for part in parts {
+            let bytes = part.end - part.start;
+            at = self.medium.transfer(at, part.start, bytes, writes);
+            moved_bytes += bytes;
+        }
+        let ends = now + at.since(now).mul_f64(self.factor);
+        self.serving = Some(Serving { job, since: now, moved_bytes, ends: Ok(ends) });
         self.turn += 1;
         Some(ends)
     }
@@ -280,18 +308,21 @@ impl Device {
         if turn != self.turn || self.stalled {
             return None;
         }
-        let Serving { job, since, .. } = self.serving.take()?;
+        let Serving { job, since, moved_bytes, .. } = self.serving.take()?;
         let busy = now.since(since);
         self.done.busy += busy;
-        self.done.transfers += 1;
+        self.done.transfers += u64::from(moved_bytes > 0);
         match job.what {
             What::Read { bytes, .. } => {
-                self.read.observe(bytes.into(), busy);
-                self.done.read_bytes += u64::from(bytes);
+                if moved_bytes > 0 {
+                    self.read.observe(moved_bytes, busy);
+                }
+                self.done.read_bytes += moved_bytes;
+                self.done.cached_bytes += u64::from(bytes) - moved_bytes;
             }
-            What::Write { bytes } => {
-                self.write.observe(bytes.into(), busy);
-                self.done.written_bytes += u64::from(bytes);
+            What::Write { .. } => {
+                self.write.observe(moved_bytes, busy);
+                self.done.written_bytes += moved_bytes;
             }
         }
         Some(job)
@@ -341,6 +372,23 @@ impl Device {
     pub(crate) fn bytes_per_s(&self, writes: bool) -> u64 {
         let speed = if writes { &self.write } else { &self.read };
         speed.bytes_per_s().unwrap_or(0.0) as u64
+    }
+
+    /// The bytes on the medium that a job is about.
+    pub(crate) fn bytes_of(&self, job: &Job) -> Range<u64> {
+        let (offset, bytes) = match job.what {
+            What::Read { offset, bytes, .. } => (offset, bytes),
+            What::Write { bytes } => (0, bytes),
+        };
+        let start = self.offset(job) + u64::from(offset);
+        start..start + u64::from(bytes)
+    }
+
+    /// The bytes on the medium of a block; none of one that is not there.
+    pub(crate) fn bytes_of_block(&self, segment: SegmentId, index: BlockIndex) -> Option<Range<u64>> {
+        let extent = self.extents.get(&segment)?;
+        let start = extent.begin + extent.places.get(&index)? * u64::from(extent.block_bytes);
+        Some(start..start + u64::from(extent.block_bytes))
     }
 
     /// Where the job's block begins on the medium; its extent's begin where it has no place.

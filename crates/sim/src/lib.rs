@@ -16,6 +16,7 @@
 //! | [`network`] | hosts, links and connections: delay, bandwidth, jitter, loss, cuts |
 //! | [`message`] | what travels: the protocol's own messages, and payload as a fingerprint of its bytes |
 //! | [`device`] | a disk: the lane's queue over a [`device::Medium`] that says how long a transfer takes |
+//! | [`cache`] | a storage server's cache of file data |
 //! | `node` | a storage server: stream cores, admission, write budget |
 //! | `client` | a client: read and write cores |
 //! | [`fault`] | what goes wrong, and when |
@@ -25,6 +26,7 @@
 //! Nothing here knows a scheme: cores come as values, made by `protocol` from a layout or a plan. One run is a function of
 //! its [`world::Setup`], bit for bit; its [`trace::Trace`] proves it.
 
+pub mod cache;
 pub mod device;
 pub mod engine;
 pub mod fault;
@@ -37,6 +39,7 @@ pub mod world;
 mod client;
 mod node;
 
+pub use cache::Cache;
 pub use client::{AccessId, MakeRead, Outcome, ReadAccess, Stored, WriteAccess};
 pub use device::{Medium, Steady};
 pub use fault::Fault;

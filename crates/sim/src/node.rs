@@ -3,6 +3,7 @@
 //! Left out: reservations (no one reserves), and flushes (a transfer that has ended is durable).
 
 use crate::{
+    cache::NodeCache,
     client::wants,
     device::{Contents, Device, Job, Part, What},
     message::{Message, Payload, StreamId},
@@ -31,6 +32,7 @@ pub(crate) struct NodeHost {
     budget: Budget,
     budget_bytes: u64,
     pub(crate) devices: BTreeMap<DeviceId, Device>,
+    pub(crate) cache: Option<NodeCache>,
     streams: BTreeMap<StreamId, Served>,
 }
 
@@ -64,6 +66,7 @@ impl NodeHost {
             budget: Budget::new(budget_bytes),
             budget_bytes,
             devices: BTreeMap::new(),
+            cache: None,
             streams: BTreeMap::new(),
         }
     }
@@ -77,6 +80,9 @@ impl NodeHost {
         self.admission = Admission::new(Limits::default());
         self.budget = Budget::new(self.budget_bytes);
         self.devices.values_mut().for_each(Device::reset);
+        if let Some(cache) = &mut self.cache {
+            cache.clear();
+        }
     }
 
     /// A message has come.
@@ -101,17 +107,38 @@ impl NodeHost {
         let now = wire.now();
         let Some(disk) = self.devices.get_mut(&device) else { return };
         let Some(job) = disk.finish(now, turn) else { return };
+        if let Some(cache) = &mut self.cache {
+            match job.what {
+                What::Read { .. } => cache.keep(disk.number, disk.bytes_of(&job)),
+                What::Write { .. } => cache.forget(disk.number, disk.bytes_of(&job)),
+            }
+        }
         // The device goes on before its answer is looked at, as a lane does.
         self.start(wire, device);
         self.answered(wire, device, job);
         self.step(wire, job.stream);
     }
 
+    /// The cache has given what was asked of the device.
+    pub(crate) fn given(&mut self, wire: &mut Wire, device: DeviceId, job: Job) {
+        self.answered(wire, device, job);
+        self.step(wire, job.stream);
+    }
+
+    /// A block's bytes on the medium are wrong from now on; what the cache has of it is gone, for the fault to show.
+    pub(crate) fn corrupt(&mut self, device: DeviceId, segment: SegmentId, index: BlockIndex) {
+        let Some(disk) = self.devices.get_mut(&device) else { return };
+        disk.corrupt(segment, index);
+        if let (Some(cache), Some(bytes)) = (&mut self.cache, disk.bytes_of_block(segment, index)) {
+            cache.forget(disk.number, bytes);
+        }
+    }
+
     /// Starts the device's next operation, if there is one.
     pub(crate) fn start(&mut self, wire: &mut Wire, device: DeviceId) {
         let now = wire.now();
         if let Some(disk) = self.devices.get_mut(&device)
-            && let Some(ends) = disk.start(now)
+            && let Some(ends) = disk.start(now, self.cache.as_ref())
         {
             wire.at(ends, Event::Served { node: self.number, device, turn: disk.turn });
         }
@@ -319,8 +346,14 @@ impl NodeHost {
                 ReadAction::Read { slice, index, offset, length } => {
                     let what = What::Read { slice, offset, bytes: length };
                     let job = Job { stream, segment: segment_of(index), index, what };
-                    if let Some(disk) = self.devices.get_mut(device) {
-                        disk.submit(now, *class, job);
+                    let Some(disk) = self.devices.get_mut(device) else { continue };
+                    let cache = self.cache.as_mut();
+                    match cache.and_then(|cache| cache.give(now, disk.number, disk.bytes_of(&job))) {
+                        Some(at) => {
+                            disk.done.cached_bytes += u64::from(length);
+                            wire.at(at, Event::Given { node: self.number, device: *device, job });
+                        }
+                        None => disk.submit(now, *class, job),
                     }
                 }
                 ReadAction::Send { slice, index, offset } => {

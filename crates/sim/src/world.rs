@@ -1,8 +1,9 @@
 //! All hosts together, and the loop that runs them.
 
 use crate::{
+    cache::{Cache, NodeCache},
     client::{AccessId, ClientHost, Outcome, ReadAccess, WriteAccess},
-    device::{Contents, Device, Done, Medium},
+    device::{Contents, Device, Done, Job, Medium},
     engine::Engine,
     fault::Fault,
     message::{Message, StreamId},
@@ -34,6 +35,7 @@ pub(crate) enum Event {
     Wake { client: u32, access: AccessId },
     Arrived { from: HostId, to: HostId, stream: StreamId, message: Message },
     Served { node: u32, device: DeviceId, turn: u64 },
+    Given { node: u32, device: DeviceId, job: Job },
     Fault(Fault),
 }
 
@@ -110,7 +112,24 @@ impl World {
         let devices = &mut self.nodes[node as usize].devices;
         let before = self.wire.servers.insert(device, node);
         assert!(before.is_none(), "device {device} is there twice");
-        devices.insert(device, Device::new(Box::new(medium)));
+        let number = u16::try_from(devices.len()).expect("a server has fewer than 2^16 devices");
+        devices.insert(device, Device::new(number, Box::new(medium)));
+    }
+
+    /// The device is another disk from now on, whose speed nobody has seen, with the same bytes in the same places.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn set_medium(&mut self, device: DeviceId, medium: impl Medium + 'static) {
+        self.disk(device).replace(Box::new(medium));
+    }
+
+    /// A storage server has a cache from now on, an empty one.
+    ///
+    /// # Panics
+    /// When there is no such server.
+    pub fn set_cache(&mut self, node: u32, cache: Cache) {
+        self.nodes[node as usize].cache = Some(NodeCache::new(cache));
     }
 
     /// A further client: its number.
@@ -212,6 +231,7 @@ impl World {
                 self.nodes[node as usize].heard(wire, from, stream, message);
             }
             Event::Served { node, device, turn } => self.nodes[node as usize].served(wire, device, turn),
+            Event::Given { node, device, job } => self.nodes[node as usize].given(wire, device, job),
             Event::Fault(fault) => self.fault(fault),
         }
     }
@@ -233,7 +253,10 @@ impl World {
                 }
             }
             Fault::Slow { device, factor } => self.disk(device).slow(factor),
-            Fault::Corrupt { device, segment, index } => self.disk(device).corrupt(segment, index),
+            Fault::Corrupt { device, segment, index } => {
+                let node = self.wire.servers[&device] as usize;
+                self.nodes[node].corrupt(device, segment, index);
+            }
             Fault::Cut { one, other } => self.wire.network.set_cut(one, other, true),
             Fault::Mend { one, other } => self.wire.network.set_cut(one, other, false),
         }
