@@ -204,6 +204,15 @@ impl World {
         self.nodes[node].devices[&device].done
     }
 
+    /// How fast its server has seen a device read, in bytes per second, as it tells others; 0 where it has not.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn read_bytes_per_s(&self, device: DeviceId) -> u64 {
+        let node = self.wire.servers[&device] as usize;
+        self.nodes[node].devices[&device].bytes_per_s(false)
+    }
+
     /// The time.
     pub fn now(&self) -> Time {
         self.wire.now()

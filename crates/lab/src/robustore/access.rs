@@ -1,7 +1,7 @@
 //! One access of one scheme, in a world of its own.
 
 use super::{
-    draw::Draw,
+    draw::{Disk, Draw},
     parameters::{Access, Parameters},
     scheme::Scheme,
 };
@@ -12,13 +12,13 @@ use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId, Time, Version,
     layout::{CodeSpec, GRANULE_BYTES, Holder, SegmentLayout, Share},
-    read::{self, ReadPlan},
+    read::{self, ReadPlan, RequestRule},
     write::{Given, Target, WriteDone, WriteSpec},
 };
-use steadfast_sim::{Link, Outcome, ReadAccess, Setup, World, WriteAccess};
+use steadfast_sim::{AccessId, Link, Outcome, ReadAccess, Setup, World, WriteAccess};
 
 const SEGMENT: SegmentId = SegmentId(1);
-const VERSION: Version = Version(1);
+pub(super) const VERSION: Version = Version(1);
 /// No access is given up while a disk of half a megabyte per second reads or writes a block of 64 MiB.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -29,8 +29,11 @@ pub struct Sample {
     pub latency: f64,
     /// Bytes sent beyond the object's, as a share of it (§6.2.3).
     pub io_overhead: f64,
-    /// Bytes read from media or written to them beyond the object's, as a share of it.
+    /// Bytes read from media or written to them beyond the object's, as a share of it: below 0 where caches gave more.
     pub medium_overhead: f64,
+    /// Bytes that caches gave, as a share of the object's.
+    #[serde(default)]
+    pub cached: f64,
     /// Events of the simulation.
     pub events: u64,
     /// The hash of its trace.
@@ -47,11 +50,8 @@ pub fn run(parameters: &Parameters, scheme: Scheme, seed: u64, number: u32) -> R
     let (spec, code) = scheme.code(parameters, draw.code_seed)?;
     match parameters.access {
         Access::Read => {
-            let shares = scheme.balanced(parameters)?.into_iter().zip(&draw.disks);
-            let holders = shares.map(|(blocks, disk)| {
-                Share { device: DeviceId(disk.number.into()), blocks }.stored(SEGMENT, VERSION)
-            });
-            fetch(parameters, scheme, &draw, spec, code, holders.collect())
+            let holders = holders(parameters, scheme, &draw, SEGMENT)?;
+            fetch(parameters, scheme, &draw, spec, code, holders)
         }
         Access::Write => Ok(store(parameters, scheme, &draw, code)?.1),
         Access::Reread => {
@@ -63,8 +63,64 @@ pub fn run(parameters: &Parameters, scheme: Scheme, seed: u64, number: u32) -> R
     }
 }
 
+/// Who holds what of an object that lies evenly on a draw's disks.
+///
+/// # Errors
+/// When there are fewer blocks than disks could be given.
+pub(super) fn holders(
+    parameters: &Parameters,
+    scheme: Scheme,
+    draw: &Draw,
+    segment: SegmentId,
+) -> Result<Vec<Holder>> {
+    let shares = scheme.balanced(parameters)?.into_iter().zip(&draw.disks);
+    let holder =
+        |(blocks, disk): (_, &Disk)| Share { device: disk.device(), blocks }.stored(segment, VERSION);
+    Ok(shares.map(holder).collect())
+}
+
+/// An object where it lies.
+pub(super) fn layout(
+    parameters: &Parameters,
+    segment: SegmentId,
+    code: CodeSpec,
+    holders: Vec<Holder>,
+) -> SegmentLayout {
+    SegmentLayout {
+        segment,
+        version: VERSION,
+        epoch: Epoch(1),
+        length: parameters.object_bytes(),
+        code,
+        block_bytes: parameters.block_bytes(),
+        granule_bytes: GRANULE_BYTES,
+        holders: holders.into_iter().filter(|holder| holder.count() > 0).collect(),
+    }
+}
+
+/// The read of an object by someone who has `seen` its disks' speeds, in bytes per second; 0 where not.
+pub(super) fn reading(
+    parameters: &Parameters,
+    scheme: Scheme,
+    rule: RequestRule,
+    layout: &SegmentLayout,
+    code: Code,
+    contents: u64,
+    seen: impl Fn(DeviceId) -> u64,
+) -> ReadAccess {
+    let mut plan = ReadPlan::new(layout, rule, code.expected_extra(), |device| (seen(device), 0));
+    plan.round_trip = Some(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
+    plan.patience = PATIENCE;
+    let (kept, policy) = (layout.clone(), scheme.policy(parameters));
+    let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &policy));
+    let opening = Duration::from_secs_f64(parameters.opening_ms / 1e3);
+    let decoding =
+        Duration::from_secs_f64(f64::from(parameters.block_bytes()) / parameters.decode_mb_per_s / 1e6);
+    ReadAccess { layout: layout.clone(), code, contents, core, opening, decoding }
+}
+
 /// The disks of a draw under their servers, and a client.
-fn world(parameters: &Parameters, draw: &Draw) -> (World, u32) {
+pub(super) fn world(parameters: &Parameters, draw: &Draw) -> (World, u32) {
     let link = Link::of_round_trip(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
     let mut world = World::new(Setup { seed: draw.seed, link, keep_trace: false });
     for _ in 0..parameters.disks_of.div_ceil(parameters.disks_per_node) {
@@ -72,7 +128,7 @@ fn world(parameters: &Parameters, draw: &Draw) -> (World, u32) {
     }
     for disk in &draw.disks {
         let node = disk.number / parameters.disks_per_node;
-        world.add_device(node, DeviceId(disk.number.into()), disk.medium());
+        world.add_device(node, disk.device(), disk.medium());
     }
     let client = world.add_client();
     (world, client)
@@ -86,45 +142,34 @@ fn fetch(
     code: Code,
     holders: Vec<Holder>,
 ) -> Result<Sample> {
-    let layout = SegmentLayout {
-        segment: SEGMENT,
-        version: VERSION,
-        epoch: Epoch(1),
-        length: parameters.object_bytes(),
-        code: spec,
-        block_bytes: parameters.block_bytes(),
-        granule_bytes: GRANULE_BYTES,
-        holders: holders.into_iter().filter(|holder| holder.count() > 0).collect(),
-    };
+    let layout = layout(parameters, SEGMENT, spec, holders);
     let (mut world, client) = world(parameters, draw);
     world.preload(&layout, draw.seed);
     // The disks have just been drawn: nobody has seen them.
-    let mut plan = ReadPlan::new(&layout, scheme.rule(), code.expected_extra(), |_| (0, 0));
-    plan.round_trip = Some(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
-    plan.patience = PATIENCE;
-    let (kept, policy) = (layout.clone(), scheme.policy(parameters));
-    let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &policy));
-    let opening = Duration::from_secs_f64(parameters.opening_ms / 1e3);
-    let decoding =
-        Duration::from_secs_f64(f64::from(parameters.block_bytes()) / parameters.decode_mb_per_s / 1e6);
-    let access = ReadAccess { layout, code, contents: draw.seed, core, opening, decoding };
+    let access = reading(parameters, scheme, scheme.rule(), &layout, code, draw.seed, |_| 0);
     let id = world.read(client, Time(0), access);
     world.run();
-    let outcome = world.outcome(id);
+    let outcome = succeeded(&world, id, scheme)?;
+    sample(parameters, &world, outcome, outcome.medium_bytes)
+}
+
+/// What became of a read that has to succeed.
+pub(super) fn succeeded(world: &World, access: AccessId, scheme: Scheme) -> Result<&Outcome> {
+    let outcome = world.outcome(access);
     match &outcome.read {
         Some(Ok(_)) => {}
         Some(Err(error)) => return Err(anyhow!("{}: {error}", scheme.name())),
         None => return Err(anyhow!("{}: the read never ended", scheme.name())),
     }
     ensure!(outcome.wrong_blocks == 0, "{}: wrong bytes", scheme.name());
-    sample(parameters, &world, outcome, outcome.medium_bytes)
+    Ok(outcome)
 }
 
 fn store(parameters: &Parameters, scheme: Scheme, draw: &Draw, code: Code) -> Result<(WriteDone, Sample)> {
     let (mut world, client) = world(parameters, draw);
     let (write, rule) = scheme.writing(parameters);
     let target = |(domain, disk): (usize, &super::draw::Disk)| Target {
-        device: DeviceId(disk.number.into()),
+        device: disk.device(),
         domain: domain as u32,
         write_bytes_per_s: 0,
     };
@@ -156,18 +201,24 @@ fn store(parameters: &Parameters, scheme: Scheme, draw: &Draw, code: Code) -> Re
         Some(Err(error)) => return Err(anyhow!("{}: {error}", scheme.name())),
         None => return Err(anyhow!("{}: the write never ended", scheme.name())),
     };
-    let written = draw.disks.iter().map(|disk| world.done(DeviceId(disk.number.into())).written_bytes).sum();
+    let written = draw.disks.iter().map(|disk| world.done(disk.device()).written_bytes).sum();
     let sample = sample(parameters, &world, outcome, written)?;
     Ok((done, sample))
 }
 
-fn sample(parameters: &Parameters, world: &World, outcome: &Outcome, medium_bytes: u64) -> Result<Sample> {
+pub(super) fn sample(
+    parameters: &Parameters,
+    world: &World,
+    outcome: &Outcome,
+    medium_bytes: u64,
+) -> Result<Sample> {
     let object = parameters.object_bytes() as f64;
     let beyond = |bytes: u64| bytes as f64 / object - 1.0;
     Ok(Sample {
         latency: outcome.latency().context("it has ended")?.as_secs_f64(),
         io_overhead: beyond(outcome.sent_bytes),
         medium_overhead: beyond(medium_bytes),
+        cached: 0.0,
         events: world.events(),
         hash: world.trace().hash(),
     })

@@ -4,7 +4,7 @@
 use super::parameters::{Parameters, Variation};
 use rand_core::Rng;
 use steadfast_disk::model::{Drive, DriveSpec};
-use steadfast_protocol::Time;
+use steadfast_protocol::{DeviceId, Time};
 use steadfast_sim::{
     Medium,
     random::{self, Purpose},
@@ -15,6 +15,8 @@ use steadfast_sim::{
 pub struct Draw {
     /// All different.
     pub disks: Vec<Disk>,
+    /// Which object of its sequence it reads; 0 where it has its own.
+    pub object: u32,
     /// For the code's graph.
     pub code_seed: u64,
     /// For the world.
@@ -33,14 +35,31 @@ pub struct Disk {
 impl Draw {
     /// Access `number` under `seed`; `again`: how often the disks changed since.
     pub fn new(parameters: &Parameters, seed: u64, number: u32, again: u32) -> Self {
-        let entity = u64::from(number);
+        Self::of(parameters, seed, number.into(), number / parameters.sequence, again)
+    }
+
+    /// Access `number` of those that come before the ones that count in a sequence.
+    pub fn before(parameters: &Parameters, seed: u64, sequence: u32, number: u32) -> Self {
+        // Beyond the numbers of accesses that count.
+        let access = 1 << 48 | u64::from(sequence) << 16 | u64::from(number);
+        Self::of(parameters, seed, access, sequence, 0)
+    }
+
+    fn of(parameters: &Parameters, seed: u64, access: u64, sequence: u32, again: u32) -> Self {
+        // The disks' state is the access's; what is read, and where it lies, is the object's.
+        let object = (parameters.objects > 0).then(|| {
+            let mut choice = random::stream(seed, Purpose::Choice, 1 << 50 | access);
+            random::below(&mut choice, parameters.objects.into()) as u32
+        });
+        let entity = object.map_or(access, |object| 1 << 49 | u64::from(sequence) << 16 | u64::from(object));
         let mut choice = random::stream(seed, Purpose::Choice, entity);
         let chosen = random::choose(&mut choice, parameters.disks as usize, parameters.disks_of as usize);
-        let mut all = random::stream(seed, Purpose::Device, entity << 8 | u64::from(again));
+        let mut all = random::stream(seed, Purpose::Device, access << 8 | u64::from(again));
         let seeds: Vec<u64> = (0..parameters.disks_of).map(|_| all.next_u64()).collect();
         let disk = |number: usize| Disk { number: number as u32, spec: spec(parameters, seeds[number]) };
         Self {
             disks: chosen.into_iter().map(disk).collect(),
+            object: object.unwrap_or(0),
             code_seed: random::stream(seed, Purpose::Code, entity).next_u64(),
             seed: random::stream(seed, Purpose::Contents, entity).next_u64(),
         }
@@ -63,17 +82,32 @@ fn spec(parameters: &Parameters, seed: u64) -> DriveSpec {
 }
 
 impl Disk {
-    /// The disk as it is when the access begins.
+    /// Its name in a world.
+    pub fn device(&self) -> DeviceId {
+        DeviceId(self.number.into())
+    }
+
+    /// The disk as it is when the access begins, at time 0.
     pub fn medium(&self) -> impl Medium + use<> {
-        Modelled(self.spec.drive())
+        self.medium_at(Time(0))
+    }
+
+    /// The disk as it is when the access begins, at `at`.
+    pub fn medium_at(&self, at: Time) -> impl Medium + use<> {
+        Modelled { drive: self.spec.drive(), begin: at }
     }
 }
 
 /// A modelled disk as a medium.
-struct Modelled(Drive);
+struct Modelled {
+    drive: Drive,
+    /// The drive's own time begins here.
+    begin: Time,
+}
 
 impl Medium for Modelled {
     fn transfer(&mut self, start: Time, offset: u64, bytes: u64, writes: bool) -> Time {
-        Time(self.0.transfer(start.0, offset, bytes, writes))
+        let own = start.since(self.begin).as_nanos() as u64;
+        Time(self.begin.0 + self.drive.transfer(own, offset, bytes, writes))
     }
 }

@@ -9,6 +9,9 @@
 //! | [`scheme`] | the four schemes of the paper, and ours |
 //! | [`draw`] | which disks an access uses and how they are: the same for all schemes |
 //! | [`access`] | one access in a world of its own |
+//! | [`sequence`] | accesses that follow one another in one world |
+//! | [`many`] | many clients at once: an experiment of its own |
+//! | [`spread`] | units of work on all cores, and the file that an interrupted run goes on from |
 //! | [`ideal`] | what the same disks allow |
 //! | [`sweep`] | all accesses of an experiment, on all cores, and what they come to |
 //! | [`fig4_1`], [`table6_1`], [`fig6_5`] | the figures on parts alone: codes, a disk, a disk shared; [`settings`] reads their files |
@@ -19,14 +22,18 @@ pub mod draw;
 pub mod fig4_1;
 pub mod fig6_5;
 pub mod ideal;
+pub mod many;
 pub mod parameters;
 pub mod scheme;
+pub mod sequence;
 pub mod settings;
+pub mod spread;
 pub mod sweep;
 pub mod table6_1;
 pub mod verdict;
 
-pub use sweep::{run, show};
+use crate::{Options, report::Report};
+use parameters::Experiment;
 
 /// All experiments, in the order of the dissertation: name, and what each shows.
 pub fn list() -> impl Iterator<Item = (&'static str, String)> {
@@ -40,4 +47,28 @@ pub fn list() -> impl Iterator<Item = (&'static str, String)> {
         (name, format!("{} (figures {})", about.shows, about.figures))
     });
     parts.chain(parameters::list())
+}
+
+/// Runs an experiment.
+///
+/// # Errors
+/// When an access fails, which is a finding, or the file to resume from cannot be used.
+pub fn run(
+    experiment: &Experiment,
+    options: &Options,
+    seed: u64,
+    say: &mut dyn FnMut(&str),
+) -> anyhow::Result<Report> {
+    match experiment.name {
+        many::NAME => many::run(experiment, options, seed, say),
+        _ => sweep::run(experiment, options, seed, say),
+    }
+}
+
+/// The report as a table for people.
+pub fn show(report: &Report) -> String {
+    match report.records.first() {
+        Some(record) if record.experiment == many::NAME => many::show(report),
+        _ => sweep::show(report),
+    }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 13] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
@@ -17,6 +17,8 @@ const FILES: [(&str, &str); 11] = [
     ("robustore/competing-read", include_str!("parameters/competing-read.toml")),
     ("robustore/competing-write", include_str!("parameters/competing-write.toml")),
     ("robustore/competing-unbalanced", include_str!("parameters/competing-unbalanced.toml")),
+    ("robustore/cache", include_str!("parameters/cache.toml")),
+    ("robustore/many-clients", include_str!("parameters/many-clients.toml")),
 ];
 const BASELINE: &str = include_str!("parameters/baseline.toml");
 
@@ -78,6 +80,18 @@ pub struct Parameters {
     pub variation: Variation,
     /// Milliseconds between background requests, at least and at most.
     pub load_interval_ms: [f64; 2],
+    /// Accesses that follow one another in one world.
+    pub sequence: u32,
+    /// Accesses of such a sequence before those that count.
+    pub warm_accesses: u32,
+    /// Objects that its accesses choose from; 0: each access has its own.
+    pub objects: u32,
+    /// MiB of each storage server's cache; 0: none.
+    pub cache_mib: u32,
+    /// MB/s at which it gives what it has.
+    pub cache_mb_per_s: f64,
+    /// Clients that read at once.
+    pub clients: u32,
 }
 
 /// An experiment.
@@ -164,6 +178,8 @@ fn table_value(parameters: &Parameters, name: &str) -> Option<f64> {
         "redundancy" => parameters.redundancy,
         "round_trip_ms" => parameters.round_trip_ms,
         "load_interval_ms" => parameters.load_interval_ms[0],
+        "cache_mib" => parameters.cache_mib.into(),
+        "clients" => parameters.clients.into(),
         _ => return None,
     })
 }
@@ -193,6 +209,17 @@ impl Parameters {
         within("decode_mb_per_s", self.decode_mb_per_s, 1.0, 1e6)?;
         within("load_interval_ms", self.load_interval_ms[0], 1.0, self.load_interval_ms[1])?;
         within("load_interval_ms", self.load_interval_ms[1], self.load_interval_ms[0], 1e6)?;
+        within("sequence", self.sequence.into(), 1.0, 1000.0)?;
+        within("warm_accesses", self.warm_accesses.into(), 0.0, 1000.0)?;
+        within("objects", self.objects.into(), 0.0, 1000.0)?;
+        within("cache_mib", self.cache_mib.into(), 0.0, 65_536.0)?;
+        within("cache_mb_per_s", self.cache_mb_per_s, 1.0, 1e6)?;
+        within("clients", self.clients.into(), 1.0, 1000.0)?;
+        ensure!(
+            self.sequence == 1 || self.access == Access::Read && self.objects > 0,
+            "`sequence` is {}: accesses follow one another only where they read, and `objects` says how many there are",
+            self.sequence
+        );
         ensure!(
             u64::from(self.object_mib) * 1024 % u64::from(self.block_kib) == 0,
             "`block_kib` is {}: {} MiB are not a whole number of such blocks",
@@ -260,6 +287,8 @@ mod tests {
         says("varies = \"disks\"\nvalues = [2]\nvalue = 3", "unknown field `value`");
         says("varies = \"disks\"\nvalues = [2]\n[baseline]\nspeed = 3", "unknown field `speed`");
         says("varies = \"block_kib\"\nvalues = [768]", "not a whole number of such blocks");
+        says("varies = \"sequence\"\nvalues = [2]", "`objects` says how many there are");
+        says("varies = \"cache_mib\"\nvalues = [-1]", "invalid value: integer `-1`");
         says("varies = \"access\"\nvalues = [\"delete\"]", "delete");
     }
 }

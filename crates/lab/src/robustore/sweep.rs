@@ -7,24 +7,16 @@ use super::{
     ideal,
     parameters::{Access, Experiment, Parameters},
     scheme::{SCHEMES, Scheme},
+    sequence,
+    spread::{self, Task},
 };
 use crate::{
     Options,
     report::{Report, mean, standard_deviation},
 };
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
-use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    fs::{File, OpenOptions},
-    io::{BufRead, BufReader, Write},
-    path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
 /// The name of what no scheme can beat.
 const IDEAL: &str = "any-k-ideal";
@@ -35,16 +27,6 @@ struct Unit {
     point: usize,
     scheme: Option<Scheme>,
     number: u32,
-}
-
-/// A line of the file that a run goes on from.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    experiment: String,
-    seed: u64,
-    case: String,
-    number: u32,
-    sample: Sample,
 }
 
 /// Runs an experiment.
@@ -58,55 +40,10 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
     let units = units(experiment, options)?;
-    let mut done = match &options.resume {
-        Some(file) if file.exists() => kept(file, experiment, seed, &units)?,
-        _ => BTreeMap::new(),
-    };
-    let left: Vec<Unit> = units.iter().copied().filter(|unit| !done.contains_key(unit)).collect();
-    if !done.is_empty() {
-        say(&format!("{} of {} accesses were done before", done.len(), units.len()));
-    }
-    let file = match &options.resume {
-        Some(file) => {
-            let open = OpenOptions::new().create(true).append(true).open(file);
-            Some(Mutex::new(open.with_context(|| file.display().to_string())?))
-        }
-        None => None,
-    };
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(left.len().max(1));
-    let (tell, heard) = std::sync::mpsc::channel::<(Unit, Result<Sample>)>();
-    std::thread::scope(|scope| -> Result<()> {
-        for _ in 0..threads {
-            let (tell, next, left) = (tell.clone(), &next, &left);
-            scope.spawn(move || {
-                while let Some(&unit) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if tell.send((unit, one(experiment, unit, seed))).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        drop(tell);
-        let mut said = 0;
-        for (unit, sample) in heard {
-            let case = case(experiment, unit);
-            let sample = sample.with_context(|| format!("{case}, access {}", unit.number))?;
-            if let Some(file) = &file {
-                let (experiment, number) = (experiment.name.to_owned(), unit.number);
-                let line = serde_json::to_string(&Kept { experiment, seed, case, number, sample })?;
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                writeln!(file, "{line}").context("what is done cannot be kept")?;
-            }
-            done.insert(unit, sample);
-            let tenths = done.len() * 10 / units.len();
-            if tenths > said {
-                said = tenths;
-                say(&format!("{}: {} of {} accesses", experiment.name, done.len(), units.len()));
-            }
-        }
-        Ok(())
-    })?;
+    let name = |unit: Unit| (case(experiment, unit), unit.number);
+    let task = Task { experiment: experiment.name, seed, options, name: &name };
+    let work = |group: &[Unit]| several(experiment, group, seed);
+    let done = spread::run(&task, &groups(experiment, &units), work, say)?;
     Ok(report(experiment, &done, seed))
 }
 
@@ -134,13 +71,40 @@ fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
     Ok(units)
 }
 
+/// Those that share a world, in the order of their first units.
+fn groups(experiment: &Experiment, units: &[Unit]) -> Vec<Vec<Unit>> {
+    let mut places: BTreeMap<(usize, Option<Scheme>, u32), usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<Unit>> = Vec::new();
+    for &unit in units {
+        let sequence = unit.number / experiment.points[unit.point].1.sequence;
+        let place = *places.entry((unit.point, unit.scheme, sequence)).or_insert_with(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        groups[place].push(unit);
+    }
+    groups
+}
+
+/// The samples of a group's units.
+fn several(experiment: &Experiment, group: &[Unit], seed: u64) -> Result<Vec<Sample>> {
+    let (first, last) = (group[0], group[group.len() - 1]);
+    let parameters = &experiment.points[first.point].1;
+    match first.scheme {
+        Some(scheme) if parameters.sequence > 1 => {
+            sequence::run(parameters, scheme, seed, first.number..last.number + 1)
+        }
+        _ => group.iter().map(|&unit| one(experiment, unit, seed)).collect(),
+    }
+}
+
 fn one(experiment: &Experiment, unit: Unit, seed: u64) -> Result<Sample> {
     let parameters = &experiment.points[unit.point].1;
     match unit.scheme {
         Some(scheme) => access::run(parameters, scheme, seed, unit.number),
         None => {
             let latency = best(parameters, seed, unit.number)?.as_secs_f64();
-            Ok(Sample { latency, io_overhead: 0.0, medium_overhead: 0.0, events: 0, hash: 0 })
+            Ok(Sample { latency, io_overhead: 0.0, medium_overhead: 0.0, cached: 0.0, events: 0, hash: 0 })
         }
     }
 }
@@ -156,25 +120,6 @@ fn best(parameters: &Parameters, seed: u64, number: u32) -> Result<std::time::Du
 fn case(experiment: &Experiment, unit: Unit) -> String {
     let scheme = unit.scheme.map_or(IDEAL, Scheme::name);
     format!("{} scheme={scheme}", experiment.points[unit.point].0)
-}
-
-/// What a file says was done of this experiment under this seed.
-fn kept(file: &Path, experiment: &Experiment, seed: u64, units: &[Unit]) -> Result<BTreeMap<Unit, Sample>> {
-    let named: BTreeMap<(String, u32), Unit> =
-        units.iter().map(|&unit| ((case(experiment, unit), unit.number), unit)).collect();
-    let mut done = BTreeMap::new();
-    let open = File::open(file).with_context(|| file.display().to_string())?;
-    for line in BufReader::new(open).lines() {
-        // The last line of an interrupted run may be cut short: that access is done again.
-        let Ok(kept) = serde_json::from_str::<Kept>(&line?) else { continue };
-        if kept.experiment == experiment.name
-            && kept.seed == seed
-            && let Some(&unit) = named.get(&(kept.case, kept.number))
-        {
-            done.insert(unit, kept.sample);
-        }
-    }
-    Ok(done)
 }
 
 fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> Report {
@@ -215,6 +160,9 @@ fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> 
                 add("io_overhead", share(|sample| sample.io_overhead), "share of the object");
                 add("medium_overhead", share(|sample| sample.medium_overhead), "share of the object");
                 add("share_of_ideal", bandwidth / ideal, "share");
+                if parameters.cache_mib > 0 {
+                    add("cached", share(|sample| sample.cached), "share of the object");
+                }
             }
         }
     }
