@@ -24,7 +24,7 @@ use crate::{
     report::{Report, quantile},
 };
 use anyhow::{Result, ensure};
-use rand_core::{Rng, SeedableRng};
+use rand_core::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use serde::Deserialize;
 use std::collections::BTreeMap;
