@@ -364,6 +364,15 @@ pub(crate) enum Lab {
         #[arg(long, value_name = "FILE.svg")]
         plot: Option<PathBuf>,
     },
+    /// Make one page with charts of what `lab run --json` printed; it needs no network
+    Report {
+        /// Files of JSON lines, any number of experiments in each
+        #[arg(required = true, value_name = "RESULTS.jsonl")]
+        results: Vec<PathBuf>,
+        /// Where to write the page
+        #[arg(long, value_name = "FILE.html", default_value = "report.html")]
+        output: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

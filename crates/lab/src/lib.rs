@@ -10,6 +10,7 @@
 //! | [`io`] | `bench io`: the whole store beside the machine's limits |
 //! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
+//! | [`page`] | what `lab run --json` printed, as one page with charts |
 //! | [`report`] | the figures printed, a crate of its own |
 
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod demo;
 pub mod disks;
 pub mod io;
 pub mod original;
+pub mod page;
 pub mod requests;
 pub mod robustore;
 pub mod six_devices;

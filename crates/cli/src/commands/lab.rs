@@ -1,4 +1,4 @@
-//! `steadfast lab list|run`.
+//! `steadfast lab list|run|report`.
 
 use crate::arguments::Lab;
 use anyhow::{Context, bail};
@@ -40,6 +40,14 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                     println!("{}", steadfast_lab::show(&name, &report));
                 }
             }
+        }
+        Lab::Report { results, output } => {
+            let page = steadfast_lab::page::render(&steadfast_lab::page::read(&results)?)?;
+            std::fs::write(&output, page.html).with_context(|| output.display().to_string())?;
+            if !page.missing.is_empty() {
+                eprintln!("missing, because the results have nothing of them: {}", page.missing.join(", "));
+            }
+            println!("{}", output.display());
         }
     }
     Ok(())

@@ -44,6 +44,7 @@ struct Settings {
     shows: String,
     draws: u32,
     quick_draws: u32,
+    log: Vec<String>,
     originals: u32,
     c: f64,
     delta: f64,
@@ -70,8 +71,8 @@ fn settings() -> Result<Settings> {
 /// # Errors
 /// When its file says something impossible.
 pub fn about() -> Result<settings::About> {
-    let Settings { figures, shows, notes, .. } = settings()?;
-    Ok(settings::About { figures, shows, notes })
+    let Settings { figures, shows, log, notes, .. } = settings()?;
+    Ok(settings::About { figures, shows, log, notes })
 }
 
 /// Runs it.
@@ -236,6 +237,7 @@ mod tests {
         super::verdict::{Figure, Verdict},
         *,
     };
+    use rand_core::Rng;
 
     fn choose(n: u32, m: u32) -> f64 {
         if m > n { 0.0 } else { (0..m).map(|i| f64::from(n - i) / f64::from(i + 1)).product() }

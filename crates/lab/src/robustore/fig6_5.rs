@@ -31,6 +31,7 @@ struct Settings {
     shows: String,
     draws: u32,
     quick_draws: u32,
+    log: Vec<String>,
     intervals_ms: Vec<u32>,
     notes: BTreeMap<String, String>,
 }
@@ -48,8 +49,8 @@ fn settings() -> Result<Settings> {
 /// # Errors
 /// When its file says something impossible.
 pub fn about() -> Result<settings::About> {
-    let Settings { figures, shows, notes, .. } = settings()?;
-    Ok(settings::About { figures, shows, notes })
+    let Settings { figures, shows, log, notes, .. } = settings()?;
+    Ok(settings::About { figures, shows, log, notes })
 }
 
 /// Runs it.

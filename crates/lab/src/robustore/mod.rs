@@ -33,6 +33,7 @@ pub mod table6_1;
 pub mod verdict;
 
 use crate::{Options, report::Report};
+use anyhow::Result;
 use parameters::Experiment;
 
 /// All experiments, in the order of the dissertation: name, and what each shows.
@@ -58,7 +59,7 @@ pub fn run(
     options: &Options,
     seed: u64,
     say: &mut dyn FnMut(&str),
-) -> anyhow::Result<Report> {
+) -> Result<Report> {
     match experiment.name {
         many::NAME => many::run(experiment, options, seed, say),
         _ => sweep::run(experiment, options, seed, say),
@@ -70,5 +71,21 @@ pub fn show(report: &Report) -> String {
     match report.records.first() {
         Some(record) if record.experiment == many::NAME => many::show(report),
         _ => sweep::show(report),
+    }
+}
+
+/// What the experiment of that name says of itself; none of another.
+///
+/// # Errors
+/// When its file says something impossible.
+pub fn about(name: &str) -> Option<Result<settings::About>> {
+    match name {
+        fig4_1::NAME => Some(fig4_1::about()),
+        table6_1::NAME => Some(table6_1::about()),
+        fig6_5::NAME => Some(fig6_5::about()),
+        _ => parameters::find(name).map(|experiment| {
+            let parameters::Experiment { figures, shows, log, notes, .. } = experiment?;
+            Ok(settings::About { figures, shows, log, notes })
+        }),
     }
 }

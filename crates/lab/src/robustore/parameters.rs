@@ -109,6 +109,10 @@ pub struct Experiment {
     pub points: Vec<(String, Parameters)>,
     /// The paper's figures: case, metric, value.
     paper: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Axes that are logarithmic: `x`, and metrics.
+    pub log: Vec<String>,
+    /// Where and why we differ from the paper, by metric; `all` is of the whole.
+    pub notes: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -122,6 +126,10 @@ struct File {
     baseline: toml::Table,
     #[serde(default)]
     paper: BTreeMap<String, BTreeMap<String, f64>>,
+    #[serde(default)]
+    log: Vec<String>,
+    #[serde(default)]
+    notes: BTreeMap<String, String>,
 }
 
 /// All experiments: name, and what each shows.
@@ -166,8 +174,8 @@ fn parse(name: &'static str, text: &str) -> Result<Experiment> {
         };
         points.push((label, parameters));
     }
-    let File { figures, shows, varies, paper, .. } = file;
-    Ok(Experiment { name, figures, shows, varies, points, paper })
+    let File { figures, shows, varies, paper, log, notes, .. } = file;
+    Ok(Experiment { name, figures, shows, varies, points, paper, log, notes })
 }
 
 fn table_value(parameters: &Parameters, name: &str) -> Option<f64> {

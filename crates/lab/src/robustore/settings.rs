@@ -17,6 +17,8 @@ pub struct About {
     pub figures: String,
     /// What it shows.
     pub shows: String,
+    /// Axes that are logarithmic: `x`, and metrics.
+    pub log: Vec<String>,
     /// Where and why it differs, by metric; `all` is of the whole.
     pub notes: BTreeMap<String, String>,
 }

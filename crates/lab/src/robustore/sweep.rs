@@ -154,6 +154,7 @@ fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> 
             };
             add("bandwidth", bandwidth, "MB/s");
             add("bandwidth_confidence", confidence, "MB/s");
+            add("accesses", n, "accesses");
             add("latency_mean", mean(&latencies), "s");
             add("latency_sd", standard_deviation(&latencies), "s");
             if scheme.is_some() {

@@ -27,6 +27,7 @@ struct Settings {
     shows: String,
     draws: u32,
     quick_draws: u32,
+    log: Vec<String>,
     confined: Vec<f64>,
     notes: BTreeMap<String, String>,
 }
@@ -44,8 +45,8 @@ fn settings() -> Result<Settings> {
 /// # Errors
 /// When its file says something impossible.
 pub fn about() -> Result<settings::About> {
-    let Settings { figures, shows, notes, .. } = settings()?;
-    Ok(settings::About { figures, shows, notes })
+    let Settings { figures, shows, log, notes, .. } = settings()?;
+    Ok(settings::About { figures, shows, log, notes })
 }
 
 /// The assumptions, by the name that a case has for them; the first is the one the other experiments make.
