@@ -93,6 +93,30 @@ fn overheads_are_printed_and_plotted() {
 }
 
 #[test]
+fn results_become_a_page_that_names_what_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (results, page) = (dir.path().join("results.jsonl"), dir.path().join("page.html"));
+    let run = |arguments: &[&str]| Command::new(program()).arg("lab").args(arguments).output().unwrap();
+    let printed = run(&["run", "robustore/table6-1", "--draws", "2", "--seed", "3", "--json"]);
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    std::fs::write(&results, &printed.stdout).unwrap();
+    let report = || run(&["report", results.to_str().unwrap(), "--output", page.to_str().unwrap()]);
+    let made = report();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let said = String::from_utf8(made.stderr).unwrap();
+    assert!(
+        said.contains("missing") && said.contains("robustore/disks") && !said.contains("table6-1"),
+        "{said}"
+    );
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("<svg") && html.contains("--seed 3 --draws 2"));
+    std::fs::write(&results, "robustore/table6-1, seed 3\n").unwrap();
+    let bad = report();
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(bad.status.code() == Some(1) && said.contains("results.jsonl:1"), "{said}");
+}
+
+#[test]
 fn the_clients_of_the_io_bench_say_what_an_access_took() {
     let bed = Bed::with_bucket(&shape(3, 1), "rateless:tolerate=1");
     let access = |arguments: &[&str]| {

@@ -56,7 +56,7 @@ pub(super) struct Chart<'t> {
     pub(super) series: Vec<Series>,
 }
 
-/// A range of values on a line from 0 to 1.
+/// A range of values on a line from 0 to 1. On a logarithmic axis the bounds are powers of ten.
 struct Axis {
     log: bool,
     low: f64,
@@ -66,18 +66,16 @@ struct Axis {
 impl Axis {
     /// Where a value is; none of what has no place on a logarithmic axis.
     fn at(&self, value: f64) -> Option<f64> {
-        match self.log {
-            true if value <= 0.0 => None,
-            true => Some((value / self.low).ln() / (self.high / self.low).ln()),
-            false => Some((value - self.low) / (self.high - self.low)),
+        if self.log && value <= 0.0 {
+            return None;
         }
+        let value = if self.log { value.log10() } else { value };
+        Some((value - self.low) / (self.high - self.low))
     }
 
     fn value(&self, at: f64) -> f64 {
-        match self.log {
-            true => self.low * (self.high / self.low).powf(at),
-            false => self.low + at * (self.high - self.low),
-        }
+        let value = self.low + at * (self.high - self.low);
+        if self.log { 10f64.powf(value) } else { value }
     }
 
     /// Around these values; a logarithmic one only where all but zeros can be on it.
@@ -85,13 +83,14 @@ impl Axis {
         let log = log && values.iter().all(|value| *value >= 0.0) && values.iter().any(|value| *value > 0.0);
         let shown = values.iter().copied().filter(|value| !log || *value > 0.0);
         let (mut low, mut high) = shown
+            .map(|value| if log { value.log10() } else { value })
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
         if !low.is_finite() || !high.is_finite() {
             (low, high) = (0.0, 1.0);
         }
         if log {
-            let margin = (high / low).powf(0.04).max(1.05);
-            return Axis { log, low: low / margin, high: high * margin };
+            let margin = (0.04 * (high - low)).max(0.02);
+            return Axis { log, low: low - margin, high: high + margin };
         }
         if from_zero {
             low = low.min(0.0);
@@ -118,9 +117,10 @@ impl Axis {
     fn round(&self) -> Vec<f64> {
         let mut values = Vec::new();
         if self.log {
-            let (from, to) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
+            let (from, to) = (self.low.floor() as i32, self.high.ceil() as i32);
+            // Powers of ten alone where there are many, and not all of very many.
             let many = to - from > 3;
-            for power in from..=to {
+            for power in (from..=to).step_by(1 + (to - from) as usize / 12) {
                 for step in if many { &[1.0][..] } else { &[1.0, 2.0, 5.0][..] } {
                     values.push(step * 10f64.powi(power));
                 }
@@ -175,8 +175,13 @@ impl Chart<'_> {
             for (number, series) in self.series.iter().enumerate() {
                 let colour = colour(number, &series.name);
                 let line: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
-                chart.draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(2)))?;
-                chart.draw_series(line.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
+                if dashed(&series.name) {
+                    let style = colour.stroke_width(2);
+                    chart.draw_series(DashedLineSeries::new(line.iter().copied(), 8, 5, style))?;
+                } else {
+                    chart.draw_series(LineSeries::new(line.iter().copied(), colour.stroke_width(2)))?;
+                    chart.draw_series(line.iter().map(|at| Circle::new(*at, 3, colour.filled())))?;
+                }
             }
             // Over all lines, on white, so that none hides one.
             for (number, series) in self.series.iter().enumerate() {
@@ -189,9 +194,15 @@ impl Chart<'_> {
             let font = ("sans-serif", 13).into_font().color(&INK);
             for (number, series) in self.series.iter().enumerate() {
                 let (colour, height) = (colour(number, &series.name), 52 + 24 * number as i32);
-                let line = vec![(4, height), (28, height)];
-                legend.draw(&PathElement::new(line, colour.stroke_width(3)))?;
-                legend.draw(&Circle::new((16, height), 3, colour.filled()))?;
+                let parts: &[(i32, i32)] =
+                    if dashed(&series.name) { &[(2, 10), (14, 22), (26, 30)] } else { &[(4, 28)] };
+                for (from, to) in parts {
+                    let line = vec![(*from, height), (*to, height)];
+                    legend.draw(&PathElement::new(line, colour.stroke_width(3)))?;
+                }
+                if !dashed(&series.name) {
+                    legend.draw(&Circle::new((16, height), 3, colour.filled()))?;
+                }
                 legend.draw(&Text::new(explained(&series.name), (36, height - 7), font.clone()))?;
             }
             if self.series.iter().any(|series| !series.paper.is_empty()) {
@@ -236,20 +247,32 @@ fn label(value: f64) -> String {
     }
 }
 
+/// Where a series is of a known scheme, its place among them.
 fn scheme(series: &str) -> Option<usize> {
-    let scheme = series.strip_prefix("scheme=")?;
-    SCHEMES.iter().position(|(name, _)| *name == scheme)
+    let scheme = series.split(' ').next()?.strip_prefix("scheme=")?;
+    SCHEMES.iter().position(|(name, _)| *name == scheme || *name == format!("{scheme}-adaptive"))
+}
+
+/// Formulas, and what a changed assumption makes of a scheme.
+fn dashed(series: &str) -> bool {
+    scheme(series).is_some() && (series.contains("source=formula") || series.contains("variant="))
 }
 
 fn colour(number: usize, series: &str) -> RGBColor {
-    COLOURS[scheme(series).unwrap_or(number) % COLOURS.len()]
+    let number = match scheme(series) {
+        // A third line of one scheme takes a colour that none has.
+        Some(known) if series.contains("variant=") => known + 2,
+        Some(known) => known,
+        None => number,
+    };
+    COLOURS[number % COLOURS.len()]
 }
 
 fn explained(series: &str) -> String {
     match scheme(series) {
-        Some(known) => SCHEMES[known].1.to_owned(),
-        None if series.is_empty() => "as modelled".to_owned(),
-        None => series.replace("scheme=", "").replace("source=", "").replace("variant=", ""),
+        Some(known) if !series.contains(' ') => SCHEMES[known].1.to_owned(),
+        _ if series.is_empty() => "as modelled".to_owned(),
+        _ => series.replace("scheme=", "").replace("source=", "").replace("variant=", ""),
     }
 }
 

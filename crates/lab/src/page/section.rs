@@ -9,7 +9,7 @@ use crate::{
     codes,
     report::Report,
     robustore::{
-        self, parameters, table6_1,
+        self, fig4_1, parameters, table6_1,
         verdict::{Figure, Verdict},
     },
 };
@@ -86,7 +86,10 @@ impl Section {
                     .copied()
                     .filter(|line| line.metric == metric && chosen(&line.case))
                     .collect();
-                let Some((x, series)) = series(&of_panel) else { continue };
+                let Some((x, mut series)) = series(&of_panel) else { continue };
+                if name == fig4_1::NAME {
+                    halves(&mut series, &lines)?;
+                }
                 let title = format!("{title}{part}");
                 let unit = of_panel.first().map_or("", |line| line.unit.as_str());
                 let logarithmic = |axis: &str| log.iter().any(|log| log == axis);
@@ -270,4 +273,15 @@ fn series<'a>(lines: &[&'a Line]) -> Option<(&'a str, Vec<Series>)> {
         }
     }
     Some((varies?, all))
+}
+
+/// How many blocks the text of Figure 4-1 says are needed, at a probability of one half: it names none.
+fn halves(series: &mut [Series], lines: &[&Line]) -> Result<()> {
+    let k = f64::from(fig4_1::originals()?);
+    for line in lines.iter().filter(|line| line.case.ends_with("source=measured")) {
+        if let Some(series) = series.iter_mut().find(|series| series.name == line.case) {
+            series.paper.extend(line.paper.map(|multiple| (multiple * k, 0.5)));
+        }
+    }
+    Ok(())
 }

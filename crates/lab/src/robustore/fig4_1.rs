@@ -75,6 +75,14 @@ pub fn about() -> Result<settings::About> {
     Ok(settings::About { figures, shows, log, notes })
 }
 
+/// K.
+///
+/// # Errors
+/// When its file says something impossible.
+pub fn originals() -> Result<u32> {
+    Ok(settings()?.originals)
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -174,13 +182,16 @@ fn replicated(k: u32) -> Vec<f64> {
         }
     }
     let scale = f64::from(k) * total.ln();
+    // Behind the curve's end the sums are too small for a number; more blocks are never worse.
+    let mut most = 0.0f64;
     (0..=all)
         .map(|m| {
             let sum = sums[m as usize];
-            if sum <= 0.0 {
-                return 0.0;
+            if sum > 0.0 {
+                let chance = (sum.ln() + scale - f64::from(m) * tilt.ln() - choose(all, m)).exp();
+                most = most.max(chance.min(1.0));
             }
-            (sum.ln() + scale - f64::from(m) * tilt.ln() - choose(all, m)).exp().min(1.0)
+            most
         })
         .collect()
 }
@@ -292,6 +303,9 @@ mod tests {
             };
             assert_eq!(Verdict::of(&figure), Some(Verdict::Outside), "{ours}");
         }
+        let formula: Vec<f64> = replicated(1024);
+        assert!(formula.is_sorted() && formula[1024] == 0.0, "more blocks are never worse");
+        assert!((1.0 - formula[4090]).abs() < 1e-9 && (1.0 - formula[4096]).abs() < 1e-9);
         assert!(value("scheme=rateless-b source=measured", "blocks_needed") < 1.005);
         assert_eq!(value("blocks=1024 scheme=any-k-ideal source=formula", "probability"), 1.0);
     }
