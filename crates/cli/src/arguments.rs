@@ -77,6 +77,9 @@ pub(crate) enum Command {
     /// Run a named experiment
     #[command(subcommand)]
     Lab(Lab),
+    /// Run one access of an experiment again under the simulator
+    #[command(subcommand)]
+    Sim(Sim),
     /// Measure a library on its own, beside rivals and the machine's limits
     #[command(subcommand)]
     Bench(Bench),
@@ -372,6 +375,39 @@ pub(crate) enum Lab {
         /// Where to write the page
         #[arg(long, value_name = "FILE.html", default_value = "report.html")]
         output: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sim {
+    /// Repeat the run that a seed names: its trace's hash, its latency and its counts
+    Replay {
+        /// The seed of the run
+        #[arg(long)]
+        seed: u64,
+        /// The scheme, as cases name it
+        #[arg(long, default_value = "rateless-b")]
+        scheme: String,
+        /// Disks of the access: the point `disks=N` of `robustore/disks`
+        #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = ["experiment", "point"])]
+        disks: u32,
+        /// Another experiment's access
+        #[arg(long, value_name = "NAME", requires = "point")]
+        experiment: Option<String>,
+        /// The point of that experiment, as its cases name it
+        #[arg(long, value_name = "POINT", requires = "experiment")]
+        point: Option<String>,
+        /// The access's number
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        access: u32,
+        /// Write every message here, a JSON object a line
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
+        /// Change one byte of this message on the way, the first being 1, and say how that was found out
+        #[arg(long, value_name = "N")]
+        flip: Option<u64>,
+        #[command(flatten)]
+        output: Output,
     },
 }
 

@@ -79,6 +79,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Device(command) => commands::device::run(command).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,
+        Command::Sim(command) => commands::sim::run(command),
         Command::Bench(arguments) => commands::bench::run(arguments).await,
         Command::Top(arguments) => commands::top::run(arguments).await,
         Command::Config(command) => commands::config::run(command),

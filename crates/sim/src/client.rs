@@ -84,6 +84,8 @@ pub struct Outcome {
     pub received_bytes: u64,
     /// Blocks that arrived with other bytes than were stored and were taken for good: none, or the store lies.
     pub wrong_blocks: u64,
+    /// Slices that came with other bytes than were stored, and were found out.
+    pub corrupt_slices: u64,
 }
 
 impl Outcome {
@@ -210,6 +212,13 @@ impl ClientHost {
     /// A message has come.
     pub(crate) fn heard(&mut self, wire: &mut Wire, stream: StreamId, message: Message) {
         let Some(&(id, device)) = self.streams.get(&stream) else { return };
+        let message = match message {
+            Message::Damaged => {
+                self.send(wire, device, stream, Message::Lost);
+                Message::Lost
+            }
+            whole => whole,
+        };
         let Some(access) = self.accesses.get_mut(&id) else { return };
         let outcome = self.outcomes.get_mut(&id).expect("every access has an outcome");
         let last = matches!(message, Message::End(_) | Message::Fail(_) | Message::Lost);
@@ -426,6 +435,7 @@ impl Reading {
                     fingerprint(self.contents, *segment, *version, index, offset, payload.bytes)
                 });
                 if expected != Some(payload.fingerprint) {
+                    outcome.corrupt_slices += 1;
                     self.partial.remove(&(device, index));
                     core.handle(now, read::Input::Corrupt { device, index });
                     return;

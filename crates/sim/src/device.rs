@@ -20,6 +20,11 @@ use crate::{
 pub trait Medium: Send {
     /// A transfer of `bytes` bytes at `offset` is started at `start`; when it ends, not before that.
     fn transfer(&mut self, start: Time, offset: u64, bytes: u64, writes: bool) -> Time;
+
+    /// Requests of the disk that it has modelled, where it models a disk.
+    fn requests(&self) -> u64 {
+        0
+    }
 }
 
 /// A medium of one speed for reads and one for writes.
@@ -361,6 +366,10 @@ impl Device {
         self.jobs.clear();
         self.serving = None;
         self.turn += 1;
+    }
+
+    pub(crate) fn modelled_requests(&self) -> u64 {
+        self.medium.requests()
     }
 
     /// Bytes that wait.

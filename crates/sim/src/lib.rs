@@ -44,4 +44,5 @@ pub use client::{AccessId, MakeRead, Outcome, ReadAccess, Stored, WriteAccess};
 pub use device::{Medium, Steady};
 pub use fault::Fault;
 pub use network::{HostId, Link};
+pub use trace::{Damage, Record};
 pub use world::{Setup, World};

@@ -40,6 +40,9 @@ pub enum Message {
     Fail(Fault),
     /// The connection is: nothing was sent, the other side was found gone.
     Lost,
+    /// A frame whose header or body does not match its checksum: never sent, but what one comes to that was damaged on the
+    /// way. Whoever gets it closes the stream.
+    Damaged,
 }
 
 /// The payload of a message.
@@ -55,6 +58,17 @@ pub struct Payload {
 pub const FRAME_BYTES: u64 = 64;
 
 impl Message {
+    /// Changes one byte of its payload; `false` where it has none.
+    pub(crate) fn flip(&mut self) -> bool {
+        match self {
+            Message::Push(_, payload) | Message::Event(_, payload) if payload.bytes > 0 => {
+                payload.fingerprint ^= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Payload bytes.
     pub fn payload_bytes(&self) -> u32 {
         match self {

@@ -97,6 +97,10 @@ impl NodeHost {
                     wire.send(self.host(), from, stream, Message::Fail(fault));
                 }
             }
+            Message::Damaged => {
+                wire.send(self.host(), from, stream, Message::Lost);
+                self.tell(wire, stream, Message::Lost);
+            }
             other => self.tell(wire, stream, other),
         }
         self.step(wire, stream);
@@ -244,8 +248,9 @@ impl NodeHost {
         let Some(served) = self.streams.get_mut(&stream) else { return };
         match (&mut served.core, message) {
             (Core::Read { core, .. }, Message::Credit(bytes)) => core.handle(now, ReadInput::Credit(bytes)),
-            (Core::Read { core, .. }, Message::Cancel) => core.handle(now, ReadInput::Cancel),
-            (Core::Write { core, .. }, Message::Cancel) => {
+            // Who is gone wants no more.
+            (Core::Read { core, .. }, Message::Cancel | Message::Lost) => core.handle(now, ReadInput::Cancel),
+            (Core::Write { core, .. }, Message::Cancel | Message::Lost) => {
                 core.handle(now, WriteInput::Cancel, &mut self.budget);
             }
             (Core::Write { core, open }, Message::Push(push, payload)) => {

@@ -20,8 +20,21 @@ pub struct Record {
     pub to: HostId,
     /// On which stream.
     pub stream: StreamId,
-    /// What.
+    /// What; of a payload that was damaged on the way, as it was then.
     pub message: Message,
+    /// Whether a byte of it was changed on the way.
+    pub damaged: bool,
+}
+
+/// What happens to a message on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Nothing.
+    None,
+    /// A byte of its payload changes: its own checksums tell.
+    Payload,
+    /// A byte of its frame's body changes: the frame's checksum tells.
+    Body,
 }
 
 /// The trace of a run.
@@ -38,12 +51,27 @@ impl Trace {
         Self { digest: Digest::new(CrcAlgorithm::Crc64Nvme), messages: 0, kept: keep.then(Vec::new) }
     }
 
-    /// Adds a message.
-    pub(crate) fn sent(&mut self, at: Time, from: HostId, to: HostId, stream: StreamId, what: &Message) {
+    /// Adds a message, with the damage that it takes on the way.
+    pub(crate) fn sent(
+        &mut self,
+        at: Time,
+        from: HostId,
+        to: HostId,
+        stream: StreamId,
+        what: &Message,
+        damage: Damage,
+    ) {
         self.messages += 1;
-        self.digest.update(&message::encode(&(at, from, to, stream, what)));
+        let mut bytes = message::encode(&(at, from, to, stream, what));
+        if damage == Damage::Body
+            && let Some(last) = bytes.last_mut()
+        {
+            *last ^= 1;
+        }
+        self.digest.update(&bytes);
         if let Some(kept) = &mut self.kept {
-            kept.push(Record { at, from, to, stream, message: what.clone() });
+            let damaged = damage != Damage::None;
+            kept.push(Record { at, from, to, stream, message: what.clone(), damaged });
         }
     }
 
@@ -76,7 +104,7 @@ mod tests {
             let mut trace = Trace::new(false);
             let slice = Slice { index: 1, offset, sums: Vec::new() };
             let event = Message::Event(NodeEvent::Slice(slice), Payload { bytes: 4096, fingerprint });
-            trace.sent(Time(at), HostId::Node(3), HostId::Client(to), stream, &event);
+            trace.sent(Time(at), HostId::Node(3), HostId::Client(to), stream, &event, Damage::None);
             trace.hash()
         };
         let one = hash(1, 2, 3, 4, 5);

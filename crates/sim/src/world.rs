@@ -9,7 +9,7 @@ use crate::{
     message::{Message, StreamId},
     network::{HostId, Link, Network},
     node::NodeHost,
-    trace::Trace,
+    trace::{Damage, Trace},
 };
 use std::collections::BTreeMap;
 use steadfast_protocol::{DeviceId, Time, layout::SegmentLayout};
@@ -46,6 +46,9 @@ pub(crate) struct Wire {
     trace: Trace,
     streams: StreamId,
     servers: BTreeMap<DeviceId, u32>,
+    /// The message of which a byte is changed, the first being 1; and what that did.
+    flip: Option<u64>,
+    damage: Damage,
 }
 
 impl Wire {
@@ -67,9 +70,17 @@ impl Wire {
         HostId::Node(self.servers[&device])
     }
 
-    pub(crate) fn send(&mut self, from: HostId, to: HostId, stream: StreamId, message: Message) {
+    pub(crate) fn send(&mut self, from: HostId, to: HostId, stream: StreamId, mut message: Message) {
         let now = self.engine.now();
-        self.trace.sent(now, from, to, stream, &message);
+        let mut damage = Damage::None;
+        if self.flip == Some(self.trace.messages() + 1) {
+            damage = if message.flip() { Damage::Payload } else { Damage::Body };
+            self.damage = damage;
+        }
+        self.trace.sent(now, from, to, stream, &message, damage);
+        if damage == Damage::Body {
+            message = Message::Damaged;
+        }
         if let Some(at) = self.network.deliver(now, from, to, message.payload_bytes()) {
             self.engine.at(at, Event::Arrived { from, to, stream, message });
         }
@@ -93,6 +104,8 @@ impl World {
             trace: Trace::new(setup.keep_trace),
             streams: 0,
             servers: BTreeMap::new(),
+            flip: None,
+            damage: Damage::None,
         };
         Self { wire, nodes: Vec::new(), clients: Vec::new(), accesses: Vec::new() }
     }
@@ -182,6 +195,17 @@ impl World {
         self.wire.at(at, Event::Fault(fault));
     }
 
+    /// One byte of message `number`, the first being 1, changes on the way: of its payload where it has one, else of its
+    /// body.
+    pub fn flip(&mut self, number: u64) {
+        self.wire.flip = Some(number);
+    }
+
+    /// What that did; nothing where the run has fewer messages.
+    pub fn damage(&self) -> Damage {
+        self.wire.damage
+    }
+
     /// Runs until nothing is left to happen: all accesses are over, and what they left on the way has arrived.
     pub fn run(&mut self) {
         while let Some(event) = self.wire.engine.next() {
@@ -198,10 +222,20 @@ impl World {
         &self.clients[client as usize].outcomes[&access]
     }
 
+    /// All devices.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.wire.servers.keys().copied()
+    }
+
     /// What a device has done.
     pub fn done(&self, device: DeviceId) -> Done {
         let node = self.wire.servers[&device] as usize;
         self.nodes[node].devices[&device].done
+    }
+
+    /// Requests that all devices' media modelled, those of background loads included.
+    pub fn modelled_requests(&self) -> u64 {
+        self.nodes.iter().flat_map(|node| node.devices.values()).map(Device::modelled_requests).sum()
     }
 
     /// How fast its server has seen a device read, in bytes per second, as it tells others; 0 where it has not.

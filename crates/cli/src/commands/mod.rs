@@ -12,6 +12,7 @@ pub(crate) mod lab;
 pub(crate) mod list;
 pub(crate) mod objects;
 pub(crate) mod servers;
+pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod tune;

@@ -40,25 +40,54 @@ pub struct Sample {
     pub hash: u64,
 }
 
+/// What is done with a run beside running it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    /// The trace keeps its records.
+    pub keep_trace: bool,
+    /// One byte of this message changes on the way, the first being 1.
+    pub flip: Option<u64>,
+}
+
 /// Runs access `number` of `scheme` under `seed`.
 ///
 /// # Errors
 /// When there is no code for it, or it fails: nothing fails in these experiments.
 pub fn run(parameters: &Parameters, scheme: Scheme, seed: u64, number: u32) -> Result<Sample> {
     let parameters = &scheme.parameters(parameters);
+    let (world, id) = watched(parameters, scheme, seed, number, Watch::default())?;
+    if parameters.access == Access::Write {
+        return Ok(stored(parameters, scheme, &world, id)?.1);
+    }
+    let outcome = succeeded(&world, id, scheme)?;
+    sample(parameters, &world, outcome, outcome.medium_bytes)
+}
+
+/// The same, and what is left of it: the world, and the access's name there.
+///
+/// # Errors
+/// When there is no code for it, or the write before a read fails.
+pub fn watched(
+    parameters: &Parameters,
+    scheme: Scheme,
+    seed: u64,
+    number: u32,
+    watch: Watch,
+) -> Result<(World, AccessId)> {
     let draw = Draw::new(parameters, seed, number, 0);
     let (spec, code) = scheme.code(parameters, draw.code_seed)?;
     match parameters.access {
         Access::Read => {
             let holders = holders(parameters, scheme, &draw, SEGMENT)?;
-            fetch(parameters, scheme, &draw, spec, code, holders)
+            Ok(fetch(parameters, scheme, &draw, spec, code, holders, watch))
         }
-        Access::Write => Ok(store(parameters, scheme, &draw, code)?.1),
+        Access::Write => Ok(store(parameters, scheme, &draw, code, watch)),
         Access::Reread => {
-            let (done, _) = store(parameters, scheme, &draw, code.clone())?;
+            let (world, id) = store(parameters, scheme, &draw, code.clone(), Watch::default());
+            let (done, _) = stored(parameters, scheme, &world, id)?;
             let holders = done.holders.into_iter().map(|share| share.stored(SEGMENT, VERSION)).collect();
             let changed = Draw { code_seed: draw.code_seed, ..Draw::new(parameters, seed, number, 1) };
-            fetch(parameters, scheme, &changed, spec, code, holders)
+            Ok(fetch(parameters, scheme, &changed, spec, code, holders, watch))
         }
     }
 }
@@ -120,9 +149,12 @@ pub(super) fn reading(
 }
 
 /// The disks of a draw under their servers, and a client.
-pub(super) fn world(parameters: &Parameters, draw: &Draw) -> (World, u32) {
+pub(super) fn world(parameters: &Parameters, draw: &Draw, watch: Watch) -> (World, u32) {
     let link = Link::of_round_trip(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
-    let mut world = World::new(Setup { seed: draw.seed, link, keep_trace: false });
+    let mut world = World::new(Setup { seed: draw.seed, link, keep_trace: watch.keep_trace });
+    if let Some(number) = watch.flip {
+        world.flip(number);
+    }
     for _ in 0..parameters.disks_of.div_ceil(parameters.disks_per_node) {
         world.add_node();
     }
@@ -141,16 +173,16 @@ fn fetch(
     spec: CodeSpec,
     code: Code,
     holders: Vec<Holder>,
-) -> Result<Sample> {
+    watch: Watch,
+) -> (World, AccessId) {
     let layout = layout(parameters, SEGMENT, spec, holders);
-    let (mut world, client) = world(parameters, draw);
+    let (mut world, client) = world(parameters, draw, watch);
     world.preload(&layout, draw.seed);
     // The disks have just been drawn: nobody has seen them.
     let access = reading(parameters, scheme, scheme.rule(), &layout, code, draw.seed, |_| 0);
     let id = world.read(client, Time(0), access);
     world.run();
-    let outcome = succeeded(&world, id, scheme)?;
-    sample(parameters, &world, outcome, outcome.medium_bytes)
+    (world, id)
 }
 
 /// What became of a read that has to succeed.
@@ -165,8 +197,14 @@ pub(super) fn succeeded(world: &World, access: AccessId, scheme: Scheme) -> Resu
     Ok(outcome)
 }
 
-fn store(parameters: &Parameters, scheme: Scheme, draw: &Draw, code: Code) -> Result<(WriteDone, Sample)> {
-    let (mut world, client) = world(parameters, draw);
+fn store(
+    parameters: &Parameters,
+    scheme: Scheme,
+    draw: &Draw,
+    code: Code,
+    watch: Watch,
+) -> (World, AccessId) {
+    let (mut world, client) = world(parameters, draw, watch);
     let (write, rule) = scheme.writing(parameters);
     let target = |(domain, disk): (usize, &super::draw::Disk)| Target {
         device: disk.device(),
@@ -195,14 +233,24 @@ fn store(parameters: &Parameters, scheme: Scheme, draw: &Draw, code: Code) -> Re
     };
     let id = world.write(client, Time(0), access);
     world.run();
+    (world, id)
+}
+
+/// What became of a write that has to succeed.
+fn stored(
+    parameters: &Parameters,
+    scheme: Scheme,
+    world: &World,
+    id: AccessId,
+) -> Result<(WriteDone, Sample)> {
     let outcome = world.outcome(id);
     let done = match &outcome.written {
         Some(Ok(stored)) => stored.done.clone(),
         Some(Err(error)) => return Err(anyhow!("{}: {error}", scheme.name())),
         None => return Err(anyhow!("{}: the write never ended", scheme.name())),
     };
-    let written = draw.disks.iter().map(|disk| world.done(disk.device()).written_bytes).sum();
-    let sample = sample(parameters, &world, outcome, written)?;
+    let written = world.devices().map(|device| world.done(device).written_bytes).sum();
+    let sample = sample(parameters, world, outcome, written)?;
     Ok((done, sample))
 }
 

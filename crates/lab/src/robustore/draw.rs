@@ -110,4 +110,9 @@ impl Medium for Modelled {
         let own = start.since(self.begin).as_nanos() as u64;
         Time(self.begin.0 + self.drive.transfer(own, offset, bytes, writes))
     }
+
+    fn requests(&self) -> u64 {
+        let work = self.drive.work();
+        work.foreground_requests + work.background_requests
+    }
 }

@@ -1,7 +1,7 @@
 //! Many clients that read at once from the same disks (§7.3, ours): what each gets, how evenly, and what it costs all of them.
 
 use super::{
-    access,
+    access::{self, Watch},
     draw::Draw,
     parameters::{Experiment, Parameters},
     scheme::Scheme,
@@ -112,7 +112,7 @@ fn at_once(parameters: &Parameters, way: Way, seed: u64, number: u32) -> Result<
     let parameters = &SCHEME.parameters(parameters);
     let draw = Draw::new(parameters, seed, number, 0);
     let (spec, code) = SCHEME.code(parameters, draw.code_seed)?;
-    let (mut world, first) = access::world(parameters, &draw);
+    let (mut world, first) = access::world(parameters, &draw, Watch::default());
     let objects = if way.own { parameters.clients } else { 1 };
     let mut layouts = Vec::new();
     for object in 0..objects {

@@ -11,6 +11,7 @@
 //! | [`access`] | one access in a world of its own |
 //! | [`sequence`] | accesses that follow one another in one world |
 //! | [`many`] | many clients at once: an experiment of its own |
+//! | [`replay`] | one access again, with its trace |
 //! | [`spread`] | units of work on all cores, and the file that an interrupted run goes on from |
 //! | [`ideal`] | what the same disks allow |
 //! | [`sweep`] | all accesses of an experiment, on all cores, and what they come to |
@@ -24,6 +25,7 @@ pub mod fig6_5;
 pub mod ideal;
 pub mod many;
 pub mod parameters;
+pub mod replay;
 pub mod scheme;
 pub mod sequence;
 pub mod settings;

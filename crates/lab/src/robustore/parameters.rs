@@ -195,7 +195,7 @@ fn table_value(parameters: &Parameters, name: &str) -> Option<f64> {
 impl Parameters {
     /// # Errors
     /// Names the value that is out of its range.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f64, low: f64, high: f64| {
             ensure!((low..=high).contains(&value), "`{name}` is {value}: it can be {low} to {high}");
             Ok(())

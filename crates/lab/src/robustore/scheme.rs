@@ -2,7 +2,7 @@
 //! simulator does not know them.
 
 use super::parameters::Parameters;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use steadfast_codes::rateless::{Code, Kind};
 use steadfast_protocol::{
     IndexRanges,
@@ -50,6 +50,16 @@ impl Scheme {
             Scheme::RatelessLt => "rateless-lt",
             Scheme::RatelessB => "rateless-b",
         }
+    }
+
+    /// The scheme of that name.
+    ///
+    /// # Errors
+    /// Names those there are.
+    pub fn named(name: &str) -> Result<Self> {
+        let names = SCHEMES.map(Scheme::name).join(", ");
+        let found = SCHEMES.into_iter().find(|scheme| scheme.name() == name);
+        found.with_context(|| format!("no scheme named `{name}`; there are {names}"))
     }
 
     /// The parameters as this scheme takes them.
