@@ -254,7 +254,8 @@ fn what_happened_under_the_simulator_is_a_script_for_the_plain_loop() {
 /// Cores come as values: deleting a scheme changes nothing here, so none is named.
 #[test]
 fn no_scheme_is_named_in_the_simulator() {
-    let part = ["stripe", "striping", "replica", "rateless", "robustore", "raid", "mirror", "parity", "speculative"];
+    let part =
+        ["stripe", "striping", "replica", "rateless", "robustore", "raid", "mirror", "parity", "speculative"];
     let word = ["lt", "adaptive", "ranged"];
     // The decoder's rank is kept by the crate of the codes, whose room has this name.
     let room = "steadfast_codes::rateless::";
@@ -267,7 +268,8 @@ fn no_scheme_is_named_in_the_simulator() {
         for (number, line) in text.lines().enumerate() {
             let line = line.replace(room, "").to_lowercase();
             let named = part.iter().find(|part| line.contains(**part));
-            let words = line.split(|letter: char| !letter.is_alphanumeric()).find(|found| word.contains(found));
+            let words =
+                line.split(|letter: char| !letter.is_alphanumeric()).find(|found| word.contains(found));
             assert_eq!((named.copied(), words), (None, None), "{}:{}", path.display(), number + 1);
         }
     }

@@ -17,6 +17,7 @@ mod objects;
 mod quality;
 mod ranges;
 mod raw;
+mod replay;
 mod requests;
 mod show;
 mod update_and_tune;

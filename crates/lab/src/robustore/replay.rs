@@ -177,16 +177,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_other_copy_says_so() {
-        let mut plain = request(Scheme::Stripe, 7);
-        plain.watch.keep_trace = true;
+    fn a_block_without_another_copy_is_asked_for_again() {
+        let mut request = request(Scheme::Stripe, 7);
+        request.watch.keep_trace = true;
+        let whole = run(&request).unwrap();
         let slice = |record: &Record| record.message.payload_bytes() > 0;
-        let place = run(&plain).unwrap().records.iter().position(slice).unwrap();
-        plain.watch.flip = Some(place as u64 + 1);
-        let damaged = run(&plain).unwrap();
-        assert!(damaged.records[place].damaged);
-        assert!(damaged.failure.unwrap().contains("out of reach"));
+        let place = whole.records.iter().position(slice).unwrap();
+        request.watch.flip = Some(place as u64 + 1);
+        let damaged = run(&request).unwrap();
+        assert!(damaged.records[place].damaged && !whole.records[place].damaged);
+        assert_eq!(damaged.records[..place], whole.records[..place], "all before it is as it was");
         assert!(damaged.damage.unwrap().contains("payload's checksums"));
+        assert_eq!(damaged.failure, None);
+        assert!(damaged.messages > whole.messages, "{} and {}", damaged.messages, whole.messages);
     }
 
     #[test]
