@@ -121,6 +121,7 @@ struct Access {
     over: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "accesses are few, and stay where they are")]
 enum Kind {
     Reading(Reading),
     Writing(Writing),

@@ -51,7 +51,7 @@ impl<E> Engine<E> {
     }
 
     /// Takes the next event; the time is then its.
-    pub fn next(&mut self) -> Option<E> {
+    pub fn take(&mut self) -> Option<E> {
         let Reverse((at, _, place)) = self.order.pop()?;
         self.now = at;
         self.free.push(place);
@@ -70,7 +70,7 @@ mod tests {
             engine.at(Time(at), name);
         }
         let mut seen = Vec::new();
-        while let Some(name) = engine.next() {
+        while let Some(name) = engine.take() {
             seen.push((engine.now().0, name));
             if name == 'b' {
                 engine.at(Time(3), 'x');
@@ -86,7 +86,7 @@ mod tests {
     fn nothing_is_scheduled_in_the_past() {
         let mut engine = Engine::default();
         engine.at(Time(5), ());
-        engine.next();
+        engine.take();
         engine.at(Time(4), ());
     }
 }

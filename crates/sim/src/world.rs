@@ -208,7 +208,7 @@ impl World {
 
     /// Runs until nothing is left to happen: all accesses are over, and what they left on the way has arrived.
     pub fn run(&mut self) {
-        while let Some(event) = self.wire.engine.next() {
+        while let Some(event) = self.wire.engine.take() {
             self.handle(event);
         }
     }
