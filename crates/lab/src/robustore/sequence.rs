@@ -103,3 +103,32 @@ fn moved(world: &World, draw: &Draw) -> (u64, u64) {
     let done = draw.disks.iter().map(|disk| world.done(disk.device()));
     done.fold((0, 0), |(read, cached), done| (read + done.read_bytes, cached + done.cached_bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::parameters, *};
+    use crate::report::{mean, standard_deviation};
+
+    #[test]
+    fn caches_raise_bandwidth_and_variation_and_the_disks_do_the_rest() {
+        let experiment = parameters::find("robustore/cache").unwrap().unwrap();
+        let mut small = experiment.points[0].1.clone();
+        (small.disks, small.disks_of, small.object_mib, small.block_kib) = (8, 16, 64, 256);
+        (small.objects, small.warm_accesses, small.sequence) = (8, 8, 16);
+        for scheme in [Scheme::Stripe, Scheme::RatelessB] {
+            let [without, with] = [0, 128]
+                .map(|cache_mib| run(&Parameters { cache_mib, ..small.clone() }, scheme, 5, 0..16).unwrap());
+            let seconds =
+                |samples: &[Sample]| samples.iter().map(|sample| sample.latency).collect::<Vec<_>>();
+            let bandwidth =
+                |samples: &[Sample]| mean(&seconds(samples).iter().map(|s| 1.0 / s).collect::<Vec<_>>());
+            assert!(bandwidth(&with) > 1.2 * bandwidth(&without), "{scheme:?}");
+            let spread = |samples: &[Sample]| standard_deviation(&seconds(samples)) / mean(&seconds(samples));
+            assert!(spread(&with) > spread(&without), "{scheme:?}");
+            assert!(without.iter().all(|sample| sample.cached == 0.0));
+            for sample in &with {
+                assert!(sample.cached + sample.medium_overhead >= sample.io_overhead - 1e-9, "{sample:?}");
+            }
+        }
+    }
+}
