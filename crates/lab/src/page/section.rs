@@ -234,8 +234,11 @@ fn command(name: &str, lines: &[&Line]) -> String {
     commands.collect::<Vec<String>>().join("<br>")
 }
 
-/// The charts of a metric: what a title ends with, and which cases are on it.
-fn panels(experiment: &str, metric: &str) -> Vec<(&'static str, fn(&str) -> bool)> {
+/// What a chart's title ends with, and which cases are on it.
+type Panel = (&'static str, fn(&str) -> bool);
+
+/// The charts of a metric.
+fn panels(experiment: &str, metric: &str) -> Vec<Panel> {
     if (experiment, metric) == (table6_1::NAME, "bandwidth") {
         return vec![
             (", as modelled", |case| !case.contains("variant=")),
