@@ -21,9 +21,9 @@ use tokio::sync::{Mutex, Notify};
 /// Minted blocks that wait to be pushed take at most this, and those pushed their windows: a put stays within its
 /// segment, its windows and 64 MiB.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
-/// Beyond what the policy asks for, batches are smaller: only stragglers' places are left to fill. A batch of a sixteenth
-/// of K still shares most of its parity columns.
-const LATER_SHARE: u32 = 16;
+/// Beyond what the policy asks for, batches are of this part of K: a put of fast devices takes one of them, and any batch sums
+/// nearly all parity columns, which is three reads an original.
+const LATER_SHARE: u32 = 4;
 
 /// A block ready to be sent.
 pub(crate) struct Made {
@@ -144,7 +144,7 @@ impl Maker {
             let mut minted = self.minted.lock().await;
             let next = minted.next;
             if next < minted.expected {
-                self.mint(&mut minted, next..next).await;
+                self.mint(&mut minted, next).await;
             }
         }
     }
@@ -166,19 +166,20 @@ impl Maker {
                 blocks.extend((from..).zip(self.encode(from..to).await));
                 from = to;
             } else {
-                self.mint(&mut minted, from..indices.end).await;
+                self.mint(&mut minted, indices.end).await;
             }
         }
         blocks
     }
 
-    /// Makes the batch that begins with `wanted`, and all of that.
-    async fn mint(&self, minted: &mut Minted, wanted: Range<BlockIndex>) {
+    /// Makes the next batch, and all before `end`. Devices ask for their runs in any order: what a batch left out would be
+    /// made a few blocks at a time.
+    async fn mint(&self, minted: &mut Minted, end: BlockIndex) {
         let most = BATCH_BYTES_MAX / u64::from(self.geometry.block_bytes);
         let most = u32::try_from(most).expect("blocks are not that small").max(1);
         let later = (self.geometry.originals / LATER_SHARE).max(1);
-        let count = minted.expected.saturating_sub(wanted.start).max(later).min(most);
-        let batch = wanted.start..wanted.end.max(wanted.start + count);
+        let count = minted.expected.saturating_sub(minted.next).max(later).min(most);
+        let batch = minted.next..end.max(minted.next + count);
         let blocks = self.encode(batch.clone()).await;
         minted.next = batch.end;
         minted.waiting.extend(batch.zip(blocks));
