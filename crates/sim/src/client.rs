@@ -82,8 +82,6 @@ pub struct Outcome {
     pub sent_bytes: u64,
     /// Payload bytes that reached it, or that storage servers confirmed.
     pub received_bytes: u64,
-    /// Blocks that arrived with other bytes than were stored and were taken for good: none, or the store lies.
-    pub wrong_blocks: u64,
     /// Slices that came with other bytes than were stored, and were found out.
     pub corrupt_slices: u64,
 }

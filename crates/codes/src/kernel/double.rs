@@ -16,7 +16,7 @@
 //!
 //! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`]. For p = 17,
 //! and from p = 11 on where stripes leave the nearer caches, the sums are kept out of registers:
-//! [`diagonals`](super::diagonals).
+//! [`diagonals`].
 //!
 //! Soundness: [`Double::run`] checks every length and place before the first address is formed.
 

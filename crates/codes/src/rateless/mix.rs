@@ -2,7 +2,7 @@
 //! originals share two columns (no 4-cycles: without this rare graphs need 60 to 80 % extra blocks).
 //!
 //! From [`CLASSES_FROM`] originals on the columns are in three classes, every original in one column of each
-//! ([`cyclic`](super::cyclic)), S being rounded up to a multiple of three. The columns of a class have no original
+//! ([`cyclic`]), S being rounded up to a multiple of three. The columns of a class have no original
 //! in common, so columns taken from one class in a row cover as many originals as they can.
 //!
 //! Below, columns are dealt from shuffled decks, which keeps them balanced. Three columns hold three pairs, so

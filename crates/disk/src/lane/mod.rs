@@ -51,7 +51,7 @@ pub enum Op {
         epoch: Epoch,
         /// Its index.
         index: BlockIndex,
-        /// Its bytes, in pieces as [`crate::NewBlock`] takes them.
+        /// Its bytes, in pieces as [`crate::device::NewBlock`] takes them.
         pieces: Vec<Bytes>,
         /// One checksum a granule.
         sums: Vec<u32>,
