@@ -84,6 +84,7 @@ pub async fn run(
         robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
         robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
         robustore::fig6_5::NAME => robustore::fig6_5::run(options, seed, say),
+        robustore::real::NAME => robustore::real::run(program, options, seed, say).await,
         _ => match robustore::parameters::find(name) {
             Some(experiment) => robustore::run(&experiment?, options, seed, say),
             None => bail!("no experiment named `{name}`; `steadfast lab list` names them"),

@@ -227,6 +227,10 @@ impl Service {
         })?;
         let spec: EmulationSpec = spec.parse().map_err(|error| invalid(format!("{error}")))?;
         control.redraw(spec);
+        if spec.drive.is_some() {
+            // A disk that was slowed is still the one whose speed was seen; this is another disk.
+            served.lane.forget_speed();
+        }
         served.note_full(false);
         Ok(NodeAnswer::Done)
     }

@@ -7,7 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A set of block indices as sorted, disjoint, non-adjacent half-open ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(BlockIndex, BlockIndex)>", into = "Vec<(BlockIndex, BlockIndex)>")]
-pub struct IndexRanges(Vec<Range<BlockIndex>>);
+pub struct IndexRanges {
+    ranges: Vec<Range<BlockIndex>>,
+    /// How many indices all of them hold: readers ask for it at every block that arrives.
+    count: u32,
+}
 
 /// The ranges received are not sorted, disjoint and non-empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,38 +27,45 @@ impl IndexRanges {
         Self::default()
     }
 
+    /// Of sorted, disjoint, non-adjacent ranges.
+    fn of(ranges: Vec<Range<BlockIndex>>) -> Self {
+        let count = ranges.iter().map(|range| range.end - range.start).sum();
+        Self { ranges, count }
+    }
+
     /// How many indices are in the set.
     pub fn count(&self) -> u32 {
-        self.0.iter().map(|range| range.end - range.start).sum()
+        self.count
     }
 
     /// Whether the set holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranges.is_empty()
     }
 
     /// Whether `index` is in the set.
     pub fn contains(&self, index: BlockIndex) -> bool {
-        let after = self.0.partition_point(|range| range.start <= index);
-        after > 0 && index < self.0[after - 1].end
+        let after = self.ranges.partition_point(|range| range.start <= index);
+        after > 0 && index < self.ranges[after - 1].end
     }
 
     /// Adds one index; `false` if it was there.
     pub fn insert(&mut self, index: BlockIndex) -> bool {
-        let after = self.0.partition_point(|range| range.start <= index);
-        if after > 0 && index < self.0[after - 1].end {
+        let after = self.ranges.partition_point(|range| range.start <= index);
+        if after > 0 && index < self.ranges[after - 1].end {
             return false;
         }
-        let joins_before = after > 0 && self.0[after - 1].end == index;
-        let joins_after = after < self.0.len() && self.0[after].start == index + 1;
+        self.count += 1;
+        let joins_before = after > 0 && self.ranges[after - 1].end == index;
+        let joins_after = after < self.ranges.len() && self.ranges[after].start == index + 1;
         match (joins_before, joins_after) {
             (true, true) => {
-                self.0[after - 1].end = self.0[after].end;
-                self.0.remove(after);
+                self.ranges[after - 1].end = self.ranges[after].end;
+                self.ranges.remove(after);
             }
-            (true, false) => self.0[after - 1].end = index + 1,
-            (false, true) => self.0[after].start = index,
-            (false, false) => self.0.insert(after, index..index + 1),
+            (true, false) => self.ranges[after - 1].end = index + 1,
+            (false, true) => self.ranges[after].start = index,
+            (false, false) => self.ranges.insert(after, index..index + 1),
         }
         true
     }
@@ -64,26 +75,28 @@ impl IndexRanges {
         if range.is_empty() {
             return;
         }
-        let first = self.0.partition_point(|held| held.end < range.start);
-        let last = self.0.partition_point(|held| held.start <= range.end);
+        let first = self.ranges.partition_point(|held| held.end < range.start);
+        let last = self.ranges.partition_point(|held| held.start <= range.end);
         let mut merged = range;
         if first < last {
-            merged.start = merged.start.min(self.0[first].start);
-            merged.end = merged.end.max(self.0[last - 1].end);
+            merged.start = merged.start.min(self.ranges[first].start);
+            merged.end = merged.end.max(self.ranges[last - 1].end);
         }
-        self.0.splice(first..last, [merged]);
+        let before: u32 = self.ranges[first..last].iter().map(|held| held.end - held.start).sum();
+        self.count += merged.end - merged.start - before;
+        self.ranges.splice(first..last, [merged]);
     }
 
     /// Adds every index of `other`.
     pub fn insert_all(&mut self, other: &IndexRanges) {
-        other.0.iter().for_each(|range| self.insert_range(range.clone()));
+        other.ranges.iter().for_each(|range| self.insert_range(range.clone()));
     }
 
     /// The indices that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &IndexRanges) -> Self {
         let (mut both, mut ours, mut theirs) = (Vec::new(), 0, 0);
-        while let (Some(a), Some(b)) = (self.0.get(ours), other.0.get(theirs)) {
+        while let (Some(a), Some(b)) = (self.ranges.get(ours), other.ranges.get(theirs)) {
             let common = a.start.max(b.start)..a.end.min(b.end);
             if !common.is_empty() {
                 both.push(common);
@@ -95,16 +108,16 @@ impl IndexRanges {
             }
         }
         // Ranges of one set do not touch, so those of the intersection do not either.
-        Self(both)
+        Self::of(both)
     }
 
     /// The indices that are in this set and not in `other`.
     #[must_use]
     pub fn difference(&self, other: &IndexRanges) -> Self {
         let (mut rest, mut theirs) = (Vec::new(), 0);
-        for range in &self.0 {
+        for range in &self.ranges {
             let mut start = range.start;
-            while let Some(b) = other.0.get(theirs).filter(|b| b.start < range.end) {
+            while let Some(b) = other.ranges.get(theirs).filter(|b| b.start < range.end) {
                 if start < b.start {
                     rest.push(start..b.start);
                 }
@@ -118,37 +131,38 @@ impl IndexRanges {
                 rest.push(start..range.end);
             }
         }
-        Self(rest)
+        Self::of(rest)
     }
 
     /// Whether every index is in `other` too.
     pub fn is_subset_of(&self, other: &IndexRanges) -> bool {
-        self.0.iter().all(|range| {
-            let after = other.0.partition_point(|held| held.start <= range.start);
-            after > 0 && range.end <= other.0[after - 1].end
+        self.ranges.iter().all(|range| {
+            let after = other.ranges.partition_point(|held| held.start <= range.start);
+            after > 0 && range.end <= other.ranges[after - 1].end
         })
     }
 
     /// Takes one index out; `false` if it was not there.
     pub fn remove(&mut self, index: BlockIndex) -> bool {
-        let after = self.0.partition_point(|range| range.start <= index);
-        if after == 0 || index >= self.0[after - 1].end {
+        let after = self.ranges.partition_point(|range| range.start <= index);
+        if after == 0 || index >= self.ranges[after - 1].end {
             return false;
         }
-        let held = self.0[after - 1].clone();
+        self.count -= 1;
+        let held = self.ranges[after - 1].clone();
         let rest = [held.start..index, index + 1..held.end];
-        self.0.splice(after - 1..after, rest.into_iter().filter(|part| !part.is_empty()));
+        self.ranges.splice(after - 1..after, rest.into_iter().filter(|part| !part.is_empty()));
         true
     }
 
     /// The ranges in ascending order.
     pub fn ranges(&self) -> &[Range<BlockIndex>] {
-        &self.0
+        &self.ranges
     }
 
     /// Every index in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = BlockIndex> + '_ {
-        self.0.iter().flat_map(Clone::clone)
+        self.ranges.iter().flat_map(Clone::clone)
     }
 }
 
@@ -172,7 +186,7 @@ impl From<Range<BlockIndex>> for IndexRanges {
 
 impl From<IndexRanges> for Vec<(BlockIndex, BlockIndex)> {
     fn from(set: IndexRanges) -> Self {
-        set.0.into_iter().map(|range| (range.start, range.end)).collect()
+        set.ranges.into_iter().map(|range| (range.start, range.end)).collect()
     }
 }
 
@@ -186,13 +200,13 @@ impl TryFrom<Vec<(BlockIndex, BlockIndex)>> for IndexRanges {
             }
             free_from = end;
         }
-        Ok(Self(pairs.into_iter().map(|(start, end)| start..end).collect()))
+        Ok(Self::of(pairs.into_iter().map(|(start, end)| start..end).collect()))
     }
 }
 
 impl fmt::Display for IndexRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, range) in self.0.iter().enumerate() {
+        for (position, range) in self.ranges.iter().enumerate() {
             let comma = if position > 0 { "," } else { "" };
             write!(f, "{comma}{}-{}", range.start, range.end - 1)?;
         }

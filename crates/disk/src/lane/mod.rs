@@ -373,6 +373,11 @@ impl LaneHandle {
         count
     }
 
+    /// The medium is another one from now on: how fast the one before was says nothing of it.
+    pub fn forget_speed(&self) {
+        self.shared.state().meters.forget();
+    }
+
     /// What the lane is doing; never waits for the medium.
     pub fn status(&self) -> LaneStatus {
         let state = self.shared.state();

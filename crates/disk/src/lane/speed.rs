@@ -58,6 +58,11 @@ impl Meters {
         self.service_s = Some(self.service_s.map_or(each, |s| s + (each - s) / 8.0));
     }
 
+    /// Keeps nothing but the count.
+    pub(super) fn forget(&mut self) {
+        *self = Self { completed: self.completed, ..Self::default() };
+    }
+
     pub(super) fn service_time(&self) -> Option<Duration> {
         self.service_s.map(Duration::from_secs_f64)
     }

@@ -91,6 +91,13 @@ fn writes_are_grouped_and_read_back() {
     }
     let status = lane.status();
     assert!(status.read_bytes_per_s.is_some() && status.write_bytes_per_s.is_some());
+    lane.forget_speed();
+    let forgotten = lane.status();
+    assert_eq!(
+        (forgotten.read_bytes_per_s, forgotten.write_bytes_per_s, forgotten.service_time),
+        (None, None, None)
+    );
+    assert_eq!(forgotten.completed, status.completed);
     assert_eq!((status.queued, status.unflushed_bytes, status.usage.extents), (0, 0, 1));
     assert_eq!(lane.shutdown(), Shutdown::Joined);
     assert_eq!(call(&lane, Op::Usage), Err(OpError::Closed));

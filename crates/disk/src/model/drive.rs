@@ -43,6 +43,8 @@ pub struct Drive {
     policy: Policy,
     /// How many requests of a transfer wait at the disk at a time.
     depth: usize,
+    /// So many nanoseconds outside are one inside.
+    dilation: u64,
     /// When the disk has done all it was given.
     free_ns: u64,
     /// Where the last transfer ended and which way it went.
@@ -67,6 +69,7 @@ impl Drive {
             background: None,
             policy: Policy::Fcfs,
             depth: 1,
+            dilation: 1,
             free_ns: 0,
             tail: (u64::MAX, false),
             waiting: Vec::new(),
@@ -83,6 +86,12 @@ impl Drive {
         self
     }
 
+    /// Everything takes so many times as long, the requests of others and their intervals too.
+    pub fn dilated(mut self, dilation: u32) -> Drive {
+        self.dilation = dilation.max(1).into();
+        self
+    }
+
     /// Shared with others.
     pub fn with_background(mut self, background: Background) -> Drive {
         self.background = Some(background);
@@ -95,6 +104,7 @@ impl Drive {
     /// What was queued before the last transfer ended and continues it inside a chunk is one command with it:
     /// a chunk takes the same time in pieces as whole.
     pub fn transfer(&mut self, queued_ns: u64, offset: u64, bytes: u64, write: bool) -> u64 {
+        let queued_ns = queued_ns / self.dilation;
         let end = offset.saturating_add(bytes);
         let continues = self.tail == (offset, write) && queued_ns <= self.free_ns;
         self.tail = (end, write);
@@ -103,19 +113,20 @@ impl Drive {
         {
             background.skip_to(queued_ns - IDLE_MEMORY_NS);
         }
-        if self.policy == Policy::Sptf && (self.depth > 1 || self.background.is_some()) {
+        let over_ns = if self.policy == Policy::Sptf && (self.depth > 1 || self.background.is_some()) {
             self.by_positioning(queued_ns, offset, end, write)
         } else {
             self.in_order(queued_ns, offset, end, write, continues)
-        }
+        };
+        over_ns.saturating_mul(self.dilation)
     }
 
     /// From `start_ns` until the heads are over the first sector of a transfer that would begin then, the disk being
     /// free: what SPTF compares, and a bid for a read names. Nanoseconds; the requests of others are left out.
     pub fn estimate(&self, start_ns: u64, offset: u64, write: bool) -> u64 {
-        let start_ns = start_ns.max(self.free_ns);
+        let start_ns = (start_ns / self.dilation).max(self.free_ns);
         let first = self.placement.clone().next(offset, offset.saturating_add(1), write);
-        first.map_or(0, |(piece, _)| self.mechanics.estimate(start_ns, piece.request))
+        first.map_or(0, |(piece, _)| self.mechanics.estimate(start_ns, piece.request) * self.dilation)
     }
 
     /// [`Drive::estimate`] at one time, for [`Queue::select`](crate::queue::Queue::select).
@@ -125,10 +136,10 @@ impl Drive {
 
     /// When the disk has done all it was given.
     pub fn free_ns(&self) -> u64 {
-        self.free_ns
+        self.free_ns.saturating_mul(self.dilation)
     }
 
-    /// What it has done.
+    /// What it has done, in the time of the undilated disk.
     pub fn work(&self) -> Work {
         self.work
     }

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! spec  = MODEL *( ":" field )                              MODEL = "ata7200"
-//! field = "bf=" SECTORS | "p=" SHARE | "background=" TIME | "policy=" ( "fcfs" | "sptf" ) | "seed=" NUMBER
+//! field = "bf=" SECTORS | "p=" SHARE | "background=" TIME | "policy=" ( "fcfs" | "sptf" ) | "dilation=" TIMES | "seed=" NUMBER
 //! ```
 //!
 //! `bf` is the blocking factor, 8 to 1024 sectors, and `p` the probability of sequential access, 0 to 1 (§6.2.6);
 //! `background` is the mean time between the requests of others, without it there are none. `ata7200` alone is the
-//! disk at its best: 1024 sectors, sequential. `TIME` is a number with ns, us, ms or s.
+//! disk at its best: 1024 sectors, sequential. `TIME` is a number with ns, us, ms or s. `dilation` is for machines too
+//! slow to carry as many disks as an experiment has: all that the disk does takes so many times as long, 1 to 1000.
 
 use std::{fmt, str::FromStr};
 
@@ -45,12 +46,17 @@ pub struct DriveSpec {
     pub background_ns: Option<u64>,
     /// Order of service.
     pub policy: Policy,
+    /// How many times as long as the model's everything takes, [`DILATION`].
+    pub dilation: u32,
     /// Seed of the layout's and the background's places and times.
     pub seed: u64,
 }
 
 /// Limits of the background's interval: below a request's own time at a tenth of the rotation nothing is left.
 pub const INTERVAL_NS: std::ops::RangeInclusive<u64> = 1_000_000..=3_600_000_000_000;
+
+/// Limits of the dilation: more would let nanoseconds of a long run leave their type.
+pub const DILATION: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// The interval of the competitive loads, 6 to 200 ms (§6.2.6).
 pub const DRAWN_INTERVAL_NS: std::ops::RangeInclusive<u64> = 6_000_000..=200_000_000;
@@ -78,6 +84,7 @@ impl Default for DriveSpec {
             sequential: 1.0,
             background_ns: None,
             policy: Policy::Fcfs,
+            dilation: 1,
             seed: 0,
         }
     }
@@ -125,6 +132,9 @@ impl DriveSpec {
         if self.background_ns.is_some_and(|interval| !INTERVAL_NS.contains(&interval)) {
             return fail("background", "an interval is 1ms to 3600s");
         }
+        if !DILATION.contains(&self.dilation) {
+            return fail("dilation", "a dilation is 1 to 1000");
+        }
         Ok(())
     }
 
@@ -136,7 +146,8 @@ impl DriveSpec {
         let disk = mechanics.geometry().clone();
         let layout =
             Layout::new(self.blocking_factor.clamp(8, 1024), self.sequential, mix(self.seed, LAYOUT));
-        let mut drive = Drive::new(mechanics, Placement::new(&layout, &disk));
+        let mut drive = Drive::new(mechanics, Placement::new(&layout, &disk))
+            .dilated(self.dilation.clamp(*DILATION.start(), *DILATION.end()));
         if self.policy == Policy::Sptf {
             drive = drive.shortest_first(OUTSTANDING_SECTORS);
         }
@@ -182,8 +193,11 @@ impl FromStr for DriveSpec {
                 Some(("policy", "fcfs")) => spec.policy = Policy::Fcfs,
                 Some(("policy", "sptf")) => spec.policy = Policy::Sptf,
                 Some(("policy", _)) => return Err(fail("the policies are fcfs and sptf")),
+                Some(("dilation", v)) => {
+                    spec.dilation = v.parse().map_err(|_| fail("expected a whole number of times"))?;
+                }
                 Some(("seed", v)) => spec.seed = v.parse().map_err(|_| fail("expected a whole number"))?,
-                _ => return Err(fail("known are bf=, p=, background=, policy=, seed=")),
+                _ => return Err(fail("known are bf=, p=, background=, policy=, dilation=, seed=")),
             }
             spec.check().map_err(|error| fail(error.reason))?;
         }
@@ -202,6 +216,9 @@ impl fmt::Display for DriveSpec {
         if self.policy == Policy::Sptf {
             write!(f, ":policy=sptf")?;
         }
+        if self.dilation > 1 {
+            write!(f, ":dilation={}", self.dilation)?;
+        }
         write!(f, ":seed={}", self.seed)
     }
 }
@@ -217,6 +234,7 @@ mod tests {
         let mut specs: Vec<DriveSpec> = (0..20).map(DriveSpec::draw_layout).collect();
         specs.extend((0..20).map(DriveSpec::draw_background));
         specs.push(DriveSpec { sequential: 0.3, policy: Policy::Sptf, ..DriveSpec::draw_background(7) });
+        specs.push(DriveSpec { dilation: 4, ..DriveSpec::draw_layout(7) });
         for spec in specs {
             assert_eq!(spec.check(), Ok(()));
             assert_eq!(spec.to_string().parse(), Ok(spec), "{spec}");
@@ -238,11 +256,34 @@ mod tests {
             ("ata7200:background=0ms", "background=0ms"),
             ("ata7200:background=6", "background=6"),
             ("ata7200:policy=scan", "policy=scan"),
+            ("ata7200:dilation=0", "dilation=0"),
+            ("ata7200:dilation=1001", "dilation=1001"),
+            ("ata7200:dilation=1.5", "dilation=1.5"),
             ("ata7200:seed=-1", "seed=-1"),
             ("ata7200:fast", "fast"),
             ("ata7200:", ""),
         ] {
             assert_eq!(text.parse::<DriveSpec>().map_err(|e| e.field), Err(field.to_owned()), "{text}");
+        }
+    }
+
+    /// A dilated disk does the same in another time: what is asked so many times later is over so many times later.
+    #[test]
+    fn dilation_stretches_everything() {
+        for spec in [DriveSpec::draw_layout(3), DriveSpec::draw_background(4)] {
+            let [mut plain, mut slow] = [1, 5].map(|dilation| DriveSpec { dilation, ..spec }.drive());
+            let mut now_ns = 0;
+            for step in 0..200 {
+                let offset = (step % 7) << 22;
+                assert_eq!(
+                    slow.estimate(5 * now_ns, offset, false),
+                    5 * plain.estimate(now_ns, offset, false)
+                );
+                let over_ns = plain.transfer(now_ns, offset, 1 << 20, step % 3 == 0);
+                assert_eq!(slow.transfer(5 * now_ns, offset, 1 << 20, step % 3 == 0), 5 * over_ns);
+                now_ns = over_ns + step * 10_000;
+            }
+            assert_eq!((slow.free_ns(), slow.work()), (5 * plain.free_ns(), plain.work()));
         }
     }
 

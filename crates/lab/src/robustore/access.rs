@@ -36,6 +36,9 @@ pub struct Sample {
     pub cached: f64,
     /// Events of the simulation.
     pub events: u64,
+    /// Requests that its disks modelled, those of background loads included.
+    #[serde(default)]
+    pub requests: u64,
     /// The hash of its trace.
     pub hash: u64,
 }
@@ -267,6 +270,7 @@ pub(super) fn sample(
         medium_overhead: beyond(medium_bytes),
         cached: 0.0,
         events: world.events(),
+        requests: world.modelled_requests(),
         hash: world.trace().hash(),
     })
 }

@@ -68,7 +68,7 @@ impl Draw {
 
 /// One disk, drawn from `seed`.
 fn spec(parameters: &Parameters, seed: u64) -> DriveSpec {
-    match parameters.variation {
+    let spec = match parameters.variation {
         Variation::Layout => DriveSpec::draw_layout(seed),
         Variation::Load => {
             let [least, most] = parameters.load_interval_ms;
@@ -78,7 +78,8 @@ fn spec(parameters: &Parameters, seed: u64) -> DriveSpec {
             let background_ns = Some((interval_ms * 1e6) as u64);
             DriveSpec { background_ns, seed, ..DriveSpec::default() }
         }
-    }
+    };
+    DriveSpec { dilation: parameters.dilation, ..spec }
 }
 
 impl Disk {

@@ -11,6 +11,7 @@
 //! | [`access`] | one access in a world of its own |
 //! | [`sequence`] | accesses that follow one another in one world |
 //! | [`many`] | many clients at once: an experiment of its own |
+//! | [`real`] | the same on real processes: an experiment of its own |
 //! | [`replay`] | one access again, with its trace |
 //! | [`spread`] | units of work on all cores, and the file that an interrupted run goes on from |
 //! | [`ideal`] | what the same disks allow |
@@ -25,6 +26,7 @@ pub mod fig6_5;
 pub mod ideal;
 pub mod many;
 pub mod parameters;
+pub mod real;
 pub mod replay;
 pub mod scheme;
 pub mod sequence;
@@ -72,6 +74,7 @@ pub fn run(
 pub fn show(report: &Report) -> String {
     match report.records.first() {
         Some(record) if record.experiment == many::NAME => many::show(report),
+        Some(record) if record.experiment == real::NAME => real::show(report),
         _ => sweep::show(report),
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 13] = [
     ("robustore/competing-unbalanced", include_str!("parameters/competing-unbalanced.toml")),
     ("robustore/cache", include_str!("parameters/cache.toml")),
     ("robustore/many-clients", include_str!("parameters/many-clients.toml")),
+    ("robustore/real-64", include_str!("parameters/real-64.toml")),
 ];
 const BASELINE: &str = include_str!("parameters/baseline.toml");
 
@@ -92,6 +93,8 @@ pub struct Parameters {
     pub cache_mb_per_s: f64,
     /// Clients that read at once.
     pub clients: u32,
+    /// How many times as long as the model's everything takes at a disk.
+    pub dilation: u32,
 }
 
 /// An experiment.
@@ -223,6 +226,7 @@ impl Parameters {
         within("cache_mib", self.cache_mib.into(), 0.0, 65_536.0)?;
         within("cache_mb_per_s", self.cache_mb_per_s, 1.0, 1e6)?;
         within("clients", self.clients.into(), 1.0, 1000.0)?;
+        within("dilation", self.dilation.into(), 1.0, 1000.0)?;
         ensure!(
             self.sequence == 1 || self.access == Access::Read && self.objects > 0,
             "`sequence` is {}: accesses follow one another only where they read, and `objects` says how many there are",

@@ -86,7 +86,8 @@ impl<'a> Reader<'a> {
         let code = code.clone();
         // The disks have just been drawn: nobody has seen them.
         let access = access::reading(parameters, self.scheme, rule, layout, code, draw.seed, |_| 0);
-        let (before, events) = (moved(world, draw), world.events());
+        let before = moved(world, draw);
+        let (events, requests) = (world.events(), world.modelled_requests());
         let id = world.read(self.client, now, access);
         world.run();
         let outcome = access::succeeded(world, id, self.scheme)?;
@@ -94,6 +95,7 @@ impl<'a> Reader<'a> {
         let mut sample = access::sample(parameters, world, outcome, read - before.0)?;
         sample.cached = (cached - before.1) as f64 / parameters.object_bytes() as f64;
         sample.events -= events;
+        sample.requests -= requests;
         Ok(sample)
     }
 }

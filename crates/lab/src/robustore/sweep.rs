@@ -4,19 +4,22 @@
 use super::{
     access::{self, Sample},
     draw::Draw,
-    ideal,
+    ideal::{self, Ideal},
     parameters::{Access, Experiment, Parameters},
     scheme::{SCHEMES, Scheme},
     sequence,
     spread::{self, Task},
 };
 use crate::{
-    Options,
+    Options, cpu,
     report::{Report, mean, standard_deviation},
 };
 use anyhow::{Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 /// The name of what no scheme can beat.
 const IDEAL: &str = "any-k-ideal";
@@ -42,8 +45,21 @@ pub fn run(
     let units = units(experiment, options)?;
     let name = |unit: Unit| (case(experiment, unit), unit.number);
     let task = Task { experiment: experiment.name, seed, options, name: &name };
-    let work = |group: &[Unit]| several(experiment, group, seed);
+    let requests = AtomicU64::new(0);
+    let work = |group: &[Unit]| {
+        let samples = several(experiment, group, seed)?;
+        requests.fetch_add(samples.iter().map(|sample| sample.requests).sum(), Ordering::Relaxed);
+        Ok(samples)
+    };
+    let process = [std::process::id()];
+    let before = cpu::seconds(&process)?;
     let done = spread::run(&task, &groups(experiment, &units), work, say)?;
+    let (seconds, requests) = (cpu::seconds(&process)? - before, requests.into_inner() as f64 / 1e6);
+    say(&format!(
+        "{}: {requests:.1} million modelled disk requests in {seconds:.1} s of processor time, {:.2} million a second",
+        experiment.name,
+        requests / seconds.max(0.01)
+    ));
     Ok(report(experiment, &done, seed))
 }
 
@@ -103,13 +119,15 @@ fn one(experiment: &Experiment, unit: Unit, seed: u64) -> Result<Sample> {
     match unit.scheme {
         Some(scheme) => access::run(parameters, scheme, seed, unit.number),
         None => {
-            let latency = best(parameters, seed, unit.number)?.as_secs_f64();
-            Ok(Sample { latency, io_overhead: 0.0, medium_overhead: 0.0, cached: 0.0, events: 0, hash: 0 })
+            let Ideal { latency, requests } = best(parameters, seed, unit.number)?;
+            let latency = latency.as_secs_f64();
+            let (io_overhead, medium_overhead, cached) = (0.0, 0.0, 0.0);
+            Ok(Sample { latency, io_overhead, medium_overhead, cached, events: 0, requests, hash: 0 })
         }
     }
 }
 
-fn best(parameters: &Parameters, seed: u64, number: u32) -> Result<std::time::Duration> {
+fn best(parameters: &Parameters, seed: u64, number: u32) -> Result<Ideal> {
     match parameters.access {
         Access::Read => ideal::read(parameters, &Draw::new(parameters, seed, number, 0)),
         Access::Reread => ideal::read(parameters, &Draw::new(parameters, seed, number, 1)),

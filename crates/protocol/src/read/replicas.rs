@@ -13,7 +13,7 @@
 //! or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the actions.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source,
     source::{Device, Stage, seconds},
 };
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
@@ -45,6 +45,8 @@ pub struct Replicas {
 #[derive(Debug)]
 struct Share {
     device: Device,
+    /// Which originals it held a copy of when the read began, a bit each: most devices hold few of what another owes.
+    holds: Vec<u64>,
     /// Blocks asked of it that are counted on.
     owed: IndexRanges,
     /// Whether its stream was cancelled and has not said its last.
@@ -52,8 +54,25 @@ struct Share {
 }
 
 impl Share {
+    fn new(plan: &ReadPlan, source: &Source) -> Self {
+        let mut holds = vec![0; plan.originals.div_ceil(u64::BITS) as usize];
+        for index in source.blocks.iter() {
+            let original = index % plan.originals;
+            holds[(original / u64::BITS) as usize] |= 1 << (original % u64::BITS);
+        }
+        Self { device: Device::new(plan, source), holds, owed: IndexRanges::new(), withdrawing: false }
+    }
+
+    /// Whether it held a copy of `original` when the read began.
+    fn held(&self, original: u32) -> bool {
+        self.holds[(original / u64::BITS) as usize] >> (original % u64::BITS) & 1 == 1
+    }
+
     /// Its block of `original`, if it holds one.
     fn copy_of(&self, original: u32, originals: u32) -> Option<BlockIndex> {
+        if !self.held(original) {
+            return None;
+        }
         let copies = self.device.left.ranges().last().map_or(0, |range| range.end.div_ceil(originals));
         (0..copies).map(|copy| copy * originals + original).find(|&index| self.device.left.contains(index))
     }
@@ -72,12 +91,7 @@ impl Replicas {
     /// Begins a read; the plan's rule does not matter. Its first actions are there at once.
     pub fn new(now: Time, plan: ReadPlan) -> Self {
         let with_blocks = plan.sources.iter().filter(|source| !source.blocks.is_empty());
-        let share = |source| Share {
-            device: Device::new(&plan, source),
-            owed: IndexRanges::new(),
-            withdrawing: false,
-        };
-        let devices = with_blocks.map(|source| (source.device, share(source))).collect();
+        let devices = with_blocks.map(|source| (source.device, Share::new(&plan, source))).collect();
         let mut read = Self {
             devices,
             have: IndexRanges::new(),
@@ -182,12 +196,18 @@ impl Replicas {
             return found.into_iter().map(|(_, own)| own).collect();
         }
         let others = self.devices.iter().filter(|&(&other, share)| other != id && !share.owed.is_empty());
-        let most = others
-            .map(|(&other, share)| (held(&share.owed), share.serves(), other))
-            .max_by_key(|(both, _, other)| (both.len(), core::cmp::Reverse(*other)));
-        let Some((both, serves, other)) = most.filter(|(both, ..)| !both.is_empty()) else {
-            return IndexRanges::new();
-        };
+        let mut most: Option<(Vec<(BlockIndex, BlockIndex)>, bool, DeviceId)> = None;
+        for (&other, share) in others {
+            let found = most.as_ref().map_or(0, |(both, ..)| both.len());
+            // Of equals the first; one that owes no more altogether cannot owe more of what this one holds.
+            if share.owed.count() as usize > found {
+                let both = held(&share.owed);
+                if both.len() > found {
+                    most = Some((both, share.serves(), other));
+                }
+            }
+        }
+        let Some((both, serves, other)) = most else { return IndexRanges::new() };
         if serves && both.len() == 1 {
             let (index, own) = both[0];
             return if self.wins_race(now, id, other, index) {
@@ -285,11 +305,10 @@ impl Replicas {
         }
         self.orphans.remove(original);
         let originals = self.plan.originals;
-        for share in self.devices.values_mut() {
-            let raced: Vec<BlockIndex> =
-                share.owed.iter().filter(|&owed| owed % originals == original).collect();
-            for owed in raced {
-                share.owed.remove(owed);
+        for share in self.devices.values_mut().filter(|share| share.held(original)) {
+            let last = share.owed.ranges().last().map_or(0, |range| range.end);
+            for copy in 0..last.div_ceil(originals) {
+                share.owed.remove(copy * originals + original);
             }
         }
     }
