@@ -135,6 +135,24 @@ fn placement_is_a_function_of_the_offset() {
     }
 }
 
+/// A run ends where it has to, whatever the probability; nothing else changes.
+#[test]
+fn a_run_ends_after_its_sectors() {
+    let disk = Mechanics::ata_7200();
+    for sequential in [0.9, 1.0] {
+        let layout = Layout { run_sectors: Some(1000), ..Layout::new(64, sequential, seed()) };
+        let mut placement = Placement::new(&layout, disk.geometry());
+        let lbas: Vec<u64> = (0..3000).map(|chunk| placement.chunk_lba(chunk)).collect();
+        // 15 whole chunks of 64 sectors are a run.
+        for (chunk, pair) in (1..).zip(lbas.windows(2)) {
+            let follows = pair[1] == pair[0] + 64;
+            assert!(!follows || chunk % 15 > 0, "{chunk} of {sequential}");
+            assert!(follows || sequential < 1.0 || chunk % 15 == 0, "{chunk} of {sequential}");
+        }
+        assert_eq!(placement.chunk_lba(1234), lbas[1234]);
+    }
+}
+
 /// A transfer's pieces cover the sectors of its range once and in order, and keep within chunks.
 #[test]
 fn requests_cover_the_range() {

@@ -10,7 +10,7 @@ use steadfast_net::{
 };
 use steadfast_protocol::{
     ClusterId,
-    message::{FrameKind, Header, HeaderError, Hello},
+    message::{FrameKind, Header, HeaderError, Hello, VERSION},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -45,7 +45,7 @@ async fn a_higher_version_meets_ours_and_an_earlier_one_is_refused() {
     let (one, other) = greet(Hello { version: 9, ..hello() }, hello()).await;
     assert!(one.is_ok() && other.is_ok());
     let (_, other) = greet(Hello { version: 1, ..hello() }, hello()).await;
-    assert_eq!(other, Err(ConnectError::Version { theirs: 1, needed: 3 }));
+    assert_eq!(other, Err(ConnectError::Version { theirs: 1, needed: VERSION }));
 }
 
 #[tokio::test]

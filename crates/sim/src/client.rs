@@ -222,10 +222,13 @@ impl ClientHost {
         let outcome = self.outcomes.get_mut(&id).expect("every access has an outcome");
         let last = matches!(message, Message::End(_) | Message::Fail(_) | Message::Lost);
         let current = access.open.get(&device) == Some(&stream);
-        match &mut access.kind {
+        let next = match &mut access.kind {
             Kind::Reading(reading) => reading.heard(wire.now(), device, current, message, outcome),
-            Kind::Writing(writing) => writing.heard(wire.now(), device, current, message, outcome),
-        }
+            Kind::Writing(writing) => {
+                writing.heard(wire.now(), device, current, message, outcome);
+                None
+            }
+        };
         if last {
             self.streams.remove(&stream);
             if current {
@@ -233,6 +236,14 @@ impl ClientHost {
             }
         }
         self.step(wire, id);
+        // One thing at a time: what a slice asks for is done before its block is told of.
+        if let Some(input) = next
+            && let Some(Access { kind: Kind::Reading(Reading { core: Some(core), .. }), .. }) =
+                self.accesses.get_mut(&id)
+        {
+            core.handle(wire.now(), input);
+            self.step(wire, id);
+        }
     }
 
     /// Carries out what an access's core asks.
@@ -416,13 +427,21 @@ impl Reading {
             .collect()
     }
 
-    fn heard(&mut self, now: Time, device: DeviceId, current: bool, message: Message, outcome: &mut Outcome) {
-        let Some(core) = self.core.as_mut() else { return };
+    /// Tells the core of a message; gives what is to be told of it after that.
+    fn heard(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        current: bool,
+        message: Message,
+        outcome: &mut Outcome,
+    ) -> Option<read::Input> {
+        let core = self.core.as_mut()?;
         let input = match message {
             Message::Event(NodeEvent::Slice(Slice { index, offset, .. }), payload) => {
                 outcome.received_bytes += u64::from(payload.bytes);
                 if !current {
-                    return;
+                    return None;
                 }
                 core.handle(now, read::Input::Slice { device, index, bytes: payload.bytes });
                 let arrived = self.partial.entry((device, index)).or_default();
@@ -436,15 +455,14 @@ impl Reading {
                 if expected != Some(payload.fingerprint) {
                     outcome.corrupt_slices += 1;
                     self.partial.remove(&(device, index));
-                    core.handle(now, read::Input::Corrupt { device, index });
-                    return;
+                    return Some(read::Input::Corrupt { device, index });
                 }
                 if !whole {
-                    return;
+                    return None;
                 }
                 self.partial.remove(&(device, index));
                 self.rank.push(index);
-                read::Input::Block { device, index, missing: self.rank.missing() }
+                return Some(read::Input::Block { device, index, missing: self.rank.missing() });
             }
             Message::End(answer) => {
                 if let NodeAnswer::Read(done) = &answer {
@@ -469,6 +487,7 @@ impl Reading {
         if current {
             core.handle(now, input);
         }
+        None
     }
 }
 

@@ -393,7 +393,7 @@ fn an_object_changed_again_and_again_stays_in_few_pieces() {
         client.tidy().await;
         let used = bed.used_bytes(&client).await;
         let (mut most, mut merged) = (0, 0);
-        for round in 0..75u64 {
+        for round in 0..125u64 {
             let offset = (round as usize * 7_919_317) % (content.len() - 200_000);
             // A few originals, which most devices hold something of.
             let patch = bytes(200_000, seed() ^ round);

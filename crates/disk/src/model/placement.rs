@@ -19,6 +19,8 @@ pub struct Layout {
     pub sequential: f64,
     /// Share of the disk's sectors, around its middle, that the bytes lie in; 1: all.
     pub span: f64,
+    /// Sectors after which a run ends in any case, where it does: what lies together was written together.
+    pub run_sectors: Option<u32>,
     /// Seed of the places.
     pub seed: u64,
 }
@@ -26,7 +28,7 @@ pub struct Layout {
 impl Layout {
     /// A layout over the whole disk.
     pub fn new(blocking_factor: u32, sequential: f64, seed: u64) -> Layout {
-        Layout { blocking_factor, sequential, span: 1.0, seed }
+        Layout { blocking_factor, sequential, span: 1.0, run_sectors: None, seed }
     }
 }
 
@@ -43,6 +45,8 @@ pub struct Placement {
     chunk_bytes: Divisor,
     /// A chunk whose hash is below this follows the one before; `None`: every one.
     follows_below: Option<u64>,
+    /// A run ends at multiples of so many chunks.
+    run_chunks: u64,
     seed: u64,
     first: u64,
     slots: u64,
@@ -71,6 +75,11 @@ impl Placement {
             chunk_sectors,
             chunk_bytes: Divisor::new(chunk_sectors * SECTOR_BYTES),
             follows_below: (sequential < 1.0).then_some((sequential * 18_446_744_073_709_551_616.0) as u64),
+            run_chunks: match layout.run_sectors {
+                Some(sectors) => (u64::from(sectors) / chunk_sectors).max(1),
+                None if sequential < 1.0 => RUN_CHUNKS_MAX,
+                None => u64::MAX,
+            },
             seed: layout.seed,
             first: (sectors - span) / 2,
             slots: span / chunk_sectors,
@@ -97,10 +106,10 @@ impl Placement {
 
     #[inline]
     fn run_start(&mut self, chunk: u64) -> u64 {
-        let Some(below) = self.follows_below else { return 0 };
+        let Some(below) = self.follows_below else { return chunk - chunk % self.run_chunks };
         let (known, known_start) = self.last;
         let mut start = chunk;
-        while !start.is_multiple_of(RUN_CHUNKS_MAX) && mix(self.seed ^ RUN_SALT, start) < below {
+        while !start.is_multiple_of(self.run_chunks) && mix(self.seed ^ RUN_SALT, start) < below {
             if start - 1 == known {
                 start = known_start;
                 break;

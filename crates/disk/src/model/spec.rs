@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! spec  = MODEL *( ":" field )                              MODEL = "ata7200"
-//! field = "bf=" SECTORS | "p=" SHARE | "background=" TIME | "policy=" ( "fcfs" | "sptf" ) | "dilation=" TIMES | "seed=" NUMBER
+//! field = "bf=" SECTORS | "p=" SHARE | "run=" SECTORS | "background=" TIME | "policy=" ( "fcfs" | "sptf" ) | "dilation=" TIMES | "seed=" NUMBER
 //! ```
 //!
 //! `bf` is the blocking factor, 8 to 1024 sectors, and `p` the probability of sequential access, 0 to 1 (§6.2.6);
-//! `background` is the mean time between the requests of others, without it there are none. `ata7200` alone is the
+//! `run` ends what is sequential after so many sectors, 8 to 2^31; `background` is the mean time between the requests of others, without it there are none. `ata7200` alone is the
 //! disk at its best: 1024 sectors, sequential. `TIME` is a number with ns, us, ms or s. `dilation` is for machines too
 //! slow to carry as many disks as an experiment has: all that the disk does takes so many times as long, 1 to 1000.
 
@@ -42,6 +42,8 @@ pub struct DriveSpec {
     pub blocking_factor: u32,
     /// Probability that a request follows the one before, 0 to 1.
     pub sequential: f64,
+    /// Sectors after which a sequence ends in any case, at least 8; `None`: where probability ends it.
+    pub run_sectors: Option<u32>,
     /// Mean time between requests of others in nanoseconds, [`INTERVAL_NS`]; `None`: there are none.
     pub background_ns: Option<u64>,
     /// Order of service.
@@ -82,6 +84,7 @@ impl Default for DriveSpec {
             model: DriveModel::Ata7200,
             blocking_factor: 1024,
             sequential: 1.0,
+            run_sectors: None,
             background_ns: None,
             policy: Policy::Fcfs,
             dilation: 1,
@@ -129,6 +132,9 @@ impl DriveSpec {
         if !(0.0..=1.0).contains(&self.sequential) {
             return fail("p", "a probability is 0 to 1");
         }
+        if self.run_sectors.is_some_and(|sectors| !(8..=1 << 31).contains(&sectors)) {
+            return fail("run", "a run is 8 to 2147483648 sectors");
+        }
         if self.background_ns.is_some_and(|interval| !INTERVAL_NS.contains(&interval)) {
             return fail("background", "an interval is 1ms to 3600s");
         }
@@ -146,6 +152,7 @@ impl DriveSpec {
         let disk = mechanics.geometry().clone();
         let layout =
             Layout::new(self.blocking_factor.clamp(8, 1024), self.sequential, mix(self.seed, LAYOUT));
+        let layout = Layout { run_sectors: self.run_sectors, ..layout };
         let mut drive = Drive::new(mechanics, Placement::new(&layout, &disk))
             .dilated(self.dilation.clamp(*DILATION.start(), *DILATION.end()));
         if self.policy == Policy::Sptf {
@@ -187,6 +194,9 @@ impl FromStr for DriveSpec {
                 Some(("p", v)) => {
                     spec.sequential = v.parse().map_err(|_| fail("expected a number from 0 to 1"))?
                 }
+                Some(("run", v)) => {
+                    spec.run_sectors = Some(v.parse().map_err(|_| fail("expected a number of sectors"))?);
+                }
                 Some(("background", v)) => {
                     spec.background_ns = Some(crate::media::parse_time_ns(v).map_err(fail)?);
                 }
@@ -197,7 +207,7 @@ impl FromStr for DriveSpec {
                     spec.dilation = v.parse().map_err(|_| fail("expected a whole number of times"))?;
                 }
                 Some(("seed", v)) => spec.seed = v.parse().map_err(|_| fail("expected a whole number"))?,
-                _ => return Err(fail("known are bf=, p=, background=, policy=, dilation=, seed=")),
+                _ => return Err(fail("known are bf=, p=, run=, background=, policy=, dilation=, seed=")),
             }
             spec.check().map_err(|error| fail(error.reason))?;
         }
@@ -210,6 +220,9 @@ impl fmt::Display for DriveSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DriveModel::Ata7200 = self.model;
         write!(f, "ata7200:bf={}:p={}", self.blocking_factor, self.sequential)?;
+        if let Some(sectors) = self.run_sectors {
+            write!(f, ":run={sectors}")?;
+        }
         if let Some(ns) = self.background_ns {
             write!(f, ":background={ns}ns")?;
         }
@@ -234,7 +247,7 @@ mod tests {
         let mut specs: Vec<DriveSpec> = (0..20).map(DriveSpec::draw_layout).collect();
         specs.extend((0..20).map(DriveSpec::draw_background));
         specs.push(DriveSpec { sequential: 0.3, policy: Policy::Sptf, ..DriveSpec::draw_background(7) });
-        specs.push(DriveSpec { dilation: 4, ..DriveSpec::draw_layout(7) });
+        specs.push(DriveSpec { dilation: 4, run_sectors: Some(2048), ..DriveSpec::draw_layout(7) });
         for spec in specs {
             assert_eq!(spec.check(), Ok(()));
             assert_eq!(spec.to_string().parse(), Ok(spec), "{spec}");
@@ -255,6 +268,7 @@ mod tests {
             ("ata7200:p=nan", "p=nan"),
             ("ata7200:background=0ms", "background=0ms"),
             ("ata7200:background=6", "background=6"),
+            ("ata7200:run=0", "run=0"),
             ("ata7200:policy=scan", "policy=scan"),
             ("ata7200:dilation=0", "dilation=0"),
             ("ata7200:dilation=1001", "dilation=1001"),

@@ -1,7 +1,7 @@
 //! Which disks an access uses, in which order, and how each of them is. A draw depends on the seed and on the access's number
 //! alone, so every scheme and every point of an experiment meets the same disks.
 
-use super::parameters::{Parameters, Variation};
+use super::parameters::{Parameters, Slowest, Variation};
 use rand_core::Rng;
 use steadfast_disk::model::{Drive, DriveSpec};
 use steadfast_protocol::{DeviceId, Time};
@@ -56,9 +56,12 @@ impl Draw {
         let chosen = random::choose(&mut choice, parameters.disks as usize, parameters.disks_of as usize);
         let mut all = random::stream(seed, Purpose::Device, access << 8 | u64::from(again));
         let seeds: Vec<u64> = (0..parameters.disks_of).map(|_| all.next_u64()).collect();
-        let disk = |number: usize| Disk { number: number as u32, spec: spec(parameters, seeds[number]) };
+        let disk = |(place, number): (usize, usize)| {
+            let spec = spec(parameters, seeds[number], place == 0);
+            Disk { number: number as u32, spec }
+        };
         Self {
-            disks: chosen.into_iter().map(disk).collect(),
+            disks: chosen.into_iter().enumerate().map(disk).collect(),
             object: object.unwrap_or(0),
             code_seed: random::stream(seed, Purpose::Code, entity).next_u64(),
             seed: random::stream(seed, Purpose::Contents, entity).next_u64(),
@@ -66,10 +69,10 @@ impl Draw {
     }
 }
 
-/// One disk, drawn from `seed`.
-fn spec(parameters: &Parameters, seed: u64) -> DriveSpec {
+/// One disk, drawn from `seed`; `first` of an access or not.
+fn spec(parameters: &Parameters, seed: u64, first: bool) -> DriveSpec {
     let spec = match parameters.variation {
-        Variation::Layout => DriveSpec::draw_layout(seed),
+        Variation::Layout => layout(parameters.slowest, seed, first),
         Variation::Load => {
             let [least, most] = parameters.load_interval_ms;
             let mut random = random::stream(seed, Purpose::Device, 0);
@@ -79,7 +82,23 @@ fn spec(parameters: &Parameters, seed: u64) -> DriveSpec {
             DriveSpec { background_ns, seed, ..DriveSpec::default() }
         }
     };
-    DriveSpec { dilation: parameters.dilation, ..spec }
+    // Two sectors a KiB.
+    let run_sectors = (parameters.run_kib > 0).then_some(2 * parameters.run_kib);
+    DriveSpec { dilation: parameters.dilation, run_sectors, ..spec }
+}
+
+fn layout(slowest: Slowest, seed: u64, first: bool) -> DriveSpec {
+    let is_slowest = |spec: &DriveSpec| spec.blocking_factor == 8 && spec.sequential == 0.0;
+    let drawn = DriveSpec::draw_layout(seed);
+    match slowest {
+        Slowest::Never if is_slowest(&drawn) => {
+            let mut seeds = random::stream(seed, Purpose::Device, 1);
+            let again = std::iter::repeat_with(|| DriveSpec::draw_layout(seeds.next_u64()));
+            again.into_iter().find(|spec| !is_slowest(spec)).expect("fifteen in sixteen are of another kind")
+        }
+        Slowest::Always if first => DriveSpec { blocking_factor: 8, sequential: 0.0, ..drawn },
+        Slowest::Drawn | Slowest::Never | Slowest::Always => drawn,
+    }
 }
 
 impl Disk {

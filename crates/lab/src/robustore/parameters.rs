@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 16] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
@@ -19,6 +19,8 @@ const FILES: [(&str, &str); 14] = [
     ("robustore/competing-unbalanced", include_str!("parameters/competing-unbalanced.toml")),
     ("robustore/cache", include_str!("parameters/cache.toml")),
     ("robustore/many-clients", include_str!("parameters/many-clients.toml")),
+    ("robustore/scattered", include_str!("parameters/scattered.toml")),
+    ("robustore/slowest", include_str!("parameters/slowest.toml")),
     ("robustore/real-64", include_str!("parameters/real-64.toml")),
 ];
 const BASELINE: &str = include_str!("parameters/baseline.toml");
@@ -43,6 +45,28 @@ pub enum Variation {
     Layout,
     /// What else they have to do, drawn for each (§6.3.2); they have the best of layouts.
     Load,
+}
+
+/// Whether the slowest kind of disk (Table 6-1: eight sectors a request, none sequential) is among those of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Slowest {
+    /// As it is drawn: one disk in sixteen.
+    Drawn,
+    /// It never is: such a disk is drawn again.
+    Never,
+    /// It always is: the first disk of the access is one.
+    Always,
+}
+
+impl Slowest {
+    fn name(self) -> &'static str {
+        match self {
+            Slowest::Drawn => "drawn",
+            Slowest::Never => "never",
+            Slowest::Always => "always",
+        }
+    }
 }
 
 /// One point of an experiment.
@@ -79,6 +103,10 @@ pub struct Parameters {
     pub decode_mb_per_s: f64,
     /// What makes disks unequal.
     pub variation: Variation,
+    /// Whether the slowest kind is among them, where layouts make them unequal.
+    pub slowest: Slowest,
+    /// KiB of an object that lie together on a disk at most; 0: all of a disk's part does, where the disk is sequential.
+    pub run_kib: u32,
     /// Milliseconds between background requests, at least and at most.
     pub load_interval_ms: [f64; 2],
     /// Accesses that follow one another in one world.
@@ -171,8 +199,8 @@ fn parse(name: &'static str, text: &str) -> Result<Experiment> {
         table.insert(file.varies.clone(), value);
         let parameters: Parameters = table.try_into().with_context(|| format!("the parameters of {name}"))?;
         parameters.check().with_context(|| name.to_owned())?;
-        let label = match &table_value(&parameters, &file.varies) {
-            Some(number) => format!("{}={number}", file.varies),
+        let label = match &label_of(&parameters, &file.varies) {
+            Some(value) => format!("{}={value}", file.varies),
             None => file.varies.clone(),
         };
         points.push((label, parameters));
@@ -181,16 +209,18 @@ fn parse(name: &'static str, text: &str) -> Result<Experiment> {
     Ok(Experiment { name, figures, shows, varies, points, paper, log, notes })
 }
 
-fn table_value(parameters: &Parameters, name: &str) -> Option<f64> {
+fn label_of(parameters: &Parameters, name: &str) -> Option<String> {
     Some(match name {
-        "disks" => parameters.disks.into(),
-        "object_mib" => parameters.object_mib.into(),
-        "block_kib" => parameters.block_kib.into(),
-        "redundancy" => parameters.redundancy,
-        "round_trip_ms" => parameters.round_trip_ms,
-        "load_interval_ms" => parameters.load_interval_ms[0],
-        "cache_mib" => parameters.cache_mib.into(),
-        "clients" => parameters.clients.into(),
+        "disks" => parameters.disks.to_string(),
+        "object_mib" => parameters.object_mib.to_string(),
+        "block_kib" => parameters.block_kib.to_string(),
+        "redundancy" => parameters.redundancy.to_string(),
+        "round_trip_ms" => parameters.round_trip_ms.to_string(),
+        "load_interval_ms" => parameters.load_interval_ms[0].to_string(),
+        "cache_mib" => parameters.cache_mib.to_string(),
+        "clients" => parameters.clients.to_string(),
+        "slowest" => parameters.slowest.name().to_owned(),
+        "run_kib" => parameters.run_kib.to_string(),
         _ => return None,
     })
 }
@@ -226,6 +256,7 @@ impl Parameters {
         within("cache_mib", self.cache_mib.into(), 0.0, 65_536.0)?;
         within("cache_mb_per_s", self.cache_mb_per_s, 1.0, 1e6)?;
         within("clients", self.clients.into(), 1.0, 1000.0)?;
+        within("run_kib", self.run_kib.into(), 0.0, f64::from(1 << 20))?;
         within("dilation", self.dilation.into(), 1.0, 1000.0)?;
         ensure!(
             self.sequence == 1 || self.access == Access::Read && self.objects > 0,
