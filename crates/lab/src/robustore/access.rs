@@ -181,8 +181,9 @@ fn fetch(
     let layout = layout(parameters, SEGMENT, spec, holders);
     let (mut world, client) = world(parameters, draw, watch);
     world.preload(&layout, draw.seed);
-    // The disks have just been drawn: nobody has seen them.
-    let access = reading(parameters, scheme, scheme.rule(), &layout, code, draw.seed, |_| 0);
+    let disk = |device| draw.disks.iter().find(|disk| disk.device() == device);
+    let seen = |device| disk(device).filter(|_| parameters.seen).map_or(0, Disk::read_bytes_per_s);
+    let access = reading(parameters, scheme, scheme.rule(), &layout, code, draw.seed, seen);
     let id = world.read(client, Time(0), access);
     world.run();
     (world, id)

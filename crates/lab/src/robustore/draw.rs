@@ -107,6 +107,16 @@ impl Disk {
         DeviceId(self.number.into())
     }
 
+    /// Bytes per second that it is seen to read: of 16 MiB, or what it reads of it in a second.
+    pub fn read_bytes_per_s(&self) -> u64 {
+        let (mut medium, mut now, mut bytes) = (self.medium(), Time(0), 0);
+        while bytes < 16 << 20 && now < Time(1_000_000_000) {
+            now = medium.transfer(now, bytes, 1 << 20, false);
+            bytes += 1 << 20;
+        }
+        (bytes as f64 / now.since(Time(0)).as_secs_f64()) as u64
+    }
+
     /// The disk as it is when the access begins, at time 0.
     pub fn medium(&self) -> impl Medium + use<> {
         self.medium_at(Time(0))

@@ -5,11 +5,12 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 16] = [
+const FILES: [(&str, &str); 17] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
     ("robustore/latency-small", include_str!("parameters/latency-small.toml")),
+    ("robustore/latency-seen", include_str!("parameters/latency-seen.toml")),
     ("robustore/redundancy-read", include_str!("parameters/redundancy-read.toml")),
     ("robustore/redundancy-write", include_str!("parameters/redundancy-write.toml")),
     ("robustore/redundancy-unbalanced", include_str!("parameters/redundancy-unbalanced.toml")),
@@ -107,6 +108,8 @@ pub struct Parameters {
     pub slowest: Slowest,
     /// KiB of an object that lie together on a disk at most; 0: all of a disk's part does, where the disk is sequential.
     pub run_kib: u32,
+    /// Whether the disks' servers have seen how fast they are, and clients have heard of it, when the access begins.
+    pub seen: bool,
     /// Milliseconds between background requests, at least and at most.
     pub load_interval_ms: [f64; 2],
     /// Accesses that follow one another in one world.
@@ -221,6 +224,7 @@ fn label_of(parameters: &Parameters, name: &str) -> Option<String> {
         "clients" => parameters.clients.to_string(),
         "slowest" => parameters.slowest.name().to_owned(),
         "run_kib" => parameters.run_kib.to_string(),
+        "seen" => parameters.seen.to_string(),
         _ => return None,
     })
 }

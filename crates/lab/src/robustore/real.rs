@@ -97,11 +97,11 @@ fn accesses(parameters: &Parameters, scheme: Scheme, quick: bool) -> u32 {
     }
 }
 
-/// The name of a scheme's bucket: one object of copies is read both ways.
-fn bucket(scheme: Scheme) -> &'static str {
+/// Whose bucket a scheme reads: one object of copies is read both ways, as the request rule says.
+fn bucket(scheme: Scheme) -> Scheme {
     match scheme {
-        Scheme::ReplicatedSpeculative => Scheme::ReplicatedAdaptive.name(),
-        _ => scheme.name(),
+        Scheme::ReplicatedSpeculative => Scheme::ReplicatedAdaptive,
+        _ => scheme,
     }
 }
 
@@ -176,14 +176,14 @@ impl Stage {
 
     /// Stores what the scheme reads, if it is not there, as fast as the machine can.
     async fn load(&mut self, scheme: Scheme, say: &mut dyn FnMut(&str)) -> Result<()> {
-        let name = bucket(scheme);
+        let (bucket, name) = (bucket(scheme), bucket(scheme).name());
         if self.loaded.contains_key(name) {
             return Ok(());
         }
         say(&format!("loading {name}"));
         self.emulate(|_| "off".to_owned()).await?;
         let client = &self.clients[0];
-        client.create_bucket(name, scheme.policy(&self.parameters)).await?;
+        client.create_bucket(name, bucket.policy(&self.parameters)).await?;
         client.put(name, KEY, self.original.reader()?, Some(self.original.length())).await?;
         let stat = client.stat(name, KEY).await?;
         ensure!(stat.segments.len() == 1, "an object of one segment has {}", stat.segments.len());
@@ -210,7 +210,7 @@ impl Stage {
             reports.map(|report| (report.device, report.read_bytes_per_s)).collect();
 
         let (sink, compared) = self.original.comparison()?;
-        let got = client.get(bucket(scheme), KEY, None, sink).await.context(scheme.name())?;
+        let got = client.get(bucket(scheme).name(), KEY, None, sink).await.context(scheme.name())?;
         let whole = compared.wrong() == 0 && compared.taken() == self.original.length();
         ensure!(whole, "{}: bytes came back wrong", scheme.name());
         let overruns = self.overruns().await?;
@@ -218,7 +218,7 @@ impl Stage {
         // The same disks, by the names that a world gives them.
         let disks = drawn.disks.iter().zip(0..).map(|(disk, number)| Disk { number, ..*disk }).collect();
         let draw = Draw { disks, ..drawn };
-        let mut layout = self.loaded[bucket(scheme)].clone();
+        let mut layout = self.loaded[bucket(scheme).name()].clone();
         let mut speeds = BTreeMap::new();
         for holder in &mut layout.holders {
             let place = self.devices.iter().position(|device| *device == holder.device);
