@@ -2,6 +2,7 @@
 //! hear how many blocks are missing, and the bytes' fingerprints are compared with what was stored.
 
 use crate::{
+    ask::{AGAIN, Asking, Commit, GetAccess, PutAccess, Refused, TRIES_MAX, Then, only, unexpected},
     message::{Message, Payload, StreamId, fingerprint},
     network::HostId,
     world::{Event, Wire},
@@ -13,9 +14,10 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Time, Version,
     layout::{Piece, SegmentLayout},
     message::{
-        Fault, NodeAnswer, NodeEvent, NodePush, NodeRequest, PAYLOAD_BYTES_MAX, Priority, ReadPiece, Slice,
-        Want, WriteOpen,
+        Fault, MetaAnswer, MetaFault, NodeAnswer, NodeEvent, NodePush, NodeRequest, PAYLOAD_BYTES_MAX,
+        Priority, ReadPiece, Slice, Want, WriteOpen,
     },
+    policy::Policy,
     read::{self, Cause, ReadCore, ReadDone, ReadError},
     write::{self, FailureKind, WriteDone, WriteError, WriteSpec, Writer},
 };
@@ -25,6 +27,9 @@ pub type AccessId = u64;
 
 /// Makes the core that reads, when the access begins.
 pub type MakeRead = Box<dyn FnOnce(Time) -> Box<dyn ReadCore + Send>>;
+
+/// The same of a segment that was looked up.
+pub type MakeNamed = Box<dyn FnOnce(Time, &SegmentLayout, &Policy) -> Box<dyn ReadCore + Send>>;
 
 /// The read of a segment.
 pub struct ReadAccess {
@@ -76,6 +81,10 @@ pub struct Outcome {
     pub read: Option<Result<ReadDone, ReadError>>,
     /// What the writing core gave.
     pub written: Option<Result<Stored, WriteError>>,
+    /// Why an access by name came to nothing, where that was not the blocks' doing.
+    pub refused: Option<Refused>,
+    /// The version that a put by name made.
+    pub committed: Option<Version>,
     /// Payload bytes that devices read for it, all in all.
     pub medium_bytes: u64,
     /// Payload bytes that storage servers sent it, or it sent to them.
@@ -106,6 +115,8 @@ pub(crate) struct ClientHost {
     number: u32,
     accesses: BTreeMap<AccessId, Access>,
     streams: BTreeMap<StreamId, (AccessId, DeviceId)>,
+    /// Requests to the metadata server without an answer.
+    asked: BTreeMap<StreamId, AccessId>,
     pub(crate) outcomes: BTreeMap<AccessId, Outcome>,
 }
 
@@ -121,6 +132,7 @@ struct Access {
 
 #[allow(clippy::large_enum_variant, reason = "accesses are few, and stay where they are")]
 enum Kind {
+    Asking(Asking),
     Reading(Reading),
     Writing(Writing),
 }
@@ -144,32 +156,47 @@ struct Writing {
     block_bytes: u32,
     granule_bytes: u32,
     contents: u64,
+    /// Whose put it is.
+    intent: IntentId,
+    /// What it is committed with, where it was begun by name.
+    commit: Option<Commit>,
 }
 
 impl ClientHost {
     pub(crate) fn new(number: u32) -> Self {
-        Self { number, accesses: BTreeMap::new(), streams: BTreeMap::new(), outcomes: BTreeMap::new() }
+        let (accesses, streams, asked, outcomes) = Default::default();
+        Self { number, accesses, streams, asked, outcomes }
     }
 
     pub(crate) fn read(&mut self, id: AccessId, began: Time, access: ReadAccess) {
         let ReadAccess { layout, code, contents, core, decoding, .. } = access;
-        let reading = Reading {
-            start: Some(core),
-            core: None,
-            layout,
-            contents,
-            rank: RankTracker::new(&code),
-            partial: BTreeMap::new(),
-            decoding,
-        };
+        let mut reading = Reading::new(layout, &code, contents, decoding);
+        reading.start = Some(core);
         self.add(id, began, Kind::Reading(reading));
+    }
+
+    pub(crate) fn get(&mut self, id: AccessId, began: Time, access: GetAccess) {
+        self.add(id, began, Kind::Asking(Asking::get(access)));
+    }
+
+    pub(crate) fn put(&mut self, id: AccessId, began: Time, access: PutAccess) {
+        let number = u64::from(self.number) << 32 | id;
+        self.add(id, began, Kind::Asking(Asking::put(number, access)));
     }
 
     pub(crate) fn write(&mut self, id: AccessId, began: Time, access: WriteAccess) {
         let WriteAccess { spec, segment, version, granule_bytes, contents, .. } = access;
-        let block_bytes = spec.block_bytes;
-        let writing =
-            Writing { start: Some(spec), core: None, segment, version, block_bytes, granule_bytes, contents };
+        let writing = Writing {
+            block_bytes: spec.block_bytes,
+            start: Some(spec),
+            core: None,
+            segment,
+            version,
+            granule_bytes,
+            contents,
+            intent: IntentId(id),
+            commit: None,
+        };
         self.add(id, began, Kind::Writing(writing));
     }
 
@@ -186,7 +213,70 @@ impl ClientHost {
         match &mut access.kind {
             Kind::Reading(reading) => reading.core = reading.start.take().map(|make| make(now)),
             Kind::Writing(writing) => writing.core = writing.start.take().map(|spec| Writer::new(spec, now)),
+            Kind::Asking(asking) => {
+                asking.tries += 1;
+                asking.stream = wire.new_stream();
+                let (stream, request) = (asking.stream, asking.request.clone());
+                self.asked.insert(stream, id);
+                wire.send(HostId::Client(self.number), HostId::Meta, stream, Message::Ask(request));
+                wire.at(now + AGAIN, Event::Again { client: self.number, access: id, stream });
+            }
         }
+        self.step(wire, id);
+    }
+
+    /// A request that was asked on `stream` a while ago is asked again, if it still waits for an answer.
+    pub(crate) fn again(&mut self, wire: &mut Wire, id: AccessId, stream: StreamId) {
+        let Some(access) = self.accesses.get_mut(&id) else { return };
+        let Kind::Asking(asking) = &access.kind else { return };
+        if asking.stream != stream || access.over {
+            return;
+        }
+        let given_up = asking.tries >= TRIES_MAX;
+        self.asked.remove(&stream);
+        if given_up { self.refused(wire, id, Refused::Unanswered) } else { self.begin(wire, id) }
+    }
+
+    /// The metadata server has answered.
+    fn answered(&mut self, wire: &mut Wire, id: AccessId, answer: Result<MetaAnswer, MetaFault>) {
+        let Some(access) = self.accesses.get_mut(&id) else { return };
+        let Kind::Asking(asking) = &mut access.kind else { return };
+        let then = core::mem::replace(&mut asking.then, Then::Over);
+        let next = match (answer, then) {
+            (Ok(MetaAnswer::Object { segments, policy, .. }), Then::Get(get)) => {
+                Reading::named(wire.now(), get, segments, &policy).map(Kind::Reading)
+            }
+            (Ok(MetaAnswer::Begun(begun)), Then::Put(put)) => {
+                Commit::of(&begun, &put).map(|commit| Kind::Writing(Writing::named(wire.now(), *put, commit)))
+            }
+            (Ok(MetaAnswer::Committed { version, .. }), Then::Committed(segment, done)) => {
+                access.over = true;
+                let outcome = self.outcomes.get_mut(&id).expect("every access has an outcome");
+                outcome.ended = Some(wire.now());
+                outcome.committed = Some(version);
+                self.seal(wire, segment, &done);
+                let outcome = self.outcomes.get_mut(&id).expect("every access has an outcome");
+                outcome.written = Some(Ok(Stored { done }));
+                return self.step(wire, id);
+            }
+            (Ok(answer), _) => Err(unexpected(&answer)),
+            (Err(fault), _) => Err(Refused::Fault(fault)),
+        };
+        match next {
+            Ok(kind) => {
+                access.kind = kind;
+                self.step(wire, id);
+            }
+            Err(refused) => self.refused(wire, id, refused),
+        }
+    }
+
+    fn refused(&mut self, wire: &mut Wire, id: AccessId, refused: Refused) {
+        let Some(access) = self.accesses.get_mut(&id) else { return };
+        access.over = true;
+        let outcome = self.outcomes.get_mut(&id).expect("every access has an outcome");
+        outcome.ended = Some(wire.now());
+        outcome.refused = Some(refused);
         self.step(wire, id);
     }
 
@@ -210,6 +300,14 @@ impl ClientHost {
 
     /// A message has come.
     pub(crate) fn heard(&mut self, wire: &mut Wire, stream: StreamId, message: Message) {
+        if let Some(&id) = self.asked.get(&stream) {
+            // Of a connection that was lost nobody knows whether the request arrived: its time to be asked again comes.
+            if let Message::Answer(answer) = message {
+                self.asked.remove(&stream);
+                self.answered(wire, id, *answer);
+            }
+            return;
+        }
         let Some(&(id, device)) = self.streams.get(&stream) else { return };
         let message = match message {
             Message::Damaged => {
@@ -228,6 +326,8 @@ impl ClientHost {
                 writing.heard(wire.now(), device, current, message, outcome);
                 None
             }
+            // Its blocks are written: what devices still say is for nobody.
+            Kind::Asking(_) => None,
         };
         if last {
             self.streams.remove(&stream);
@@ -252,6 +352,7 @@ impl ClientHost {
         match &mut access.kind {
             Kind::Reading(_) => self.step_read(wire, &mut access),
             Kind::Writing(_) => self.step_write(wire, &mut access),
+            Kind::Asking(_) => {}
         }
         if access.over && access.open.is_empty() {
             return;
@@ -335,12 +436,13 @@ impl ClientHost {
                         device,
                         segment: writing.segment,
                         version: writing.version,
-                        intent: IntentId(access.id),
+                        intent: writing.intent,
                         block_bytes: writing.block_bytes,
                         granule_bytes: writing.granule_bytes,
                         expected_blocks,
                     });
-                    self.open(wire, access, device, request, Epoch(1), 0);
+                    let epoch = writing.commit.as_ref().map_or(Epoch(1), |commit| commit.segment().2);
+                    self.open(wire, access, device, request, epoch, 0);
                 }
                 write::Action::Push { device, indices } => {
                     let Some(&stream) = access.open.get(&device) else { continue };
@@ -362,6 +464,12 @@ impl ClientHost {
                     if let Some(&stream) = access.open.get(&device) {
                         self.send(wire, device, stream, Message::Cancel);
                     }
+                }
+                write::Action::Done(done) if writing.commit.is_some() => {
+                    let commit = writing.commit.take().expect("there is one");
+                    let number = u64::from(self.number) << 32 | access.id;
+                    access.kind = Kind::Asking(Asking::commit(number, &commit, done));
+                    wire.at(wire.now(), Event::Begin { client: self.number, access: access.id });
                 }
                 write::Action::Done(done) => {
                     self.seal(wire, writing.segment, &done);
@@ -404,11 +512,31 @@ impl Access {
         match &self.kind {
             Kind::Reading(reading) => reading.core.as_ref()?.wake_at(),
             Kind::Writing(writing) => writing.core.as_ref()?.wake_at(),
+            Kind::Asking(_) => None,
         }
     }
 }
 
 impl Reading {
+    fn new(layout: SegmentLayout, code: &Code, contents: u64, decoding: Duration) -> Self {
+        let (start, core, partial) = Default::default();
+        Self { start, core, layout, contents, rank: RankTracker::new(code), partial, decoding }
+    }
+
+    /// The read of an object that was looked up.
+    fn named(
+        now: Time,
+        get: GetAccess,
+        segments: Vec<SegmentLayout>,
+        policy: &Policy,
+    ) -> Result<Self, Refused> {
+        let layout = only(segments)?;
+        let code = layout.code.code().map_err(|error| Refused::Unusable(error.to_string()))?;
+        let mut reading = Self::new(layout, &code, get.contents, get.decoding);
+        reading.core = Some((get.core)(now, &reading.layout, policy));
+        Ok(reading)
+    }
+
     /// What is wanted of each piece that the device holds.
     fn pieces(&self, device: DeviceId, want: &Want) -> Vec<ReadPiece> {
         let holder = self.layout.holder(device).expect("the core opens devices of the layout");
@@ -492,6 +620,23 @@ impl Reading {
 }
 
 impl Writing {
+    /// The write of an object whose put was begun.
+    fn named(now: Time, put: PutAccess, commit: Commit) -> Self {
+        let PutAccess { spec, granule_bytes, contents, .. } = put;
+        let (segment, version, _) = commit.segment();
+        Self {
+            block_bytes: spec.block_bytes,
+            start: None,
+            core: Some(Writer::new(spec, now)),
+            segment,
+            version,
+            granule_bytes,
+            contents,
+            intent: commit.intent,
+            commit: Some(commit),
+        }
+    }
+
     /// The slices of these blocks, in order.
     fn slices(&self, indices: Range<BlockIndex>) -> impl Iterator<Item = Message> {
         let (segment, version, contents) = (self.segment, self.version, self.contents);

@@ -16,6 +16,10 @@ pub enum Fault {
         /// Its number.
         node: u32,
     },
+    /// The metadata server's process ends: its connections are reset, what was committed stays.
+    CrashMeta,
+    /// It serves again.
+    RestartMeta,
     /// A device starts nothing and ends nothing.
     Stall {
         /// The device.

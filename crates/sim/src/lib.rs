@@ -18,7 +18,8 @@
 //! | [`device`] | a disk: the lane's queue over a [`device::Medium`] that says how long a transfer takes |
 //! | [`cache`] | a storage server's cache of file data |
 //! | `node` | a storage server: stream cores, admission, write budget |
-//! | `client` | a client: read and write cores |
+//! | `meta` | the metadata server: the governing cores over a store in memory |
+//! | `client`, [`ask`] | a client: read and write cores; what it asks of the metadata server before and after |
 //! | [`fault`] | what goes wrong, and when |
 //! | [`trace`] | every message as it was sent, and the hash of them all |
 //! | [`world`] | all of these together |
@@ -26,6 +27,7 @@
 //! Nothing here knows a scheme: cores come as values, made by `protocol` from a layout or a plan. One run is a function of
 //! its [`world::Setup`], bit for bit; its [`trace::Trace`] proves it.
 
+pub mod ask;
 pub mod cache;
 pub mod device;
 pub mod engine;
@@ -37,10 +39,12 @@ pub mod trace;
 pub mod world;
 
 mod client;
+mod meta;
 mod node;
 
+pub use ask::{GetAccess, PutAccess, Refused};
 pub use cache::Cache;
-pub use client::{AccessId, MakeRead, Outcome, ReadAccess, Stored, WriteAccess};
+pub use client::{AccessId, MakeNamed, MakeRead, Outcome, ReadAccess, Stored, WriteAccess};
 pub use device::{Medium, Steady};
 pub use fault::Fault;
 pub use network::{HostId, Link};

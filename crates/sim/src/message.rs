@@ -4,7 +4,9 @@
 use serde::Serialize;
 use steadfast_protocol::{
     BlockIndex, Epoch, SegmentId, Version,
-    message::{Fault, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority},
+    message::{
+        Fault, MetaAnswer, MetaFault, MetaRequest, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority,
+    },
 };
 
 use crate::random::mix;
@@ -12,7 +14,7 @@ use crate::random::mix;
 /// Names a stream: unique in a world.
 pub type StreamId = u64;
 
-/// One message on a stream between a client and a storage server.
+/// One message on a stream between a client and a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Message {
     /// Opens the stream.
@@ -38,6 +40,10 @@ pub enum Message {
     End(NodeAnswer),
     /// The stream is over without an answer.
     Fail(Fault),
+    /// A request to the metadata server, alone on its stream ...
+    Ask(MetaRequest),
+    /// ... and the answer.
+    Answer(Box<Result<MetaAnswer, MetaFault>>),
     /// The connection is: nothing was sent, the other side was found gone.
     Lost,
     /// A frame whose header or body does not match its checksum: never sent, but what one comes to that was damaged on the

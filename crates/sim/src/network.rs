@@ -25,6 +25,8 @@ pub enum HostId {
     Client(u32),
     /// A storage server.
     Node(u32),
+    /// The metadata server.
+    Meta,
 }
 
 impl HostId {
@@ -32,6 +34,7 @@ impl HostId {
         match self {
             HostId::Client(number) => u64::from(number) << 1,
             HostId::Node(number) => u64::from(number) << 1 | 1,
+            HostId::Meta => 1 << 33,
         }
     }
 }

@@ -1,21 +1,32 @@
 //! All hosts together, and the loop that runs them.
 
 use crate::{
+    ask::{GetAccess, PutAccess},
     cache::{Cache, NodeCache},
     client::{AccessId, ClientHost, Outcome, ReadAccess, WriteAccess},
     device::{Contents, Device, Done, Job, Medium},
     engine::Engine,
     fault::Fault,
     message::{Message, StreamId},
+    meta::MetaHost,
     network::{HostId, Link, Network},
     node::NodeHost,
     trace::{Damage, Trace},
 };
+use core::time::Duration;
 use std::collections::BTreeMap;
-use steadfast_protocol::{DeviceId, Time, layout::SegmentLayout};
+use steadfast_protocol::{
+    ClusterId, DeviceId, NodeId, RequestId, Time,
+    layout::SegmentLayout,
+    message::{Change, MetaAnswer, MetaFault, MetaRequest, NodeRecord, Query},
+    policy::Policy,
+};
 
 /// Bytes that all write streams of a storage server may have granted or resident, as the real one has it.
 const WRITE_BUDGET_BYTES: u64 = 32 << 20;
+
+/// What every device is registered with: nothing here fills one.
+const CAPACITY_BYTES: u64 = 1 << 40;
 
 /// What a world begins with.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +44,8 @@ pub struct Setup {
 pub(crate) enum Event {
     Begin { client: u32, access: AccessId },
     Wake { client: u32, access: AccessId },
+    Again { client: u32, access: AccessId, stream: StreamId },
+    Governed { turn: u64 },
     Arrived { from: HostId, to: HostId, stream: StreamId, message: Message },
     Served { node: u32, device: DeviceId, turn: u64 },
     Given { node: u32, device: DeviceId, job: Job },
@@ -91,8 +104,11 @@ impl Wire {
 pub struct World {
     wire: Wire,
     nodes: Vec<NodeHost>,
+    meta: Option<MetaHost>,
     clients: Vec<ClientHost>,
     accesses: Vec<u32>,
+    /// Changes made to the metadata from outside.
+    governed: u64,
 }
 
 impl World {
@@ -107,7 +123,8 @@ impl World {
             flip: None,
             damage: Damage::None,
         };
-        Self { wire, nodes: Vec::new(), clients: Vec::new(), accesses: Vec::new() }
+        let (nodes, meta, clients, accesses) = Default::default();
+        Self { wire, nodes, meta, clients, accesses, governed: 0 }
     }
 
     /// A further storage server: its number.
@@ -170,6 +187,84 @@ impl World {
             disk.create(piece.segment, piece.version, layout.block_bytes, contents, count);
             disk.hold(piece.segment, &piece.blocks);
         }
+    }
+
+    /// A metadata server that works `service` on each request, and knows all storage servers and devices there are.
+    ///
+    /// # Errors
+    /// What stands against a registration.
+    pub fn add_meta(&mut self, service: Duration) -> Result<(), MetaFault> {
+        self.meta = Some(MetaHost::new(ClusterId(1), service));
+        for (node, host) in (0..).zip(&self.nodes) {
+            let devices = host.devices.keys().map(|device| (*device, CAPACITY_BYTES)).collect();
+            let (name, site) = (NodeId(node), String::new());
+            let address = format!("node-{node}:1");
+            let record = NodeRecord { node: name, cluster: None, address, site, devices };
+            let meta = self.meta.as_mut().expect("made above");
+            let id = RequestId { client: 0, count: 1 << 32 | u64::try_from(node).expect("few nodes") };
+            let change = Change::RegisterNode(record);
+            meta.govern(Time(0), MetaRequest::Change { id, change })?;
+        }
+        Ok(())
+    }
+
+    /// Asks the metadata server without a message: what an experiment begins with, and looks at in the end.
+    ///
+    /// # Errors
+    /// What stands against the request.
+    ///
+    /// # Panics
+    /// When there is no metadata server.
+    pub fn govern(&mut self, change: Change) -> Result<MetaAnswer, MetaFault> {
+        self.governed += 1;
+        let id = RequestId { client: 0, count: self.governed };
+        let now = self.wire.now();
+        self.governor().govern(now, MetaRequest::Change { id, change })
+    }
+
+    /// Looks at the metadata without a message.
+    ///
+    /// # Errors
+    /// What stands against the query.
+    ///
+    /// # Panics
+    /// When there is no metadata server.
+    pub fn ask(&mut self, query: Query) -> Result<MetaAnswer, MetaFault> {
+        let now = self.wire.now();
+        self.governor().govern(now, MetaRequest::Ask(query))
+    }
+
+    /// Makes a bucket, without a message.
+    ///
+    /// # Errors
+    /// When its policy cannot be met here.
+    ///
+    /// # Panics
+    /// When there is no metadata server.
+    pub fn create_bucket(&mut self, bucket: &str, policy: Policy) -> Result<(), MetaFault> {
+        self.govern(Change::CreateBucket { bucket: bucket.to_owned(), policy }).map(|_| ())
+    }
+
+    fn governor(&mut self) -> &mut MetaHost {
+        self.meta.as_mut().expect("the world has a metadata server")
+    }
+
+    /// `client` begins to read an object at `at`.
+    pub fn get(&mut self, client: u32, at: Time, access: GetAccess) -> AccessId {
+        let id = self.accesses.len() as AccessId;
+        self.accesses.push(client);
+        self.wire.at(at, Event::Begin { client, access: id });
+        self.clients[client as usize].get(id, at, access);
+        id
+    }
+
+    /// `client` begins to write an object at `at`.
+    pub fn put(&mut self, client: u32, at: Time, access: PutAccess) -> AccessId {
+        let id = self.accesses.len() as AccessId;
+        self.accesses.push(client);
+        self.wire.at(at, Event::Begin { client, access: id });
+        self.clients[client as usize].put(id, at, access);
+        id
     }
 
     /// `client` begins to read a segment at `at`.
@@ -267,6 +362,16 @@ impl World {
         match event {
             Event::Begin { client, access } => self.clients[client as usize].begin(wire, access),
             Event::Wake { client, access } => self.clients[client as usize].wake(wire, access),
+            Event::Again { client, access, stream } => {
+                self.clients[client as usize].again(wire, access, stream);
+            }
+            Event::Governed { turn } => {
+                self.meta.as_mut().expect("it is there that asked for it").governed(wire, turn);
+            }
+            Event::Arrived { from, to: HostId::Meta, stream, message } => match &mut self.meta {
+                Some(meta) => meta.heard(wire, from, stream, message),
+                None => wire.send(HostId::Meta, from, stream, Message::Lost),
+            },
             Event::Arrived { to: HostId::Client(client), stream, message, .. } => {
                 self.clients[client as usize].heard(wire, stream, message);
             }
@@ -284,6 +389,8 @@ impl World {
         match fault {
             Fault::Crash { node } => self.nodes[node as usize].crash(&mut self.wire),
             Fault::Restart { node } => self.nodes[node as usize].alive = true,
+            Fault::CrashMeta => self.meta.iter_mut().for_each(|meta| meta.crash(&mut self.wire)),
+            Fault::RestartMeta => self.meta.iter_mut().for_each(|meta| meta.restart(now)),
             Fault::Stall { device } => self.disk(device).stall(now),
             Fault::Resume { device } => {
                 let disk = self.disk(device);

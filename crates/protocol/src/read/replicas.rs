@@ -196,18 +196,17 @@ impl Replicas {
             return found.into_iter().map(|(_, own)| own).collect();
         }
         let others = self.devices.iter().filter(|&(&other, share)| other != id && !share.owed.is_empty());
-        let mut most: Option<(Vec<(BlockIndex, BlockIndex)>, bool, DeviceId)> = None;
+        let (mut both, mut from) = (Vec::new(), None);
         for (&other, share) in others {
-            let found = most.as_ref().map_or(0, |(both, ..)| both.len());
             // Of equals the first; one that owes no more altogether cannot owe more of what this one holds.
-            if share.owed.count() as usize > found {
-                let both = held(&share.owed);
-                if both.len() > found {
-                    most = Some((both, share.serves(), other));
+            if share.owed.count() as usize > both.len() {
+                let found = held(&share.owed);
+                if found.len() > both.len() {
+                    (both, from) = (found, Some((other, share.serves())));
                 }
             }
         }
-        let Some((both, serves, other)) = most else { return IndexRanges::new() };
+        let Some((other, serves)) = from else { return IndexRanges::new() };
         if serves && both.len() == 1 {
             let (index, own) = both[0];
             return if self.wins_race(now, id, other, index) {
