@@ -151,6 +151,9 @@ pub(crate) struct Up {
     /// it is when absent
     #[arg(long, value_name = "POLICY")]
     pub(crate) admission: Option<AdmissionPolicy>,
+    /// Have every server write its messages to DIR/logs/NAME.trace.jsonl, a JSON object a line
+    #[arg(long)]
+    pub(crate) trace: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -169,6 +172,9 @@ pub(crate) struct Meta {
     /// Seconds that a put may be silent before its space is taken back
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) lease: u32,
+    /// Write every message to and from this server here, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -204,6 +210,9 @@ pub(crate) struct Node {
     /// Seconds between two sweeps for what dead writers left
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) sweep: u32,
+    /// Write every message to and from this server here, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

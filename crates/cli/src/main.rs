@@ -7,6 +7,7 @@ mod exit;
 mod logging;
 mod object_name;
 mod progress;
+mod trace;
 mod tuning;
 mod units;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/meta/            the metadata server's store
 //! DIR/node-NN/disk-M/  one directory for each device
-//! DIR/logs/NAME.log    what each process says
+//! DIR/logs/NAME.log    what each process says; DIR/logs/NAME.trace.jsonl its messages, where they are wanted
 //! DIR/cluster.json     the shape, so that the next start finds the same devices at the same address; and where each
 //!                      server and its admin port listen
 //! ```
@@ -52,6 +52,9 @@ pub struct Shape {
     pub lease_s: u32,
     /// Seconds between two sweeps.
     pub sweep_s: u32,
+    /// Whether every server writes its messages down.
+    #[serde(skip)]
+    pub trace: bool,
     /// Set for every server beside what it inherits.
     #[serde(skip)]
     pub environment: Vec<(String, String)>,
@@ -85,6 +88,7 @@ impl Default for Shape {
             listen: "127.0.0.1:0".to_owned(),
             lease_s: 60,
             sweep_s: 30,
+            trace: false,
             environment: Vec::new(),
         }
     }
@@ -344,6 +348,9 @@ impl Launch {
             .open(&log)
             .with_context(|| format!("cannot write {}", log.display()))?;
         command.args(["--admin", "127.0.0.1:0"]);
+        if shape.trace {
+            command.arg("--trace").arg(dir.join("logs").join(format!("{name}.trace.jsonl")));
+        }
         command.envs(shape.environment.iter().map(|(name, value)| (name, value)));
         command.env(PARENT, std::process::id().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use steadfast_protocol::meta::Terms;
 
 /// What a metadata server is started with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct MetaOptions {
     /// Its directory; made if absent.
     pub dir: PathBuf,
@@ -20,6 +20,8 @@ pub struct MetaOptions {
     pub answers_kept: Duration,
     /// Memory for the database's pages, in bytes.
     pub cache_bytes: usize,
+    /// Timing and limits of connections.
+    pub net: steadfast_net::Options,
 }
 
 /// Pages of the upper tree levels of a million objects, several times over.
@@ -37,6 +39,7 @@ impl MetaOptions {
             dead_after: Duration::from_secs(5),
             answers_kept,
             cache_bytes: CACHE_BYTES,
+            net: steadfast_net::Options::default(),
         }
     }
 

@@ -54,7 +54,7 @@ impl Meta {
             let service = Arc::clone(&service);
             move |connected| answer_streams(Arc::clone(&service), connected)
         };
-        let net = Options { streams_max: STREAMS_MAX, ..Options::default() };
+        let net = Options { streams_max: STREAMS_MAX, ..options.net.clone() };
         let serving = tokio::spawn(server.serve(hello, net, handler));
         let ticking = tokio::spawn(tick(Arc::clone(&service)));
         let admin = match options.admin {

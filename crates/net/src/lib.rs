@@ -33,6 +33,7 @@ mod reader;
 mod server;
 mod shared;
 mod stream;
+mod tap;
 mod writer;
 
 pub use buffer::{keep_buffers, payload_buffer, release_buffers, zeroed_buffer};
@@ -46,3 +47,4 @@ pub use options::Options;
 pub use pool::Pool;
 pub use server::Server;
 pub use stream::{Event, Stream, StreamReceiver, StreamSender};
+pub use tap::{Tap, Tapped};

@@ -1,7 +1,7 @@
 //! What a connection waits for and how much it holds. Every number here was picked by eye; each says why.
 
-use crate::Link;
-use std::time::Duration;
+use crate::{Link, Tap};
+use std::{sync::Arc, time::Duration};
 
 /// Times and limits of a connection.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Options {
     pub send_buffer_bytes: Option<usize>,
     /// Delay and rate added to what this end sends.
     pub link: Link,
+    /// Who watches the frames; nobody, and at no cost, when absent.
+    pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             unsent_bytes_max: 1 << 20,
             send_buffer_bytes: Some(512 << 10),
             link: Link::default(),
+            tap: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     counters::add,
     parser::HeadParser,
     shared::{Shared, Verdict},
+    tap::Tapping,
 };
 use bytes::{BufMut, BytesMut};
 use std::{io, pin::Pin, sync::Arc};
@@ -36,12 +37,15 @@ pub(crate) struct Reader {
     heard_at: Instant,
     asked_at: Option<Instant>,
     timer: Pin<Box<Sleep>>,
+    tapping: Option<Tapping>,
 }
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, half: OwnedReadHalf) -> Self {
         let timer = Box::pin(sleep(shared.options.ping_after));
+        let tapping = Tapping::of(shared.options.tap.as_ref(), half.local_addr(), half.peer_addr());
         Self {
+            tapping,
             shared,
             half,
             parser: HeadParser::default(),
@@ -72,14 +76,22 @@ impl Reader {
     async fn frame(&mut self) -> Result<(), Lost> {
         let (header, mut body) = self.head().await?;
         let payload_bytes = header.payload_bytes as usize;
+        let seen = self.tapping.is_some().then(|| body.clone());
+        let tell = |tapping: &Option<Tapping>, payload: &[u8]| {
+            if let (Some(tapping), Some(body)) = (tapping, &seen) {
+                tapping.frame(false, &header, body, payload);
+            }
+        };
         match self.shared.arrived(header, &mut body)? {
-            Verdict::Done => {}
+            Verdict::Done => tell(&self.tapping, &[]),
             Verdict::Take => {
                 let payload = self.payload(payload_bytes).await?;
+                tell(&self.tapping, &payload);
                 self.shared.deliver(header.stream, body, payload)?;
             }
             Verdict::Discard => {
                 self.discard(payload_bytes).await?;
+                tell(&self.tapping, &[]);
                 add(&self.shared.counting.payload_bytes_discarded, payload_bytes);
             }
         }

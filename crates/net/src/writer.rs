@@ -10,6 +10,7 @@ use crate::{
     lanes::OutFrame,
     link::Pacer,
     shared::{Shared, State},
+    tap::Tapping,
 };
 use std::{
     collections::VecDeque,
@@ -39,6 +40,7 @@ pub(crate) struct Writer {
     /// `None` for a link that adds nothing.
     link: Option<Pacer<OutFrame>>,
     began: Instant,
+    tapping: Option<Tapping>,
 }
 
 /// A frame in hand.
@@ -61,7 +63,9 @@ impl Wire {
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, half: OwnedWriteHalf) -> Self {
         let link = shared.options.link;
+        let tapping = Tapping::of(shared.options.tap.as_ref(), half.local_addr(), half.peer_addr());
         Self {
+            tapping,
             shared,
             half,
             hand: VecDeque::new(),
@@ -214,6 +218,9 @@ impl Writer {
             count -= step;
             if wire.written == wire.len() {
                 add(&counting.frames_sent, 1);
+                if let Some(tapping) = &self.tapping {
+                    tapping.frame(true, &wire.frame.header, &wire.frame.body, &wire.frame.payload);
+                }
                 add(&counting.payload_bytes_sent, wire.frame.payload.len());
                 self.hand_bytes -= wire.len();
                 self.hand.pop_front();

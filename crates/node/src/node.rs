@@ -69,6 +69,8 @@ impl Node {
     /// # Errors
     /// Every [`NodeError`] but a refusal, which [`Node::failed`] tells.
     pub async fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        // Who watches the node's connections watches what it serves.
+        let asking = steadfast_net::Options { tap: None, ..options.net.clone() };
         let mut looking = options.clone();
         let added = Arc::new(Added::new(&options.dirs));
         let listed = added.clone();
@@ -80,7 +82,7 @@ impl Node {
         let known = devices::cluster(&prepared);
         let cluster = match known {
             Some(cluster) if !devices::any_new(&prepared) => cluster,
-            _ => learn_cluster(&options.meta, known, &options.net).await?,
+            _ => learn_cluster(&options.meta, known, &asking).await?,
         };
         let making = options.clone();
         let (node, devices) = blocking(move || devices::start(prepared, cluster, &making, None)).await??;
@@ -102,7 +104,7 @@ impl Node {
             }))
         };
         let client = identity::random_u128()?;
-        let meta = Arc::new(Meta::new(&options.meta, node, cluster, &options.net, client));
+        let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
         let record = NodeRecord {
             node,
             cluster: Some(cluster),

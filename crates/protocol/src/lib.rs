@@ -17,6 +17,7 @@
 //! | [`drain`] | emptying devices, object by object |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
 //! | [`straggler`] | which devices are far slower than their peers, for whoever watches |
+//! | [`trace`] | one message as it was sent, for the simulator and real servers alike |
 //! | [`meta`] | cores that govern: namespace, versions, intents, leases, device registry |
 
 pub mod drain;
@@ -31,6 +32,7 @@ pub mod read;
 pub mod serve;
 pub mod straggler;
 pub mod time;
+pub mod trace;
 pub mod window;
 pub mod write;
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use core::time::Duration;
 use rand_pcg::Pcg64Mcg;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use steadfast_protocol::Time;
 
@@ -19,7 +19,7 @@ use steadfast_protocol::Time;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(200);
 
 /// One host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HostId {
     /// A client.
     Client(u32),

@@ -6,25 +6,10 @@ use crate::{
     network::HostId,
 };
 use crc_fast::{CrcAlgorithm, Digest};
-use serde::Serialize;
-use steadfast_protocol::{Time, message};
+use steadfast_protocol::{Time, message, trace};
 
 /// One message that was sent.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Record {
-    /// When, in nanoseconds of the run.
-    pub at: Time,
-    /// Who sent it.
-    pub from: HostId,
-    /// To whom.
-    pub to: HostId,
-    /// On which stream.
-    pub stream: StreamId,
-    /// What; of a payload that was damaged on the way, as it was then.
-    pub message: Message,
-    /// Whether a byte of it was changed on the way.
-    pub damaged: bool,
-}
+pub type Record = trace::Record<HostId>;
 
 /// What happens to a message on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +28,18 @@ pub struct Trace {
     digest: Digest,
     messages: u64,
     kept: Option<Vec<Record>>,
+    bytes: Vec<u8>,
 }
 
 impl Trace {
     /// An empty trace that keeps its records if asked to, and hashes them in any case.
     pub fn new(keep: bool) -> Self {
-        Self { digest: Digest::new(CrcAlgorithm::Crc64Nvme), messages: 0, kept: keep.then(Vec::new) }
+        Self {
+            digest: Digest::new(CrcAlgorithm::Crc64Nvme),
+            messages: 0,
+            kept: keep.then(Vec::new),
+            bytes: Vec::new(),
+        }
     }
 
     /// Adds a message, with the damage that it takes on the way.
@@ -62,13 +53,16 @@ impl Trace {
         damage: Damage,
     ) {
         self.messages += 1;
-        let mut bytes = message::encode(&(at, from, to, stream, what));
+        // Millions of them: one buffer for all.
+        self.bytes.clear();
+        let mut bytes = message::encode_into(&(at, from, to, stream, what), core::mem::take(&mut self.bytes));
         if damage == Damage::Body
             && let Some(last) = bytes.last_mut()
         {
             *last ^= 1;
         }
         self.digest.update(&bytes);
+        self.bytes = bytes;
         if let Some(kept) = &mut self.kept {
             let damaged = damage != Damage::None;
             kept.push(Record { at, from, to, stream, message: what.clone(), damaged });

@@ -7,7 +7,7 @@ use crate::{
     device::{Contents, Device, Done, Job, Medium},
     engine::Engine,
     fault::Fault,
-    message::{Message, StreamId},
+    message::{Message, StreamId, flip},
     meta::MetaHost,
     network::{HostId, Link, Network},
     node::NodeHost,
@@ -87,7 +87,7 @@ impl Wire {
         let now = self.engine.now();
         let mut damage = Damage::None;
         if self.flip == Some(self.trace.messages() + 1) {
-            damage = if message.flip() { Damage::Payload } else { Damage::Body };
+            damage = if flip(&mut message) { Damage::Payload } else { Damage::Body };
             self.damage = damage;
         }
         self.trace.sent(now, from, to, stream, &message, damage);

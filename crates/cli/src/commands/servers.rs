@@ -1,9 +1,13 @@
 //! `steadfast meta` and `steadfast node`.
 
-use crate::arguments::{Meta, Node};
+use crate::{
+    arguments::{Meta, Node},
+    trace::TraceFile,
+};
 use anyhow::Context;
 use std::time::Duration;
 use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
+use steadfast_protocol::{NodeId, message::Role};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
@@ -11,6 +15,7 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     let mut options = steadfast_meta::MetaOptions::new(arguments.dir, arguments.listen.to_string());
     options.lease = Duration::from_secs(arguments.lease.into());
     options.admin = arguments.admin;
+    options.net.tap = arguments.trace.map(|path| TraceFile::create(&path, Role::Meta)).transpose()?;
     let meta = steadfast_meta::Meta::start(&options).await?;
     if let Some(admin) = meta.admin() {
         println!("{ADMIN}{admin}");
@@ -33,6 +38,9 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     options.capacity_bytes = arguments.capacity;
     options.thick = arguments.thick;
     options.admission = arguments.admission;
+    // A storage server's identity is in its directories: any says what it serves.
+    options.net.tap =
+        arguments.trace.map(|path| TraceFile::create(&path, Role::Node(NodeId(0)))).transpose()?;
     options.sweep.interval = Duration::from_secs(arguments.sweep.into());
     options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
     let mut node = steadfast_node::Node::start(options).await?;

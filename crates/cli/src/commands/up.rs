@@ -17,6 +17,7 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
         thick: arguments.thick,
         admission: arguments.admission.map(|policy| policy.to_string()),
         listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
+        trace: arguments.trace,
         environment,
         ..Shape::default()
     };

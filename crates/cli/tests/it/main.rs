@@ -20,5 +20,6 @@ mod raw;
 mod replay;
 mod requests;
 mod show;
+mod trace;
 mod update_and_tune;
 mod watch;

@@ -127,6 +127,14 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     postcard::to_allocvec(message).expect("messages serialise into memory")
 }
 
+/// The same behind what `bytes` holds.
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_into<T: Serialize>(message: &T, bytes: Vec<u8>) -> Vec<u8> {
+    postcard::to_extend(message, bytes).expect("messages serialise into memory")
+}
+
 /// Reads a message body; trailing bytes are an error.
 ///
 /// # Errors

@@ -196,17 +196,20 @@ impl Replicas {
             return found.into_iter().map(|(_, own)| own).collect();
         }
         let others = self.devices.iter().filter(|&(&other, share)| other != id && !share.owed.is_empty());
-        let (mut both, mut from) = (Vec::new(), None);
+        let (mut most, mut from) = (0, None);
         for (&other, share) in others {
             // Of equals the first; one that owes no more altogether cannot owe more of what this one holds.
-            if share.owed.count() as usize > both.len() {
-                let found = held(&share.owed);
-                if found.len() > both.len() {
-                    (both, from) = (found, Some((other, share.serves())));
+            if share.owed.count() as usize > most {
+                let copies =
+                    share.owed.iter().filter(|index| taker.copy_of(index % originals, originals).is_some());
+                let found = copies.count();
+                if found > most {
+                    (most, from) = (found, Some((other, share)));
                 }
             }
         }
-        let Some((other, serves)) = from else { return IndexRanges::new() };
+        let Some((other, share)) = from else { return IndexRanges::new() };
+        let (both, serves) = (held(&share.owed), share.serves());
         if serves && both.len() == 1 {
             let (index, own) = both[0];
             return if self.wins_race(now, id, other, index) {

@@ -1,0 +1,76 @@
+//! What real servers write down of their messages: the simulator's schema, and every byte that moved.
+
+use crate::common::{Bed, bytes, seed, shape};
+use std::{fs, net::SocketAddr};
+use steadfast_lab::cluster::Shape;
+use steadfast_protocol::{
+    message::{Change, MetaAnswer, MetaRequest, NodeAnswer, NodeRequest},
+    trace::{Message, Record},
+};
+
+fn records(bed: &Bed, server: &str) -> Vec<Record<SocketAddr>> {
+    let file = bed.cluster.dir().join("logs").join(format!("{server}.trace.jsonl"));
+    let text = fs::read_to_string(&file).unwrap();
+    // The last line may still be on its way.
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    text[..whole].lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_servers_trace_has_all_that_was_said_in_the_simulators_schema() {
+    let bed = Bed::with_bucket(&Shape { trace: true, ..shape(4, 1) }, "rateless:redundancy=0.5,tolerate=1");
+    let original = bytes(4 << 20, seed());
+    let file = bed.file("original", original.len(), seed());
+    bed.put(&file, "object");
+    bed.get_equals("object", &original);
+
+    let meta = records(&bed, "meta");
+    let asked = |wanted: fn(&MetaRequest) -> bool| {
+        meta.iter().any(|record| matches!(&record.message, Message::Ask(request) if wanted(request)))
+    };
+    assert!(asked(|request| matches!(request, MetaRequest::Change { change: Change::Commit { .. }, .. })));
+    assert!(asked(|request| matches!(request, MetaRequest::Heartbeat(_))));
+    let committed = |record: &Record<_>| match &record.message {
+        Message::Answer(answer) => matches!(**answer, Ok(MetaAnswer::Committed { .. })),
+        _ => false,
+    };
+    assert!(meta.iter().any(committed));
+
+    let (mut pushed, mut stored, mut read, mut sent) = (0, 0, 0, 0);
+    for node in 0..4 {
+        let records = records(&bed, &format!("node-{node:02}"));
+        assert!(records.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        assert!(records.iter().all(|record| !record.damaged), "{node}");
+        let address: SocketAddr = bed.cluster.node_address(node).parse().unwrap();
+        assert!(records.iter().all(|record| (record.from == address) != (record.to == address)));
+        for Record { from, message, .. } in &records {
+            let served = *from == address;
+            match message {
+                Message::Open { request: NodeRequest::Write(write), .. } => {
+                    stored += u32::from(write.block_bytes > 0);
+                }
+                Message::Open { request: NodeRequest::Read { .. }, .. } => read += 1,
+                Message::Push(_, payload) if !served => pushed += u64::from(payload.bytes),
+                Message::Event(_, payload) if served => sent += u64::from(payload.bytes),
+                Message::End(NodeAnswer::Read(done)) if served => assert!(done.sent_bytes > 0),
+                _ => {}
+            }
+            assert!(
+                message.payload_bytes() == 0
+                    || !matches!(message, Message::Event(_, p) if p.fingerprint == 0)
+            );
+        }
+    }
+    assert!(stored >= 3 && read >= 2, "{stored} writes and {read} reads were opened");
+    let object = original.len() as u64;
+    assert!(pushed >= object * 3 / 2, "{pushed} bytes were pushed");
+    assert!(sent >= object, "{sent} bytes were sent");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_refused_at_the_start() {
+    let bed = Bed::start(&shape(1, 1));
+    let arguments = ["meta", "--dir", "nowhere", "--listen", "127.0.0.1:0", "--trace", "/nowhere/trace"];
+    let said = bed.fails(1, &arguments);
+    assert!(said.contains("--trace /nowhere/trace"), "{said}");
+}
