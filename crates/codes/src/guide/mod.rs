@@ -59,6 +59,26 @@
 //! solved last by an inverse over GF(2). From 128 to 511 originals repair rows have coefficients in GF(256); below, every
 //! repair row is dense.
 //!
+//! From 512 originals the hidden columns are quasi-cyclic: three classes of q = S/3 columns, the originals in blocks of q, and
+//! original u of block j in column u of the first class, u + s<sub>j</sub> of the second, u + t<sub>j</sub> of the third:
+//!
+//! ```text
+//!   q = 4         block 0 (s = 0, t = 0)   block 1 (s = 1, t = 2)   block 2 (s = 3, t = 1)
+//!   class 0        1  .  .  .               1  .  .  .               1  .  .  .
+//!                  .  1  .  .               .  1  .  .               .  1  .  .
+//!                  .  .  1  .               .  .  1  .               .  .  1  .
+//!                  .  .  .  1               .  .  .  1               .  .  .  1
+//!   class 1        1  .  .  .               .  .  .  1               .  1  .  .
+//!                  .  1  .  .               1  .  .  .               .  .  1  .
+//!                  .  .  1  .               .  1  .  .               .  .  .  1
+//!                  .  .  .  1               .  .  1  .               1  .  .  .
+//!   class 2        the same with shifts t
+//! ```
+//!
+//! Few originals that lie in every column an even number of times are what makes a draw of unequal disks need many blocks: no
+//! column tells them apart. Here such sets come q at a time, so that most draws of the shifts have none, and one
+//! with the fewest is taken.
+//!
 //! `mix` below K = 128 has no hidden columns, and a repair row has a coefficient of GF(256), none of them zero, at every
 //! original; from 128 to 511 it is sparse as drawn above, its ones replaced by such coefficients; from 512 it is over GF(2):
 //!

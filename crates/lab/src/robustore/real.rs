@@ -8,7 +8,7 @@
 //!
 //! | metric | what |
 //! |---|---|
-//! | `bandwidth`, `latency_mean`, `latency_sd`, `io_overhead`, `share_of_ideal` | of the real reads, `limit` being the simulator's |
+//! | `bandwidth`, `latency_mean`, `latency_sd`, `io_overhead`, `share_of_ideal` | of the real reads, `limit` being the simulator's; and of the simulator's (`driver=simulator`) |
 //! | `latency_pairs_sd` | s.d. of the real latencies' shares of the simulated |
 //! | `overruns` | the share of operations that the emulation ended late, in the worst access: above 0.01 the run is void |
 
@@ -39,6 +39,8 @@ const HEARD: Duration = Duration::from_millis(1100);
 /// A byte comes within it from the slowest disk, dilated.
 const PATIENCE: Duration = Duration::from_secs(120);
 const KEY: &str = "object";
+/// What the cases of the simulator's reads end with.
+const SIMULATED: &str = " driver=simulator";
 /// Late operations, as a share, beyond which the emulation did not hold its times.
 const OVERRUNS_MAX: f64 = 0.01;
 
@@ -274,18 +276,20 @@ fn add(report: &mut Report, parameters: &Parameters, case: &str, pairs: &[Pair])
     let bandwidth =
         |seconds: Vec<f64>| mean(&seconds.iter().map(|seconds| megabytes / seconds).collect::<Vec<f64>>());
     let (real, simulated) = (of(|pair| pair.real), of(|pair| pair.simulated));
+    let simulated_case = format!("{case}{SIMULATED}");
     let mut both = |metric: &'static str, ours: f64, simulators: f64, unit: &'static str| {
         let record = report.add(NAME, case, metric, ours, unit);
-        (record.limit, record.ratio) = (Some(simulators), Some(ours / simulators));
+        record.limit = Some(simulators);
+        record.ratio = (simulators > 0.0).then(|| ours / simulators);
+        report.add(NAME, &simulated_case, metric, simulators, unit);
     };
     both("bandwidth", bandwidth(real.clone()), bandwidth(simulated.clone()), "MB/s");
     both("latency_mean", mean(&real), mean(&simulated), "s");
     both("latency_sd", standard_deviation(&real), standard_deviation(&simulated), "s");
     let ideal = bandwidth(of(|pair| pair.ideal));
     both("share_of_ideal", bandwidth(real) / ideal, bandwidth(simulated) / ideal, "share");
-    let record =
-        report.add(NAME, case, "io_overhead", mean(&of(|pair| pair.real_overhead)), "share of the object");
-    record.limit = Some(mean(&of(|pair| pair.simulated_overhead)));
+    let overheads = [of(|pair| pair.real_overhead), of(|pair| pair.simulated_overhead)].map(|all| mean(&all));
+    both("io_overhead", overheads[0], overheads[1], "share of the object");
     let shares = of(|pair| pair.real / pair.simulated);
     report.add(NAME, case, "latency_pairs_sd", standard_deviation(&shares), "share of the simulated");
     report.add(NAME, case, "accesses", pairs.len() as f64, "accesses");
@@ -311,6 +315,7 @@ pub fn show(report: &Report) -> String {
         "overruns",
     ]);
     let mut cases: Vec<&str> = report.records.iter().map(|record| record.case.as_str()).collect();
+    cases.retain(|case| !case.ends_with(SIMULATED));
     cases.dedup();
     for case in cases {
         let find = |metric: &str| {

@@ -129,12 +129,11 @@ impl RatelessWriter {
         if self.over {
             return None;
         }
-        let limit = self.silence_limit();
-        // Something is done about a silent lane: a spare, or another device for what it was to have.
-        let watched = self.amends() || self.lanes.iter().any(|lane| lane.state == State::Spare);
+        let limit = self.watches().then(|| self.silence_limit());
         let lanes = self.lanes.iter().enumerate().filter_map(|(position, lane)| match lane.state {
             State::Waiting(until) => Some(until),
-            _ => (watched && !lane.replaced && self.owes(position)).then(|| lane.quiet_since() + limit),
+            _ if lane.replaced || !self.owes(position) => None,
+            _ => Some(lane.quiet_since() + limit?),
         });
         lanes.chain([self.progress + self.spec.patience]).min()
     }
@@ -300,13 +299,20 @@ impl RatelessWriter {
         }
     }
 
+    /// Whether anything is done about a silent lane: a spare, or another device for what it was to have.
+    fn watches(&self) -> bool {
+        self.amends() || self.lanes.iter().any(|lane| lane.state == State::Spare)
+    }
+
     /// How long a lane may owe a sign before a spare is opened: from the usual time to a confirmation.
     fn silence_limit(&self) -> Duration {
         let mut usual: Vec<Duration> = self.lanes.iter().filter_map(Lane::latency).collect();
-        usual.sort_unstable();
-        usual.get(usual.len() / 2).map_or(self.spec.patience / 4, |&latency| {
-            (latency * SILENCE_FACTOR).clamp(Duration::from_millis(1), self.spec.patience)
-        })
+        if usual.is_empty() {
+            return self.spec.patience / 4;
+        }
+        let middle = usual.len() / 2;
+        let (_, &mut latency, _) = usual.select_nth_unstable(middle);
+        (latency * SILENCE_FACTOR).clamp(Duration::from_millis(1), self.spec.patience)
     }
 
     fn step(&mut self) {
@@ -320,12 +326,14 @@ impl RatelessWriter {
                 self.open(position);
             }
         }
-        let limit = self.silence_limit();
-        for position in 0..self.lanes.len() {
-            let lane = &self.lanes[position];
-            if !lane.replaced && self.owes(position) && self.now.since(lane.quiet_since()) >= limit {
-                self.release(position, false);
-                self.replace(position);
+        if self.watches() {
+            let limit = self.silence_limit();
+            for position in 0..self.lanes.len() {
+                let lane = &self.lanes[position];
+                if !lane.replaced && self.owes(position) && self.now.since(lane.quiet_since()) >= limit {
+                    self.release(position, false);
+                    self.replace(position);
+                }
             }
         }
         if let Some(error) = self.hopeless() {
@@ -546,8 +554,14 @@ impl RatelessWriter {
         if total.max(survivors) > 3.0 * f64::from(windows) {
             return f64::INFINITY;
         }
-        let at = |seconds: f64| {
-            let mut loads = confirmed.clone();
+        // Where no loss is provided for, all domains are as one.
+        let sums = (confirmed.iter().sum::<f64>(), paces.iter().sum::<f64>());
+        let mut loads = confirmed.clone();
+        let mut at = |seconds: f64| {
+            if self.need.tolerate == 0 {
+                return self.need.met(&[sums.0 + sums.1 * seconds]);
+            }
+            loads.copy_from_slice(&confirmed);
             for (lane, pace) in self.lanes.iter().zip(paces) {
                 loads[lane.target.domain as usize] += pace * seconds;
             }
