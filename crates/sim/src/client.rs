@@ -113,7 +113,8 @@ pub(crate) fn wants(want: &Want) -> Option<&IndexRanges> {
 /// One client.
 pub(crate) struct ClientHost {
     number: u32,
-    accesses: BTreeMap<AccessId, Access>,
+    /// Boxed, since each step takes one out and puts it back.
+    accesses: BTreeMap<AccessId, Box<Access>>,
     streams: BTreeMap<StreamId, (AccessId, DeviceId)>,
     /// Requests to the metadata server without an answer.
     asked: BTreeMap<StreamId, AccessId>,
@@ -203,7 +204,7 @@ impl ClientHost {
     fn add(&mut self, id: AccessId, began: Time, kind: Kind) {
         self.outcomes.insert(id, Outcome { began, ..Outcome::default() });
         let (open, wakes, over) = Default::default();
-        self.accesses.insert(id, Access { id, kind, open, wakes, over });
+        self.accesses.insert(id, Box::new(Access { id, kind, open, wakes, over }));
     }
 
     /// The access is open: its core starts.
@@ -339,7 +340,7 @@ impl ClientHost {
         // One thing at a time: what a slice asks for is done before its block is told of.
         if let Some(input) = next
             && let Some(Access { kind: Kind::Reading(Reading { core: Some(core), .. }), .. }) =
-                self.accesses.get_mut(&id)
+                self.accesses.get_mut(&id).map(Box::as_mut)
         {
             core.handle(wire.now(), input);
             self.step(wire, id);
