@@ -15,7 +15,7 @@ use std::{
 };
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, Time, Version,
-    layout::{CodeKind, Piece, SegmentLayout},
+    layout::{CodeKind, SegmentLayout},
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
@@ -470,30 +470,12 @@ impl<'a> SegmentReader<'a> {
     }
 
     fn open(&mut self, device: DeviceId, want: Want, credit_bytes: u32) {
-        let request = NodeRequest::Read { device, pieces: self.pieces(device, &want) };
+        let holder = self.layout.holder(device).expect("the core opens devices of the layout");
+        let request = NodeRequest::Read { device, pieces: ReadPiece::wanted(holder, &want) };
         let request = self.reading.reserved.under(device, request);
         let address = self.client.address_of(device);
         let epoch = self.layout.epoch;
         self.streams.open(&self.client.pool, device, address, &request, epoch, credit_bytes, None);
-    }
-
-    /// What is wanted of each piece. Blocks are named, even all of them: an extent may hold others, which were written
-    /// and not listed, or dropped and not freed yet.
-    fn pieces(&self, device: DeviceId, want: &Want) -> Vec<ReadPiece> {
-        let holder = self.layout.holder(device).expect("the core opens devices of the layout");
-        let wanted = |piece: &Piece| match want {
-            Want::All => piece.blocks.clone(),
-            Want::Blocks(wanted) => piece.blocks.intersection(wanted),
-        };
-        let pieces = holder.pieces.iter().map(|piece| (piece, wanted(piece)));
-        pieces
-            .filter(|(_, blocks)| !blocks.is_empty())
-            .map(|(piece, blocks)| ReadPiece {
-                segment: piece.segment,
-                version: piece.version,
-                want: Want::Blocks(blocks),
-            })
-            .collect()
     }
 
     /// Tells the core what happened on a stream; what a stream ends with waits its turn behind the stream's blocks.

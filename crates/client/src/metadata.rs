@@ -9,17 +9,10 @@ use std::{
 };
 use steadfast_net::{CallError, Open, Pool};
 use steadfast_protocol::{
-    Epoch, RequestId,
+    Epoch, RequestId, Time,
     message::{self, Change, Fault, MetaAnswer, MetaRequest, Priority, Query},
+    question::{ATTEMPT, Next, Question},
 };
-
-/// How long one question is asked again before the caller is told: a metadata server that restarts after a crash
-/// answers within a second or two.
-const ASK_FOR: Duration = Duration::from_secs(10);
-/// How long one attempt may take; picked by eye, well above a slow group commit.
-const ATTEMPT: Duration = Duration::from_secs(5);
-/// The pause between two attempts; the pool itself holds back longer after repeated failures.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A handle to the metadata server.
 #[derive(Debug)]
@@ -55,25 +48,28 @@ impl Metadata {
 
     async fn request(&self, request: &MetaRequest, changes: bool) -> Result<MetaAnswer, ClientError> {
         let body = message::encode(request);
-        let start = Instant::now();
+        let (start, question) = (Instant::now(), Question::new(Time(0)));
         // Whether a server may have taken the request: its answer, not its work, may be what was lost.
         let mut sent = false;
         loop {
-            let cause = match self.attempt(body.clone(), &mut sent).await {
+            let (cause, refused) = match self.attempt(body.clone(), &mut sent).await {
                 Ok(answer) => return Ok(answer),
                 Err(Attempt::Final(error)) => return Err(error),
-                Err(Attempt::Again(cause)) => cause,
+                Err(Attempt::Again(cause)) => (cause, None),
+                Err(Attempt::Refused(retry_after)) => ("refused for now".to_owned(), Some(retry_after)),
             };
-            let waited = start.elapsed();
-            if waited > ASK_FOR {
-                let address = self.address.clone();
-                return Err(if changes && sent {
-                    ClientError::Unknown { address, waited }
-                } else {
-                    ClientError::Unreachable { address, cause }
-                });
+            let now = Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            match question.failed(now, refused) {
+                Next::Again(pause) => tokio::time::sleep(pause).await,
+                Next::GiveUp(waited) => {
+                    let address = self.address.clone();
+                    return Err(if changes && sent {
+                        ClientError::Unknown { address, waited }
+                    } else {
+                        ClientError::Unreachable { address, cause }
+                    });
+                }
             }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -87,8 +83,7 @@ impl Metadata {
             Ok((body, _)) => message::decode(&body)
                 .map_err(|error| Attempt::Final(ClientError::Protocol(error.to_string()))),
             Err(CallError::Fault(Fault::Refused { retry_after_ms, .. })) => {
-                tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
-                Err(Attempt::Again("refused for now".to_owned()))
+                Err(Attempt::Refused(Duration::from_millis(retry_after_ms.into())))
             }
             Err(CallError::Fault(fault)) => Err(Attempt::Final(fault.into())),
             Err(error) => Err(Attempt::Again(error.to_string())),
@@ -100,4 +95,5 @@ impl Metadata {
 enum Attempt {
     Final(ClientError),
     Again(String),
+    Refused(Duration),
 }

@@ -14,6 +14,7 @@
 //! | [`policy`], [`layout`] | how a bucket's data is protected; who holds what of a segment |
 //! | [`durability`] | the one function that decides whether what is confirmed may be acknowledged |
 //! | [`plan`], [`read`], [`write`](mod@write) | cores that ask: which devices, how blocks are fetched and stored |
+//! | [`question`] | when the metadata server is asked again |
 //! | [`drain`] | emptying devices, object by object |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
 //! | [`straggler`] | which devices are far slower than their peers, for whoever watches |
@@ -27,6 +28,7 @@ pub mod message;
 pub mod meta;
 pub mod plan;
 pub mod policy;
+pub mod question;
 pub mod ranges;
 pub mod read;
 pub mod serve;

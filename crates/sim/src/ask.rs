@@ -1,19 +1,15 @@
 //! Accesses by name: what a client asks of the metadata server before it reads a segment, and around a write of one. One
 //! request keeps its id until an answer comes, however often it has to be asked, as the real client's does.
 
-use crate::{client::MakeNamed, random::mix};
+use crate::{client::MakeNamed, message::StreamId, random::mix};
 use core::time::Duration;
 use steadfast_protocol::{
     Epoch, IntentId, RequestId, SegmentId, Version,
     layout::{CodeSpec, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, MetaRequest, PutBegun, Query},
+    question::Question,
     write::{WriteDone, WriteSpec},
 };
-
-/// A request without an answer is asked again after this long: an answer takes milliseconds.
-pub(crate) const AGAIN: Duration = Duration::from_secs(1);
-/// So often, before it is given up: a metadata server that restarts is back within it.
-pub(crate) const TRIES_MAX: u32 = 60;
 
 /// The read of an object of one segment by its name.
 pub struct GetAccess {
@@ -61,9 +57,10 @@ pub enum Refused {
 /// What a client waits to be told.
 pub(crate) struct Asking {
     pub(crate) request: MetaRequest,
-    /// The stream that it was asked on last.
-    pub(crate) stream: u64,
-    pub(crate) tries: u32,
+    /// The stream that it was asked on last, while that is open.
+    pub(crate) stream: Option<StreamId>,
+    /// Since it was first asked.
+    pub(crate) question: Option<Question>,
     pub(crate) then: Then,
 }
 
@@ -93,7 +90,7 @@ pub(crate) struct Commit {
 
 impl Asking {
     fn new(request: MetaRequest, then: Then) -> Self {
-        Self { request, stream: 0, tries: 0, then }
+        Self { request, stream: None, question: None, then }
     }
 
     pub(crate) fn get(access: GetAccess) -> Self {

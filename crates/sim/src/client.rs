@@ -2,7 +2,7 @@
 //! hear how many blocks are missing, and the bytes' fingerprints are compared with what was stored.
 
 use crate::{
-    ask::{AGAIN, Asking, Commit, GetAccess, PutAccess, Refused, TRIES_MAX, Then, only, unexpected},
+    ask::{Asking, Commit, GetAccess, PutAccess, Refused, Then, only, unexpected},
     message::{Message, Payload, StreamId, fingerprint},
     network::HostId,
     world::{Event, Wire},
@@ -11,13 +11,14 @@ use core::{ops::Range, time::Duration};
 use std::collections::BTreeMap;
 use steadfast_codes::rateless::{Code, RankTracker};
 use steadfast_protocol::{
-    BlockIndex, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Time, Version,
+    BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     layout::{Piece, SegmentLayout},
     message::{
         Fault, MetaAnswer, MetaFault, NodeAnswer, NodeEvent, NodePush, NodeRequest, PAYLOAD_BYTES_MAX,
-        Priority, ReadPiece, Slice, Want, WriteOpen,
+        Priority, ReadPiece, Slice, WriteOpen,
     },
     policy::Policy,
+    question::{ATTEMPT, Next, Question},
     read::{self, Cause, ReadCore, ReadDone, ReadError},
     write::{self, FailureKind, WriteDone, WriteError, WriteSpec, Writer},
 };
@@ -99,14 +100,6 @@ impl Outcome {
     /// How long it took.
     pub fn latency(&self) -> Option<Duration> {
         Some(self.ended?.since(self.began))
-    }
-}
-
-/// The part of what a piece holds that is wanted; all of it where none is named.
-pub(crate) fn wants(want: &Want) -> Option<&IndexRanges> {
-    match want {
-        Want::All => None,
-        Want::Blocks(blocks) => Some(blocks),
     }
 }
 
@@ -215,27 +208,29 @@ impl ClientHost {
             Kind::Reading(reading) => reading.core = reading.start.take().map(|make| make(now)),
             Kind::Writing(writing) => writing.core = writing.start.take().map(|spec| Writer::new(spec, now)),
             Kind::Asking(asking) => {
-                asking.tries += 1;
-                asking.stream = wire.new_stream();
-                let (stream, request) = (asking.stream, asking.request.clone());
+                asking.question.get_or_insert_with(|| Question::new(now));
+                let (stream, request) = (wire.new_stream(), asking.request.clone());
+                asking.stream = Some(stream);
                 self.asked.insert(stream, id);
                 wire.send(HostId::Client(self.number), HostId::Meta, stream, Message::Ask(request));
-                wire.at(now + AGAIN, Event::Again { client: self.number, access: id, stream });
+                wire.at(now + ATTEMPT, Event::Silent { client: self.number, stream });
             }
         }
         self.step(wire, id);
     }
 
-    /// A request that was asked on `stream` a while ago is asked again, if it still waits for an answer.
-    pub(crate) fn again(&mut self, wire: &mut Wire, id: AccessId, stream: StreamId) {
+    /// An attempt to ask has failed: its connection was lost, or nothing came for as long as one may take.
+    pub(crate) fn unanswered(&mut self, wire: &mut Wire, stream: StreamId) {
+        let Some(id) = self.asked.remove(&stream) else { return };
         let Some(access) = self.accesses.get_mut(&id) else { return };
-        let Kind::Asking(asking) = &access.kind else { return };
-        if asking.stream != stream || access.over {
-            return;
+        let Kind::Asking(asking) = &mut access.kind else { return };
+        let Some(question) = asking.question.filter(|_| asking.stream.take() == Some(stream)) else { return };
+        match question.failed(wire.now(), None) {
+            Next::Again(pause) => {
+                wire.at(wire.now() + pause, Event::Begin { client: self.number, access: id });
+            }
+            Next::GiveUp(_) => self.refused(wire, id, Refused::Unanswered),
         }
-        let given_up = asking.tries >= TRIES_MAX;
-        self.asked.remove(&stream);
-        if given_up { self.refused(wire, id, Refused::Unanswered) } else { self.begin(wire, id) }
     }
 
     /// The metadata server has answered.
@@ -302,12 +297,14 @@ impl ClientHost {
     /// A message has come.
     pub(crate) fn heard(&mut self, wire: &mut Wire, stream: StreamId, message: Message) {
         if let Some(&id) = self.asked.get(&stream) {
-            // Of a connection that was lost nobody knows whether the request arrived: its time to be asked again comes.
-            if let Message::Answer(answer) = message {
-                self.asked.remove(&stream);
-                self.answered(wire, id, *answer);
-            }
-            return;
+            return match message {
+                Message::Answer(answer) => {
+                    self.asked.remove(&stream);
+                    self.answered(wire, id, *answer);
+                }
+                // Nobody knows whether the request arrived.
+                _ => self.unanswered(wire, stream),
+            };
         }
         let Some(&(id, device)) = self.streams.get(&stream) else { return };
         let message = match message {
@@ -395,7 +392,8 @@ impl ClientHost {
             let outcome = self.outcomes.get_mut(&access.id).expect("every access has an outcome");
             match action {
                 read::Action::Open { device, want, credit_bytes } => {
-                    let pieces = reading.pieces(device, &want);
+                    let holder = reading.layout.holder(device).expect("the core opens devices of the layout");
+                    let pieces = ReadPiece::wanted(holder, &want);
                     let epoch = reading.layout.epoch;
                     let request = NodeRequest::Read { device, pieces };
                     self.open(wire, access, device, request, epoch, credit_bytes);
@@ -536,24 +534,6 @@ impl Reading {
         let mut reading = Self::new(layout, &code, get.contents, get.decoding);
         reading.core = Some((get.core)(now, &reading.layout, policy));
         Ok(reading)
-    }
-
-    /// What is wanted of each piece that the device holds.
-    fn pieces(&self, device: DeviceId, want: &Want) -> Vec<ReadPiece> {
-        let holder = self.layout.holder(device).expect("the core opens devices of the layout");
-        let wanted = |piece: &Piece| match wants(want) {
-            None => piece.blocks.clone(),
-            Some(wanted) => piece.blocks.intersection(wanted),
-        };
-        let pieces = holder.pieces.iter().map(|piece| (piece, wanted(piece)));
-        pieces
-            .filter(|(_, blocks)| !blocks.is_empty())
-            .map(|(piece, blocks)| ReadPiece {
-                segment: piece.segment,
-                version: piece.version,
-                want: Want::Blocks(blocks),
-            })
-            .collect()
     }
 
     /// Tells the core of a message; gives what is to be told of it after that.

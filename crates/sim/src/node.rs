@@ -4,7 +4,6 @@
 
 use crate::{
     cache::NodeCache,
-    client::wants,
     device::{Contents, Device, Job, Part, What},
     message::{Message, Payload, StreamId},
     network::HostId,
@@ -16,7 +15,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId,
     message::{
         Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, PAYLOAD_BYTES_MAX, Priority,
-        ReadPiece, Slice, WriteOpen,
+        ReadPiece, Slice, Want, WriteOpen,
     },
     serve::{
         Admission, Budget, Limits, Load, ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId,
@@ -429,5 +428,13 @@ impl NodeHost {
             }
         }
         false
+    }
+}
+
+/// The part of what a piece holds that is wanted; all of it where none is named.
+fn wants(want: &Want) -> Option<&IndexRanges> {
+    match want {
+        Want::All => None,
+        Want::Blocks(blocks) => Some(blocks),
     }
 }

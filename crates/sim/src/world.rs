@@ -44,7 +44,7 @@ pub struct Setup {
 pub(crate) enum Event {
     Begin { client: u32, access: AccessId },
     Wake { client: u32, access: AccessId },
-    Again { client: u32, access: AccessId, stream: StreamId },
+    Silent { client: u32, stream: StreamId },
     Governed { turn: u64 },
     Arrived { from: HostId, to: HostId, stream: StreamId, message: Message },
     Served { node: u32, device: DeviceId, turn: u64 },
@@ -362,9 +362,7 @@ impl World {
         match event {
             Event::Begin { client, access } => self.clients[client as usize].begin(wire, access),
             Event::Wake { client, access } => self.clients[client as usize].wake(wire, access),
-            Event::Again { client, access, stream } => {
-                self.clients[client as usize].again(wire, access, stream);
-            }
+            Event::Silent { client, stream } => self.clients[client as usize].unanswered(wire, stream),
             Event::Governed { turn } => {
                 self.meta.as_mut().expect("it is there that asked for it").governed(wire, turn);
             }

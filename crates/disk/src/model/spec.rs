@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! spec  = MODEL *( ":" field )                              MODEL = "ata7200"
-//! field = "bf=" SECTORS | "p=" SHARE | "run=" SECTORS | "background=" TIME | "policy=" ( "fcfs" | "sptf" ) | "dilation=" TIMES | "seed=" NUMBER
+//! field = "bf=" SECTORS | "p=" SHARE | "run=" SECTORS | "background=" TIME | "policy=" ( "fcfs" | "sptf" )
+//!       | "dilation=" TIMES | "seed=" NUMBER
 //! ```
 //!
 //! `bf` is the blocking factor, 8 to 1024 sectors, and `p` the probability of sequential access, 0 to 1 (§6.2.6);
-//! `run` ends what is sequential after so many sectors, 8 to 2^31; `background` is the mean time between the requests of others, without it there are none. `ata7200` alone is the
-//! disk at its best: 1024 sectors, sequential. `TIME` is a number with ns, us, ms or s. `dilation` is for machines too
-//! slow to carry as many disks as an experiment has: all that the disk does takes so many times as long, 1 to 1000.
+//! `run` ends what is sequential after so many sectors, 8 to 2^31; `background` is the mean time between the requests
+//! of others, without it there are none. `ata7200` alone is the disk at its best: 1024 sectors, sequential. `TIME` is
+//! a number with ns, us, ms or s. `dilation` is for machines too slow to carry as many disks as an experiment has: all
+//! that the disk does takes so many times as long, 1 to 1000.
 
 use std::{fmt, str::FromStr};
 

@@ -93,8 +93,8 @@ fn layout(slowest: Slowest, seed: u64, first: bool) -> DriveSpec {
     match slowest {
         Slowest::Never if is_slowest(&drawn) => {
             let mut seeds = random::stream(seed, Purpose::Device, 1);
-            let again = std::iter::repeat_with(|| DriveSpec::draw_layout(seeds.next_u64()));
-            again.into_iter().find(|spec| !is_slowest(spec)).expect("fifteen in sixteen are of another kind")
+            let mut again = std::iter::repeat_with(|| DriveSpec::draw_layout(seeds.next_u64()));
+            again.find(|spec| !is_slowest(spec)).expect("fifteen in sixteen are of another kind")
         }
         Slowest::Always if first => DriveSpec { blocking_factor: 8, sequential: 0.0, ..drawn },
         Slowest::Drawn | Slowest::Never | Slowest::Always => drawn,
@@ -144,5 +144,51 @@ impl Medium for Modelled {
     fn requests(&self) -> u64 {
         let work = self.drive.work();
         work.foreground_requests + work.background_requests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::parameters, *};
+
+    /// The first `disks=64` access of a seed, with something changed.
+    fn drawn(seed: u64, change: impl Fn(&mut Parameters)) -> Draw {
+        let experiment = parameters::find("robustore/slowest").unwrap().unwrap();
+        let mut parameters = experiment.points[0].1.clone();
+        change(&mut parameters);
+        parameters.check().unwrap();
+        Draw::new(&parameters, seed, 0, 0)
+    }
+
+    #[test]
+    fn the_slowest_kind_is_there_as_it_is_asked_for_and_nothing_else_changes() {
+        let slowest = |disk: &Disk| disk.spec.blocking_factor == 8 && disk.spec.sequential == 0.0;
+        let mut replaced = 0;
+        for seed in 0..50 {
+            let [plain, never, always] = [Slowest::Drawn, Slowest::Never, Slowest::Always]
+                .map(|slowest| drawn(seed, |parameters| parameters.slowest = slowest).disks);
+            assert!(!never.iter().any(slowest));
+            assert!(slowest(&always[0]));
+            assert_eq!(always[1..], plain[1..]);
+            for (own, other) in plain.iter().zip(&never) {
+                assert!(slowest(own) || own == other);
+                replaced += u32::from(slowest(own));
+            }
+        }
+        // 3200 disks, one in sixteen.
+        assert!((140..260).contains(&replaced), "{replaced}");
+    }
+
+    #[test]
+    fn runs_and_dilation_reach_every_disk_and_known_speeds_are_those_of_the_disk() {
+        let plain = drawn(1, |_| ()).disks;
+        let changed = drawn(1, |parameters| (parameters.run_kib, parameters.dilation) = (1024, 4)).disks;
+        for (plain, changed) in plain.iter().zip(&changed) {
+            assert_eq!(changed.spec, DriveSpec { run_sectors: Some(2048), dilation: 4, ..plain.spec });
+            let slowed = Disk { spec: DriveSpec { dilation: 4, ..plain.spec }, ..*plain };
+            let (fast, slow) = (plain.read_bytes_per_s() as f64, slowed.read_bytes_per_s() as f64);
+            // The slower one is watched over fewer of its bytes.
+            assert!((0.3e6..60e6).contains(&fast) && (3.2..5.0).contains(&(fast / slow)), "{fast} {slow}");
+        }
     }
 }

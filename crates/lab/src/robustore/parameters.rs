@@ -268,6 +268,15 @@ impl Parameters {
             self.sequence
         );
         ensure!(
+            self.slowest == Slowest::Drawn || self.variation == Variation::Layout,
+            "`slowest` is {}: disks are of kinds only where `variation` is layout",
+            self.slowest.name()
+        );
+        ensure!(
+            !self.seen || self.access != Access::Write && self.sequence == 1 && self.clients == 1,
+            "`seen` is true: speeds are known only to a single read in a world of its own"
+        );
+        ensure!(
             u64::from(self.object_mib) * 1024 % u64::from(self.block_kib) == 0,
             "`block_kib` is {}: {} MiB are not a whole number of such blocks",
             self.block_kib,
@@ -337,5 +346,12 @@ mod tests {
         says("varies = \"sequence\"\nvalues = [2]", "`objects` says how many there are");
         says("varies = \"cache_mib\"\nvalues = [-1]", "invalid value: integer `-1`");
         says("varies = \"access\"\nvalues = [\"delete\"]", "delete");
+        says("varies = \"slowest\"\nvalues = [\"sometimes\"]", "sometimes");
+        says(
+            "varies = \"slowest\"\nvalues = [\"never\"]\n[baseline]\nvariation = \"load\"",
+            "`slowest` is never",
+        );
+        says("varies = \"seen\"\nvalues = [true]\n[baseline]\naccess = \"write\"", "`seen` is true");
+        says("varies = \"dilation\"\nvalues = [0]", "`dilation` is 0: it can be 1 to 1000");
     }
 }

@@ -3,7 +3,7 @@
 use super::DeviceActivity;
 use crate::{
     BlockIndex, DeviceId, IndexRanges, IntentId, ReservationId, SegmentId, Version,
-    layout::PIECES_PER_HOLDER_MAX,
+    layout::{Holder, PIECES_PER_HOLDER_MAX, Piece},
 };
 use serde::{Deserialize, Serialize};
 
@@ -128,6 +128,25 @@ pub struct ReadPiece {
     pub version: Version,
     /// Which blocks.
     pub want: Want,
+}
+
+impl ReadPiece {
+    /// What is wanted of each piece that a device holds. Blocks are named, even all of them: an extent may hold others,
+    /// which were written and not listed, or dropped and not freed yet.
+    pub fn wanted(holder: &Holder, want: &Want) -> Vec<Self> {
+        let wanted = |piece: &Piece| match want {
+            Want::All => piece.blocks.clone(),
+            Want::Blocks(wanted) => piece.blocks.intersection(wanted),
+        };
+        let pieces = holder.pieces.iter().map(|piece| (piece, wanted(piece)));
+        let some = pieces.filter(|(_, blocks)| !blocks.is_empty());
+        some.map(|(piece, blocks)| Self {
+            segment: piece.segment,
+            version: piece.version,
+            want: Want::Blocks(blocks),
+        })
+        .collect()
+    }
 }
 
 /// Which blocks a read wants from one device.
