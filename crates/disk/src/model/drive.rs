@@ -198,9 +198,13 @@ impl Drive {
             if own == 0 {
                 return last_ns;
             }
-            let first_ns = self.waiting.iter().map(|w| w.arrived_ns).min().unwrap_or(last_ns);
-            let other_ns = self.background.as_ref().map_or(u64::MAX, Background::next_ns);
-            let now_ns = self.free_ns.max(first_ns.min(other_ns));
+            let now_ns = if self.waiting.iter().any(|waiting| waiting.arrived_ns <= self.free_ns) {
+                self.free_ns
+            } else {
+                let first_ns = self.waiting.iter().map(|waiting| waiting.arrived_ns).min().unwrap_or(last_ns);
+                let other_ns = self.background.as_ref().map_or(u64::MAX, Background::next_ns);
+                self.free_ns.max(first_ns.min(other_ns))
+            };
             self.admit(now_ns);
             let Some(best) = self.choose(now_ns) else { return last_ns };
             let Waiting { foreground, candidate, .. } = self.waiting.swap_remove(best);
@@ -233,14 +237,17 @@ impl Drive {
     #[inline]
     fn choose(&self, now_ns: u64) -> Option<usize> {
         let moment = self.mechanics.moment(now_ns);
-        let (mut best, mut least) = (None, u64::MAX);
+        let (mut best, mut least) = (usize::MAX, u64::MAX);
         for (index, waiting) in self.waiting.iter().enumerate() {
-            let estimate = moment.estimate(&waiting.candidate);
-            if estimate < least && waiting.arrived_ns <= now_ns {
-                (best, least) = (Some(index), estimate);
+            if waiting.arrived_ns > now_ns {
+                continue;
             }
+            let estimate = moment.estimate(&waiting.candidate);
+            // A choice, not a branch: it would be mispredicted half of the time.
+            best = if estimate < least { index } else { best };
+            least = least.min(estimate);
         }
-        best
+        (best != usize::MAX).then_some(best)
     }
 }
 

@@ -329,20 +329,32 @@ pub struct Moment<'a> {
 
 impl Moment<'_> {
     /// [`Mechanics::estimate`] of a candidate for this disk.
-    #[inline]
+    #[inline(always)]
     pub fn estimate(&self, candidate: &Candidate) -> u64 {
         let Candidate { request, place, angle_ns } = candidate;
         let disk = self.disk;
         if disk.may_be_buffered(request.lba, request.write) {
-            return match disk.begin(self.start_ns, *request, false, || *candidate) {
-                Begin::Hit { hit_ns, .. } => hit_ns - self.start_ns,
-                Begin::Media { from, ready_ns, .. } if from > request.lba => ready_ns - self.start_ns,
-                Begin::Media { begin_ns, .. } => begin_ns - self.start_ns,
+            let within = request.lba + u64::from(request.sectors) <= disk.run.limit;
+            return if within {
+                disk.geometry.parameters.hit_overhead_ns
+            } else {
+                self.partly_buffered(candidate)
             };
         }
         let move_ns = disk.move_ns(place, request.write);
         let wait_ns = disk.geometry.turn_ns(self.ready_angle_ns + move_ns, *angle_ns);
         disk.geometry.parameters.miss_overhead_ns + move_ns + wait_ns
+    }
+
+    /// [`Moment::estimate`] of one that the buffer has some of, or the heads stopped in front of.
+    #[inline(never)]
+    fn partly_buffered(&self, candidate: &Candidate) -> u64 {
+        let request = candidate.request;
+        match self.disk.begin(self.start_ns, request, false, || *candidate) {
+            Begin::Hit { hit_ns, .. } => hit_ns - self.start_ns,
+            Begin::Media { from, ready_ns, .. } if from > request.lba => ready_ns - self.start_ns,
+            Begin::Media { begin_ns, .. } => begin_ns - self.start_ns,
+        }
     }
 }
 
