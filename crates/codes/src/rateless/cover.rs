@@ -36,13 +36,15 @@ impl Cover {
         [(number / RUN) as usize % self.groups, self.groups + number as usize % self.groups]
     }
 
-    /// How many originals `column` would add to both groups.
-    pub(crate) fn gain(&self, groups: [usize; 2], column: u16) -> u16 {
-        let in_group = |group: usize| match usize::from(column).checked_sub(self.k) {
-            None => u16::from(!self.held[group * self.k + usize::from(column)]),
-            Some(parity) => self.gains[group * self.parities.count() + parity],
-        };
-        groups.into_iter().map(in_group).sum()
+    /// How many originals a column would add to both groups: asked for dozens of columns before one is taken.
+    pub(crate) fn gain(&self, [one, other]: [usize; 2]) -> impl Fn(u16) -> u16 {
+        let (k, count) = (self.k, self.parities.count());
+        let held = [one, other].map(|group| &self.held[group * k..][..k]);
+        let gains = [one, other].map(|group| &self.gains[group * count..][..count]);
+        move |column| match usize::from(column).checked_sub(k) {
+            None => held.map(|held| u16::from(!held[usize::from(column)])).into_iter().sum(),
+            Some(parity) => gains[0][parity] + gains[1][parity],
+        }
     }
 
     /// A row of these groups has `column`.

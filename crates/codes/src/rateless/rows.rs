@@ -226,8 +226,8 @@ impl Rows {
                         for (walk, count, offset, most) in kinds {
                             let (start, groups) = (columns.len(), cover.groups_of(number));
                             for _ in 0..count {
-                                let gain = |column| cover.gain(groups, column);
                                 let row = &columns[start..];
+                                let gain = cover.gain(groups);
                                 let column = walk.take_best(LOOK_AHEAD, offset, row, generator, most, gain);
                                 cover.add(groups, column);
                                 columns.push(column);
