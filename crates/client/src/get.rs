@@ -388,7 +388,7 @@ impl<'a> SegmentReader<'a> {
             true => (1, 0),
             false => reports.get(&device).copied().unwrap_or((0, 0)),
         };
-        let mut plan = ReadPlan::new(layout, reading.rule, code.expected_extra(), seen);
+        let mut plan = ReadPlan::new(layout, reading.rule, || code.expected_extra(), seen);
         plan.patience = client.options.patience;
         plan.round_trip = round_trip;
         let code_is = layout.code.kind;
@@ -455,6 +455,7 @@ impl<'a> SegmentReader<'a> {
                 match action {
                     Action::Open { device, want, credit_bytes } => self.open(device, want, credit_bytes),
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
+                    Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
                     Action::Done(_) => return Ok(()),
                     Action::Failed(error) => return Err(error.into()),

@@ -97,7 +97,7 @@ impl Streams {
         self.command(device, Command::Push(indices));
     }
 
-    /// Says that no more blocks will be pushed.
+    /// Says that no more blocks will be pushed, or that no more are wanted than are being read.
     pub(crate) fn finish(&self, device: DeviceId) {
         self.command(device, Command::Finish);
     }

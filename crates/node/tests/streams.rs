@@ -2,6 +2,7 @@
 
 mod common;
 
+use bytes::Bytes;
 use common::{Client, Cluster, blocks, open};
 use steadfast_disk::Granule;
 use steadfast_net::Event;
@@ -9,8 +10,8 @@ use steadfast_node::Node;
 use steadfast_protocol::{
     DeviceId, IndexRanges, SegmentId, Version,
     message::{
-        self, DeviceHealth, Fault, NodeAnswer, NodeFault, NodePush, NodeRequest, ReadPiece, RefusalReason,
-        Slice, Want,
+        self, DeviceHealth, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, ReadPiece,
+        RefusalReason, Slice, Want,
     },
 };
 
@@ -132,6 +133,51 @@ async fn cancel_of_a_read_stops_the_medium() {
     client.read(device, 1, Want::Blocks(IndexRanges::from(0..1)), Granule::KIB_64).await.unwrap();
     let later = client.status().await.devices[0].medium_read_bytes - before;
     assert!(later <= moved + (128 << 10), "{later} after {moved}");
+}
+
+/// What was granted and is not being read is taken back; what is, is sent.
+#[tokio::test]
+async fn finish_of_a_read_takes_back_what_is_not_being_read() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..64, 64 << 10);
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &written).await.unwrap();
+    // 64 KiB every 16 ms: nearly all of it is still to be read when the reader has enough.
+    client.emulate(device, "rate=4MB").await.unwrap();
+    let mut stream = client.open_read(device, 1, Want::All, 4 << 20);
+    let (mut received, mut finished) = (0, false);
+    let done = loop {
+        match stream.recv().await.unwrap() {
+            Event::Data { body, payload } => {
+                let NodeEvent::Slice(slice) = message::decode(&body).unwrap() else { panic!() };
+                assert!(payload == written[&slice.index], "block {}", slice.index);
+                received += payload.len() as u64;
+                if !std::mem::replace(&mut finished, true) {
+                    stream.send(message::encode(&NodePush::Finish), Bytes::new()).await.unwrap();
+                }
+            }
+            Event::End(body) => match message::decode(&body).unwrap() {
+                NodeAnswer::Read(done) => break done,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((done.sent_bytes, done.medium_bytes), (received, received), "what was read was sent");
+    assert!((2 * (64 << 10)..=6 * (64 << 10)).contains(&received), "{received} bytes");
+    // Nothing else is data to a read.
+    let mut stream = client.open_read(device, 1, Want::All, 0);
+    let slice = NodePush::Slice(Slice { index: 0, offset: 0, sums: Vec::new() });
+    stream.send(message::encode(&slice), Bytes::new()).await.unwrap();
+    let refused = stream.recv().await.unwrap();
+    assert!(
+        matches!(&refused, Event::Failed(Fault::Protocol(text)) if text.contains("no data")),
+        "{refused:?}"
+    );
 }
 
 /// Design decision 10 by the media's own counters: once the answers to CANCEL have come nothing is read any more, on a

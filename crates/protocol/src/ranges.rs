@@ -34,16 +34,19 @@ impl IndexRanges {
     }
 
     /// How many indices are in the set.
+    #[inline]
     pub fn count(&self) -> u32 {
         self.count
     }
 
     /// Whether the set holds nothing.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// Whether `index` is in the set.
+    #[inline]
     pub fn contains(&self, index: BlockIndex) -> bool {
         let after = self.ranges.partition_point(|range| range.start <= index);
         after > 0 && index < self.ranges[after - 1].end

@@ -12,6 +12,12 @@ impl Time {
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// Seconds from `earlier` to `self`; negative where `earlier` is later.
+    pub fn seconds_since(self, earlier: Time) -> f64 {
+        // The difference of two times of one origin fits.
+        self.0.wrapping_sub(earlier.0).cast_signed() as f64 * 1e-9
+    }
 }
 
 impl ops::Add<Duration> for Time {

@@ -14,8 +14,8 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     layout::{Piece, SegmentLayout},
     message::{
-        Fault, MetaAnswer, MetaFault, NodeAnswer, NodeEvent, NodePush, NodeRequest, PAYLOAD_BYTES_MAX,
-        Priority, ReadPiece, Slice, WriteOpen,
+        Fault, MetaAnswer, MetaFault, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority, ReadPiece,
+        Slice, WriteOpen,
     },
     policy::Policy,
     question::{ATTEMPT, Next, Question},
@@ -406,6 +406,12 @@ impl ClientHost {
                         self.send(wire, device, stream, Message::Credit(bytes));
                     }
                 }
+                read::Action::Finish { device } => {
+                    if let Some(&stream) = access.open.get(&device) {
+                        let finish = Message::Push(NodePush::Finish, Payload::default());
+                        self.send(wire, device, stream, finish);
+                    }
+                }
                 read::Action::Cancel { device } => {
                     if let Some(&stream) = access.open.get(&device) {
                         self.send(wire, device, stream, Message::Cancel);
@@ -445,7 +451,7 @@ impl ClientHost {
                 }
                 write::Action::Push { device, indices } => {
                     let Some(&stream) = access.open.get(&device) else { continue };
-                    let slices: Vec<Message> = writing.slices(indices).collect();
+                    let slices: Vec<Message> = writing.slices(indices, wire.payload_bytes_max()).collect();
                     let bytes: u64 = slices.iter().map(|slice| u64::from(slice.payload_bytes())).sum();
                     let outcome = self.outcomes.get_mut(&access.id).expect("every access has an outcome");
                     outcome.sent_bytes += bytes;
@@ -619,12 +625,12 @@ impl Writing {
     }
 
     /// The slices of these blocks, in order.
-    fn slices(&self, indices: Range<BlockIndex>) -> impl Iterator<Item = Message> {
+    fn slices(&self, indices: Range<BlockIndex>, bytes_max: u32) -> impl Iterator<Item = Message> {
         let (segment, version, contents) = (self.segment, self.version, self.contents);
         let block_bytes = self.block_bytes;
         indices.flat_map(move |index| {
-            (0..block_bytes).step_by(PAYLOAD_BYTES_MAX as usize).map(move |offset| {
-                let bytes = PAYLOAD_BYTES_MAX.min(block_bytes - offset);
+            (0..block_bytes).step_by(bytes_max as usize).map(move |offset| {
+                let bytes = bytes_max.min(block_bytes - offset);
                 let fingerprint = fingerprint(contents, segment, version, index, offset, bytes);
                 let push = NodePush::Slice(Slice { index, offset, sums: Vec::new() });
                 Message::Push(push, Payload { bytes, fingerprint })

@@ -14,8 +14,8 @@ use steadfast_disk::Priority as LanePriority;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId,
     message::{
-        Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, PAYLOAD_BYTES_MAX, Priority,
-        ReadPiece, Slice, Want, WriteOpen,
+        Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, Priority, ReadPiece, Slice, Want,
+        WriteOpen,
     },
     serve::{
         Admission, Budget, Limits, Load, ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId,
@@ -167,7 +167,7 @@ impl NodeHost {
         };
         let (device, core) = match request {
             NodeRequest::Read { device, pieces } => {
-                (device, self.read(device, &pieces, priority, credit_bytes)?)
+                (device, self.read(wire, device, &pieces, priority, credit_bytes)?)
             }
             NodeRequest::Write(open) => (open.device, self.write(wire, open, priority)?),
             NodeRequest::Seal { device, segment, keep } => {
@@ -197,6 +197,7 @@ impl NodeHost {
 
     fn read(
         &mut self,
+        wire: &Wire,
         device: DeviceId,
         pieces: &[ReadPiece],
         priority: Priority,
@@ -218,7 +219,7 @@ impl NodeHost {
             let segment = pieces.first().map_or(SegmentId(0), |piece| piece.segment);
             return Err(Fault::Node(NodeFault::UnknownSegment { device, segment }));
         };
-        let slice_bytes = block_bytes.min(PAYLOAD_BYTES_MAX);
+        let slice_bytes = block_bytes.min(wire.payload_bytes_max());
         let ticket = self.admission.admit_read(priority, load, slice_bytes)?;
         let core = ReadStream::new(blocks, block_bytes, slice_bytes, ticket.slices_max, credit_bytes);
         Ok(Core::Read { core: Box::new(core), ticket, places, held: BTreeMap::new() })
@@ -247,6 +248,9 @@ impl NodeHost {
         let Some(served) = self.streams.get_mut(&stream) else { return };
         match (&mut served.core, message) {
             (Core::Read { core, .. }, Message::Credit(bytes)) => core.handle(now, ReadInput::Credit(bytes)),
+            (Core::Read { core, .. }, Message::Push(NodePush::Finish, _)) => {
+                core.handle(now, ReadInput::Finish)
+            }
             // Who is gone wants no more.
             (Core::Read { core, .. }, Message::Cancel | Message::Lost) => core.handle(now, ReadInput::Cancel),
             (Core::Write { core, .. }, Message::Cancel | Message::Lost) => {

@@ -28,8 +28,12 @@ pub struct Trace {
     digest: Digest,
     messages: u64,
     kept: Option<Vec<Record>>,
+    /// Records that are not in the digest yet: there are millions, of a few dozen bytes each.
     bytes: Vec<u8>,
 }
+
+/// So many bytes are digested at once.
+const DIGESTED_BYTES: usize = 16 << 10;
 
 impl Trace {
     /// An empty trace that keeps its records if asked to, and hashes them in any case.
@@ -38,7 +42,7 @@ impl Trace {
             digest: Digest::new(CrcAlgorithm::Crc64Nvme),
             messages: 0,
             kept: keep.then(Vec::new),
-            bytes: Vec::new(),
+            bytes: Vec::with_capacity(DIGESTED_BYTES),
         }
     }
 
@@ -53,16 +57,17 @@ impl Trace {
         damage: Damage,
     ) {
         self.messages += 1;
-        // Millions of them: one buffer for all.
-        self.bytes.clear();
-        let mut bytes = message::encode_into(&(at, from, to, stream, what), core::mem::take(&mut self.bytes));
+        let bytes = core::mem::take(&mut self.bytes);
+        self.bytes = message::encode_into(&(at, from, to, stream, what), bytes);
         if damage == Damage::Body
-            && let Some(last) = bytes.last_mut()
+            && let Some(last) = self.bytes.last_mut()
         {
             *last ^= 1;
         }
-        self.digest.update(&bytes);
-        self.bytes = bytes;
+        if self.bytes.len() >= DIGESTED_BYTES {
+            self.digest.update(&self.bytes);
+            self.bytes.clear();
+        }
         if let Some(kept) = &mut self.kept {
             let damaged = damage != Damage::None;
             kept.push(Record { at, from, to, stream, message: what.clone(), damaged });
@@ -77,7 +82,9 @@ impl Trace {
     /// The hash of everything sent so far: its time, its ends, its stream, each byte of it (CRC-64/NVME of the records in
     /// the wire's own encoding; of a payload, its length and fingerprint).
     pub fn hash(&self) -> u64 {
-        self.digest.finalize()
+        let mut digest = self.digest;
+        digest.update(&self.bytes);
+        digest.finalize()
     }
 
     /// What was kept.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId, RequestId, Time,
     layout::SegmentLayout,
-    message::{Change, MetaAnswer, MetaFault, MetaRequest, NodeRecord, Query},
+    message::{Change, MetaAnswer, MetaFault, MetaRequest, NodeRecord, PAYLOAD_BYTES_MAX, Query},
     policy::Policy,
 };
 
@@ -35,8 +35,18 @@ pub struct Setup {
     pub seed: u64,
     /// How all hosts are linked.
     pub link: Link,
+    /// The largest payload of a message: [`PAYLOAD_BYTES_MAX`] as on the wire, or more where it is one event for a whole
+    /// block that counts.
+    pub payload_bytes_max: u32,
     /// Whether the trace keeps its records.
     pub keep_trace: bool,
+}
+
+impl Setup {
+    /// Messages as on the wire, and a trace that is hashed and not kept.
+    pub fn new(seed: u64, link: Link) -> Self {
+        Self { seed, link, payload_bytes_max: PAYLOAD_BYTES_MAX, keep_trace: false }
+    }
 }
 
 /// What happens.
@@ -58,6 +68,7 @@ pub(crate) struct Wire {
     network: Network,
     trace: Trace,
     streams: StreamId,
+    payload_bytes_max: u32,
     servers: BTreeMap<DeviceId, u32>,
     /// The message of which a byte is changed, the first being 1; and what that did.
     flip: Option<u64>,
@@ -76,6 +87,10 @@ impl Wire {
     pub(crate) fn new_stream(&mut self) -> StreamId {
         self.streams += 1;
         self.streams
+    }
+
+    pub(crate) fn payload_bytes_max(&self) -> u32 {
+        self.payload_bytes_max
     }
 
     /// The storage server of a device.
@@ -119,6 +134,7 @@ impl World {
             network: Network::new(setup.seed, setup.link),
             trace: Trace::new(setup.keep_trace),
             streams: 0,
+            payload_bytes_max: setup.payload_bytes_max,
             servers: BTreeMap::new(),
             flip: None,
             damage: Damage::None,

@@ -26,7 +26,7 @@ struct Cluster {
 impl Cluster {
     fn new(cache: Option<Cache>) -> Self {
         let link = Link::of_round_trip(Duration::from_millis(1));
-        let mut world = World::new(Setup { seed: 1, link, keep_trace: false });
+        let mut world = World::new(Setup::new(1, link));
         for node in 0..2 {
             assert_eq!(world.add_node(), node);
             if let Some(cache) = cache {
@@ -61,7 +61,7 @@ impl Cluster {
     fn begin(&mut self, client: u32) -> AccessId {
         let layout = Self::layout();
         let code = layout.code.code().unwrap();
-        let plan = ReadPlan::new(&layout, RequestRule::ADAPTIVE, code.expected_extra(), |_| (0, 0));
+        let plan = ReadPlan::new(&layout, RequestRule::ADAPTIVE, || code.expected_extra(), |_| (0, 0));
         let kept = layout.clone();
         let policy = "stripe".parse().unwrap();
         let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &policy));

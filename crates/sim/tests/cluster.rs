@@ -28,7 +28,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(seed: u64, rates: &[f64], round_trip: Duration) -> Self {
-        let mut world = World::new(Setup { seed, link: Link::of_round_trip(round_trip), keep_trace: false });
+        let mut world = World::new(Setup::new(seed, Link::of_round_trip(round_trip)));
         for (number, rate) in rates.iter().enumerate() {
             let node = world.add_node();
             world.add_device(node, DeviceId(number as u128), Steady::of(*rate));
@@ -70,7 +70,7 @@ impl Cluster {
 
     fn read(&mut self, layout: &SegmentLayout, rule: RequestRule, round_trip: Duration) -> AccessId {
         let code = layout.code.code().unwrap();
-        let mut plan = ReadPlan::new(layout, rule, code.expected_extra(), |_| (0, 0));
+        let mut plan = ReadPlan::new(layout, rule, || code.expected_extra(), |_| (0, 0));
         plan.round_trip = Some(round_trip);
         let kept = layout.clone();
         let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &Self::policy()));
@@ -180,7 +180,7 @@ fn a_write_is_confirmed_when_the_rule_holds_and_can_be_read_back() {
     let mut reader = cluster;
     let at = reader.world.now();
     let code = layout.code.code().unwrap();
-    let plan = ReadPlan::new(&layout, RequestRule::ADAPTIVE, code.expected_extra(), |_| (0, 0));
+    let plan = ReadPlan::new(&layout, RequestRule::ADAPTIVE, || code.expected_extra(), |_| (0, 0));
     let kept = layout.clone();
     let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &Cluster::policy()));
     let (opening, decoding) = (Duration::ZERO, Duration::ZERO);

@@ -27,7 +27,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(1);
 
 /// Six storage servers of one device each, a metadata server and a client.
 fn world(seed: u64) -> (World, u32) {
-    let mut world = World::new(Setup { seed, link: Link::of_round_trip(ROUND_TRIP), keep_trace: false });
+    let mut world = World::new(Setup::new(seed, Link::of_round_trip(ROUND_TRIP)));
     for number in 0..6 {
         let node = world.add_node();
         world.add_device(node, DeviceId(number), Steady::of(RATE));
@@ -69,7 +69,7 @@ fn put(world: &mut World, client: u32, at: Time, seed: u64) -> AccessId {
 
 fn get(world: &mut World, client: u32, at: Time, key: &str) -> AccessId {
     let core = |now: Time, layout: &SegmentLayout, policy: &Policy| {
-        let extra = layout.code.code().unwrap().expected_extra();
+        let extra = || layout.code.code().unwrap().expected_extra();
         let plan = ReadPlan::new(layout, RequestRule::ADAPTIVE, extra, |_| (0, 0));
         read::whole(now, plan, layout, policy)
     };

@@ -77,7 +77,7 @@ fn layout(kind: CodeKind, originals: u32, holders: &[IndexRanges]) -> SegmentLay
 
 /// The core of the layout's read, made at `now`.
 fn core(now: Time, layout: &SegmentLayout, policy: &str, rule: RequestRule) -> Box<dyn ReadCore + Send> {
-    let extra = layout.code.code().unwrap().expected_extra();
+    let extra = || layout.code.code().unwrap().expected_extra();
     let plan = ReadPlan::new(layout, rule, extra, |_| (0, 0));
     read::whole(now, plan, layout, &policy.parse().unwrap())
 }
@@ -97,7 +97,7 @@ fn simulated(
             self.0.transfer(start, offset, bytes, writes)
         }
     }
-    let mut world = World::new(Setup { seed: 3, link, keep_trace: false });
+    let mut world = World::new(Setup::new(3, link));
     for (device, medium) in media.into_iter().enumerate() {
         let node = world.add_node();
         world.add_device(node, DeviceId(device as u128), Any(medium));

@@ -35,7 +35,7 @@ pub(super) async fn gather(
 ) -> Result<BTreeMap<BlockIndex, BytesMut>, GetError> {
     let reports = client.read_speeds();
     let seen = |device| reports.get(&device).copied().unwrap_or((0, 0));
-    let mut plan = ReadPlan::new(layout, client.options.request, 0, seen);
+    let mut plan = ReadPlan::new(layout, client.options.request, || 0, seen);
     plan.patience = client.options.patience / PATIENCE_PART;
     let mut streams = Streams::new();
     streams.priority = reserved.priority();
@@ -73,6 +73,7 @@ impl Gathering<'_> {
                 match action {
                     Action::Open { device, credit_bytes, .. } => self.open(device, credit_bytes),
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
+                    Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
                     Action::Done(_) => return Ok(self.blocks),
                     Action::Failed(error) => return Err(error.into()),

@@ -140,9 +140,10 @@ pub(super) fn reading(
     contents: u64,
     seen: impl Fn(DeviceId) -> u64,
 ) -> ReadAccess {
-    let mut plan = ReadPlan::new(layout, rule, code.expected_extra(), |device| (seen(device), 0));
+    let mut plan = ReadPlan::new(layout, rule, || code.expected_extra(), |device| (seen(device), 0));
     plan.round_trip = Some(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
     plan.patience = PATIENCE;
+    plan.payload_bytes_max = parameters.payload_bytes_max();
     let (kept, policy) = (layout.clone(), scheme.policy(parameters));
     let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &policy));
     let opening = Duration::from_secs_f64(parameters.opening_ms / 1e3);
@@ -151,10 +152,15 @@ pub(super) fn reading(
     ReadAccess { layout: layout.clone(), code, contents, core, opening, decoding }
 }
 
+/// What a world under these parameters begins with.
+pub(super) fn setup(parameters: &Parameters, seed: u64) -> Setup {
+    let link = Link::of_round_trip(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
+    Setup { payload_bytes_max: parameters.payload_bytes_max(), ..Setup::new(seed, link) }
+}
+
 /// The disks of a draw under their servers, and a client.
 pub(super) fn world(parameters: &Parameters, draw: &Draw, watch: Watch) -> (World, u32) {
-    let link = Link::of_round_trip(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
-    let mut world = World::new(Setup { seed: draw.seed, link, keep_trace: watch.keep_trace });
+    let mut world = World::new(Setup { keep_trace: watch.keep_trace, ..setup(parameters, draw.seed) });
     if let Some(number) = watch.flip {
         world.flip(number);
     }
@@ -274,4 +280,31 @@ pub(super) fn sample(
         requests: world.modelled_requests(),
         hash: world.trace().hash(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::parameters, *};
+
+    /// Bytes that this process has had in memory at most.
+    fn peak_bytes() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// Ten thousand modelled disks, each with blocks of an object that is read from all of them.
+    #[test]
+    fn ten_thousand_disks_take_little_memory() {
+        let disks = parameters::find("robustore/disks").unwrap().unwrap();
+        let many =
+            Parameters { disks: 10_000, disks_of: 10_000, block_kib: 256, ..disks.points[0].1.clone() };
+        many.check().unwrap();
+        for scheme in [Scheme::ReplicatedSpeculative, Scheme::RatelessB] {
+            let sample = run(&many, scheme, 1, 0).unwrap();
+            println!("{}: {sample:?}, at most {} MB in memory", scheme.name(), peak_bytes() / 1_000_000);
+            assert!(sample.requests > 10_000);
+        }
+        assert!(peak_bytes() < 4 << 30, "{} bytes", peak_bytes());
+    }
 }

@@ -92,6 +92,8 @@ pub struct Parameters {
     pub block_kib: u32,
     /// KiB of a block in our own scheme; 0 is the same as in the others.
     pub our_block_kib: u32,
+    /// KiB that a message carries at most.
+    pub payload_kib: u32,
     /// D.
     pub redundancy: f64,
     /// f.
@@ -247,6 +249,7 @@ impl Parameters {
         if self.our_block_kib > 0 {
             within("our_block_kib", self.our_block_kib.into(), 64.0, self.block_kib.into())?;
         }
+        within("payload_kib", self.payload_kib.into(), 64.0, 65_536.0)?;
         within("redundancy", self.redundancy, 0.0, 15.0)?;
         within("tolerate", self.tolerate.into(), 0.0, f64::from(self.disks - 1))?;
         within("round_trip_ms", self.round_trip_ms, 0.0, 10_000.0)?;
@@ -293,6 +296,11 @@ impl Parameters {
     /// Bytes of a block.
     pub fn block_bytes(&self) -> u32 {
         self.block_kib << 10
+    }
+
+    /// Bytes that a message carries at most.
+    pub fn payload_bytes_max(&self) -> u32 {
+        self.payload_kib << 10
     }
 
     /// K.

@@ -8,10 +8,10 @@ use super::{
     scheme::Scheme,
 };
 use anyhow::Result;
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{collections::BTreeMap, ops::Range};
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{SegmentId, layout::SegmentLayout};
-use steadfast_sim::{Cache, Link, Setup, World};
+use steadfast_sim::{Cache, World};
 
 /// Runs the accesses `numbers` of `scheme` under `seed`, the first of one sequence, one after the other: a sample of each.
 ///
@@ -45,8 +45,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(parameters: &'a Parameters, scheme: Scheme, seed: u64) -> Self {
-        let link = Link::of_round_trip(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
-        let mut world = World::new(Setup { seed, link, keep_trace: false });
+        let mut world = World::new(access::setup(parameters, seed));
         let cache = Cache {
             bytes: u64::from(parameters.cache_mib) << 20,
             bytes_per_s: Some(parameters.cache_mb_per_s * 1e6),

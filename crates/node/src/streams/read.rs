@@ -17,7 +17,9 @@ use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
     layout::PIECES_PER_HOLDER_MAX,
-    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, PAYLOAD_BYTES_MAX, ReadPiece, Slice, Want},
+    message::{
+        self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, Slice, Want,
+    },
     serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
 };
 use tokio::sync::mpsc;
@@ -221,7 +223,10 @@ impl Driver<'_> {
                 self.service.activity.cancelled(Kind::Read);
                 self.core.handle(now, ReadInput::Cancel);
             }
-            Some(Event::Data { .. }) => return Err(Fault::Protocol("a read takes no data".to_owned())),
+            Some(Event::Data { body, .. }) => match message::decode(&body) {
+                Ok(NodePush::Finish) => self.core.handle(now, ReadInput::Finish),
+                _ => return Err(Fault::Protocol("a read takes no data".to_owned())),
+            },
             Some(Event::End(_) | Event::Failed(_)) => {
                 return Err(Fault::Protocol("only this end answers".to_owned()));
             }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
-    /// [`NodeAnswer::Read`], which counts all pieces together. Refused with [`NodeFault::UnknownSegment`] where the
+    /// [`NodeAnswer::Read`], which counts all pieces together. [`NodePush::Finish`] takes back the credit that is not in
+    /// use. Refused with [`NodeFault::UnknownSegment`] where the
     /// device has none of the pieces; one that is missing beside others is left out like blocks that are gone.
     Read {
         /// The device to read from.
@@ -194,7 +195,7 @@ pub enum NodeEvent {
 pub enum NodePush {
     /// A slice of a block; its bytes are the frame's payload. Slices of a block come in order.
     Slice(Slice),
-    /// No more blocks will come on this stream.
+    /// No more blocks will come on this stream, where it writes; no more are wanted than are being read, where it reads.
     Finish,
 }
 

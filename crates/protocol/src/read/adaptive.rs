@@ -13,10 +13,16 @@
 //! device slower or faster than it was is found out while little depends on it. As long as less than R is granted in all,
 //! grants cost nothing. Beyond that a block is an *extra*: it stands in for one that is late. Extras are asked for when
 //! the blocks granted would be here later than T by a larger share of the read's time than the extras are of its bytes, and
-//! only while what devices will have sent by then stays within the waste budget. A device that is silent sends nothing in vain, so standing in
-//! for it is free; standing in for one that is merely slow is not. Where others wait, the budget is nothing.
+//! only while what devices will have sent by then stays within the waste budget. A device that is silent sends nothing in
+//! vain, so standing in for it is free; standing in for one that is merely slow is not. Where others wait, the budget is
+//! nothing.
 //!
-//! Invariants: no block is asked of two devices, nor twice of one but after a failure; while the busy wait, no extra is
+//! Over a way that is long beside the whole read, grants that wait for a pace come a round trip too late, and a cancel that
+//! waits for the last block stops what was sent for a round trip in vain. So devices that nobody knows begin with more
+//! than is needed, and all are told to finish half a way before what they will have sent is enough: what they are reading
+//! then is still sent, what they were granted beyond is not. Should it not be enough after all, they are opened again.
+//!
+//! Invariants: no block is asked of two devices, nor twice of one but after a failure or a finish; while the busy wait, no extra is
 //! asked for that is expected to be sent in vain; exactly one `Done` or `Failed` ends the actions; an end that more
 //! waiting cannot change is told at once (`NotEnough`).
 
@@ -38,6 +44,10 @@ const LOOK_SHARE: f64 = 0.125;
 const FIRST_ANSWER_SHARE: u32 = 16;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
 const RETRIES_MAX: u32 = 1;
+/// A device nobody knows anything about may be as fast as this, over a long way: what a disk gives.
+const BLIND_BYTES_PER_S: f64 = 100e6;
+/// What is foreseen to come until devices hear of the end is that much less in the worst of cases. Picked by eye.
+const FORESEEN_SHARE: f64 = 0.05;
 /// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
 /// ([`crate::serve`]).
 const BUSY_REQUESTS: f64 = 8.0;
@@ -47,7 +57,8 @@ const BUSY_REQUESTS: f64 = 8.0;
 pub struct Adaptive {
     plan: ReadPlan,
     budget_blocks: u32,
-    flows: BTreeMap<DeviceId, Flow>,
+    /// By their devices' names.
+    flows: Vec<Flow>,
     missing: u32,
     counts: ReadDone,
     actions: VecDeque<Action>,
@@ -61,6 +72,20 @@ pub struct Adaptive {
     /// When the read is expected to end, and how many arrivals ago that was found.
     finish_at: Option<Time>,
     arrivals_since: u32,
+    /// Whether a grant and its answer take less than a block does.
+    is_near: bool,
+    /// When all will have come that devices were sending when they were told to finish.
+    finished_at: Option<Time>,
+}
+
+/// What a device lacks of its share.
+struct Lack {
+    /// Its place among the outlooks, and among the flows.
+    place: usize,
+    flow: usize,
+    blocks: u32,
+    /// When the first of them would be here.
+    next_s: f64,
 }
 
 impl Adaptive {
@@ -70,12 +95,9 @@ impl Adaptive {
             RequestRule::Adaptive { waste_percent } => u64::from(waste_percent),
             RequestRule::All | RequestRule::AllAtOnce | RequestRule::KPlus(_) => 0,
         };
-        let flows: BTreeMap<DeviceId, Flow> = plan
-            .sources
-            .iter()
-            .filter(|source| !source.blocks.is_empty())
-            .map(|source| (source.device, Flow::new(&plan, source)))
-            .collect();
+        let sources = plan.sources.iter().filter(|source| !source.blocks.is_empty());
+        let mut flows: Vec<Flow> = sources.map(|source| Flow::new(&plan, source)).collect();
+        flows.sort_by_key(|flow| flow.id);
         let waiting: f64 = plan.sources.iter().map(|source| f64::from(source.queue_length)).sum();
         let mut read = Self {
             budget_blocks: u32::try_from(u64::from(plan.originals) * percent / 100).unwrap_or(u32::MAX),
@@ -91,11 +113,19 @@ impl Adaptive {
             look_at: None,
             finish_at: None,
             arrivals_since: 0,
+            is_near: false,
+            finished_at: None,
             plan,
         };
+        read.begin_blindly(now);
         read.decide(now, None);
         read.try_out(now);
         read
+    }
+
+    fn flow(&mut self, id: DeviceId) -> Option<&mut Flow> {
+        let at = self.flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
+        Some(&mut self.flows[at])
     }
 
     /// R: blocks still needed, as the code is expected to need them.
@@ -110,15 +140,7 @@ impl Adaptive {
         let usual = self.plan.extra_blocks;
         let vain =
             self.counts.received_blocks.saturating_sub(self.counts.useful_blocks).saturating_sub(usual);
-        if self.busy || self.is_crowded() { 0 } else { self.budget_blocks.saturating_sub(vain) }
-    }
-
-    /// Whether the devices together give this read less than half of what they are known to give: the other half goes to
-    /// others.
-    fn is_crowded(&self) -> bool {
-        let paces = self.flows.values().filter_map(Flow::measured_and_expected);
-        let (measured, expected) = paces.fold((0.0, 0.0), |sum, pace| (sum.0 + pace.0, sum.1 + pace.1));
-        2.0 * measured < expected
+        if self.busy { 0 } else { self.budget_blocks.saturating_sub(vain) }
     }
 
     /// A block of each device that is expected to be too slow: its speed may have changed, and a device that is slow
@@ -126,7 +148,7 @@ impl Adaptive {
     fn try_out(&mut self, now: Time) {
         // Where nothing is known yet, one at least: silence could not be told from slowness.
         let mut left = self.budget().max(u32::from(!self.knows_pace()));
-        for flow in self.flows.values_mut() {
+        for flow in self.flows.iter_mut() {
             if left > 0 && flow.stage == Stage::Idle && flow.serves() {
                 self.actions.push_back(flow.grant(now, 1, true));
                 self.counts.requested_blocks += 1;
@@ -143,15 +165,14 @@ impl Adaptive {
             return;
         }
         if self.missing == 0 {
-            let beaten: u32 = self.flows.values().map(Flow::plain_outstanding).sum();
+            let beaten: u32 = self.flows.iter().map(Flow::plain_outstanding).sum();
             self.counts.extra_won = self.counts.extra_won.min(beaten);
             self.end(Action::Done(self.counts));
             return;
         }
-        self.retry(now);
-        let reachable = self.reachable();
+        let reachable = self.retry(now);
         if reachable < self.missing {
-            let failed = self.flows.values().filter(|flow| flow.stage == Stage::Failed);
+            let failed = self.flows.iter().filter(|flow| flow.stage == Stage::Failed);
             let failed = failed.filter_map(|flow| Some((flow.id, flow.cause.clone()?))).collect();
             self.end(Action::Failed(ReadError::NotEnough {
                 missing: self.missing,
@@ -163,39 +184,56 @@ impl Adaptive {
             return;
         }
         if now >= self.heard + self.plan.patience {
-            let silent = self.flows.values().filter(|flow| flow.granted_blocks() > 0 || !flow.serves());
+            let silent = self.flows.iter().filter(|flow| flow.granted_blocks() > 0 || !flow.serves());
             let silent = silent.map(|flow| flow.id).collect();
             let waited = now.since(self.heard);
             self.end(Action::Failed(ReadError::Stalled { missing: self.missing, waited, silent }));
             return;
         }
         match (arrived, self.finish_at) {
+            _ if self.finished_at.is_some_and(|at| now < at) => self.look_at = self.finished_at,
             (Some(id), Some(finish_at)) if self.is_early(now, finish_at) => self.top_up(now, id, finish_at),
             _ => self.share_out(now),
         }
     }
 
-    /// Whether the end is far enough away that what was found a few arrivals ago still holds.
+    /// Whether what was found a few arrivals ago still holds: the end is far away and there is enough left to grant; or the
+    /// way is short, so that little is granted at a time, and what is not granted now is soon.
     fn is_early(&mut self, now: Time, finish_at: Time) -> bool {
         self.arrivals_since += 1;
-        let granted: u32 = self.flows.values().map(Flow::granted_blocks).sum();
-        let often = 1 + self.flows.len() as u32 / 8;
-        self.arrivals_since < often && now < finish_at && granted.saturating_mul(2) < self.needed()
+        let devices = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
+        let often = 1 + devices.min(self.needed() / 8) / 8;
+        self.arrivals_since < often && now < finish_at && (self.is_near || self.room() > 0)
+    }
+
+    /// Blocks that may be granted before they are dear: while less than half of what is needed is granted, whoever has sent
+    /// one gets another.
+    fn room(&self) -> u32 {
+        let granted: u32 = self.flows.iter().map(Flow::granted_blocks).sum();
+        let needed = self.needed();
+        if granted.saturating_mul(2) < needed { needed - granted } else { 0 }
     }
 
     /// Pace and delay to stand in for what was not seen of a device.
     fn stand_ins(&self) -> (f64, f64) {
-        let mean =
-            |paces: Vec<f64>| (!paces.is_empty()).then(|| paces.iter().sum::<f64>() / paces.len() as f64);
-        let paces = |measured: bool| -> Vec<f64> {
-            let seen = self.flows.values().filter(|flow| flow.measured() || !measured);
-            seen.filter_map(Flow::pace).collect()
-        };
-        let pace = mean(paces(true)).or_else(|| mean(paces(false)));
-        let pace = pace.unwrap_or_else(|| f64::from(self.plan.block_bytes));
-        let seen = self.flows.values().filter_map(|flow| flow.delay(flow.pace()?));
-        let delay = seen.reduce(f64::min).or(self.plan.round_trip.map(|trip| trip.as_secs_f64()));
-        (pace, delay.unwrap_or(0.0))
+        let mean = |(sum, count): (f64, u32)| (count > 0).then(|| sum / f64::from(count));
+        let (mut measured, mut known) = ((0.0, 0), (0.0, 0));
+        for flow in &self.flows {
+            let Some(pace) = flow.pace() else { continue };
+            known = (known.0 + pace, known.1 + 1);
+            if flow.measured() {
+                measured = (measured.0 + pace, measured.1 + 1);
+            }
+        }
+        let pace = mean(measured).or_else(|| mean(known));
+        (pace.unwrap_or_else(|| f64::from(self.plan.block_bytes)), self.shortest_delay())
+    }
+
+    /// The shortest that was seen from a grant to a dry device until its first byte; else what the caller has seen.
+    fn shortest_delay(&self) -> f64 {
+        let seen = self.flows.iter().filter_map(|flow| flow.delay(flow.pace()?));
+        let shortest = seen.reduce(f64::min).or(self.plan.round_trip.map(|trip| trip.as_secs_f64()));
+        shortest.unwrap_or(0.0)
     }
 
     /// Blocks that a device nobody knows anything about begins with: most of an even share. The fastest are not idle then
@@ -207,19 +245,37 @@ impl Adaptive {
         self.plan.originals / devices * 3 / 4
     }
 
+    /// Over a long way, devices that nobody knows anything about are granted what the fastest of them could use until it is
+    /// found to be that: together more than is needed, of which `finish` takes back what the others have not sent.
+    fn begin_blindly(&mut self, now: Time) {
+        let way = self.plan.round_trip.map_or(0.0, |trip| trip.as_secs_f64());
+        let window = (2.0 * way * BLIND_BYTES_PER_S / f64::from(self.plan.block_bytes)).ceil() as u32;
+        if window <= self.first_blocks() || self.budget() == 0 {
+            return;
+        }
+        for at in 0..self.flows.len() {
+            let flow = &self.flows[at];
+            if flow.pace().is_none() && flow.serves() {
+                let blocks = window.min(flow.left.count());
+                self.grant(now, at, blocks, false);
+            }
+        }
+    }
+
     /// Keeps one device busy while the end is far.
     fn top_up(&mut self, now: Time, id: DeviceId, finish_at: Time) {
-        let (pace, delay) = self.stand_ins();
-        let granted: u32 = self.flows.values().map(Flow::granted_blocks).sum();
-        let room = self.needed().saturating_sub(granted);
+        let known = self.flow(id).is_some_and(|flow| flow.is_known());
+        let (pace, delay) = if known { Default::default() } else { self.stand_ins() };
+        let room = self.room();
         let first = self.first_blocks();
-        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.serves()) else { return };
+        let Some(flow) = self.flow(id).filter(|flow| flow.serves()) else { return };
         let outlook = flow.outlook(now, pace, delay);
-        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(flow.window(&outlook, delay, first));
+        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(flow.window(&outlook, first));
         let more = share.saturating_sub(outlook.granted).min(room).min(outlook.fresh);
         if more > 0 {
+            let grant = flow.grant(now, more, false);
             self.counts.requested_blocks += more;
-            self.actions.push_back(flow.grant(now, more, false));
+            self.actions.push_back(grant);
         }
     }
 
@@ -227,53 +283,69 @@ impl Adaptive {
     fn share_out(&mut self, now: Time) {
         self.arrivals_since = 0;
         let (pace, delay) = self.stand_ins();
+        self.is_near = delay * pace < f64::from(self.plan.block_bytes);
         let needed = self.needed();
-        let devices: Vec<(DeviceId, Outlook)> = self
-            .flows
-            .values()
-            .filter(|flow| flow.serves())
-            .map(|flow| (flow.id, flow.outlook(now, pace, delay)))
-            .collect();
-        let mut outlooks: Vec<Outlook> = devices.iter().map(|&(_, outlook)| outlook).collect();
+        let serving: Vec<usize> =
+            self.flows.iter().enumerate().filter(|(_, flow)| flow.serves()).map(|(at, _)| at).collect();
+        let mut outlooks: Vec<Outlook> =
+            serving.iter().map(|&at| self.flows[at].outlook(now, pace, delay)).collect();
         let soonest = arrival_of(&outlooks, needed, Outlook::by).unwrap_or(f64::INFINITY);
         self.finish_at = (soonest < 1e9).then(|| now + seconds(soonest));
         // What each lacks of its share, the soonest to come first.
         let first = self.first_blocks();
-        let mut lacking: Vec<(usize, u32)> = Vec::new();
-        for (position, (id, outlook)) in devices.iter().enumerate() {
+        let mut lacking: Vec<Lack> = Vec::new();
+        for (place, (&flow, outlook)) in serving.iter().zip(&outlooks).enumerate() {
             let share =
                 if soonest.is_finite() { outlook.by(soonest) } else { outlook.granted + outlook.fresh };
-            let most = share.min(self.flows[id].window(outlook, delay, first));
+            let most = share.min(self.flows[flow].window(outlook, first));
             if most > outlook.granted {
-                lacking.push((position, most - outlook.granted));
+                let blocks = most - outlook.granted;
+                lacking.push(Lack { place, flow, blocks, next_s: outlook.next_fresh_s() });
             }
         }
-        lacking.sort_by(|a, b| outlooks[a.0].next_fresh_s().total_cmp(&outlooks[b.0].next_fresh_s()));
+        lacking.sort_by(|a, b| a.next_s.total_cmp(&b.next_s));
         let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
         let mut room = needed.saturating_sub(granted);
-        for (position, lacks) in &mut lacking {
-            let more = room.min(*lacks);
-            self.grant(now, devices[*position].0, more, false);
-            outlooks[*position].granted += more;
-            outlooks[*position].fresh -= more;
-            (room, *lacks) = (room - more, *lacks - more);
+        for lack in &mut lacking {
+            let more = room.min(lack.blocks);
+            self.grant(now, lack.flow, more, false);
+            outlooks[lack.place].granted += more;
+            outlooks[lack.place].fresh -= more;
+            (room, lack.blocks) = (room - more, lack.blocks - more);
+        }
+        if self.finish(now, delay, &serving, &outlooks) {
+            return;
         }
         if room == 0 && soonest.is_finite() {
-            self.stand_in(now, soonest, delay, &devices, &outlooks, &lacking);
+            self.stand_in(now, soonest, &outlooks, &lacking);
         }
         self.look_again(now, soonest, &outlooks);
     }
 
+    /// Ends all streams as soon as what they will have sent when they hear of it is enough: where more was granted than is
+    /// needed, since nobody knew how fast the devices are, that much less is sent in vain than a way's worth.
+    fn finish(&mut self, now: Time, delay: f64, serving: &[usize], outlooks: &[Outlook]) -> bool {
+        let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
+        if granted <= self.needed().saturating_add(self.budget()) || !self.knows_pace() {
+            return false;
+        }
+        let way = self.plan.round_trip.map_or(delay, |trip| trip.as_secs_f64());
+        // On those that have been silent nobody counts.
+        let seen = serving.iter().zip(outlooks).filter(|(at, _)| self.flows[**at].measured());
+        let coming: u32 = seen.map(|(_, outlook)| outlook.granted_by(way)).sum();
+        if f64::from(coming) < f64::from(self.needed()) * (1.0 + FORESEEN_SHARE) {
+            return false;
+        }
+        for flow in &mut self.flows {
+            self.actions.extend(flow.finish());
+        }
+        self.finished_at = Some(now + seconds(way * (1.0 + FORESEEN_SHARE)));
+        self.look_at = self.finished_at;
+        true
+    }
+
     /// Asks for extras where what was granted comes too late.
-    fn stand_in(
-        &mut self,
-        now: Time,
-        soonest: f64,
-        delay: f64,
-        devices: &[(DeviceId, Outlook)],
-        outlooks: &[Outlook],
-        lacking: &[(usize, u32)],
-    ) {
+    fn stand_in(&mut self, now: Time, soonest: f64, outlooks: &[Outlook], lacking: &[Lack]) {
         let needed = self.needed();
         let in_time: u32 = outlooks.iter().map(|outlook| outlook.granted_by(soonest)).sum();
         let late = needed.saturating_sub(in_time);
@@ -286,33 +358,29 @@ impl Adaptive {
         }
         // What will have been sent when all devices have been told of the end. A cancel does not wait in their queues.
         let way = self.plan.round_trip.map_or(f64::INFINITY, |trip| trip.as_secs_f64());
-        let sent = devices.iter().zip(outlooks).map(|((id, _), outlook)| {
-            let told = self.flows[id].delay(outlook.pace).unwrap_or(delay).min(way);
-            outlook.sent_by(soonest + TOLD_FACTOR * told)
-        });
+        let sent = outlooks.iter().map(|one| one.sent_by(soonest + TOLD_FACTOR * one.delay_s.min(way)));
         let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());
         let mut wanted = late.min(allowed);
-        for &(position, lacks) in lacking {
-            let more = wanted.min(lacks);
-            self.grant(now, devices[position].0, more, true);
+        for lack in lacking {
+            let more = wanted.min(lack.blocks);
+            self.grant(now, lack.flow, more, true);
             wanted -= more;
         }
     }
 
-    fn grant(&mut self, now: Time, id: DeviceId, blocks: u32, extra: bool) {
+    fn grant(&mut self, now: Time, flow: usize, blocks: u32, extra: bool) {
         if blocks == 0 {
             return;
         }
         self.counts.requested_blocks += blocks;
         self.counts.extra_blocks += if extra { blocks } else { 0 };
-        let flow = self.flows.get_mut(&id).expect("only devices of the read are granted anything");
-        self.actions.push_back(flow.grant(now, blocks, extra));
+        self.actions.push_back(self.flows[flow].grant(now, blocks, extra));
     }
 
     /// Silence says something too: when to look at it.
     fn look_again(&mut self, now: Time, soonest: f64, outlooks: &[Outlook]) {
         let after = if self.knows_pace() {
-            let block = outlooks.iter().map(|one| one.block_bytes / one.pace).fold(f64::INFINITY, f64::min);
+            let block = outlooks.iter().map(|one| 1.0 / one.pace).fold(f64::INFINITY, f64::min);
             seconds((soonest.min(1e9) * LOOK_SHARE).max(block * LOOK_SHARE).min(1e9))
         } else {
             self.plan.patience / FIRST_ANSWER_SHARE
@@ -322,43 +390,52 @@ impl Adaptive {
 
     /// Whether there is a pace and a delay to judge silence by.
     fn knows_pace(&self) -> bool {
-        let expects = self.plan.round_trip.is_some() && self.flows.values().any(|flow| flow.pace().is_some());
-        expects || self.flows.values().any(Flow::measured)
+        let expects = self.plan.round_trip.is_some() && self.flows.iter().any(|flow| flow.pace().is_some());
+        expects || self.flows.iter().any(Flow::measured)
     }
 
     fn reachable(&self) -> u32 {
-        let within = self.flows.values().filter(|flow| flow.serves() || self.retry_at.contains_key(&flow.id));
+        let within =
+            self.flows.iter().filter(|flow| flow.may_serve() || self.retry_at.contains_key(&flow.id));
         within.map(|flow| flow.left.count()).sum()
     }
 
-    /// Opens again what failed, if the read depends on it.
-    fn retry(&mut self, now: Time) {
-        if self.reachable() < self.missing {
-            for flow in self.flows.values().filter(|flow| flow.stage == Stage::Failed) {
+    /// Opens again what failed, if the read depends on it. Gives how many blocks are within reach then.
+    fn retry(&mut self, now: Time) -> u32 {
+        let mut reachable = self.reachable();
+        if reachable < self.missing {
+            for flow in self.flows.iter().filter(|flow| flow.stage == Stage::Failed) {
                 if matches!(flow.cause, Some(Cause::Unreachable(_))) && flow.failures <= RETRIES_MAX {
                     self.retry_at.entry(flow.id).or_insert(now);
                 }
             }
+            reachable = self.reachable();
         }
         let retry_at = &mut self.retry_at;
-        for flow in self.flows.values_mut() {
+        for flow in self.flows.iter_mut() {
             if retry_at.get(&flow.id).is_some_and(|&at| at <= now) {
                 retry_at.remove(&flow.id);
                 flow.stage = Stage::Idle;
             }
         }
+        reachable
     }
 
     fn failed(&mut self, now: Time, id: DeviceId, cause: Cause) {
-        let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.stage == Stage::Active) else { return };
-        self.counts.devices_failed += u32::from(flow.failures == 0);
-        if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+        let Some(flow) = self.flow(id).filter(|flow| flow.stage == Stage::Active) else { return };
+        let refused = match cause {
+            Cause::Fault(Fault::Refused { retry_after_ms, .. }) => Some(retry_after_ms),
+            _ => None,
+        };
+        flow.failed(cause);
+        let first = flow.failures == 1;
+        self.counts.devices_failed += u32::from(first);
+        if let Some(retry_after_ms) = refused {
             // A refusal says when to come back; patience bounds how often.
             let after = core::time::Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
             self.busy = true;
         }
-        flow.failed(cause);
     }
 
     fn end(&mut self, last: Action) {
@@ -372,7 +449,7 @@ impl Adaptive {
             .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
             .collect();
         self.actions.clear();
-        for flow in self.flows.values_mut() {
+        for flow in self.flows.iter_mut() {
             let cancel = flow.cancel();
             self.actions.extend(cancel.filter(|_| !unsent.contains(&flow.id)));
         }
@@ -385,7 +462,7 @@ impl ReadCore for Adaptive {
         let mut arrived = None;
         match input {
             Input::Opened { device } => {
-                if let Some(flow) = self.flows.get_mut(&device) {
+                if let Some(flow) = self.flow(device) {
                     flow.opened(now);
                 }
                 return;
@@ -393,10 +470,11 @@ impl ReadCore for Adaptive {
             Input::Slice { device, bytes, .. } => {
                 self.counts.received_bytes += u64::from(bytes);
                 if !self.over {
-                    let (_, round_trip) = self.stand_ins();
-                    if let Some(flow) = self.flows.get_mut(&device) {
-                        self.heard = now;
+                    let unseen = self.flow(device).is_some_and(|flow| !flow.measured());
+                    let round_trip = unseen.then(|| self.shortest_delay());
+                    if let Some(flow) = self.flow(device) {
                         flow.slice(now, bytes, round_trip);
+                        self.heard = now;
                     }
                 }
                 return;
@@ -409,7 +487,7 @@ impl ReadCore for Adaptive {
                 self.heard = now;
                 let useful = missing < self.missing;
                 self.counts.useful_blocks += u32::from(useful);
-                if let Some(flow) = self.flows.get_mut(&device) {
+                if let Some(flow) = self.flow(device) {
                     let (expected, extra) = flow.block(index);
                     self.counts.devices += u32::from(expected && flow.blocks_received == 1);
                     self.counts.extra_won += u32::from(extra && useful);
@@ -419,12 +497,12 @@ impl ReadCore for Adaptive {
             }
             Input::Corrupt { device, index } => {
                 self.counts.corrupt_blocks += 1;
-                if let Some(flow) = self.flows.get_mut(&device) {
+                if let Some(flow) = self.flow(device) {
                     flow.block(index);
                 }
             }
             Input::Ended { device } => {
-                if let Some(flow) = self.flows.get_mut(&device).filter(|flow| flow.stage == Stage::Active) {
+                if let Some(flow) = self.flow(device).filter(|flow| flow.stage == Stage::Active) {
                     flow.ended();
                 }
             }

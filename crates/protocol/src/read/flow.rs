@@ -9,13 +9,15 @@
 //!    └────────────── Failed      Cancel: Active ──▶ Cancelled
 //! ```
 //!
+//! A flow that is *finishing* is active and gets no more: what it was granted and is not being read is taken back.
+//!
 //! Pace is measured while the device has credit in hand, from one arrival to the next; delay from a grant to the first
 //! byte of it, where the device had to wait for that grant. Neither knows a unit of time: a device's own gaps tell when it is overdue.
 
 use super::{
     Action, Cause, ReadPlan, Source,
     forecast::Outlook,
-    source::{Stage, bounded, seconds},
+    source::{Stage, bounded},
 };
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Want};
 use core::ops::Range;
@@ -47,14 +49,18 @@ pub(super) struct Flow {
     pub(super) failures: u32,
     pub(super) cause: Option<Cause>,
     pub(super) blocks_received: u32,
-    /// Payload bytes granted and still to come.
+    /// Payload bytes granted and still to come ...
     granted_bytes: u64,
+    /// ... and the blocks that they belong to: all devices' are added up at every arrival.
+    granted: u32,
     /// Those bytes by when they were granted.
     grants: VecDeque<(Time, u64)>,
     /// The last arrival.
     last: Option<Time>,
     /// Whether its OPEN went out.
     connected: bool,
+    /// Whether what it has not begun to use was taken back.
+    finishing: bool,
     expected: f64,
     /// Bytes and the seconds they took, older ones weighing less.
     weighed_bytes: f64,
@@ -82,9 +88,11 @@ impl Flow {
             cause: None,
             blocks_received: 0,
             granted_bytes: 0,
+            granted: 0,
             grants: VecDeque::new(),
             last: None,
             connected: false,
+            finishing: false,
             expected: source.read_bytes_per_s as f64,
             weighed_bytes: 0.0,
             weighed_seconds: 0.0,
@@ -100,20 +108,37 @@ impl Flow {
 
     /// Whether it may be granted something now.
     pub(super) fn serves(&self) -> bool {
-        matches!(self.stage, Stage::Idle | Stage::Active) && !self.left.is_empty()
+        matches!(self.stage, Stage::Idle | Stage::Active) && !self.finishing && !self.left.is_empty()
+    }
+
+    /// Whether it has blocks that have come neither here nor to an end: on their way, or to be asked for again.
+    pub(super) fn may_serve(&self) -> bool {
+        self.finishing || self.serves()
+    }
+
+    /// Takes back what it was granted and has not begun to use.
+    pub(super) fn finish(&mut self) -> Option<Action> {
+        let finishes = self.stage == Stage::Active && !self.finishing;
+        self.finishing |= finishes;
+        finishes.then_some(Action::Finish { device: self.id })
     }
 
     /// Blocks granted and still to come.
     pub(super) fn granted_blocks(&self) -> u32 {
+        self.granted
+    }
+
+    fn set_granted(&mut self, bytes: u64) {
+        self.granted_bytes = bytes;
         // At most what a device holds.
-        self.granted_bytes.div_ceil(self.block_bytes) as u32
+        self.granted = bytes.div_ceil(self.block_bytes) as u32;
     }
 
     /// Grants `blocks` more; opens its stream if it is not open.
     pub(super) fn grant(&mut self, now: Time, blocks: u32, extra: bool) -> Action {
         assert!(self.serves() && blocks > 0, "{blocks} blocks granted to {:?}", self.stage);
         let bytes = u64::from(blocks) * self.block_bytes;
-        self.granted_bytes += bytes;
+        self.set_granted(self.granted_bytes + bytes);
         self.grants.push_back((now, bytes));
         let from = self.granted_count;
         self.granted_count += u64::from(blocks);
@@ -137,8 +162,8 @@ impl Flow {
         }
     }
 
-    /// Payload arrived. `round_trip` is the shortest seen.
-    pub(super) fn slice(&mut self, now: Time, bytes: u32, round_trip: f64) {
+    /// Payload arrived. `round_trip` is the shortest seen: asked for where nothing was measured of this device.
+    pub(super) fn slice(&mut self, now: Time, bytes: u32, round_trip: Option<f64>) {
         if self.stage != Stage::Active {
             return;
         }
@@ -148,20 +173,20 @@ impl Flow {
                 self.slices += 1;
                 let keep = (-1.0 / MEMORY_SLICES).exp();
                 self.weighed_bytes = self.weighed_bytes * keep + f64::from(bytes);
-                self.weighed_seconds = self.weighed_seconds * keep + now.since(last).as_secs_f64();
+                self.weighed_seconds = self.weighed_seconds * keep + now.seconds_since(last);
             }
             (last, granted) => {
                 let granted = granted.or(last).unwrap_or(now);
-                let gap = now.since(granted).as_secs_f64();
+                let gap = now.seconds_since(granted);
                 self.answer = Some(self.answer.map_or(gap, |before| f64::midpoint(before, gap)));
-                if self.weighed_bytes == 0.0 {
-                    self.believe(bytes.into(), gap, round_trip);
+                if !self.measured() {
+                    self.believe(bytes.into(), gap, round_trip.unwrap_or(0.0));
                 }
             }
         }
         self.last = Some(now);
         let mut bytes = u64::from(bytes);
-        self.granted_bytes = self.granted_bytes.saturating_sub(bytes);
+        self.set_granted(self.granted_bytes.saturating_sub(bytes));
         while let Some((_, left)) = self.grants.front_mut() {
             let used = bytes.min(*left);
             *left -= used;
@@ -190,8 +215,7 @@ impl Flow {
     /// answered.
     fn waited_for_grant(&self, delay: f64) -> Option<Time> {
         let &(at, _) = self.grants.front()?;
-        let answered = at + seconds(delay);
-        self.last.is_none_or(|last| last < answered).then_some(at)
+        self.last.is_none_or(|last| last.seconds_since(at) < delay).then_some(at)
     }
 
     /// A whole block came: whether it was expected of this device, and whether it was asked for as an extra.
@@ -215,9 +239,11 @@ impl Flow {
         u32::try_from(self.granted_count.saturating_sub(from).saturating_sub(extras)).unwrap_or(u32::MAX)
     }
 
-    /// The stream is over; what it did not send is gone from this device.
+    /// The stream is over; what it did not send is gone from this device, unless it was told to finish.
     pub(super) fn ended(&mut self) {
-        self.left = IndexRanges::new();
+        if !self.finishing {
+            self.left = IndexRanges::new();
+        }
         self.close(Stage::Idle);
     }
 
@@ -234,7 +260,8 @@ impl Flow {
 
     fn close(&mut self, stage: Stage) {
         self.stage = stage;
-        self.granted_bytes = 0;
+        self.set_granted(0);
+        self.finishing = false;
         self.grants.clear();
         self.last = None;
         self.connected = false;
@@ -252,9 +279,9 @@ impl Flow {
         }
     }
 
-    /// Its pace as measured, once that is no guess, and as it was expected, where it was.
-    pub(super) fn measured_and_expected(&self) -> Option<(f64, f64)> {
-        (self.slices > 1 && self.expected > 0.0).then(|| (self.pace().unwrap_or(0.0), self.expected))
+    /// Whether nothing need stand in for what was seen of it.
+    pub(super) fn is_known(&self) -> bool {
+        self.measured() && self.answer.is_some()
     }
 
     /// Whether its pace is measured.
@@ -271,20 +298,18 @@ impl Flow {
     pub(super) fn outlook(&self, now: Time, pace: f64, delay: f64) -> Outlook {
         let mut pace = self.pace().unwrap_or(pace);
         let slice = self.slice_bytes as f64;
-        let delay = self.delay(pace).unwrap_or(delay);
+        let known = delay;
+        let delay = self.delay(pace).unwrap_or(known);
         let granted = self.granted_blocks();
         let block = self.block_bytes as f64;
-        let first_bytes = if granted == 0 {
-            0.0
-        } else {
-            (self.granted_bytes - u64::from(granted - 1) * self.block_bytes) as f64
-        };
+        let behind = u64::from(granted.saturating_sub(1)) * self.block_bytes;
+        let first = (self.granted_bytes - behind) as f64 / block;
         let (mut lead_s, mut doubt) = (0.0, 1.0 + DOUBT / (1.0 + f64::from(self.slices)));
         if granted > 0 {
             let way = if self.connected { delay } else { CONNECT_TRIPS * delay };
             let flowing = match (self.waited_for_grant(delay), self.last) {
-                (Some(granted), _) => now.since(granted).as_secs_f64() - way,
-                (None, last) => last.map_or(0.0, |last| now.since(last).as_secs_f64()),
+                (Some(granted), _) => now.seconds_since(granted) - way,
+                (None, last) => last.map_or(0.0, |last| now.seconds_since(last)),
             };
             // Silent for longer than a slice takes, it is taken to stay silent for as long again.
             let next = (slice / pace - flowing).abs();
@@ -297,29 +322,20 @@ impl Flow {
             }
             lead_s = next - slice / pace;
         }
-        let mut outlook = Outlook {
-            pace,
-            lead_s,
-            granted,
-            first_bytes,
-            fresh_s: delay,
-            fresh: 0,
-            block_bytes: block,
-            doubt,
-        };
-        outlook.fresh = self.left.count().saturating_sub(granted);
-        outlook.fresh_s = delay.max(outlook.drained_s());
-        outlook
+        let fresh = self.left.count().saturating_sub(granted);
+        let delay_s = self.delay(pace).unwrap_or(known);
+        let pace = pace / block;
+        let outlook = Outlook { pace, lead_s, granted, first, delay_s, fresh_s: delay, fresh, doubt };
+        Outlook { fresh_s: delay.max(outlook.drained_s()), ..outlook }
     }
 
-    /// Blocks that may be on their way from it, for one that answers after `delay` seconds. Of one that nobody knows
-    /// anything about, `first`: what it can send meanwhile is not known either.
-    pub(super) fn window(&self, outlook: &Outlook, delay: f64, first: u32) -> u32 {
+    /// Blocks that may be on their way from it. Of one that nobody knows anything about, `first`: what it can send
+    /// meanwhile is not known either.
+    pub(super) fn window(&self, outlook: &Outlook, first: u32) -> u32 {
         if self.pace().is_none() {
             return first.max(BLOCKS_MIN);
         }
-        let delay = self.delay(outlook.pace).unwrap_or(delay);
-        let pipe = (GAIN * outlook.pace * delay / outlook.block_bytes).ceil();
+        let pipe = (GAIN * outlook.pace * outlook.delay_s).ceil();
         (pipe as u32).saturating_add(BLOCKS_MIN)
     }
 }

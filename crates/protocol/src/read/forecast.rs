@@ -1,27 +1,27 @@
-//! When blocks will be here, by the pace and the delay seen of each device. Plain arithmetic in seconds from now.
+//! When blocks will be here, by the pace and the delay seen of each device. Plain arithmetic in blocks and in seconds from now.
 //!
-//! A device first sends what it was granted: the first of those blocks needs `first_bytes` more, each other a whole
-//! block. What it is granted now follows, `fresh_s` from now at the earliest. So every block that could be had has an
+//! A device first sends what it was granted: of the first of those blocks it still owes a part, of each other the
+//! whole. What it is granted now follows, `fresh_s` from now at the earliest. So every block that could be had has an
 //! expected arrival, and the n-th soonest of them all is the soonest that n blocks can be there: the any-K ideal of
 //! what is seen, from now on. Who should be asked for how much follows from it: those blocks that arrive by then.
 
 /// One device, as seen now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Outlook {
-    /// Bytes per second; positive.
+    /// Blocks per second; positive.
     pub(super) pace: f64,
     /// Seconds until the next granted byte flows; negative for the time that it has been flowing unseen.
     pub(super) lead_s: f64,
     /// Blocks granted and still to come.
     pub(super) granted: u32,
-    /// Bytes that the first of them still needs.
-    pub(super) first_bytes: f64,
+    /// What the first of them still needs, as a share of a block.
+    pub(super) first: f64,
+    /// Seconds from a grant to a dry device until its first byte flows.
+    pub(super) delay_s: f64,
     /// Seconds until the first byte of what would be granted now.
     pub(super) fresh_s: f64,
     /// Blocks that could be granted beyond those.
     pub(super) fresh: u32,
-    /// Bytes in each block.
-    pub(super) block_bytes: f64,
     /// By how much it may be faster than `pace`, which few arrivals tell: a factor from 1.
     pub(super) doubt: f64,
 }
@@ -29,7 +29,7 @@ pub(super) struct Outlook {
 impl Outlook {
     /// Granted blocks that will be here within `seconds`.
     pub(super) fn granted_by(&self, seconds: f64) -> u32 {
-        whole((self.pace * (seconds - self.lead_s) - self.first_bytes) / self.block_bytes + 1.0, self.granted)
+        whole(self.pace * (seconds - self.lead_s) - self.first + 1.0, self.granted)
     }
 
     /// Granted blocks that may have been sent within `seconds`, as far as its pace is in doubt.
@@ -39,18 +39,18 @@ impl Outlook {
 
     /// Granted blocks, and such as were granted now, that would be here within `seconds`.
     pub(super) fn by(&self, seconds: f64) -> u32 {
-        self.granted_by(seconds) + whole(self.pace * (seconds - self.fresh_s) / self.block_bytes, self.fresh)
+        self.granted_by(seconds) + whole(self.pace * (seconds - self.fresh_s), self.fresh)
     }
 
     /// Seconds until the last granted block.
     pub(super) fn drained_s(&self) -> f64 {
-        let bytes = self.first_bytes + f64::from(self.granted.saturating_sub(1)) * self.block_bytes;
-        if self.granted == 0 { 0.0 } else { self.lead_s + bytes / self.pace }
+        let blocks = self.first + f64::from(self.granted.saturating_sub(1));
+        if self.granted == 0 { 0.0 } else { self.lead_s + blocks / self.pace }
     }
 
     /// Seconds until the first block that would be granted now.
     pub(super) fn next_fresh_s(&self) -> f64 {
-        self.fresh_s + self.block_bytes / self.pace
+        self.fresh_s + 1.0 / self.pace
     }
 }
 
@@ -65,24 +65,40 @@ pub(super) fn arrival_of(
     blocks: u32,
     count: impl Fn(&Outlook, f64) -> u32,
 ) -> Option<f64> {
-    let enough =
-        |seconds| outlooks.iter().map(|one| u64::from(count(one, seconds))).sum::<u64>() >= u64::from(blocks);
+    let wanted = f64::from(blocks);
+    // More of them than 2^32 would be more than there are indices.
+    let count = |seconds| f64::from(outlooks.iter().map(|one| count(one, seconds)).sum::<u32>());
     let pace: f64 = outlooks.iter().map(|one| one.pace).sum();
-    let block_bytes = outlooks.first()?.block_bytes;
-    let mut late = f64::from(blocks.max(1)) * block_bytes / pace;
+    let (mut early, mut early_count) = (0.0, 0.0);
+    let mut late = wanted.max(1.0) / pace;
+    let mut late_count = count(late);
     let mut doublings = 0;
-    while !enough(late) {
+    while late_count < wanted {
+        (early, early_count) = (late, late_count);
         late *= 2.0;
+        late_count = count(late);
         doublings += 1;
         if doublings > 48 {
             return None;
         }
     }
-    let mut early = if doublings > 0 { late / 2.0 } else { 0.0 };
-    // To a thousandth of itself: paces are not known better.
+    // To a thousandth of itself: paces are not known better. Between the two, blocks come nearly evenly: where they would
+    // be enough if they did, just beside it, is asked first; the middle, where that did not halve what is in doubt.
+    let mut halve = false;
     while late - early > late * 1e-3 {
-        let middle = f64::midpoint(early, late);
-        if enough(middle) { late = middle } else { early = middle }
+        let doubt = late - early;
+        let margin = late * 0.5e-3;
+        let even = early + doubt * (wanted - early_count) / (late_count - early_count);
+        let even = if even - early < late - even { even + margin } else { even - margin };
+        let probe =
+            if halve { f64::midpoint(early, late) } else { even.clamp(early + margin, late - margin) };
+        let there = count(probe);
+        if there >= wanted {
+            (late, late_count) = (probe, there);
+        } else {
+            (early, early_count) = (probe, there);
+        }
+        halve = late - early > doubt / 2.0;
     }
     Some(late)
 }
@@ -92,8 +108,8 @@ mod tests {
     use super::*;
 
     fn device(pace: f64, granted: u32) -> Outlook {
-        let (lead_s, first_bytes, fresh_s, fresh, block_bytes) = (0.0, 1.0, 0.0, 100, 1.0);
-        Outlook { pace, lead_s, granted, first_bytes, fresh_s, fresh, block_bytes, doubt: 1.0 }
+        let (lead_s, first, delay_s, fresh_s, fresh, doubt) = (0.0, 1.0, 0.0, 0.0, 100, 1.0);
+        Outlook { pace, lead_s, granted, first, delay_s, fresh_s, fresh, doubt }
     }
 
     #[test]
@@ -117,7 +133,7 @@ mod tests {
         slow.lead_s = 1.0;
         assert_eq!((slow.granted_by(1.05), slow.granted_by(1.1)), (0, 1));
         // Half of the first block is there.
-        slow.first_bytes = 0.5;
+        slow.first = 0.5;
         assert_eq!(slow.granted_by(1.05), 1);
     }
 }

@@ -13,7 +13,7 @@
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
 //! `Failed`; only then may the core open that device again. After `Cancel` nothing is expected of the device, and
 //! what still comes is only counted; once it has ended, a core that is not over may open it again. Every `Block` and `Corrupt` of a stream is reported before its `Ended`: what was
-//! asked and neither came nor was reported by then counts as gone from that device.
+//! asked and neither came nor was reported by then counts as gone from that device, but after a `Finish`.
 //!
 //! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching.
 
@@ -97,6 +97,8 @@ pub struct ReadPlan {
     pub patience: Duration,
     /// How long a request and its answer take on the way, where the caller has seen it.
     pub round_trip: Option<Duration>,
+    /// The largest payload of a message: what a frame takes, unless a simulation says otherwise.
+    pub payload_bytes_max: u32,
 }
 
 /// One device that holds blocks of the segment.
@@ -179,6 +181,11 @@ pub enum Action {
         device: DeviceId,
         /// In payload bytes.
         bytes: u32,
+    },
+    /// Take back what the device's stream was granted and has not begun to use: it sends what it is reading, and ends.
+    Finish {
+        /// The device.
+        device: DeviceId,
     },
     /// Cancel the device's stream.
     Cancel {
@@ -314,11 +321,12 @@ pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy)
 
 impl ReadPlan {
     /// The plan of a segment's read; `seen` gives each device's expected reading speed in bytes per second, 0 where
-    /// unknown, and the requests waiting there; `extra_blocks` is the code's expected reception overhead in blocks.
+    /// unknown, and the requests waiting there; `extra_blocks`, the code's expected reception overhead in blocks, which a
+    /// rule that asks for everything does not need and does not compute.
     pub fn new(
         layout: &SegmentLayout,
         rule: RequestRule,
-        extra_blocks: u32,
+        extra_blocks: impl FnOnce() -> u32,
         seen: impl Fn(DeviceId) -> (u64, u32),
     ) -> Self {
         let sources = layout.holders.iter().map(|holder| {
@@ -328,17 +336,18 @@ impl ReadPlan {
         Self {
             sources: sources.collect(),
             originals: layout.code.originals,
-            extra_blocks,
+            extra_blocks: if rule.is_all() { 0 } else { extra_blocks() },
             block_bytes: layout.block_bytes,
             rule,
             patience: PATIENCE,
             round_trip: None,
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
         }
     }
 
-    /// Payload bytes in a slice of a block: a whole block, or as much as a frame takes.
+    /// Payload bytes in a slice of a block: a whole block, or as much as a message takes.
     pub fn slice_bytes(&self) -> u32 {
-        self.block_bytes.min(PAYLOAD_BYTES_MAX)
+        self.block_bytes.min(self.payload_bytes_max)
     }
 }
 

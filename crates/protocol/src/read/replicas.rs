@@ -42,43 +42,93 @@ pub struct Replicas {
     heard: Time,
 }
 
+/// Originals of the segment, a bit each: what one device owes of what another holds is a few words' work.
+#[derive(Debug)]
+struct Originals(Vec<u64>);
+
+impl Originals {
+    /// None of `originals`.
+    fn none(originals: u32) -> Self {
+        Self(vec![0; originals.div_ceil(u64::BITS) as usize])
+    }
+
+    fn insert(&mut self, original: u32) {
+        self.0[(original / u64::BITS) as usize] |= 1 << (original % u64::BITS);
+    }
+
+    fn remove(&mut self, original: u32) {
+        self.0[(original / u64::BITS) as usize] &= !(1 << (original % u64::BITS));
+    }
+
+    fn contains(&self, original: u32) -> bool {
+        self.0[(original / u64::BITS) as usize] >> (original % u64::BITS) & 1 == 1
+    }
+
+    /// How many are in both.
+    fn common(&self, other: &Self) -> u32 {
+        let both = self.0.iter().zip(&other.0).map(|(ours, theirs)| ours & theirs);
+        // Late in a read most words are empty, and counting bits costs more than seeing so.
+        both.filter(|&word| word != 0).map(u64::count_ones).sum()
+    }
+}
+
 #[derive(Debug)]
 struct Share {
     device: Device,
-    /// Which originals it held a copy of when the read began, a bit each: most devices hold few of what another owes.
-    holds: Vec<u64>,
-    /// Blocks asked of it that are counted on.
+    /// Which originals it held a copy of when the read began: most devices hold few of what another owes.
+    held: Originals,
+    /// Blocks asked of it that are counted on ...
     owed: IndexRanges,
+    /// ... and which originals they are copies of.
+    owes: Originals,
     /// Whether its stream was cancelled and has not said its last.
     withdrawing: bool,
+    /// Whether it found that others owe nothing it holds. They will not owe more, but what a device loses.
+    fruitless: bool,
 }
 
 impl Share {
     fn new(plan: &ReadPlan, source: &Source) -> Self {
-        let mut holds = vec![0; plan.originals.div_ceil(u64::BITS) as usize];
-        for index in source.blocks.iter() {
-            let original = index % plan.originals;
-            holds[(original / u64::BITS) as usize] |= 1 << (original % u64::BITS);
-        }
-        Self { device: Device::new(plan, source), holds, owed: IndexRanges::new(), withdrawing: false }
+        let mut held = Originals::none(plan.originals);
+        source.blocks.iter().for_each(|index| held.insert(index % plan.originals));
+        let (owed, owes) = (IndexRanges::new(), Originals::none(plan.originals));
+        Self { device: Device::new(plan, source), held, owed, owes, withdrawing: false, fruitless: false }
     }
 
-    /// Whether it held a copy of `original` when the read began.
-    fn held(&self, original: u32) -> bool {
-        self.holds[(original / u64::BITS) as usize] >> (original % u64::BITS) & 1 == 1
+    /// It is counted on for these blocks, and for nothing else.
+    fn owe(&mut self, blocks: IndexRanges, originals: u32) {
+        self.owes = Originals::none(originals);
+        blocks.iter().for_each(|index| self.owes.insert(index % originals));
+        self.owed = blocks;
+    }
+
+    /// It is not counted on for this block any longer; `false` if it was not before.
+    fn release(&mut self, index: BlockIndex, originals: u32) -> bool {
+        let owed = self.owed.remove(index);
+        if owed {
+            self.owes.remove(index % originals);
+        }
+        owed
+    }
+
+    /// It is counted on for nothing any longer: for what it was.
+    fn release_all(&mut self, originals: u32) -> IndexRanges {
+        self.owes = Originals::none(originals);
+        core::mem::take(&mut self.owed)
     }
 
     /// Its block of `original`, if it holds one.
     fn copy_of(&self, original: u32, originals: u32) -> Option<BlockIndex> {
-        if !self.held(original) {
+        if !self.held.contains(original) {
             return None;
         }
         let copies = self.device.left.ranges().last().map_or(0, |range| range.end.div_ceil(originals));
         (0..copies).map(|copy| copy * originals + original).find(|&index| self.device.left.contains(index))
     }
 
+    /// Whether it has nothing to do, and may find something.
     fn is_idle(&self) -> bool {
-        self.device.stage == Stage::Idle && !self.withdrawing
+        self.device.stage == Stage::Idle && !self.withdrawing && !self.fruitless
     }
 
     /// Whether it can still be asked for something.
@@ -133,7 +183,7 @@ impl Replicas {
         }
         self.counts.requested_blocks += blocks.count();
         let share = self.devices.get_mut(&id).expect("only devices of the read are asked");
-        share.owed = blocks.clone();
+        share.owe(blocks.clone(), self.plan.originals);
         self.actions.push_back(share.device.open(now, blocks, false));
     }
 
@@ -159,7 +209,7 @@ impl Replicas {
             self.retry_at.remove(&id);
             let share = self.devices.get_mut(&id).expect("only devices of the read are retried");
             share.device.stage = Stage::Idle;
-            let owed = core::mem::take(&mut share.owed);
+            let owed = share.release_all(self.plan.originals);
             self.ask(now, id, owed);
         }
         self.race_at = None;
@@ -198,8 +248,8 @@ impl Replicas {
         let others = self.devices.iter().filter(|&(&other, share)| other != id && !share.owed.is_empty());
         let (mut most, mut from) = (0, None);
         for (&other, share) in others {
-            // Of equals the first; one that owes no more altogether cannot owe more of what this one holds.
-            if share.owed.count() as usize > most {
+            // Of equals the first; one that owes no more of what this one held at first cannot owe more of what it holds.
+            if share.owed.count() as usize > most && taker.held.common(&share.owes) as usize > most {
                 let copies =
                     share.owed.iter().filter(|index| taker.copy_of(index % originals, originals).is_some());
                 let found = copies.count();
@@ -208,7 +258,10 @@ impl Replicas {
                 }
             }
         }
-        let Some((other, share)) = from else { return IndexRanges::new() };
+        let Some((other, share)) = from else {
+            self.devices.get_mut(&id).expect("it is asked about").fruitless = true;
+            return IndexRanges::new();
+        };
         let (both, serves) = (held(&share.owed), share.serves());
         if serves && both.len() == 1 {
             let (index, own) = both[0];
@@ -221,7 +274,7 @@ impl Replicas {
         let keep = if serves { both.len().div_ceil(2) } else { 0 };
         let loser = self.devices.get_mut(&other).expect("it was found above");
         for &(index, _) in &both[keep..] {
-            loser.owed.remove(index);
+            loser.release(index, originals);
         }
         let last = loser.owed.ranges().last().map(|range| range.end);
         let behind =
@@ -235,7 +288,7 @@ impl Replicas {
         let original = self.original(index);
         let silent = now.since(self.heard) >= self.plan.patience / SILENT_SHARE;
         let owing = self.devices.values();
-        let owing = owing.filter(|share| share.owed.iter().any(|index| self.original(index) == original));
+        let owing = owing.filter(|share| share.owes.contains(original));
         if owing.count() > 1 && !silent {
             let at = self.heard + self.plan.patience / SILENT_SHARE;
             self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
@@ -261,6 +314,7 @@ impl Replicas {
     /// After a failure or a loss: can every original still come from somewhere?
     fn settle(&mut self, now: Time) {
         let originals = self.plan.originals;
+        self.devices.values_mut().for_each(|share| share.fruitless = false);
         let in_reach = |read: &Self, original: u32| {
             let waiting = |id| read.retry_at.contains_key(id);
             let mut holders = read.devices.iter().filter(|(id, share)| share.serves() || waiting(id));
@@ -307,10 +361,10 @@ impl Replicas {
         }
         self.orphans.remove(original);
         let originals = self.plan.originals;
-        for share in self.devices.values_mut().filter(|share| share.held(original)) {
+        for share in self.devices.values_mut().filter(|share| share.owes.contains(original)) {
             let last = share.owed.ranges().last().map_or(0, |range| range.end);
             for copy in 0..last.div_ceil(originals) {
-                share.owed.remove(copy * originals + original);
+                share.release(copy * originals + original, originals);
             }
         }
     }
@@ -319,8 +373,7 @@ impl Replicas {
     fn orphan(&mut self, lost: &IndexRanges) {
         for index in lost.iter() {
             let original = self.original(index);
-            let owed = self.devices.values();
-            let owed = owed.flat_map(|share| share.owed.iter()).any(|owed| self.original(owed) == original);
+            let owed = self.devices.values().any(|share| share.owes.contains(original));
             if !owed && !self.have.contains(original) {
                 self.orphans.insert(original);
             }
@@ -334,7 +387,7 @@ impl Replicas {
             share.device.withdrawn(now);
         } else if share.device.stage == Stage::Active {
             share.device.ended(now);
-            let lost = core::mem::take(&mut share.owed);
+            let lost = share.release_all(self.plan.originals);
             if !lost.is_empty() {
                 self.orphan(&lost);
                 self.settle(now);
@@ -411,7 +464,7 @@ impl ReadCore for Replicas {
                     && let Some(share) = self.devices.get_mut(&device)
                 {
                     share.device.lost(index);
-                    if share.owed.remove(index) {
+                    if share.release(index, self.plan.originals) {
                         self.orphan(&IndexRanges::from(index..index + 1));
                         self.settle(now);
                     }

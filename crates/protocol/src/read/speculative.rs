@@ -38,6 +38,8 @@ pub struct Speculative {
     heard: Time,
     retry_at: BTreeMap<DeviceId, Time>,
     late_at: Option<Time>,
+    /// Blocks that may still come, as last counted.
+    reachable: u32,
 }
 
 impl Speculative {
@@ -58,6 +60,7 @@ impl Speculative {
             heard: now,
             retry_at: BTreeMap::new(),
             late_at: None,
+            reachable: 0,
             plan,
         };
         match read.plan.rule {
@@ -115,8 +118,8 @@ impl Speculative {
             self.end(Action::Done(self.counts));
             return;
         }
-        self.retry(now);
-        let reachable = self.reachable();
+        let reachable = self.retry(now);
+        self.reachable = reachable;
         if reachable < self.missing {
             let failed = self.devices.values().filter(|device| device.stage == Stage::Failed);
             let failed = failed.filter_map(|device| Some((device.id, device.cause.clone()?))).collect();
@@ -187,14 +190,16 @@ impl Speculative {
         within.map(|device| device.left.count()).sum()
     }
 
-    /// Opens again what failed, if the read depends on it.
-    fn retry(&mut self, now: Time) {
-        if self.reachable() < self.missing {
+    /// Opens again what failed, if the read depends on it. Gives how many blocks are within reach then.
+    fn retry(&mut self, now: Time) -> u32 {
+        let mut reachable = self.reachable();
+        if reachable < self.missing {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
                 if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
                     self.retry_at.entry(device.id).or_insert(now);
                 }
             }
+            reachable = self.reachable();
         }
         let due: Vec<DeviceId> =
             self.retry_at.iter().filter(|&(_, &at)| at <= now).map(|(&id, _)| id).collect();
@@ -208,6 +213,7 @@ impl Speculative {
                 self.actions.push_back(device.open(now, blocks, false));
             }
         }
+        reachable
     }
 
     fn failed(&mut self, now: Time, id: DeviceId, cause: Cause) {
@@ -268,11 +274,19 @@ impl ReadCore for Speculative {
                     return;
                 }
                 self.heard = now;
-                if let Some(device) = self.devices.get_mut(&device) {
-                    self.counts.devices += u32::from(device.block(index) && device.blocks_received == 1);
+                if let Some(device) = self.devices.get_mut(&device)
+                    && device.block(index)
+                {
+                    self.counts.devices += u32::from(device.blocks_received == 1);
+                    self.reachable = self.reachable.saturating_sub(1);
                 }
                 self.counts.useful_blocks += u32::from(missing < self.missing);
                 self.missing = missing.min(self.missing);
+                let asked_for_all = self.plan.rule.is_all() && self.retry_at.is_empty();
+                if asked_for_all && (1..=self.reachable).contains(&self.missing) {
+                    // All was asked for, and enough can come: a block changes nothing more.
+                    return;
+                }
             }
             Input::Corrupt { device, index } => {
                 self.counts.corrupt_blocks += 1;

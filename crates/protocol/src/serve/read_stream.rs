@@ -6,8 +6,9 @@
 //! ```
 //!
 //! Invariants: slices are sent in order, each once, and never beyond the credit granted; at most `slices_max` are
-//! being read, ready or being sent, which bounds memory; after [`ReadInput::Cancel`] no `Read` and no `Send` follow,
-//! and the stream ends when the reads that were under way have come back. Credit is set aside when a slice is read.
+//! being read, ready or being sent, which bounds memory; after [`ReadInput::Finish`] no `Read` follows; after
+//! [`ReadInput::Cancel`] no `Read` and no `Send` follow, and the stream ends when the reads that were under way have
+//! come back. Credit is set aside when a slice is read.
 
 use crate::{
     BlockIndex, Time,
@@ -35,6 +36,8 @@ pub enum ReadInput {
         /// The slice.
         slice: SliceId,
     },
+    /// The reader takes back what it has granted and is not being read: it wants what is, and no more.
+    Finish,
     /// The reader wants no more.
     Cancel,
 }
@@ -173,6 +176,7 @@ impl ReadStream {
                     self.slices.remove(position);
                 }
             }
+            ReadInput::Finish => self.finish(),
             ReadInput::Cancel => self.stop(None),
         }
         self.advance();
@@ -225,6 +229,37 @@ impl ReadStream {
         if self.blocks.front() == Some(&index) {
             self.blocks.pop_front();
             self.offset = 0;
+        }
+    }
+
+    /// Nothing more is begun. Of a block that is not read to its end no more is sent.
+    fn finish(&mut self) {
+        if self.stopping.is_some() || self.over {
+            return;
+        }
+        if self.offset > 0
+            && let Some(&cut) = self.blocks.front()
+        {
+            self.skip(cut, false);
+        }
+        self.blocks.clear();
+        self.offset = 0;
+        // A read that was never started is taken back here, one that waits at the device by its driver.
+        let undone: Vec<SliceId> = self
+            .actions
+            .iter()
+            .filter_map(
+                |action| if let ReadAction::Read { slice, .. } = action { Some(*slice) } else { None },
+            )
+            .collect();
+        self.actions.retain(|action| !matches!(action, ReadAction::Read { .. }));
+        if let Some(first) = undone.first() {
+            let cut = self.slices.iter().find(|held| held.id == *first).map(|held| held.index);
+            cut.into_iter().for_each(|index| self.skip(index, false));
+            self.slices.retain(|held| !undone.contains(&held.id));
+        }
+        if self.slices.iter().any(|held| held.state == State::Reading) {
+            self.actions.push_back(ReadAction::Withdraw);
         }
     }
 

@@ -19,8 +19,7 @@ type Key = (usize, u128, u32);
 enum Event {
     /// A message reached the node.
     Opened(Key, Want, u32),
-    Granted(Key, u32),
-    Cancelled(Key),
+    Told(Key, ReadInput),
     /// The device has read a slice.
     Read(Key, u64),
     /// The reader hears.
@@ -98,6 +97,7 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
         rule,
         patience: Duration::from_secs(1000),
         round_trip: Some(Duration::from_nanos(2 * scene.delay_ns)),
+        payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
     }
 }
 
@@ -140,11 +140,15 @@ impl Model {
                 }
                 Action::Grant { device, bytes } => {
                     let key = key(one, device);
-                    self.after(delay, Event::Granted(key, bytes));
+                    self.after(delay, Event::Told(key, ReadInput::Credit(bytes)));
+                }
+                Action::Finish { device } => {
+                    let key = key(one, device);
+                    self.after(delay, Event::Told(key, ReadInput::Finish));
                 }
                 Action::Cancel { device } => {
                     let key = key(one, device);
-                    self.after(delay, Event::Cancelled(key));
+                    self.after(delay, Event::Told(key, ReadInput::Cancel));
                 }
                 Action::Done(_) => {
                     let took = self.now - one.began;
@@ -228,15 +232,9 @@ impl Model {
                 self.streams.insert(key, (stream, BTreeMap::new()));
                 self.step_stream(key);
             }
-            Event::Granted(key, bytes) => {
+            Event::Told(key, input) => {
                 if let Some((stream, _)) = self.streams.get_mut(&key) {
-                    stream.handle(Time(self.now), ReadInput::Credit(bytes));
-                    self.step_stream(key);
-                }
-            }
-            Event::Cancelled(key) => {
-                if let Some((stream, _)) = self.streams.get_mut(&key) {
-                    stream.handle(Time(self.now), ReadInput::Cancel);
+                    stream.handle(Time(self.now), input);
                     self.step_stream(key);
                 }
             }

@@ -24,7 +24,7 @@ fn six(rate: u64) -> ReadPlan {
         granule_bytes: BLOCK,
         holders: (0..6).map(holder).collect(),
     };
-    ReadPlan::new(&layout, RequestRule::All, 0, |_| (rate, 0))
+    ReadPlan::new(&layout, RequestRule::All, || 0, |_| (rate, 0))
 }
 
 fn holder(n: u32) -> crate::layout::Holder {

@@ -26,7 +26,17 @@ fn rotated(originals: u32, copies: u32, devices: u32) -> Vec<Source> {
 
 fn plan(originals: u32, sources: Vec<Source>) -> ReadPlan {
     let (rule, patience) = (RequestRule::ADAPTIVE, PATIENCE);
-    ReadPlan { sources, originals, extra_blocks: 0, block_bytes: BLOCK, rule, patience, round_trip: None }
+    let (round_trip, payload_bytes_max) = (None, crate::message::PAYLOAD_BYTES_MAX);
+    ReadPlan {
+        sources,
+        originals,
+        extra_blocks: 0,
+        block_bytes: BLOCK,
+        rule,
+        patience,
+        round_trip,
+        payload_bytes_max,
+    }
 }
 
 fn drain(core: &mut Replicas) -> Vec<Action> {

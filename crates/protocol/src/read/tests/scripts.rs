@@ -25,6 +25,7 @@ fn plan(rule: RequestRule, originals: u32, sources: Vec<Source>) -> ReadPlan {
         rule,
         patience: PATIENCE,
         round_trip: None,
+        payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
     }
 }
 

@@ -84,10 +84,41 @@ fn nothing_wanted_ends_at_once() {
     assert_eq!(drain(&mut stream), [ReadAction::End(ReadDone::default())]);
 }
 
-/// Seeded schedules: completions in any order, corrupt blocks, slow connections, cancel at any point.
+#[test]
+fn finishing_sends_what_is_being_read_and_nothing_of_a_block_cut_short() {
+    let block = 128 * KIB;
+    let mut stream = ReadStream::new(vec![4, 5, 6], block, 64 * KIB, 4, 3 * block);
+    assert_eq!(drain(&mut stream).len(), 4);
+    stream.handle(Time(0), done(0, ReadResult::Good));
+    stream.handle(Time(0), done(1, ReadResult::Good));
+    let send = |slice, index, offset| ReadAction::Send { slice, index, offset };
+    assert_eq!(drain(&mut stream), [send(0, 4, 0), send(1, 4, 64 * KIB)]);
+    stream.handle(Time(0), ReadInput::Sent { slice: 0 });
+    assert_eq!(drain(&mut stream), [read(4, 6, 0, 64 * KIB)]);
+    // Block 5 is on the medium; of block 6 only a part was asked for.
+    stream.handle(Time(0), ReadInput::Finish);
+    assert_eq!(drain(&mut stream), [ReadAction::Withdraw]);
+    stream.handle(Time(0), done(4, ReadResult::Withdrawn));
+    stream.handle(Time(0), done(2, ReadResult::Good));
+    stream.handle(Time(0), done(3, ReadResult::Good));
+    let sent = u64::from(2 * block);
+    let end = ReadAction::End(ReadDone { medium_bytes: sent, sent_bytes: sent, corrupt_blocks: 0 });
+    assert_eq!(drain(&mut stream), [send(2, 5, 0), send(3, 5, 64 * KIB), end]);
+
+    // The second half of the block waits: the first is not sent either.
+    let mut stream = ReadStream::new(vec![4], block, 64 * KIB, 4, block);
+    assert_eq!(drain(&mut stream).len(), 2);
+    stream.handle(Time(0), ReadInput::Finish);
+    stream.handle(Time(0), done(1, ReadResult::Withdrawn));
+    stream.handle(Time(0), done(0, ReadResult::Good));
+    let end = ReadAction::End(ReadDone { medium_bytes: 64 << 10, sent_bytes: 0, corrupt_blocks: 0 });
+    assert_eq!(drain(&mut stream), [ReadAction::Withdraw, ReadAction::Discard { slice: 0 }, end]);
+}
+
+/// Seeded schedules: completions in any order, corrupt blocks, slow connections, finish and cancel at any point.
 #[test]
 fn promises_hold_under_any_schedule() {
-    let (mut cancelled, mut ended, mut skipped) = (0, 0, 0);
+    let (mut cancelled, mut finished, mut ended, mut skipped) = (0, 0, 0, 0);
     for case in 0..2000 {
         let mut rng = rng(case);
         let block = 1 + rng.next_u32() % (300 * KIB);
@@ -97,18 +128,19 @@ fn promises_hold_under_any_schedule() {
         let corrupt: Vec<u32> = blocks.iter().copied().filter(|_| rng.next_u32().is_multiple_of(5)).collect();
         let mut credit = u64::from(rng.next_u32() % (600 * KIB));
         let cancel_at = rng.next_u32() % 80;
+        let finish_at = if case % 3 == 0 { rng.next_u32() % 60 } else { u32::MAX };
         let mut stream = ReadStream::new(blocks.clone(), block, slice, slices_max, credit as u32);
         let mut reading: Vec<(SliceId, u32, u32, u32)> = Vec::new();
         let mut held: BTreeMap<SliceId, (u32, u32, u32)> = BTreeMap::new();
         let mut sending: Vec<SliceId> = Vec::new();
         let mut wire: Vec<(u32, u32, u32)> = Vec::new();
-        let (mut is_cancelled, mut over, mut medium) = (false, None, 0u64);
+        let (mut is_finished, mut is_cancelled, mut over, mut medium) = (false, false, None, 0u64);
         for step in 0..10_000 {
             while let Some(action) = stream.poll() {
                 assert!(over.is_none(), "case {case}: {action:?} after the end");
                 match action {
                     ReadAction::Read { slice, index, offset, length } => {
-                        assert!(!is_cancelled, "case {case}: a read after cancel");
+                        assert!(!is_cancelled && !is_finished, "case {case}: a read after cancel or finish");
                         reading.push((slice, index, offset, length));
                     }
                     ReadAction::Send { slice, index, offset } => {
@@ -121,7 +153,13 @@ fn promises_hold_under_any_schedule() {
                         sending.push(slice);
                     }
                     ReadAction::Discard { slice } => assert!(held.remove(&slice).is_some()),
-                    ReadAction::Withdraw => assert!(is_cancelled),
+                    ReadAction::Withdraw => {
+                        assert!(is_cancelled || is_finished);
+                        let from = reading.len().min(rng.next_u32() as usize % 3);
+                        for (slice, ..) in reading.drain(from..) {
+                            stream.handle(Time(step.into()), done(slice, ReadResult::Withdrawn));
+                        }
+                    }
                     ReadAction::End(done) => over = Some(done),
                     ReadAction::Fail(fault) => panic!("case {case}: {fault}"),
                 }
@@ -132,6 +170,11 @@ fn promises_hold_under_any_schedule() {
             }
             if over.is_some() {
                 break;
+            }
+            if step == finish_at {
+                is_finished = true;
+                stream.handle(Time(step.into()), ReadInput::Finish);
+                continue;
             }
             if step == cancel_at {
                 is_cancelled = true;
@@ -183,13 +226,15 @@ fn promises_hold_under_any_schedule() {
             let position = position.unwrap_or_else(|| panic!("case {case}: {sent:?} twice or out of order"));
             let passed_over = &expected[from..from + position];
             assert!(
-                passed_over.iter().all(|slice| corrupt.contains(&slice.0)),
+                is_finished || passed_over.iter().all(|slice| corrupt.contains(&slice.0)),
                 "case {case}: {passed_over:?} lost"
             );
             from += position + 1;
         }
         if is_cancelled {
             cancelled += 1;
+        } else if is_finished {
+            finished += 1;
         } else {
             ended += 1;
             assert!(expected[from..].iter().all(|slice| corrupt.contains(&slice.0)));
@@ -197,5 +242,8 @@ fn promises_hold_under_any_schedule() {
             skipped += corrupt.len();
         }
     }
-    assert!(cancelled > 200 && ended > 200 && skipped > 200, "{cancelled} {ended} {skipped}");
+    assert!(
+        cancelled > 200 && finished > 200 && ended > 200 && skipped > 200,
+        "{cancelled} {finished} {ended} {skipped}"
+    );
 }
