@@ -33,7 +33,7 @@ pub enum Message {
     /// Opens the stream.
     Open {
         /// What is asked.
-        request: NodeRequest,
+        request: Box<NodeRequest>,
         /// Its class.
         priority: Priority,
         /// The epoch of the layout or intent.
@@ -54,7 +54,7 @@ pub enum Message {
     /// The stream is over without an answer.
     Fail(Fault),
     /// A request to the metadata server, alone on its stream ...
-    Ask(MetaRequest),
+    Ask(Box<MetaRequest>),
     /// ... and the answer.
     Answer(Box<Result<MetaAnswer, MetaFault>>),
     /// The connection is over: nothing was sent, the other side was found gone.
@@ -98,9 +98,9 @@ impl Message {
         let meta = role == Role::Meta;
         Ok(Some(match header.kind {
             FrameKind::Hello | FrameKind::Ping | FrameKind::Pong => return Ok(None),
-            FrameKind::Open if meta => Message::Ask(decode(body)?),
+            FrameKind::Open if meta => Message::Ask(Box::new(decode(body)?)),
             FrameKind::Open => Message::Open {
-                request: decode(body)?,
+                request: Box::new(decode(body)?),
                 priority: header.priority,
                 epoch: header.epoch,
                 credit_bytes: header.credit,

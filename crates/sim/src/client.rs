@@ -212,7 +212,7 @@ impl ClientHost {
                 let (stream, request) = (wire.new_stream(), asking.request.clone());
                 asking.stream = Some(stream);
                 self.asked.insert(stream, id);
-                wire.send(HostId::Client(self.number), HostId::Meta, stream, Message::Ask(request));
+                wire.send(HostId::Client(self.number), HostId::Meta, stream, Message::Ask(Box::new(request)));
                 wire.at(now + ATTEMPT, Event::Silent { client: self.number, stream });
             }
         }
@@ -381,7 +381,7 @@ impl ClientHost {
         let stream = wire.new_stream();
         self.streams.insert(stream, (access.id, device));
         access.open.insert(device, stream);
-        let priority = Priority::Foreground;
+        let (request, priority) = (Box::new(request), Priority::Foreground);
         self.send(wire, device, stream, Message::Open { request, priority, epoch, credit_bytes });
     }
 
@@ -507,7 +507,8 @@ impl ClientHost {
 
     fn tell(&self, wire: &mut Wire, device: DeviceId, request: NodeRequest) {
         let stream = wire.new_stream();
-        let (priority, epoch, credit_bytes) = (Priority::Control, Epoch(1), 0);
+        let (request, priority) = (Box::new(request), Priority::Control);
+        let (epoch, credit_bytes) = (Epoch(1), 0);
         self.send(wire, device, stream, Message::Open { request, priority, epoch, credit_bytes });
     }
 }

@@ -281,26 +281,26 @@ impl Device {
             return None;
         }
         let id = self.queue.select(now.0, &NoEstimate)?;
-        self.queue.dispatch(id);
+        let request = self.queue.dispatch(id).expect("what was selected is queued");
         let job = self.jobs.remove(&id).expect("what is queued is a job");
         let (offset, bytes, writes) = match job.what {
-            What::Read { offset, bytes, .. } => (self.offset(&job) + u64::from(offset), bytes, false),
-            What::Write { bytes } => {
+            What::Read { .. } => (request.offset, request.bytes, false),
+            What::Write { .. } => {
                 let extent = self.extents.get_mut(&job.segment);
                 extent.map(|extent| extent.place(job.index));
-                (self.offset(&job), bytes, true)
+                (self.offset(&job), request.bytes, true)
             }
         };
-        let whole = offset..offset + u64::from(bytes);
-        let parts = match cache {
-            Some(cache) if !writes => cache.missing(self.number, whole),
-            _ => vec![whole],
-        };
         let (mut at, mut moved_bytes) = (now, 0);
-        for part in parts {
+        let mut transfer = |part: Range<u64>| {
             let bytes = part.end - part.start;
             at = self.medium.transfer(at, part.start, bytes, writes);
             moved_bytes += bytes;
+        };
+        let whole = offset..offset + bytes;
+        match cache {
+            Some(cache) if !writes => cache.missing(self.number, whole).into_iter().for_each(transfer),
+            _ => transfer(whole),
         }
         let ends = now + at.since(now).mul_f64(self.factor);
         self.serving = Some(Serving { job, since: now, moved_bytes, ends: Ok(ends) });

@@ -55,7 +55,7 @@ impl MetaHost {
             Message::Ask(request) if self.alive => {
                 self.free = self.free.max(wire.now()) + self.service;
                 self.turns += 1;
-                self.waiting.insert(self.turns, (from, stream, request));
+                self.waiting.insert(self.turns, (from, stream, *request));
                 wire.at(self.free, Event::Governed { turn: self.turns });
             }
             // Nobody is there, or the request came damaged: its connection is over.

@@ -32,7 +32,8 @@ pub(crate) struct NodeHost {
     budget_bytes: u64,
     pub(crate) devices: BTreeMap<DeviceId, Device>,
     pub(crate) cache: Option<NodeCache>,
-    streams: BTreeMap<StreamId, Served>,
+    /// Boxed, since each step takes one out and puts it back.
+    streams: BTreeMap<StreamId, Box<Served>>,
 }
 
 /// A stream that is served.
@@ -92,7 +93,7 @@ impl NodeHost {
         }
         match message {
             Message::Open { request, priority, credit_bytes, .. } => {
-                if let Err(fault) = self.open(wire, from, stream, request, priority, credit_bytes) {
+                if let Err(fault) = self.open(wire, from, stream, *request, priority, credit_bytes) {
                     wire.send(self.host(), from, stream, Message::Fail(fault));
                 }
             }
@@ -182,7 +183,7 @@ impl NodeHost {
             }
             other => return Err(Fault::Protocol(format!("not simulated: {other:?}"))),
         };
-        self.streams.insert(stream, Served { client, device, class, core });
+        self.streams.insert(stream, Box::new(Served { client, device, class, core }));
         Ok(())
     }
 

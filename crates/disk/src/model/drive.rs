@@ -6,7 +6,7 @@
 
 use super::{
     background::Background,
-    mechanics::{Candidate, Mechanics, SECTOR_BYTES},
+    mechanics::{Candidate, Mechanics, Request, SECTOR_BYTES},
     placement::Placement,
 };
 use crate::queue::{self, Estimate};
@@ -57,7 +57,9 @@ pub struct Drive {
 struct Waiting {
     arrived_ns: u64,
     foreground: bool,
-    candidate: Candidate,
+    request: Request,
+    /// Where it lies, once that was needed: not of one in the buffer.
+    candidate: Option<Candidate>,
 }
 
 impl Drive {
@@ -190,8 +192,8 @@ impl Drive {
             while own < self.depth
                 && let Some((piece, next)) = self.placement.next(at, end, write)
             {
-                let candidate = self.mechanics.candidate(piece.request);
-                self.waiting.push(Waiting { arrived_ns: last_ns, foreground: true, candidate });
+                let (request, candidate) = (piece.request, None);
+                self.waiting.push(Waiting { arrived_ns: last_ns, foreground: true, request, candidate });
                 own += 1;
                 at = next;
             }
@@ -207,8 +209,11 @@ impl Drive {
             };
             self.admit(now_ns);
             let Some(best) = self.choose(now_ns) else { return last_ns };
-            let Waiting { foreground, candidate, .. } = self.waiting.swap_remove(best);
-            self.free_ns = self.mechanics.serve_candidate(now_ns, &candidate);
+            let Waiting { foreground, request, candidate, .. } = self.waiting.swap_remove(best);
+            self.free_ns = match &candidate {
+                Some(candidate) => self.mechanics.serve_candidate(now_ns, candidate),
+                None => self.mechanics.serve(now_ns, request),
+            };
             if foreground {
                 own -= 1;
                 last_ns = self.free_ns;
@@ -227,22 +232,24 @@ impl Drive {
         while background.next_ns() <= now_ns {
             let (arrived_ns, request) = background.take();
             if self.waiting.len() < WAITING_MAX {
-                let candidate = self.mechanics.candidate(request);
-                self.waiting.push(Waiting { arrived_ns, foreground: false, candidate });
+                self.waiting.push(Waiting { arrived_ns, foreground: false, request, candidate: None });
             }
         }
     }
 
     /// The one that is positioned soonest; of equals the first in the list.
     #[inline]
-    fn choose(&self, now_ns: u64) -> Option<usize> {
+    fn choose(&mut self, now_ns: u64) -> Option<usize> {
         let moment = self.mechanics.moment(now_ns);
         let (mut best, mut least) = (usize::MAX, u64::MAX);
-        for (index, waiting) in self.waiting.iter().enumerate() {
+        for (index, waiting) in self.waiting.iter_mut().enumerate() {
             if waiting.arrived_ns > now_ns {
                 continue;
             }
-            let estimate = moment.estimate(&waiting.candidate);
+            let estimate = moment.estimate_buffered(waiting.request).unwrap_or_else(|| {
+                let located = || self.mechanics.candidate(waiting.request);
+                moment.estimate(waiting.candidate.get_or_insert_with(located))
+            });
             // A choice, not a branch: it would be mispredicted half of the time.
             best = if estimate < least { index } else { best };
             least = least.min(estimate);

@@ -3,6 +3,10 @@
 
 use super::parameters::Parameters;
 use anyhow::{Context, Result, ensure};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 use steadfast_codes::rateless::{Code, Kind};
 use steadfast_protocol::{
     IndexRanges,
@@ -39,6 +43,13 @@ pub const SCHEMES: [Scheme; 5] = [
 
 /// Blocks are handed to disks in runs of at most this many, as our writer does.
 const RUN_MAX: u32 = 16;
+
+/// Graphs by scheme, K, seed and blocks stored.
+static MADE: Mutex<BTreeMap<(Scheme, u32, u64, u32), Code>> = Mutex::new(BTreeMap::new());
+/// So many of them are kept: those of both coded schemes at 100 accesses and more, about 0.3 MB each ...
+const MADE_MAX: usize = 256;
+/// ... of at most so many originals.
+const MADE_ORIGINALS_MAX: u32 = 2048;
 
 impl Scheme {
     /// Its name in cases.
@@ -147,17 +158,38 @@ impl Scheme {
     pub fn code(self, parameters: &Parameters, seed: u64) -> Result<(CodeSpec, Code)> {
         let k = parameters.originals();
         let stored = (f64::from(k) * (1.0 + parameters.redundancy)) as u32;
-        let (kind, code) = match self {
+        let (c, delta) = (1.0, 0.5);
+        let (kind, graph) = match self {
             Scheme::Stripe | Scheme::ReplicatedSpeculative | Scheme::ReplicatedAdaptive => {
-                (CodeKind::Replicated, Code::new(Kind::Replicated, k, seed)?)
+                (CodeKind::Replicated, Kind::Replicated)
             }
-            Scheme::RatelessLt => {
-                let (c, delta) = (1.0, 0.5);
-                (CodeKind::Lt { c, delta }, Code::checked(Kind::Lt { c, delta }, k, seed, stored)?)
-            }
-            Scheme::RatelessB => (CodeKind::Mix, Code::checked(Kind::Mix, k, seed, stored)?),
+            Scheme::RatelessLt => (CodeKind::Lt { c, delta }, Kind::Lt { c, delta }),
+            Scheme::RatelessB => (CodeKind::Mix, Kind::Mix),
+        };
+        let code = match graph {
+            Kind::Replicated => Code::new(graph, k, seed)?,
+            _ => self.graph(graph, k, seed, stored)?,
         };
         Ok((CodeSpec { kind, originals: k, seed: code.seed() }, code))
+    }
+
+    /// A graph that is checked for `stored` blocks. The accesses of one number have the same at every point of an experiment:
+    /// it is made once.
+    fn graph(self, kind: Kind, k: u32, seed: u64, stored: u32) -> Result<Code> {
+        let name = (self, k, seed, stored);
+        let kept = || MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = kept().get(&name) {
+            return Ok(made.clone());
+        }
+        let made = Code::checked(kind, k, seed, stored)?;
+        let mut kept = kept();
+        if kept.len() >= MADE_MAX {
+            kept.clear();
+        }
+        if k <= MADE_ORIGINALS_MAX {
+            kept.insert(name, made.clone());
+        }
+        Ok(made)
     }
 
     /// What each of `disks` disks holds of an object that lies on them evenly: copies rotated by one disk (§6.2.1), coded

@@ -334,16 +334,20 @@ impl Moment<'_> {
         let Candidate { request, place, angle_ns } = candidate;
         let disk = self.disk;
         if disk.may_be_buffered(request.lba, request.write) {
-            let within = request.lba + u64::from(request.sectors) <= disk.run.limit;
-            return if within {
-                disk.geometry.parameters.hit_overhead_ns
-            } else {
-                self.partly_buffered(candidate)
-            };
+            return self.partly_buffered(candidate);
         }
         let move_ns = disk.move_ns(place, request.write);
         let wait_ns = disk.geometry.turn_ns(self.ready_angle_ns + move_ns, *angle_ns);
         disk.geometry.parameters.miss_overhead_ns + move_ns + wait_ns
+    }
+
+    /// [`Mechanics::estimate`] of a request that lies on this disk, where the buffer has all of it or is about to: where
+    /// it lies is not asked then. `None`: it has not.
+    #[inline(always)]
+    pub fn estimate_buffered(&self, request: Request) -> Option<u64> {
+        let buffered = self.disk.may_be_buffered(request.lba, request.write)
+            && request.lba + u64::from(request.sectors) <= self.disk.run.limit;
+        buffered.then_some(self.disk.geometry.parameters.hit_overhead_ns)
     }
 
     /// [`Moment::estimate`] of one that the buffer has some of, or the heads stopped in front of.
