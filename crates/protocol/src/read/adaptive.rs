@@ -130,9 +130,12 @@ impl Adaptive {
 
     /// R: blocks still needed, as the code is expected to need them.
     fn needed(&self) -> u32 {
-        let all = self.plan.originals.saturating_add(self.plan.extra_blocks);
-        // Once the code has had what it usually needs, each block is asked for as it turns out.
-        self.missing.max(all.saturating_sub(self.counts.received_blocks)).max(1)
+        let usual = self.plan.originals.saturating_add(self.plan.extra_blocks);
+        // Once the code has had what it usually needs, it is asked for what is missing, and for twice as much as came beyond
+        // the usual: an original that few rows hold would be waited for block by block.
+        let beyond = self.counts.received_blocks.saturating_sub(usual);
+        let missing = self.missing.saturating_add(beyond.saturating_mul(2));
+        missing.max(usual.saturating_sub(self.counts.received_blocks)).max(1)
     }
 
     /// Blocks that may still be sent in vain.
@@ -356,9 +359,12 @@ impl Adaptive {
         if granted_only - soonest <= worth {
             return;
         }
-        // What will have been sent when all devices have been told of the end. A cancel does not wait in their queues.
+        // What will have been sent when all devices have been told of the end: of a cancel, which does not wait in their
+        // queues; or before the end, to finish, where so much was granted that they will be.
+        let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
+        let factor = if granted > needed.saturating_add(self.budget()) { 0.0 } else { TOLD_FACTOR };
         let way = self.plan.round_trip.map_or(f64::INFINITY, |trip| trip.as_secs_f64());
-        let sent = outlooks.iter().map(|one| one.sent_by(soonest + TOLD_FACTOR * one.delay_s.min(way)));
+        let sent = outlooks.iter().map(|one| one.sent_by(soonest + factor * one.delay_s.min(way)));
         let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());
         let mut wanted = late.min(allowed);
         for lack in lacking {

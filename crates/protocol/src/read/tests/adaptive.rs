@@ -98,6 +98,74 @@ fn it_is_as_fast_as_asking_for_all_and_wastes_little() {
     }
 }
 
+/// A read whose decoder lacks one block until `lacks` has come, whatever else comes.
+struct Lacking {
+    core: Adaptive,
+    lacks: BlockIndex,
+}
+
+impl ReadCore for Lacking {
+    fn handle(&mut self, now: Time, input: Input) {
+        let input = match input {
+            Input::Block { device, index, missing } => {
+                self.lacks = if index == self.lacks { BlockIndex::MAX } else { self.lacks };
+                let missing = if self.lacks == BlockIndex::MAX { missing } else { missing.max(1) };
+                Input::Block { device, index, missing }
+            }
+            other => other,
+        };
+        self.core.handle(now, input);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.core.poll()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.core.wake_at()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.core.counts()
+    }
+}
+
+/// Devices that are nearly equal are asked for an even share each. An original that no row holds of those that came is then
+/// found by asking for ever more, not waited for block by block.
+#[test]
+fn what_no_row_that_came_holds_is_not_waited_for_block_by_block() {
+    let holds = |n: u32| (0..3 * K).filter(|index| index % 6 == n).collect::<IndexRanges>();
+    let (read_bytes_per_s, queue_length) = (10_000_000, 0);
+    let source =
+        |n: u32| Source { device: DeviceId(n.into()), blocks: holds(n), read_bytes_per_s, queue_length };
+    let plan = ReadPlan {
+        sources: (0..6).map(source).collect(),
+        originals: K,
+        extra_blocks: 4,
+        block_bytes: BLOCK,
+        rule: RequestRule::ADAPTIVE,
+        patience: Duration::from_secs(20),
+        round_trip: Some(Duration::from_millis(1)),
+        payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+    };
+    let read = |lacks: BlockIndex| {
+        // One of them has others to serve, and is a fifth behind.
+        let rate = |n: u32| if n == 3 { 8e6 } else { 10e6 };
+        let node = |n: u32| (n.into(), Node::new(holds(n), rate(n), 500_000, Fate::Well));
+        let core = Lacking { core: Adaptive::new(Time(0), plan.clone()), lacks };
+        let run = run(&plan, core, (0..6).map(node).collect());
+        assert!(run.outcome.is_ok(), "{:?}", run.outcome);
+        (run.ended_ns as f64 / 1e6, run.counts.received_blocks)
+    };
+    let (usual, _) = read(BlockIndex::MAX);
+    // The slower device's last originals.
+    for lacks in (900..K).filter(|index| index % 6 == 3) {
+        let (took, blocks) = read(lacks);
+        println!("{lacks}: {took:.1} ms, usually {usual:.1}; {blocks} blocks");
+        assert!(took <= 1.25 * usual && blocks <= K + K / 4, "{lacks}: {took:.1} of {usual:.1} ms, {blocks}");
+    }
+}
+
 /// The speeds of 64 disks of dissertation Table 6-1, times `scale`.
 fn draw(seed: u32, scale: f64) -> Vec<f64> {
     const TABLE_6_1: [f64; 16] =
