@@ -7,8 +7,9 @@ use plotters::prelude::*;
 
 /// Width and height, pixels.
 const SIZE: (u32, u32) = (960, 430);
-/// Width of what explains the colours.
+/// Width of what explains the colours, at least; and of a letter there.
 const LEGEND_WIDTH: u32 = 250;
+const LETTER_WIDTH: u32 = 7;
 /// Room between two labels of the horizontal axis, as a share of it.
 const LABEL_ROOM: f64 = 0.07;
 const INK: RGBColor = RGBColor(40, 40, 40);
@@ -151,7 +152,9 @@ impl Chart<'_> {
         {
             let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
             root.fill(&WHITE)?;
-            let (panel, legend) = root.split_horizontally(SIZE.0 - LEGEND_WIDTH);
+            let letters = self.series.iter().map(|series| explained(&series.name).chars().count()).max();
+            let legend_width = LEGEND_WIDTH.max(46 + LETTER_WIDTH * letters.unwrap_or(0) as u32);
+            let (panel, legend) = root.split_horizontally(SIZE.0.saturating_sub(legend_width));
             let mut chart = ChartBuilder::on(&panel)
                 .caption(&self.title, ("sans-serif", 18).into_font().color(&INK))
                 .margin(10)
@@ -175,7 +178,7 @@ impl Chart<'_> {
             for (number, series) in self.series.iter().enumerate() {
                 let colour = colour(number, &series.name);
                 let line: Vec<(f64, f64)> = series.points.iter().filter_map(place).collect();
-                if dashed(&series.name) {
+                if dashed(number, &series.name) {
                     let style = colour.stroke_width(2);
                     chart.draw_series(DashedLineSeries::new(line.iter().copied(), 8, 5, style))?;
                 } else {
@@ -195,12 +198,12 @@ impl Chart<'_> {
             for (number, series) in self.series.iter().enumerate() {
                 let (colour, height) = (colour(number, &series.name), 52 + 24 * number as i32);
                 let parts: &[(i32, i32)] =
-                    if dashed(&series.name) { &[(2, 10), (14, 22), (26, 30)] } else { &[(4, 28)] };
+                    if dashed(number, &series.name) { &[(2, 10), (14, 22), (26, 30)] } else { &[(4, 28)] };
                 for (from, to) in parts {
                     let line = vec![(*from, height), (*to, height)];
                     legend.draw(&PathElement::new(line, colour.stroke_width(3)))?;
                 }
-                if !dashed(&series.name) {
+                if !dashed(number, &series.name) {
                     legend.draw(&Circle::new((16, height), 3, colour.filled()))?;
                 }
                 legend.draw(&Text::new(explained(&series.name), (36, height - 7), font.clone()))?;
@@ -253,9 +256,12 @@ fn scheme(series: &str) -> Option<usize> {
     SCHEMES.iter().position(|(name, _)| *name == scheme || *name == format!("{scheme}-adaptive"))
 }
 
-/// Formulas, and what a changed assumption makes of a scheme.
-fn dashed(series: &str) -> bool {
-    scheme(series).is_some() && (series.contains("source=formula") || series.contains("variant="))
+/// Formulas, what a changed assumption makes of a scheme, and lines for which no colour is left.
+fn dashed(number: usize, series: &str) -> bool {
+    match scheme(series) {
+        Some(_) => series.contains("source=formula") || series.contains("variant="),
+        None => number >= COLOURS.len(),
+    }
 }
 
 fn colour(number: usize, series: &str) -> RGBColor {
@@ -294,6 +300,21 @@ mod tests {
         let all: Vec<f64> = COLOURS.iter().map(lightness).collect();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] > 9.0), "{all:?}");
         assert!(all[5] < 85.0, "{all:?}");
+    }
+
+    #[test]
+    fn a_dozen_lines_can_be_told_apart_and_their_names_are_whole() {
+        let name = |number: usize| format!("rule=adaptive speeds=unknown objects=same number={number}");
+        let looks: Vec<_> = (0..12).map(|n| (colour(n, &name(n)), dashed(n, &name(n)))).collect();
+        assert!((0..12).all(|n| !looks[..n].contains(&looks[n])), "{looks:?}");
+        let points = vec![(1.0, 1.0), (2.0, 2.0)];
+        let series = |n| Series { name: name(n), points: points.clone(), paper: vec![] };
+        let (title, x, y, log_x, log_y) = (String::new(), "x", String::new(), false, false);
+        let svg = Chart { title, x, y, log_x, log_y, series: (0..12).map(series).collect() }.svg().unwrap();
+        // Where the last name begins, and that all its letters have room before the right edge.
+        let text = svg.split("<text ").find(|text| text.contains("number=11")).unwrap();
+        let begins: u32 = text.split("x=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+        assert!(begins + LETTER_WIDTH * name(11).len() as u32 <= SIZE.0, "{begins}");
     }
 
     #[test]
