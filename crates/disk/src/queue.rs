@@ -92,7 +92,8 @@ pub struct Queue {
     reads: BTreeSet<(Priority, u64, u64, u64, RequestId)>,
     /// Ready reads by class, stream and arrival.
     turns: BTreeSet<(Priority, u64, u64, RequestId)>,
-    streams: BTreeMap<u64, BTreeSet<RequestId>>,
+    /// All of each stream.
+    streams: BTreeSet<(u64, RequestId)>,
     arrivals: u64,
     bytes: u64,
     writes: usize,
@@ -113,7 +114,7 @@ impl Queue {
         self.arrivals += 1;
         self.bytes += request.bytes;
         self.writes += usize::from(request.kind == Kind::Write);
-        self.streams.entry(request.stream).or_default().insert(request.id);
+        self.streams.insert((request.stream, request.id));
         let entry = Entry { request, arrival, held_until_ns: 0 };
         self.make_ready(&entry);
         assert!(self.entries.insert(request.id, entry).is_none(), "{:?} is queued twice", request.id);
@@ -162,12 +163,7 @@ impl Queue {
         let request = entry.request;
         self.bytes -= request.bytes;
         self.writes -= usize::from(request.kind == Kind::Write);
-        if let Some(stream) = self.streams.get_mut(&request.stream) {
-            stream.remove(&id);
-            if stream.is_empty() {
-                self.streams.remove(&request.stream);
-            }
-        }
+        self.streams.remove(&(request.stream, id));
         Some(request)
     }
 
@@ -204,7 +200,8 @@ impl Queue {
 
     /// Removes everything of a stream; returns the names in the order of their numbers.
     pub fn cancel_stream(&mut self, stream: u64) -> Vec<RequestId> {
-        let ids: Vec<RequestId> = self.streams.get(&stream).into_iter().flatten().copied().collect();
+        let all = (stream, RequestId(0))..=(stream, RequestId(u64::MAX));
+        let ids: Vec<RequestId> = self.streams.range(all).map(|&(_, id)| id).collect();
         for &id in &ids {
             self.withdraw(id);
         }

@@ -6,8 +6,9 @@
 
 use super::{
     background::Background,
-    mechanics::{Candidate, Mechanics, Request, SECTOR_BYTES},
+    mechanics::{Mechanics, SECTOR_BYTES},
     placement::Placement,
+    waiting::WaitingList,
 };
 use crate::queue::{self, Estimate};
 
@@ -49,17 +50,8 @@ pub struct Drive {
     free_ns: u64,
     /// Where the last transfer ended and which way it went.
     tail: (u64, bool),
-    waiting: Vec<Waiting>,
+    waiting: WaitingList,
     work: Work,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    arrived_ns: u64,
-    foreground: bool,
-    request: Request,
-    /// Where it lies, once that was needed: not of one in the buffer.
-    candidate: Option<Candidate>,
 }
 
 impl Drive {
@@ -74,7 +66,7 @@ impl Drive {
             dilation: 1,
             free_ns: 0,
             tail: (u64::MAX, false),
-            waiting: Vec::new(),
+            waiting: WaitingList::default(),
             work: Work::default(),
         }
     }
@@ -192,29 +184,25 @@ impl Drive {
             while own < self.depth
                 && let Some((piece, next)) = self.placement.next(at, end, write)
             {
-                let (request, candidate) = (piece.request, None);
-                self.waiting.push(Waiting { arrived_ns: last_ns, foreground: true, request, candidate });
+                self.waiting.push(last_ns, piece.request, true);
                 own += 1;
                 at = next;
             }
             if own == 0 {
                 return last_ns;
             }
-            let now_ns = if self.waiting.iter().any(|waiting| waiting.arrived_ns <= self.free_ns) {
+            let now_ns = if self.waiting.any_at(self.free_ns) {
                 self.free_ns
             } else {
-                let first_ns = self.waiting.iter().map(|waiting| waiting.arrived_ns).min().unwrap_or(last_ns);
+                let first_ns = self.waiting.first_ns().unwrap_or(last_ns);
                 let other_ns = self.background.as_ref().map_or(u64::MAX, Background::next_ns);
                 self.free_ns.max(first_ns.min(other_ns))
             };
             self.admit(now_ns);
-            let Some(best) = self.choose(now_ns) else { return last_ns };
-            let Waiting { foreground, request, candidate, .. } = self.waiting.swap_remove(best);
-            self.free_ns = match &candidate {
-                Some(candidate) => self.mechanics.serve_candidate(now_ns, candidate),
-                None => self.mechanics.serve(now_ns, request),
-            };
-            if foreground {
+            let served = self.waiting.serve_soonest(&mut self.mechanics, now_ns);
+            let Some((end_ns, waiting)) = served else { return last_ns };
+            self.free_ns = end_ns;
+            if waiting.foreground {
                 own -= 1;
                 last_ns = self.free_ns;
                 self.work.foreground_requests += 1;
@@ -232,29 +220,9 @@ impl Drive {
         while background.next_ns() <= now_ns {
             let (arrived_ns, request) = background.take();
             if self.waiting.len() < WAITING_MAX {
-                self.waiting.push(Waiting { arrived_ns, foreground: false, request, candidate: None });
+                self.waiting.push(arrived_ns, request, false);
             }
         }
-    }
-
-    /// The one that is positioned soonest; of equals the first in the list.
-    #[inline]
-    fn choose(&mut self, now_ns: u64) -> Option<usize> {
-        let moment = self.mechanics.moment(now_ns);
-        let (mut best, mut least) = (usize::MAX, u64::MAX);
-        for (index, waiting) in self.waiting.iter_mut().enumerate() {
-            if waiting.arrived_ns > now_ns {
-                continue;
-            }
-            let estimate = moment.estimate_buffered(waiting.request).unwrap_or_else(|| {
-                let located = || self.mechanics.candidate(waiting.request);
-                moment.estimate(waiting.candidate.get_or_insert_with(located))
-            });
-            // A choice, not a branch: it would be mispredicted half of the time.
-            best = if estimate < least { index } else { best };
-            least = least.min(estimate);
-        }
-        (best != usize::MAX).then_some(best)
     }
 }
 

@@ -5,6 +5,7 @@
 //! drive       one disk with its queue: transfers in, times out
 //!   placement   which sectors hold a byte range: blocking factor, sequential or not
 //!   background  requests of others
+//!   waiting     what waits at it, and which is served next
 //!   mechanics   heads, platters, buffer: one request's time
 //! cache       the filer's cache in front of eight disks
 //! measure     what Table 6-1 and Figure 6-5 measure
@@ -21,6 +22,7 @@ pub mod measure;
 pub mod mechanics;
 pub mod placement;
 pub mod spec;
+mod waiting;
 
 pub use background::{Background, Load};
 pub use cache::FileCache;

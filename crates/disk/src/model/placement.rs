@@ -46,7 +46,7 @@ pub struct Placement {
     /// A chunk whose hash is below this follows the one before; `None`: every one.
     follows_below: Option<u64>,
     /// A run ends at multiples of so many chunks.
-    run_chunks: u64,
+    run_chunks: Divisor,
     seed: u64,
     first: u64,
     slots: u64,
@@ -75,11 +75,11 @@ impl Placement {
             chunk_sectors,
             chunk_bytes: Divisor::new(chunk_sectors * SECTOR_BYTES),
             follows_below: (sequential < 1.0).then_some((sequential * 18_446_744_073_709_551_616.0) as u64),
-            run_chunks: match layout.run_sectors {
+            run_chunks: Divisor::new(match layout.run_sectors {
                 Some(sectors) => (u64::from(sectors) / chunk_sectors).max(1),
                 None if sequential < 1.0 => RUN_CHUNKS_MAX,
                 None => u64::MAX,
-            },
+            }),
             seed: layout.seed,
             first: (sectors - span) / 2,
             slots: span / chunk_sectors,
@@ -106,10 +106,13 @@ impl Placement {
 
     #[inline]
     fn run_start(&mut self, chunk: u64) -> u64 {
-        let Some(below) = self.follows_below else { return chunk - chunk % self.run_chunks };
+        let Some(below) = self.follows_below else { return chunk - self.run_chunks.split(chunk).1 };
+        if below == 0 {
+            return chunk;
+        }
         let (known, known_start) = self.last;
         let mut start = chunk;
-        while !start.is_multiple_of(self.run_chunks) && mix(self.seed ^ RUN_SALT, start) < below {
+        while self.run_chunks.split(start).1 > 0 && mix(self.seed ^ RUN_SALT, start) < below {
             if start - 1 == known {
                 start = known_start;
                 break;
@@ -124,7 +127,7 @@ impl Placement {
     /// touches in part are moved whole.
     ///
     /// `None`: the range is empty.
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self, offset: u64, end: u64, write: bool) -> Option<(Piece, u64)> {
         if offset >= end {
             return None;

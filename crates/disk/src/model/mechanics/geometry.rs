@@ -23,6 +23,8 @@ pub struct Geometry {
     sectors: u64,
     cylinders: u32,
     revolution: Divisor,
+    /// Whole revolutions, more than the longest move takes.
+    turns_ns: u64,
     /// Of a square-root curve: `root_ns / sqrt(cylinders)`.
     root_ns: f64,
 }
@@ -43,6 +45,14 @@ struct ZoneTable {
     /// From the end of a track to the start of the next head's, and of the next cylinder's; reading, writing.
     head_gap_ns: [u64; 2],
     cylinder_gap_ns: [u64; 2],
+}
+
+impl ZoneTable {
+    /// Angle of a sector from the start of its track, in nanoseconds of rotation.
+    #[inline(always)]
+    fn along_ns(&self, sector: u32) -> u64 {
+        (u64::from(sector) * self.sector_fraction_ns) >> FRACTION_BITS
+    }
 }
 
 /// A divisor with its reciprocal: the model divides more often than it does anything else.
@@ -74,16 +84,22 @@ const FRACTION_BITS: u32 = 20;
 /// A place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    pub zone: usize,
+    pub zone: u32,
     pub cylinder: u32,
     pub head: u32,
-    /// Sector of its track.
-    pub sector: u64,
-    /// Sectors of the track.
-    pub sectors_per_track: u64,
+    /// Sector of its track; one behind its last where the heads are at its end.
+    pub sector: u32,
     /// Angle of the track's first sector, in nanoseconds of rotation; may exceed a revolution.
     pub track_angle_ns: u64,
-    pub sector_fraction_ns: u64,
+}
+
+/// Heads on their way over neighbouring sectors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heads {
+    pub place: Place,
+    /// The sector that they are in front of at `at_ns`.
+    pub next: u64,
+    pub at_ns: u64,
 }
 
 const HINTS: u64 = 1024;
@@ -93,7 +109,7 @@ impl Geometry {
     ///
     /// # Errors
     /// Where a count or the revolution is zero, there are more than 255 zones, a seek table is empty or not in
-    /// order, or a number is beyond what the arithmetic holds.
+    /// order, a move takes seconds, or a number is beyond what the arithmetic holds.
     pub fn new(parameters: DiskParameters) -> Result<Geometry, GeometryError> {
         let p = &parameters;
         let fail = |reason| GeometryError { disk: p.name, reason };
@@ -150,17 +166,25 @@ impl Geometry {
         let hints = (0..=(first - 1) >> hint_shift)
             .map(|hint| zones.partition_point(|z| z.end <= hint << hint_shift) as u8)
             .collect();
-        let root_ns = match p.seek {
-            SeekCurve::SquareRoot { root_ns, .. } => root_ns as f64 / f64::from(first_cylinder).sqrt(),
-            SeekCurve::Table(_) => 0.0,
+        let (root_ns, longest_ns) = match &p.seek {
+            SeekCurve::SquareRoot { base_ns, root_ns } => {
+                (*root_ns as f64 / f64::from(first_cylinder).sqrt(), base_ns.saturating_add(*root_ns))
+            }
+            SeekCurve::Table(points) => (0.0, points.iter().map(|&(_, ns)| ns).max().unwrap_or(0)),
         };
+        let longest_ns = longest_ns.max(p.head_switch_ns);
+        if longest_ns.max(p.write_settle_ns) > u32::MAX.into() {
+            return Err(fail("a seek, a head switch and a write's settling take 4 s at most"));
+        }
+        let turns = (longest_ns + p.write_settle_ns).div_ceil(p.revolution_ns) + 1;
         let mut geometry = Geometry {
             zones,
             hints,
             hint_shift,
             sectors: first,
             cylinders: first_cylinder,
-            revolution: Divisor::new(parameters.revolution_ns),
+            revolution: Divisor::new(p.revolution_ns),
+            turns_ns: turns * p.revolution_ns,
             root_ns,
             parameters,
         };
@@ -218,21 +242,41 @@ impl Geometry {
         let (cylinder, rest) = table.cylinder.split(lba - table.first);
         let (head, sector) = table.track.split(rest);
         Place {
-            zone,
+            zone: zone as u32,
             cylinder: table.first_cylinder + cylinder as u32,
             head: head as u32,
-            sector,
-            sectors_per_track: table.track.by,
+            sector: sector as u32,
             track_angle_ns: cylinder * table.cylinder_turn_ns + head * table.track_skew_ns,
-            sector_fraction_ns: table.sector_fraction_ns,
+        }
+    }
+
+    /// Lets the heads go on until they are in front of `to`, or the disk ends.
+    #[inline(always)]
+    pub(super) fn stream(&self, heads: &mut Heads, to: u64, write: bool) {
+        let mut table = &self.zones[heads.place.zone as usize];
+        let mut along_ns = table.along_ns(heads.place.sector);
+        while heads.next < to {
+            let left = table.track.by - u64::from(heads.place.sector);
+            let passed = (to - heads.next).min(left);
+            heads.place.sector += passed as u32;
+            heads.next += passed;
+            let last_ns = table.along_ns(heads.place.sector);
+            heads.at_ns += last_ns - along_ns;
+            along_ns = last_ns;
+            if heads.next < to {
+                let Some((next, gap_ns)) = self.next_track(&heads.place, write) else { break };
+                heads.at_ns += gap_ns;
+                (heads.place, along_ns) = (next, 0);
+                table = &self.zones[next.zone as usize];
+            }
         }
     }
 
     /// The first sector of the track behind that of `place`, and the time from the end of the one to the start
     /// of the other; `None` behind the last track.
     #[inline(always)]
-    pub(super) fn next_track(&self, place: &Place, write: bool) -> Option<(Place, u64)> {
-        let table = &self.zones[place.zone];
+    fn next_track(&self, place: &Place, write: bool) -> Option<(Place, u64)> {
+        let table = &self.zones[place.zone as usize];
         let mut next = Place { sector: 0, ..*place };
         if place.head + 1 < self.parameters.heads {
             next.head += 1;
@@ -246,10 +290,10 @@ impl Geometry {
             next.track_angle_ns = within * table.cylinder_turn_ns;
             return Some((next, table.cylinder_gap_ns[usize::from(write)]));
         }
-        let inner = self.zones.get(place.zone + 1)?;
+        if next.zone as usize + 1 == self.zones.len() {
+            return None;
+        }
         next.zone += 1;
-        next.sectors_per_track = inner.track.by;
-        next.sector_fraction_ns = inner.sector_fraction_ns;
         next.track_angle_ns = 0;
         let settle = if write { self.parameters.write_settle_ns } else { 0 };
         let moved_ns = self.seek_ns(1) + settle;
@@ -257,6 +301,8 @@ impl Geometry {
     }
 
     /// Time to move the heads over so many cylinders; 0 for none.
+    ///
+    /// A table of all distances would be as fast alone, and wait for memory where much else goes on.
     #[inline(always)]
     pub fn seek_ns(&self, cylinders: u32) -> u64 {
         if cylinders == 0 {
@@ -264,23 +310,18 @@ impl Geometry {
         }
         match &self.parameters.seek {
             SeekCurve::SquareRoot { base_ns, .. } => {
-                // Through i64: a conversion to u64 takes twice the instructions.
-                base_ns + (self.root_ns * f64::from(cylinders).sqrt()) as i64 as u64
+                // Through u32, which holds it: a conversion to u64 takes twice the instructions.
+                base_ns + u64::from((self.root_ns * f64::from(cylinders).sqrt()) as u32)
             }
             SeekCurve::Table(points) => interpolate(points, cylinders),
         }
     }
 
-    /// Angle of a sector from the start of its track, in nanoseconds of rotation.
-    #[inline(always)]
-    pub(super) fn along_ns(&self, place: &Place, sector: u64) -> u64 {
-        (sector * place.sector_fraction_ns) >> FRACTION_BITS
-    }
-
     /// Angle of a place, below a revolution.
     #[inline(always)]
     pub(super) fn angle_ns(&self, place: &Place) -> u64 {
-        self.passing_ns(place.track_angle_ns + self.along_ns(place, place.sector))
+        let along_ns = self.zones[place.zone as usize].along_ns(place.sector);
+        self.passing_ns(place.track_angle_ns + along_ns)
     }
 
     /// The angle that passes the heads at a time.
@@ -292,15 +333,15 @@ impl Geometry {
     /// How long after `now_ns` the angle `angle_ns`, below a revolution, passes the heads.
     #[inline(always)]
     pub(super) fn wait_ns(&self, angle_ns: u64, now_ns: u64) -> u64 {
-        self.turn_ns(now_ns, angle_ns)
+        let from = self.passing_ns(now_ns);
+        let back = u64::from(angle_ns < from) * self.revolution.by;
+        angle_ns + back - from
     }
 
-    /// How long the platters turn from any angle to one below a revolution.
+    /// [`Geometry::wait_ns`] at the end of a move that begins when the angle `from_ns`, below a revolution, passes.
     #[inline(always)]
-    pub(super) fn turn_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
-        let from = self.revolution.split(from_ns).1;
-        let back = u64::from(to_ns < from) * self.revolution.by;
-        to_ns + back - from
+    pub(super) fn wait_after_ns(&self, angle_ns: u64, from_ns: u64, move_ns: u64) -> u64 {
+        self.passing_ns(angle_ns + (self.turns_ns - from_ns) - move_ns)
     }
 }
 

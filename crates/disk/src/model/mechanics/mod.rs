@@ -26,7 +26,7 @@ pub use geometry::{Geometry, GeometryError};
 pub use parameters::{ATA_7200, DiskParameters, SECTOR_BYTES, SeekCurve, Zone};
 
 pub(in crate::model) use geometry::Divisor;
-use geometry::Place;
+use geometry::{Heads, Place};
 
 /// A request for neighbouring sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub struct Mechanics {
 struct Run {
     /// First sector of the buffered run.
     first: u64,
-    /// First sector that was not read at `at_ns`; the heads are in front of it then.
-    next: u64,
-    at_ns: u64,
+    /// In front of the first sector that the commands did not need. A seek starts there: reading ahead moves the
+    /// heads by a cylinder at most.
+    heads: Heads,
     /// Where the heads stop.
     limit: u64,
     /// When the last command started.
@@ -77,25 +77,19 @@ struct Run {
     write: bool,
     /// The last command set the limit: if it grows, the limit does too.
     own_limit: bool,
-    /// Place of the last sector before `next`. A seek starts there: reading ahead moves the heads by
-    /// a cylinder at most.
-    cylinder: u32,
-    head: u32,
 }
 
 impl Mechanics {
     /// A disk at rest, heads on the outermost track.
     pub fn new(geometry: Arc<Geometry>) -> Mechanics {
+        let place = geometry.locate(0);
         let run = Run {
             first: u64::MAX,
-            next: u64::MAX,
-            at_ns: 0,
+            heads: Heads { place, next: u64::MAX, at_ns: 0 },
             limit: u64::MAX,
             command_ns: 0,
             write: false,
             own_limit: false,
-            cylinder: 0,
-            head: 0,
         };
         Mechanics { geometry, run }
     }
@@ -118,17 +112,27 @@ impl Mechanics {
     #[inline]
     pub fn serve(&mut self, start_ns: u64, request: Request) -> u64 {
         let request = self.within(request);
-        let (end_ns, run) = self.act(start_ns, request, false, || self.candidate(request));
-        self.run = run;
-        end_ns
+        let begin = self.begin(start_ns, request, false, || self.candidate(request));
+        self.act(start_ns, request, false, begin)
     }
 
     /// [`Mechanics::serve`] for a candidate of this disk.
     #[inline]
     pub fn serve_candidate(&mut self, start_ns: u64, candidate: &Candidate) -> u64 {
-        let (end_ns, run) = self.act(start_ns, candidate.request, false, || *candidate);
-        self.run = run;
-        end_ns
+        let begin = self.begin(start_ns, candidate.request, false, || *candidate);
+        self.act(start_ns, candidate.request, false, begin)
+    }
+
+    /// [`Mechanics::serve_candidate`] of one whose [`Moment::estimate`] at `start_ns` is known.
+    #[inline(always)]
+    pub fn serve_estimated(&mut self, start_ns: u64, candidate: &Candidate, estimate_ns: u64) -> u64 {
+        let Candidate { request, place, .. } = *candidate;
+        if self.may_be_buffered(request.lba, request.write) {
+            return self.serve_candidate(start_ns, candidate);
+        }
+        let ready_ns = start_ns + self.geometry.parameters.miss_overhead_ns;
+        let begin_ns = start_ns + estimate_ns;
+        self.act(start_ns, request, false, Begin::Media { from: request.lba, ready_ns, begin_ns, place })
     }
 
     /// Serves what continues the command before, as one command with it: no overhead, the heads go on. Anything
@@ -136,12 +140,11 @@ impl Mechanics {
     pub fn extend(&mut self, start_ns: u64, request: Request) -> u64 {
         let follows = request.write == self.run.write
             && request.lba >= self.run.first
-            && request.lba <= self.run.next
-            && self.run.next != u64::MAX;
+            && request.lba <= self.run.heads.next
+            && self.run.heads.next != u64::MAX;
         let request = self.within(request);
-        let (end_ns, run) = self.act(start_ns, request, follows, || self.candidate(request));
-        self.run = run;
-        end_ns
+        let begin = self.begin(start_ns, request, follows, || self.candidate(request));
+        self.act(start_ns, request, follows, begin)
     }
 
     /// From `start_ns` to the first sector under the heads or out of the buffer if [`Mechanics::serve`] were
@@ -159,10 +162,21 @@ impl Mechanics {
     }
 
     /// For the estimates of many candidates at one time.
-    #[inline]
+    #[inline(always)]
     pub fn moment(&self, start_ns: u64) -> Moment<'_> {
-        let ready_ns = start_ns + self.geometry.parameters.miss_overhead_ns;
-        Moment { disk: self, start_ns, ready_angle_ns: self.geometry.passing_ns(ready_ns) }
+        let p = &self.geometry.parameters;
+        let run = &self.run;
+        Moment {
+            disk: self,
+            start_ns,
+            ready_angle_ns: self.geometry.passing_ns(start_ns + p.miss_overhead_ns),
+            // Without a buffer nothing is in it.
+            first: if self.ahead(run.write) > 0 { run.first } else { u64::MAX },
+            ahead: if self.ahead(run.write) > 0 { run.limit - run.first } else { 0 },
+            write: run.write,
+            cylinder: run.heads.place.cylinder,
+            head: run.heads.place.head,
+        }
     }
 
     /// Keeps a request on the disk.
@@ -205,149 +219,137 @@ impl Mechanics {
         }
         let Candidate { place, angle_ns, .. } =
             if from == lba { candidate() } else { self.candidate(Request { lba: from, ..request }) };
-        let arrived_ns = ready_ns + if in_place { 0 } else { self.move_ns(&place, write) };
+        let heads = (run.heads.place.cylinder, run.heads.place.head);
+        let arrived_ns = ready_ns + if in_place { 0 } else { self.move_ns(heads, &place, write) };
         let begin_ns = arrived_ns + self.geometry.wait_ns(angle_ns, arrived_ns);
         Begin::Media { from, ready_ns, begin_ns, place }
     }
 
-    /// Time to move the heads to a place.
+    /// Time to move the heads from a cylinder and a head to a place.
     #[inline(always)]
-    fn move_ns(&self, place: &Place, write: bool) -> u64 {
+    fn move_ns(&self, (cylinder, head): (u32, u32), place: &Place, write: bool) -> u64 {
         let p = &self.geometry.parameters;
         // Without branches that depend on the place: they would be mispredicted half of the time.
-        let switch_ns = u64::from(place.head != self.run.head) * p.head_switch_ns;
-        let move_ns = self.geometry.seek_ns(place.cylinder.abs_diff(self.run.cylinder)).max(switch_ns);
-        move_ns + u64::from(write && move_ns > 0) * p.write_settle_ns
+        let switch_ns = if place.head != head { p.head_switch_ns } else { 0 };
+        let move_ns = self.geometry.seek_ns(place.cylinder.abs_diff(cylinder)).max(switch_ns);
+        if write && move_ns > 0 { move_ns + p.write_settle_ns } else { move_ns }
     }
 
     /// Whether the buffered run may have something of a request.
-    #[inline]
+    #[inline(always)]
     fn may_be_buffered(&self, lba: u64, write: bool) -> bool {
         let run = &self.run;
-        self.ahead(write) > 0 && write == run.write && lba >= run.first && lba <= run.limit
+        // One comparison for both ends: of two, each would be mispredicted half of the time.
+        let within = lba.wrapping_sub(run.first) <= run.limit - run.first;
+        within && write == run.write && self.ahead(write) > 0
     }
 
-    /// When a request ends, and what the heads do then.
-    #[inline]
-    fn act(
-        &self,
-        start_ns: u64,
-        request: Request,
-        extends: bool,
-        candidate: impl FnOnce() -> Candidate,
-    ) -> (u64, Run) {
-        let disk = self.geometry.sectors();
-        let (lba, sectors) = (request.lba, u64::from(request.sectors));
+    /// Lets a request that begins so have been; gives when it ends.
+    #[inline(always)]
+    fn act(&mut self, start_ns: u64, request: Request, extends: bool, begin: Begin) -> u64 {
+        let Request { lba, write, .. } = request;
+        let sectors = u64::from(request.sectors);
         let end = lba + sectors;
-        let ahead = self.ahead(request.write);
+        let limit = (end + self.ahead(write)).min(self.geometry.sectors());
         let bus_ns = sectors * self.geometry.parameters.bus_sector_ns;
-        let command_ns = if extends { self.run.command_ns } else { start_ns };
-        match self.begin(start_ns, request, extends, candidate) {
+        let run = &mut self.run;
+        if !extends {
+            run.command_ns = start_ns;
+        }
+        match begin {
             Begin::Hit { hit_ns, grows } => {
-                let mut run = Run { own_limit: grows, command_ns, ..self.run };
                 let mut end_ns = hit_ns + bus_ns;
-                if end > run.next {
-                    self.stream(&mut run, end);
-                    end_ns = end_ns.max(run.at_ns);
+                if end > run.heads.next {
+                    self.geometry.stream(&mut run.heads, end, run.write);
+                    end_ns = end_ns.max(run.heads.at_ns);
                 }
+                run.own_limit = grows;
                 if grows {
-                    run.limit = run.limit.max((end + ahead).min(disk));
+                    run.limit = run.limit.max(limit);
                 }
-                (end_ns, run)
+                end_ns
             }
             Begin::Media { from, ready_ns, begin_ns, place } => {
-                let mut run = Run {
-                    first: lba,
-                    next: from,
-                    at_ns: begin_ns,
-                    limit: (end + ahead).min(disk),
-                    command_ns,
-                    write: request.write,
-                    own_limit: true,
-                    cylinder: place.cylinder,
-                    head: place.head,
-                };
-                self.stream_from(place, &mut run, end);
-                (run.at_ns.max(ready_ns.max(start_ns) + bus_ns), run)
+                (run.first, run.limit, run.write, run.own_limit) = (lba, limit, write, true);
+                run.heads = Heads { place, next: from, at_ns: begin_ns };
+                self.geometry.stream(&mut run.heads, end, write);
+                run.heads.at_ns.max(ready_ns.max(start_ns) + bus_ns)
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ahead(&self, write: bool) -> u64 {
         let p = &self.geometry.parameters;
         if write && !p.write_buffer { 0 } else { p.read_ahead_sectors }
     }
 
-    /// Lets the heads go on until they are in front of `to`, if they are not beyond it.
-    #[inline]
-    fn stream(&self, run: &mut Run, to: u64) {
-        if to > run.next {
-            let place = self.geometry.locate(run.next - 1);
-            let place = Place { sector: place.sector + 1, ..place };
-            self.stream_from(place, run, to);
-        }
-    }
-
     /// When the heads stop at the limit.
     #[inline]
     fn stop_ns(&self) -> u64 {
-        let mut run = self.run;
-        self.stream(&mut run, self.run.limit);
-        run.at_ns
-    }
-
-    /// As [`Mechanics::stream`], from a known place, whose sector may be one behind its track's last.
-    #[inline(always)]
-    fn stream_from(&self, mut place: Place, run: &mut Run, to: u64) {
-        let mut along_ns = self.geometry.along_ns(&place, place.sector);
-        loop {
-            let track = place.sectors_per_track;
-            let last = (place.sector + (to - run.next)).min(track);
-            let last_ns = self.geometry.along_ns(&place, last);
-            run.at_ns += last_ns - along_ns;
-            run.next += last - place.sector;
-            if run.next >= to {
-                break;
-            }
-            let Some((next, gap_ns)) = self.geometry.next_track(&place, run.write) else { break };
-            run.at_ns += gap_ns;
-            (place, along_ns) = (next, 0);
-        }
-        (run.cylinder, run.head) = (place.cylinder, place.head);
+        let mut heads = self.run.heads;
+        self.geometry.stream(&mut heads, self.run.limit, self.run.write);
+        heads.at_ns
     }
 }
 
-/// A disk at one time.
+/// A disk at one time: what estimates need of it, at hand.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'a> {
     disk: &'a Mechanics,
     start_ns: u64,
     /// The angle under the heads when they set out.
     ready_angle_ns: u64,
+    /// First sector of the buffered run, how far behind it the heads stop, and whether it was written.
+    first: u64,
+    ahead: u64,
+    write: bool,
+    /// Where the heads are.
+    cylinder: u32,
+    head: u32,
 }
 
 impl Moment<'_> {
     /// [`Mechanics::estimate`] of a candidate for this disk.
-    #[inline(always)]
+    #[inline]
     pub fn estimate(&self, candidate: &Candidate) -> u64 {
-        let Candidate { request, place, angle_ns } = candidate;
-        let disk = self.disk;
-        if disk.may_be_buffered(request.lba, request.write) {
-            return self.partly_buffered(candidate);
+        match self.buffered(&candidate.request) {
+            Buffered::Whole => self.hit_ns(),
+            other => self.estimate_as(other, candidate),
         }
-        let move_ns = disk.move_ns(place, request.write);
-        let wait_ns = disk.geometry.turn_ns(self.ready_angle_ns + move_ns, *angle_ns);
-        disk.geometry.parameters.miss_overhead_ns + move_ns + wait_ns
     }
 
-    /// [`Mechanics::estimate`] of a request that lies on this disk, where the buffer has all of it or is about to: where
-    /// it lies is not asked then. `None`: it has not.
+    /// [`Mechanics::estimate`] of a candidate of which the buffer has so much, but not the whole.
     #[inline(always)]
-    pub fn estimate_buffered(&self, request: Request) -> Option<u64> {
-        let buffered = self.disk.may_be_buffered(request.lba, request.write)
-            && request.lba + u64::from(request.sectors) <= self.disk.run.limit;
-        buffered.then_some(self.disk.geometry.parameters.hit_overhead_ns)
+    pub(in crate::model) fn estimate_as(&self, buffered: Buffered, candidate: &Candidate) -> u64 {
+        if buffered != Buffered::Nothing {
+            return self.partly_buffered(candidate);
+        }
+        let Candidate { request, place, angle_ns } = candidate;
+        let geometry = &self.disk.geometry;
+        let move_ns = self.disk.move_ns((self.cylinder, self.head), place, request.write);
+        let wait_ns = geometry.wait_after_ns(*angle_ns, self.ready_angle_ns, move_ns);
+        geometry.parameters.miss_overhead_ns + move_ns + wait_ns
+    }
+
+    /// [`Mechanics::estimate`] of what is buffered as a whole.
+    #[inline(always)]
+    pub(in crate::model) fn hit_ns(&self) -> u64 {
+        self.disk.geometry.parameters.hit_overhead_ns
+    }
+
+    /// What the buffer has of a request that lies on this disk, or is about to.
+    #[inline(always)]
+    pub(in crate::model) fn buffered(&self, request: &Request) -> Buffered {
+        // One comparison for both ends of the run: of two, each would be mispredicted half of the time.
+        let within = request.lba.wrapping_sub(self.first);
+        if within > self.ahead || request.write != self.write {
+            Buffered::Nothing
+        } else if within + u64::from(request.sectors) <= self.ahead {
+            Buffered::Whole
+        } else {
+            Buffered::Part
+        }
     }
 
     /// [`Moment::estimate`] of one that the buffer has some of, or the heads stopped in front of.
@@ -360,6 +362,15 @@ impl Moment<'_> {
             Begin::Media { begin_ns, .. } => begin_ns - self.start_ns,
         }
     }
+}
+
+/// How much of a request the buffer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::model) enum Buffered {
+    Nothing,
+    /// Some, or the heads stopped in front of it.
+    Part,
+    Whole,
 }
 
 /// How a request begins.
