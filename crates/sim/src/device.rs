@@ -3,7 +3,7 @@
 //! One request is on the medium at a time, as in the lane of a real device; the queue is the same one.
 
 use core::{ops::Range, time::Duration};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steadfast_disk::{
     Priority, RequestId,
     lane::Speed,
@@ -84,29 +84,38 @@ pub(crate) struct Extent {
     contents: Contents,
     /// Where it begins on the medium.
     begin: u64,
-    /// Blocks in the order they lie.
+    /// Blocks in the order they lie, gone ones too.
     order: Vec<BlockIndex>,
-    places: BTreeMap<BlockIndex, u64>,
+    /// Where in `order` those that are held are, by their index.
+    places: Vec<(BlockIndex, u32)>,
     corrupt: BTreeSet<BlockIndex>,
 }
 
 impl Extent {
     /// Those of the blocks held that `wanted` names, as they lie.
     pub(crate) fn wanted(&self, wanted: Option<&IndexRanges>) -> Vec<BlockIndex> {
+        let whole = self.places.len() == self.order.len();
+        let held = |index: &BlockIndex| whole || self.place_of(*index).is_some();
         let named = |index: &BlockIndex| wanted.is_none_or(|wanted| wanted.contains(*index));
-        self.order.iter().copied().filter(|index| self.places.contains_key(index) && named(index)).collect()
+        self.order.iter().copied().filter(|index| held(index) && named(index)).collect()
     }
 
     pub(crate) fn blocks(&self) -> IndexRanges {
-        self.places.keys().copied().collect()
+        self.places.iter().map(|&(index, _)| index).collect()
     }
 
-    fn place(&mut self, index: BlockIndex) -> u64 {
-        let next = self.order.len() as u64;
-        *self.places.entry(index).or_insert_with(|| {
+    /// Where in the extent a block is.
+    fn place_of(&self, index: BlockIndex) -> Option<u64> {
+        let at = self.places.binary_search_by_key(&index, |&(index, _)| index).ok()?;
+        Some(self.places[at].1.into())
+    }
+
+    fn place(&mut self, index: BlockIndex) {
+        if let Err(at) = self.places.binary_search_by_key(&index, |&(index, _)| index) {
+            let last = u32::try_from(self.order.len()).expect("fewer blocks than indices");
+            self.places.insert(at, (index, last));
             self.order.push(index);
-            next
-        })
+        }
     }
 
     /// The fingerprint of part of a block; `None` where the block is gone.
@@ -117,7 +126,7 @@ impl Extent {
         offset: u32,
         bytes: u32,
     ) -> Option<Part> {
-        self.places.get(&index)?;
+        self.place_of(index)?;
         if self.corrupt.contains(&index) {
             return Some(Part::Corrupt);
         }
@@ -161,14 +170,44 @@ pub struct Done {
     pub busy: Duration,
 }
 
+/// What the queue's requests are for. They are numbered as they come, and go about as they came.
+#[derive(Default)]
+struct Jobs {
+    /// Of the first in `jobs`.
+    first: u64,
+    jobs: VecDeque<Option<Job>>,
+}
+
+impl Jobs {
+    fn add(&mut self, job: Job) -> RequestId {
+        self.jobs.push_back(Some(job));
+        RequestId(self.first + self.jobs.len() as u64 - 1)
+    }
+
+    fn take(&mut self, id: RequestId) -> Option<Job> {
+        let place = usize::try_from(id.0.checked_sub(self.first)?).ok()?;
+        let job = self.jobs.get_mut(place)?.take();
+        while let Some(None) = self.jobs.front() {
+            self.jobs.pop_front();
+            self.first += 1;
+        }
+        job
+    }
+
+    /// Of none any more; their numbers are not given again.
+    fn clear(&mut self) {
+        self.first += self.jobs.len() as u64;
+        self.jobs.clear();
+    }
+}
+
 /// One device of a storage server.
 pub(crate) struct Device {
     /// Its name in the server's cache.
     pub(crate) number: u16,
     medium: Box<dyn Medium>,
     queue: Queue,
-    jobs: BTreeMap<RequestId, Job>,
-    requests: u64,
+    jobs: Jobs,
     serving: Option<Serving>,
     /// Names the operation under way, so that the end of one that was stalled is not taken for another's.
     pub(crate) turn: u64,
@@ -196,8 +235,7 @@ impl Device {
             number,
             medium,
             queue: Queue::new(),
-            jobs: BTreeMap::new(),
-            requests: 0,
+            jobs: Jobs::default(),
             serving: None,
             turn: 0,
             stalled: false,
@@ -231,14 +269,14 @@ impl Device {
     /// Puts blocks there without a transfer.
     pub(crate) fn hold(&mut self, segment: SegmentId, blocks: &IndexRanges) {
         if let Some(extent) = self.extents.get_mut(&segment) {
-            blocks.iter().for_each(|index| _ = extent.place(index));
+            blocks.iter().for_each(|index| extent.place(index));
         }
     }
 
     /// Keeps only these.
     pub(crate) fn keep(&mut self, segment: SegmentId, blocks: &IndexRanges) {
         if let Some(extent) = self.extents.get_mut(&segment) {
-            extent.places.retain(|index, _| blocks.contains(*index));
+            extent.places.retain(|&(index, _)| blocks.contains(index));
         }
     }
 
@@ -256,21 +294,19 @@ impl Device {
 
     /// Takes a request into the queue.
     pub(crate) fn submit(&mut self, now: Time, class: Priority, job: Job) {
-        let id = RequestId(self.requests);
-        self.requests += 1;
+        let id = self.jobs.add(job);
         let (kind, offset, bytes) = match job.what {
             What::Read { offset, bytes, .. } => (Kind::Read, self.offset(&job) + u64::from(offset), bytes),
             What::Write { bytes } => (Kind::Write, 0, bytes),
         };
         let (bytes, stream) = (u64::from(bytes), job.stream);
         self.queue.add(Request { id, stream, class, kind, offset, bytes, queued_at_ns: now.0 });
-        self.jobs.insert(id, job);
     }
 
     /// Drops what a stream has in the queue.
     pub(crate) fn withdraw(&mut self, stream: StreamId) -> Vec<Job> {
         let ids = self.queue.cancel_stream(stream);
-        ids.iter().filter_map(|id| self.jobs.remove(id)).collect()
+        ids.iter().filter_map(|id| self.jobs.take(*id)).collect()
     }
 
     /// Starts the next request, if the medium is idle: when it ends.
@@ -282,12 +318,12 @@ impl Device {
         }
         let id = self.queue.select(now.0, &NoEstimate)?;
         let request = self.queue.dispatch(id).expect("what was selected is queued");
-        let job = self.jobs.remove(&id).expect("what is queued is a job");
+        let job = self.jobs.take(id).expect("what is queued is a job");
         let (offset, bytes, writes) = match job.what {
             What::Read { .. } => (request.offset, request.bytes, false),
             What::Write { .. } => {
                 let extent = self.extents.get_mut(&job.segment);
-                extent.map(|extent| extent.place(job.index));
+                extent.into_iter().for_each(|extent| extent.place(job.index));
                 (self.offset(&job), request.bytes, true)
             }
         };
@@ -396,14 +432,13 @@ impl Device {
     /// The bytes on the medium of a block; none of one that is not there.
     pub(crate) fn bytes_of_block(&self, segment: SegmentId, index: BlockIndex) -> Option<Range<u64>> {
         let extent = self.extents.get(&segment)?;
-        let start = extent.begin + extent.places.get(&index)? * u64::from(extent.block_bytes);
+        let start = extent.begin + extent.place_of(index)? * u64::from(extent.block_bytes);
         Some(start..start + u64::from(extent.block_bytes))
     }
 
     /// Where the job's block begins on the medium; its extent's begin where it has no place.
     fn offset(&self, job: &Job) -> u64 {
         let Some(extent) = self.extents.get(&job.segment) else { return 0 };
-        let place = extent.places.get(&job.index).copied().unwrap_or(0);
-        extent.begin + place * u64::from(extent.block_bytes)
+        extent.begin + extent.place_of(job.index).unwrap_or(0) * u64::from(extent.block_bytes)
     }
 }

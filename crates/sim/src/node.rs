@@ -304,48 +304,61 @@ impl NodeHost {
 
     /// Carries out what a stream's core asks.
     fn step(&mut self, wire: &mut Wire, stream: StreamId) {
-        let Some(mut served) = self.streams.remove(&stream) else { return };
-        let used = self.budget.used_bytes();
+        let Self { number, streams, devices, cache, budget, .. } = self;
+        let Some(served) = streams.get_mut(&stream) else { return };
+        let device = served.device;
+        let disk = devices.get_mut(&device).expect("a stream is opened at a device that is there");
+        let used = budget.used_bytes();
         let over = match &mut served.core {
-            Core::Read { .. } => self.step_read(wire, stream, &mut served),
-            Core::Write { .. } => self.step_write(wire, stream, &mut served),
+            Core::Read { .. } => served.step_read(wire, *number, stream, disk, cache.as_mut()),
+            Core::Write { .. } => served.step_write(wire, *number, stream, disk, budget),
         };
-        self.start(wire, served.device);
         let wrote = matches!(served.core, Core::Write { .. });
-        match (over, &served.core) {
-            (false, _) => drop(self.streams.insert(stream, served)),
-            (true, Core::Read { ticket, .. }) => self.admission.read_closed(*ticket),
-            (true, Core::Write { .. }) => self.admission.closed(),
+        let freed = budget.used_bytes() < used;
+        self.start(wire, device);
+        if over && let Some(served) = self.streams.remove(&stream) {
+            match &served.core {
+                Core::Read { ticket, .. } => self.admission.read_closed(*ticket),
+                Core::Write { .. } => self.admission.closed(),
+            }
         }
-        if wrote && (over || self.budget.used_bytes() < used) {
+        if wrote && (over || freed) {
             self.feed_starved(wire);
         }
     }
 
     /// Budget came back: streams that wait for it are asked again.
     fn feed_starved(&mut self, wire: &mut Wire) {
-        let starved = self.streams.iter().filter_map(|(&stream, served)| match &served.core {
-            Core::Write { core, .. } if core.is_starved() => Some(stream),
-            _ => None,
-        });
-        for stream in starved.collect::<Vec<_>>() {
-            let Some(mut served) = self.streams.remove(&stream) else { continue };
-            if let Core::Write { core, .. } = &mut served.core {
-                core.handle(wire.now(), WriteInput::Tick, &mut self.budget);
+        let Self { number, streams, devices, budget, .. } = self;
+        for (&stream, served) in streams {
+            let disk = devices.get_mut(&served.device).expect("a stream is opened at a device that is there");
+            match &mut served.core {
+                Core::Write { core, .. } if core.is_starved() => {
+                    core.handle(wire.now(), WriteInput::Tick, budget);
+                }
+                _ => continue,
             }
             // A stream that only got credit does not end.
-            self.step_write(wire, stream, &mut served);
-            self.streams.insert(stream, served);
+            served.step_write(wire, *number, stream, disk, budget);
         }
     }
+}
 
+impl Served {
     /// Whether the stream is over.
-    fn step_read(&mut self, wire: &mut Wire, stream: StreamId, served: &mut Served) -> bool {
-        let Served { client, device, class, core: Core::Read { core, places, held, .. } } = served else {
+    fn step_read(
+        &mut self,
+        wire: &mut Wire,
+        node: u32,
+        stream: StreamId,
+        disk: &mut Device,
+        mut cache: Option<&mut NodeCache>,
+    ) -> bool {
+        let Served { client, device, class, core: Core::Read { core, places, held, .. } } = self else {
             return false;
         };
         let now = wire.now();
-        let me = HostId::Node(self.number);
+        let me = HostId::Node(node);
         let segment_of = |index: BlockIndex| {
             let place = places.iter().find(|(blocks, _)| blocks.contains(index));
             place.expect("the stream has only blocks that were found").1
@@ -355,12 +368,11 @@ impl NodeHost {
                 ReadAction::Read { slice, index, offset, length } => {
                     let what = What::Read { slice, offset, bytes: length };
                     let job = Job { stream, segment: segment_of(index), index, what };
-                    let Some(disk) = self.devices.get_mut(device) else { continue };
-                    let cache = self.cache.as_mut();
-                    match cache.and_then(|cache| cache.give(now, disk.number, disk.bytes_of(&job))) {
+                    let given = cache.as_mut().and_then(|c| c.give(now, disk.number, disk.bytes_of(&job)));
+                    match given {
                         Some(at) => {
                             disk.done.cached_bytes += u64::from(length);
-                            wire.at(at, Event::Given { node: self.number, device: *device, job });
+                            wire.at(at, Event::Given { node, device: *device, job });
                         }
                         None => disk.submit(now, *class, job),
                     }
@@ -374,8 +386,7 @@ impl NodeHost {
                 }
                 ReadAction::Discard { slice } => drop(held.remove(&slice)),
                 ReadAction::Withdraw => {
-                    let withdrawn = self.devices.get_mut(device).map(|disk| disk.withdraw(stream));
-                    for job in withdrawn.unwrap_or_default() {
+                    for job in disk.withdraw(stream) {
                         if let What::Read { slice, .. } = job.what {
                             let result = ReadResult::Withdrawn;
                             core.handle(now, ReadInput::ReadDone { slice, result });
@@ -396,30 +407,33 @@ impl NodeHost {
     }
 
     /// Whether the stream is over.
-    fn step_write(&mut self, wire: &mut Wire, stream: StreamId, served: &mut Served) -> bool {
-        let Served { client, device, class, core: Core::Write { core, open } } = served else { return false };
+    fn step_write(
+        &mut self,
+        wire: &mut Wire,
+        node: u32,
+        stream: StreamId,
+        disk: &mut Device,
+        budget: &mut Budget,
+    ) -> bool {
+        let Served { client, class, core: Core::Write { core, open }, .. } = self else { return false };
         let now = wire.now();
-        let me = HostId::Node(self.number);
+        let me = HostId::Node(node);
         while let Some(action) = core.poll() {
             match action {
                 WriteAction::Grant(bytes) => wire.send(me, *client, stream, Message::Credit(bytes)),
                 WriteAction::Write { index } => {
                     let what = What::Write { bytes: open.block_bytes };
-                    let job = Job { stream, segment: open.segment, index, what };
-                    if let Some(disk) = self.devices.get_mut(device) {
-                        disk.submit(now, *class, job);
-                    }
+                    disk.submit(now, *class, Job { stream, segment: open.segment, index, what });
                 }
                 WriteAction::Confirm { blocks } => {
                     let body = NodeEvent::Confirmed { blocks };
                     wire.send(me, *client, stream, Message::Event(body, Payload::default()));
                 }
                 WriteAction::Withdraw => {
-                    let withdrawn = self.devices.get_mut(device).map(|disk| disk.withdraw(stream));
-                    for job in withdrawn.unwrap_or_default() {
+                    for job in disk.withdraw(stream) {
                         let fault = NodeFault::Invalid("withdrawn".to_owned());
                         let input = WriteInput::Written { index: job.index, result: Err(fault) };
-                        core.handle(now, input, &mut self.budget);
+                        core.handle(now, input, budget);
                     }
                 }
                 WriteAction::End { blocks } => {
