@@ -1,5 +1,15 @@
 //! The `steadfast` program: parses the command line, calls the libraries, prints. No logic worth testing alone.
 
+#![deny(clippy::print_stdout, reason = "say! does not panic where nobody reads")]
+
+/// `println!`, with an error in place of a panic: a reader that has seen enough (`| head`) ends the command quietly.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        writeln!(std::io::stdout().lock(), $($text)*)
+    }};
+}
+
 mod arguments;
 mod commands;
 mod config;

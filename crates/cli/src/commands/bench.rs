@@ -39,9 +39,11 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
         }
     };
     if output.json {
-        report.json_lines().for_each(|line| println!("{line}"));
+        for line in report.json_lines() {
+            say!("{line}")?;
+        }
     } else {
-        println!("{table}");
+        say!("{table}")?;
     }
     Ok(())
 }

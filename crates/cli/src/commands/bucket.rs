@@ -14,7 +14,7 @@ pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
             if output.json {
                 print_json(&json!({ "bucket": name, "policy": policy.to_string() }))?;
             } else {
-                println!("made bucket {name} with policy {policy}");
+                say!("made bucket {name} with policy {policy}")?;
             }
         }
         Bucket::Ls { cluster, output } => {
@@ -26,7 +26,7 @@ pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
                         "created": show_time(bucket.created),
                     }))?;
                 } else {
-                    println!("{}  {}", bucket.name, bucket.policy);
+                    say!("{}  {}", bucket.name, bucket.policy)?;
                 }
             }
         }

@@ -19,9 +19,9 @@ pub(crate) fn run(command: Config) -> anyhow::Result<()> {
     match command {
         Config::Check { file } => {
             let settings = config::read(&file)?;
-            println!("{}: {} keys, all good", file.display(), settings.len());
+            say!("{}: {} keys, all good", file.display(), settings.len())?;
         }
-        Config::Example => print!("{}", config::schema::example(false)),
+        Config::Example => say!("{}", config::schema::example(false).trim_end())?,
     }
     Ok(())
 }

@@ -15,20 +15,22 @@ pub(crate) async fn run(arguments: Demo) -> anyhow::Result<()> {
     eprintln!("seed {seed}: `steadfast demo --seed {seed}` draws the same disks");
     let report = demo.run(&mut |text| eprintln!("· {text}")).await?;
     if json {
-        report.json_lines().for_each(|line| println!("{line}"));
+        for line in report.json_lines() {
+            say!("{line}")?;
+        }
         return Ok(());
     }
-    println!("\n{}", steadfast_lab::demo::show(&report));
-    println!("\nNext: run a cluster of your own and keep a file in it:");
-    println!(
+    say!("\n{}", steadfast_lab::demo::show(&report))?;
+    say!("\nNext: run a cluster of your own and keep a file in it:")?;
+    say!(
         "  steadfast up --dir /tmp/steadfast          (8 storage servers of 2 devices; prints its address)"
-    );
-    println!("  steadfast demo YOUR-FILE --seed {seed}     (the same disks with your own data)");
+    )?;
+    say!("  steadfast demo YOUR-FILE --seed {seed}     (the same disks with your own data)")?;
     if let Some(dir) = arguments.keep {
-        println!(
+        say!(
             "  steadfast up --dir {} --nodes 16 --devices 4 --emulate off     (this demo's cluster)",
             dir.display()
-        );
+        )?;
     }
     Ok(())
 }

@@ -160,7 +160,7 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
         for column in table.column_iter_mut().skip(5) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        println!("{table}");
+        say!("{table}")?;
     }
     Ok(())
 }
@@ -186,10 +186,10 @@ async fn add(
     if output.json {
         return print_json(&json!({ "added": device.to_string(), "address": address, "dir": dir }));
     }
-    println!("added device {device} in {dir} to the storage server {address}");
-    println!(
+    say!("added device {device} in {dir} to the storage server {address}")?;
+    say!(
         "New objects use it from now on. What is stored stays where it is until it is stored again or tuned."
-    );
+    )?;
     Ok(())
 }
 
@@ -229,7 +229,7 @@ fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> a
             "seconds": report.latency.as_secs_f64(),
         }));
     }
-    println!(
+    say!(
         "{} devices hold nothing of any object now: {} objects moved, {} blocks, {} in {:.1} s ({})",
         devices.len(),
         totals.objects,
@@ -237,16 +237,16 @@ fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> a
         show_bytes(totals.bytes),
         report.latency.as_secs_f64(),
         show_rate(totals.bytes, report.latency)
-    );
+    )?;
     if report.extents_left > 0 {
-        println!(
+        say!(
             "{} extents are left of puts under way or of writers that died; if one of those puts commits, drain once more",
             report.extents_left
-        );
+        )?;
     }
-    println!(
+    say!(
         "`steadfast device remove DEVICE` takes a device out; `steadfast device drain --cancel` lets it take data again."
-    );
+    )?;
     Ok(())
 }
 
@@ -256,7 +256,7 @@ async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Outpu
         if output.json {
             print_json(&json!({ "active": device.to_string() }))?;
         } else {
-            println!("device {device} takes data again");
+            say!("device {device} takes data again")?;
         }
     }
     Ok(())
@@ -283,9 +283,9 @@ async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -
         }));
     }
     if lost {
-        println!("repaired {} objects: {} blocks of them were on the device", totals.objects, totals.blocks);
+        say!("repaired {} objects: {} blocks of them were on the device", totals.objects, totals.blocks)?;
     }
-    println!("removed device {device}; its directory may be emptied and used again");
+    say!("removed device {device}; its directory may be emptied and used again")?;
     Ok(())
 }
 

@@ -38,10 +38,10 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<()> {
     let cannot = || format!("cannot write manual pages to {}", dir.display());
     fs::create_dir_all(dir).with_context(cannot)?;
     clap_mangen::generate_to(Arguments::command(), dir).with_context(cannot)?;
-    println!(
+    say!(
         "manual pages are in {}; `man -l {}` shows the first",
         dir.display(),
         dir.join("steadfast.1").display()
-    );
+    )?;
     Ok(())
 }

@@ -10,7 +10,7 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             let all = steadfast_lab::list();
             let widest = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
             for (name, about) in all {
-                println!("{name:<widest$} {about}");
+                say!("{name:<widest$} {about}")?;
             }
         }
         Lab::Run { names, output, seed, draws, case, quick, resume, plot } => {
@@ -35,9 +35,11 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                     std::fs::write(file, picture).with_context(|| file.display().to_string())?;
                 }
                 if output.json {
-                    report.json_lines().for_each(|line| println!("{line}"));
+                    for line in report.json_lines() {
+                        say!("{line}")?;
+                    }
                 } else {
-                    println!("{}", steadfast_lab::show(&name, &report));
+                    say!("{}", steadfast_lab::show(&name, &report))?;
                 }
             }
         }
@@ -47,7 +49,7 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             if !page.missing.is_empty() {
                 eprintln!("missing, because the results have nothing of them: {}", page.missing.join(", "));
             }
-            println!("{}", output.display());
+            say!("{}", output.display())?;
         }
     }
     Ok(())

@@ -35,7 +35,7 @@ async fn connect_with(cluster: &Cluster, options: Options) -> Result<Client, Cli
 
 /// Prints one JSON object as a line.
 fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string(value)?);
+    say!("{}", serde_json::to_string(value)?)?;
     Ok(())
 }
 

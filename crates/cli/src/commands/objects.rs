@@ -55,7 +55,7 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             "seconds": stored.latency.as_secs_f64(),
         }))?;
     } else {
-        println!(
+        say!(
             "stored {}/{}: {} as {} of blocks in {:.2} s ({})",
             object.bucket,
             object.key,
@@ -63,7 +63,7 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             show_bytes(stored.stored_bytes),
             stored.latency.as_secs_f64(),
             show_rate(stored.size, stored.latency)
-        );
+        )?;
     }
     client.tidy().await;
     Ok(())
@@ -102,14 +102,14 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             "seconds": got.latency.as_secs_f64(),
         }))?;
     } else if !to_stdout {
-        println!(
+        say!(
             "fetched {}/{}: {} in {:.2} s ({})",
             object.bucket,
             object.key,
             show_bytes(got.size),
             got.latency.as_secs_f64(),
             show_rate(got.size, got.latency)
-        );
+        )?;
     }
     client.tidy().await;
     Ok(())
@@ -128,10 +128,10 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             "segments": found.segments,
         }));
     }
-    println!("{}/{}", object.bucket, object.key);
-    println!("size       {} ({} bytes)", show_bytes(found.object.size), found.object.size);
-    println!("version    {}", found.object.version);
-    println!("committed  {} UTC", show_time(found.object.committed));
+    say!("{}/{}", object.bucket, object.key)?;
+    say!("size       {} ({} bytes)", show_bytes(found.object.size), found.object.size)?;
+    say!("version    {}", found.object.version)?;
+    say!("committed  {} UTC", show_time(found.object.committed))?;
     for segment in &found.segments {
         let code = match segment.code.kind {
             CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
@@ -142,7 +142,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             CodeKind::MixA => "mix-a".to_owned(),
             CodeKind::MixC => "mix-c".to_owned(),
         };
-        println!(
+        say!(
             "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",
             segment.segment,
             segment.code.originals,
@@ -150,15 +150,12 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             segment.redundancy(),
             show_bytes(segment.block_bytes.into()),
             segment.holders.len()
-        );
+        )?;
         for holder in &segment.holders {
-            println!("           {}  {} blocks: {}", holder.device, holder.count(), holder.blocks());
+            say!("           {}  {} blocks: {}", holder.device, holder.count(), holder.blocks())?;
             // Each is an extent of its own; one is the rule until the object is changed.
             for piece in holder.pieces.iter().filter(|_| holder.pieces.len() > 1) {
-                println!(
-                    "             piece {} of version {}: {}",
-                    piece.segment, piece.version, piece.blocks
-                );
+                say!("             piece {} of version {}: {}", piece.segment, piece.version, piece.blocks)?;
             }
         }
     }
@@ -172,7 +169,7 @@ pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
     if output.json {
         print_json(&json!({ "removed": format!("{}/{}", object.bucket, object.key) }))?;
     } else {
-        println!("removed {}/{}", object.bucket, object.key);
+        say!("removed {}/{}", object.bucket, object.key)?;
     }
     client.tidy().await;
     Ok(())

@@ -18,9 +18,9 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     options.net.tap = arguments.trace.map(|path| TraceFile::create(&path, Role::Meta)).transpose()?;
     let meta = steadfast_meta::Meta::start(&options).await?;
     if let Some(admin) = meta.admin() {
-        println!("{ADMIN}{admin}");
+        say!("{ADMIN}{admin}")?;
     }
-    println!("{LISTENING}{}", meta.address());
+    say!("{LISTENING}{}", meta.address())?;
     stop_asked().await?;
     meta.stop().await;
     Ok(())
@@ -45,9 +45,9 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
     let mut node = steadfast_node::Node::start(options).await?;
     if let Some(admin) = node.admin() {
-        println!("{ADMIN}{admin}");
+        say!("{ADMIN}{admin}")?;
     }
-    println!("{LISTENING}{}", node.address());
+    say!("{LISTENING}{}", node.address())?;
     let outcome = tokio::select! {
         asked = stop_asked() => asked,
         error = node.failed() => Err(error.into()),

@@ -53,22 +53,22 @@ pub(crate) fn run(command: Sim) -> anyhow::Result<()> {
     if output.json {
         print_json(&Shown { experiment, case, seed, access, replay: &replay })?;
     } else {
-        println!("{experiment} {case}, seed {seed}, access {access}");
-        println!("trace      {}", replay.hash);
+        say!("{experiment} {case}, seed {seed}, access {access}")?;
+        say!("trace      {}", replay.hash)?;
         match (&replay.latency, &replay.failure) {
-            (Some(latency), _) => println!("latency    {latency:.6} s"),
-            (None, Some(failure)) => println!("failed     {failure}"),
+            (Some(latency), _) => say!("latency    {latency:.6} s")?,
+            (None, Some(failure)) => say!("failed     {failure}")?,
             (None, None) => {}
         }
-        println!("messages   {}", replay.messages);
-        println!("events     {}", replay.events);
-        println!(
+        say!("messages   {}", replay.messages)?;
+        say!("events     {}", replay.events)?;
+        say!(
             "requests   {} of modelled disks, {:.1} million per processor second",
             replay.disk_requests,
             replay.requests_per_cpu_second / 1e6
-        );
+        )?;
         if let (Some(number), Some(damage)) = (flip, &replay.damage) {
-            println!("message {number} was damaged, and {damage}");
+            say!("message {number} was damaged, and {damage}")?;
         }
     }
     // Whoever damages a message of a store without redundancy expects the failure.

@@ -43,31 +43,41 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
         return print_json(&shown);
     }
     let alive = registry.nodes.iter().filter(|node| node.alive).count();
-    println!("cluster {}: {alive} of {} storage servers alive", registry.cluster, registry.nodes.len());
-    println!("{}", devices.summary());
+    say!("cluster {}: {alive} of {} storage servers alive", registry.cluster, registry.nodes.len())?;
+    say!("{}", devices.summary())?;
     if let Some(admin) = &registry.admin {
-        println!("metadata server: http://{admin}/metrics");
+        say!("metadata server: http://{admin}/metrics")?;
     }
     if devices.devices.iter().any(|device| !matches!(device.state, "ok" | "full")) {
-        at_risk(&registry, &devices, &client.buckets().await?).iter().for_each(|risk| println!("{risk}"));
+        for risk in at_risk(&registry, &devices, &client.buckets().await?).iter() {
+            say!("{risk}")?;
+        }
     }
-    println!("{}", table(&registry.nodes, &devices.devices));
-    doings::drains(&registry).for_each(|line| println!("{line}"));
+    say!("{}", table(&registry.nodes, &devices.devices))?;
+    for line in doings::drains(&registry) {
+        say!("{line}")?;
+    }
     for DrainState { progress, .. } in registry.drains.iter().filter(|drain| is_silent(drain)) {
         let devices = progress.devices.iter().map(|device| device.to_string()[..12].to_owned());
-        println!(
+        say!(
             "nobody moves what lies on {} any more: run `steadfast device {}` again",
             devices.collect::<Vec<_>>().join(", "),
             if progress.lost { "remove --lost" } else { "drain" }
-        );
+        )?;
     }
-    doings::reads(&registry.accesses).iter().for_each(|line| println!("{line}"));
-    println!("{}", doings::writes(&registry.accesses));
-    doings::amends(&registry.accesses).iter().for_each(|line| println!("{line}"));
-    Kept::of(&registry).line().iter().for_each(|line| println!("{line}"));
+    for line in doings::reads(&registry.accesses).iter() {
+        say!("{line}")?;
+    }
+    say!("{}", doings::writes(&registry.accesses))?;
+    for line in doings::amends(&registry.accesses).iter() {
+        say!("{line}")?;
+    }
+    for line in Kept::of(&registry).line().iter() {
+        say!("{line}")?;
+    }
     for node in registry.nodes.iter().filter(|node| node.alive) {
         if let Some(admin) = &node.activity.admin {
-            println!("{}: http://{admin}/metrics", node.record.address);
+            say!("{}: http://{admin}/metrics", node.record.address)?;
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ pub(crate) async fn run(arguments: Tune) -> anyhow::Result<()> {
     if output.json {
         print_json(&report(&object, &tuned))?;
     } else {
-        println!(
+        say!(
             "tuned {object}: D = {:.2} to {:.2}, {} to {} blocks for K = {}; {} written, {} freed in {:.2} s",
             tuned.redundancy_before(),
             tuned.redundancy(),
@@ -26,7 +26,7 @@ pub(crate) async fn run(arguments: Tune) -> anyhow::Result<()> {
             show_bytes(tuned.written_bytes),
             show_bytes(tuned.freed_bytes),
             tuned.latency.as_secs_f64()
-        );
+        )?;
     }
     client.tidy().await;
     Ok(())

@@ -35,18 +35,18 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
             .collect();
         print_json(&json!({ "cluster": cluster.address(), "processes": processes }))?;
     } else {
-        println!("a cluster of {} storage servers with {} devices each is up:", shape.nodes, shape.devices);
+        say!("a cluster of {} storage servers with {} devices each is up:", shape.nodes, shape.devices)?;
         for ((name, pid, address), (_, admin)) in cluster.processes().zip(cluster.admin_ports()) {
-            println!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics");
+            say!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics")?;
         }
-        println!("\nIn another terminal:\n");
-        println!("  export STEADFAST_CLUSTER={}", cluster.address());
-        println!("  steadfast bucket create photos --policy rateless:redundancy=0.5,tolerate=2");
-        println!("  steadfast put FILE photos/first");
-        println!("  steadfast get photos/first COPY");
-        println!("  steadfast status");
-        println!("  steadfast top");
-        println!("\nCtrl-C stops it; the same command continues it.");
+        say!("\nIn another terminal:\n")?;
+        say!("  export STEADFAST_CLUSTER={}", cluster.address())?;
+        say!("  steadfast bucket create photos --policy rateless:redundancy=0.5,tolerate=2")?;
+        say!("  steadfast put FILE photos/first")?;
+        say!("  steadfast get photos/first COPY")?;
+        say!("  steadfast status")?;
+        say!("  steadfast top")?;
+        say!("\nCtrl-C stops it; the same command continues it.")?;
     }
     let mut gone = Vec::new();
     let mut stop = std::pin::pin!(super::servers::stop_asked());

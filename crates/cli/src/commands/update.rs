@@ -45,7 +45,7 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
         line["length"] = json!(length);
         print_json(&line)?;
     } else {
-        println!(
+        say!(
             "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
             show_bytes(length),
             changed.read_blocks,
@@ -53,7 +53,7 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
             changed.stored_after,
             show_bytes(changed.written_bytes),
             changed.latency.as_secs_f64()
-        );
+        )?;
     }
     client.tidy().await;
     Ok(())

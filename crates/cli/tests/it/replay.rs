@@ -47,3 +47,13 @@ fn a_seed_is_a_hash_in_every_process_and_a_flipped_byte_shows() {
         assert!(!refused.status.success() && said.contains(words), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn a_reader_that_has_gone_ends_a_command_quietly() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let replay = ["sim", "replay", "--disks", "8", "--seed", "7"];
+    let output = Command::new(program()).args(replay).stdin(Stdio::null()).stdout(writer).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success(), "{:?}", output.status);
+}

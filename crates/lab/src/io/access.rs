@@ -59,7 +59,7 @@ impl Access {
         let original = self.put.then(|| {
             Original::make(usize::try_from(self.bytes).expect("made for machines of 64 bits"), self.seed)
         });
-        println!("{READY}");
+        writeln!(io::stdout(), "{READY}")?;
         let mut line = String::new();
         io::stdin().lock().read_line(&mut line)?;
         let mut client = None;
@@ -83,7 +83,7 @@ impl Access {
             };
             let seconds = start.elapsed().as_secs_f64();
             let taken = Taken { seconds, cpu_s: process_seconds() - cpu, bytes, sum, io_overhead };
-            println!("{}", serde_json::to_string(&taken)?);
+            writeln!(io::stdout(), "{}", serde_json::to_string(&taken)?)?;
         }
         if let Some(client) = client {
             client.tidy().await;
