@@ -144,6 +144,7 @@ pub(super) fn reading(
     plan.round_trip = Some(Duration::from_secs_f64(parameters.round_trip_ms / 1e3));
     plan.patience = PATIENCE;
     plan.payload_bytes_max = parameters.payload_bytes_max();
+    plan.races = parameters.races;
     let (kept, policy) = (layout.clone(), scheme.policy(parameters));
     let core = Box::new(move |now: Time| read::whole(now, plan, &kept, &policy));
     let opening = Duration::from_secs_f64(parameters.opening_ms / 1e3);

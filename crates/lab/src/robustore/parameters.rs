@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 21] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
@@ -20,6 +20,10 @@ const FILES: [(&str, &str); 17] = [
     ("robustore/competing-unbalanced", include_str!("parameters/competing-unbalanced.toml")),
     ("robustore/cache", include_str!("parameters/cache.toml")),
     ("robustore/many-clients", include_str!("parameters/many-clients.toml")),
+    ("robustore/competing-scattered", include_str!("parameters/competing-scattered.toml")),
+    ("robustore/parts", include_str!("parameters/parts.toml")),
+    ("robustore/parts-far", include_str!("parameters/parts-far.toml")),
+    ("robustore/parts-far-large", include_str!("parameters/parts-far-large.toml")),
     ("robustore/scattered", include_str!("parameters/scattered.toml")),
     ("robustore/slowest", include_str!("parameters/slowest.toml")),
     ("robustore/real-64", include_str!("parameters/real-64.toml")),
@@ -94,6 +98,8 @@ pub struct Parameters {
     pub our_block_kib: u32,
     /// KiB that a message carries at most.
     pub payload_kib: u32,
+    /// Whether the last block of one disk is asked for from a second one too, where replicas are read adaptively.
+    pub races: bool,
     /// D.
     pub redundancy: f64,
     /// f.
@@ -226,6 +232,7 @@ fn label_of(parameters: &Parameters, name: &str) -> Option<String> {
         "clients" => parameters.clients.to_string(),
         "slowest" => parameters.slowest.name().to_owned(),
         "run_kib" => parameters.run_kib.to_string(),
+        "races" => parameters.races.to_string(),
         "seen" => parameters.seen.to_string(),
         _ => return None,
     })

@@ -99,6 +99,8 @@ pub struct ReadPlan {
     pub round_trip: Option<Duration>,
     /// The largest payload of a message: what a frame takes, unless a simulation says otherwise.
     pub payload_bytes_max: u32,
+    /// Whether the last block that one device owes is asked for from a second one too, where replicas are read adaptively.
+    pub races: bool,
 }
 
 /// One device that holds blocks of the segment.
@@ -342,6 +344,7 @@ impl ReadPlan {
             patience: PATIENCE,
             round_trip: None,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
+            races: true,
         }
     }
 

@@ -7,7 +7,7 @@
 //! on long ways this core is slow by design.
 //!
 //! The paper divides below the size of a block (its §6.3.1.3 ignores block boundaries); here the last block that a
-//! device owes is asked for beside it, where another expects to be sooner.
+//! device owes is asked for beside it, where another expects to be sooner, unless [`ReadPlan::races`] says not to.
 //!
 //! Invariants: an original is owed by one device, or by two where its last one is raced; a block that arrived damaged
 //! or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the actions.
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A lost connection is made again this often, and only when the read cannot succeed without the device.
 const RETRIES_MAX: u32 = 1;
-/// While nothing at all arrives for this part of the patience, a block may be raced by more than two devices.
+/// While nothing at all arrives for this part of the patience, any block may be raced, and by more than two devices.
 const SILENT_SHARE: u32 = 8;
 
 /// The adaptive read of a replicated segment.
@@ -289,7 +289,7 @@ impl Replicas {
         let silent = now.since(self.heard) >= self.plan.patience / SILENT_SHARE;
         let owing = self.devices.values();
         let owing = owing.filter(|share| share.owes.contains(original));
-        if owing.count() > 1 && !silent {
+        if (owing.count() > 1 || !self.plan.races) && !silent {
             let at = self.heard + self.plan.patience / SILENT_SHARE;
             self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
             return false;

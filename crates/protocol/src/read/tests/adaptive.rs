@@ -45,6 +45,7 @@ fn read(case: &Case, rule: RequestRule, base: f64, round_trip_ns: u64) -> (f64, 
         patience: Duration::from_secs(1000),
         round_trip: Some(Duration::from_nanos(round_trip_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        races: true,
     };
     let node = |n: u32| {
         let fate = if case.stalled == Some(n as usize) { Fate::Silent } else { Fate::Well };
@@ -147,6 +148,7 @@ fn what_no_row_that_came_holds_is_not_waited_for_block_by_block() {
         patience: Duration::from_secs(20),
         round_trip: Some(Duration::from_millis(1)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        races: true,
     };
     let read = |lacks: BlockIndex| {
         // One of them has others to serve, and is a fifth behind.
@@ -200,6 +202,7 @@ fn a_short_read_of_unknown_disks_waits_for_one_round_trip_and_no_second() {
             patience: Duration::from_secs(20),
             round_trip: Some(round_trip),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            races: true,
         };
         let way = round_trip.as_nanos() as u64 / 2;
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], way, Fate::Well));
@@ -249,6 +252,7 @@ fn sixty_four_disks_that_changed_since_are_read_near_the_ideal() {
             patience: Duration::from_secs(20),
             round_trip: Some(Duration::from_millis(1)),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            races: true,
         };
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], 500_000, Fate::Well));
         let run = run(&plan, Adaptive::new(Time(0), plan.clone()), (0..64).map(node).collect());

@@ -36,6 +36,7 @@ fn plan(originals: u32, sources: Vec<Source>) -> ReadPlan {
         patience,
         round_trip,
         payload_bytes_max,
+        races: true,
     }
 }
 
@@ -122,6 +123,31 @@ fn a_damaged_block_comes_from_another_copy() {
     give(&mut read, 3 * MS, 3, 3);
     let last = give(&mut read, 4 * MS, 1, 4);
     assert!(matches!(last.last(), Some(Action::Done(ReadDone { useful_blocks: 4, corrupt_blocks: 1, .. }))));
+}
+
+/// The paper's own rule leaves the last block to the device that owes it, until nothing arrives at all.
+#[test]
+fn without_races_a_last_block_waits_for_its_device() {
+    let asked_again = |races| {
+        let mut read = Replicas::new(Time(0), ReadPlan { races, ..plan(4, rotated(4, 2, 4)) });
+        drain(&mut read);
+        let mut actions = Vec::new();
+        for (n, index) in [(1, 1), (2, 2), (3, 3)] {
+            actions.extend(give(&mut read, MS, n, index));
+            actions.extend(ended(&mut read, MS, n));
+        }
+        let mut now = Time(MS);
+        while asked(&actions).is_empty() {
+            now = read.wake_at().expect("it is not over");
+            read.handle(now, Input::Tick);
+            actions = drain(&mut read);
+        }
+        // Original 0, of which disk 0 has sent nothing.
+        assert_eq!(asked(&actions), [(1, "4-4".to_owned())]);
+        now.since(Time(MS))
+    };
+    assert!(asked_again(true) < Duration::from_millis(10));
+    assert_eq!(asked_again(false), PATIENCE / 8);
 }
 
 /// Eight unequal disks with four copies: faster than the slowest disk, hardly a block asked for twice, and any three
