@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// The files of all experiments, by name.
-const FILES: [(&str, &str); 21] = [
+const FILES: [(&str, &str); 22] = [
     ("robustore/disks", include_str!("parameters/disks.toml")),
     ("robustore/blocksize", include_str!("parameters/blocksize.toml")),
     ("robustore/latency", include_str!("parameters/latency.toml")),
@@ -25,6 +25,7 @@ const FILES: [(&str, &str); 21] = [
     ("robustore/parts-far", include_str!("parameters/parts-far.toml")),
     ("robustore/parts-far-large", include_str!("parameters/parts-far-large.toml")),
     ("robustore/scattered", include_str!("parameters/scattered.toml")),
+    ("robustore/write-scattered", include_str!("parameters/write-scattered.toml")),
     ("robustore/slowest", include_str!("parameters/slowest.toml")),
     ("robustore/real-64", include_str!("parameters/real-64.toml")),
 ];
