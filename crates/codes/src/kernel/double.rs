@@ -30,6 +30,8 @@ use super::register::Register;
 pub(crate) const PACKET: usize = 64;
 /// Primes that have a kernel: as far as stripes are wide.
 pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
+/// Packets of a block at most.
+pub(crate) const PACKETS_MAX: usize = PRIMES[PRIMES.len() - 1] - 1;
 /// Packets from which the sums of a cyclic ring may be kept out of registers.
 const SPILLED: usize = 10;
 /// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
