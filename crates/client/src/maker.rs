@@ -18,9 +18,9 @@ use steadfast_protocol::{
 };
 use tokio::sync::{Mutex, Notify};
 
-/// Minted blocks that wait to be pushed take at most this, and those pushed their windows: a put stays within its
-/// segment, its windows and 64 MiB.
-const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// Minted blocks that wait to be pushed take at most this (what 256 MiB need at D = 0.5), and those pushed their windows: a put stays within its
+/// segment, its windows and 128 MiB.
+const BATCH_BYTES_MAX: u64 = 128 << 20;
 /// Beyond what the policy asks for, batches are of this part of K: a put of fast devices takes one of them, and any batch sums
 /// nearly all parity columns, which is three reads an original.
 const LATER_SHARE: u32 = 4;
