@@ -1,8 +1,8 @@
 //! One client as a process of its own: waits for a line, makes its accesses, says what each took.
 
+use super::parts::process_seconds;
 use crate::original::Original;
 use anyhow::{Context, Result, bail};
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -194,9 +194,4 @@ pub(super) fn sum_of(original: &Original) -> Result<u32> {
     let mut sum = Sum::default();
     io::copy(&mut original.reader()?, &mut sum)?;
     Ok(sum.value())
-}
-
-fn process_seconds() -> f64 {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

@@ -9,10 +9,13 @@
 //! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
 //! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
 //!
+//! Beside the processor's time stands what the parts cost alone ([`parts`]).
+//!
 //! Every access to real directories is made by a process of its own, started again for each: nothing is in its memory,
 //! and what it reads goes to a null sink with a checksum that is compared. Limits and accesses take turns.
 
 mod access;
+mod parts;
 mod raw;
 mod real;
 mod table;

@@ -1,5 +1,6 @@
 //! What the machine gives without a store: direct writing and reading of plain files, and one loopback socket.
 
+use super::parts::{Cost, Started};
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 use std::{
@@ -9,7 +10,6 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Barrier,
-    time::Instant,
 };
 use steadfast_disk::AlignedBuf;
 
@@ -50,13 +50,13 @@ impl RawFiles {
         self.direct
     }
 
-    /// Writes all of them at once, each from its own thread, and flushes: bytes per second.
-    pub(super) fn write(&self) -> Result<f64> {
+    /// Writes all of them at once, each from its own thread, and flushes.
+    pub(super) fn write(&self) -> Result<Cost> {
         self.all(|file, buffer, at| file.write_all_at(buffer, at), File::sync_data)
     }
 
-    /// Reads all of them at once: bytes per second.
-    pub(super) fn read(&self) -> Result<f64> {
+    /// Reads all of them at once.
+    pub(super) fn read(&self) -> Result<Cost> {
         self.all(|file, buffer, at| file.read_exact_at(buffer, at), |_| Ok(()))
     }
 
@@ -64,7 +64,7 @@ impl RawFiles {
         &self,
         request: impl Fn(&File, &mut [u8], u64) -> io::Result<()> + Sync,
         end: impl Fn(&File) -> io::Result<()> + Sync,
-    ) -> Result<f64> {
+    ) -> Result<Cost> {
         // Buffers are touched before the clock runs.
         let ready = Barrier::new(self.files.len() + 1);
         let work = |file: &File| -> io::Result<()> {
@@ -76,17 +76,16 @@ impl RawFiles {
             }
             end(file)
         };
-        let seconds = std::thread::scope(|scope| -> Result<f64> {
+        std::thread::scope(|scope| -> Result<Cost> {
             let work = &work;
             let threads: Vec<_> = self.files.iter().map(|file| scope.spawn(move || work(file))).collect();
             ready.wait();
-            let start = Instant::now();
+            let started = Started::now();
             for thread in threads {
                 thread.join().expect("plain reading and writing does not panic")?;
             }
-            Ok(start.elapsed().as_secs_f64())
-        })?;
-        Ok((self.bytes_each * self.files.len() as u64) as f64 / seconds)
+            Ok(started.cost(self.bytes_each * self.files.len() as u64))
+        })
     }
 }
 
@@ -101,8 +100,8 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     }
 }
 
-/// Bytes per second of one plain loopback socket, a thread at each end.
-pub(super) fn socket(bytes: u64) -> Result<f64> {
+/// One plain loopback socket, a thread at each end.
+pub(super) fn socket(bytes: u64) -> Result<Cost> {
     let listener = TcpListener::bind("127.0.0.1:0").context("no loopback socket")?;
     let address = listener.local_addr()?;
     let rounds = bytes.div_ceil(SOCKET_BYTES as u64);
@@ -113,7 +112,7 @@ pub(super) fn socket(bytes: u64) -> Result<f64> {
     });
     let (mut stream, _) = listener.accept()?;
     let mut buffer = vec![0; SOCKET_BYTES];
-    let start = Instant::now();
+    let started = Started::now();
     let mut received = 0;
     loop {
         match stream.read(&mut buffer)? {
@@ -121,9 +120,9 @@ pub(super) fn socket(bytes: u64) -> Result<f64> {
             more => received += more as u64,
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let cost = started.cost(received);
     sender.join().expect("sending does not panic")?;
-    Ok(received as f64 / seconds)
+    Ok(cost)
 }
 
 /// Whether `dir` lies in memory, where direct I/O cannot be had.

@@ -3,6 +3,7 @@
 use super::{
     Access, EXPERIMENT, Options,
     access::{Taken, sum_of},
+    parts::Parts,
     raw::{RawFiles, in_memory, socket},
 };
 use crate::{
@@ -19,7 +20,7 @@ const NODES: u32 = 6;
 const BUCKET: &str = "bench-io";
 const POLICY: &str = "rateless:redundancy=0.5,tolerate=2";
 /// N/K of that policy.
-const STORED: f64 = 1.5;
+pub(super) const STORED: f64 = 1.5;
 /// Of each device: what is stored at once (a large object twice, sixteen small ones twice), and room.
 const CAPACITY: u64 = 1 << 30;
 /// What each device holds of the large object, about: the raw files' size.
@@ -72,6 +73,8 @@ struct Figures {
     /// GB/s of objects, all clients together, round by round.
     rates: Vec<f64>,
     limits: Vec<f64>,
+    /// Processor seconds per GB of the parts, round by round.
+    parts: Vec<f64>,
     latencies_ms: Vec<f64>,
     overheads: Vec<f64>,
     cpu_s: f64,
@@ -84,6 +87,7 @@ struct Bench<'a> {
     cluster: LocalCluster,
     client: Client,
     raw: RawFiles,
+    parts: Parts,
     servers: Vec<u32>,
     seed: u64,
 }
@@ -106,7 +110,7 @@ pub(super) async fn run(
     if in_memory(scratch.path()) {
         say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
     }
-    let bench = Bench::start(program, scratch.path(), seed, say).await?;
+    let mut bench = Bench::start(program, scratch.path(), seed, say).await?;
     let rounds = if options.quick { 3 } else { 9 };
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
     bench.load(&cases).await?;
@@ -125,7 +129,9 @@ pub(super) async fn run(
         (record.limit, record.ratio) = (Some(limit), Some(rate / limit));
         record.spread =
             Some((quantile(&figures.rates, 0.75) - quantile(&figures.rates, 0.25)) / rate.max(1e-9));
-        report.add(EXPERIMENT, &name, "cpu", figures.cpu_s / (figures.bytes / 1e9), "s/GB");
+        let (cpu, parts) = (figures.cpu_s / (figures.bytes / 1e9), quantile(&figures.parts, 0.5));
+        let record = report.add(EXPERIMENT, &name, "cpu", cpu, "s/GB");
+        (record.limit, record.ratio) = (Some(parts), Some(cpu / parts));
         report.add(EXPERIMENT, &name, "latency_mean", mean(&figures.latencies_ms), "ms");
         report.add(EXPERIMENT, &name, "latency_sd", standard_deviation(&figures.latencies_ms), "ms");
         report.add(EXPERIMENT, &name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");
@@ -154,7 +160,7 @@ impl<'a> Bench<'a> {
             say("direct I/O cannot be had here: the limits are the page cache's");
         }
         let servers = cluster.processes().map(|(_, process, _)| process).collect();
-        Ok(Self { program, cluster, client, raw, servers, seed })
+        Ok(Self { program, cluster, client, raw, parts: Parts::new(seed)?, servers, seed })
     }
 
     /// Stores what is read.
@@ -182,25 +188,30 @@ impl<'a> Bench<'a> {
     }
 
     /// The limit and one access of each client, in an order that changes with the rounds.
-    async fn turn(&self, case: &Case, round: usize, figures: &mut Figures) -> Result<()> {
+    async fn turn(&mut self, case: &Case, round: usize, figures: &mut Figures) -> Result<()> {
         if round.is_multiple_of(2) {
-            figures.limits.push(self.limit(case)? / 1e9);
+            self.limit(case, figures)?;
             self.access(case, figures).await
         } else {
             self.access(case, figures).await?;
-            figures.limits.push(self.limit(case)? / 1e9);
-            Ok(())
+            self.limit(case, figures)
         }
     }
 
-    fn limit(&self, case: &Case) -> Result<f64> {
-        if case.put {
-            Ok(self.raw.write()? / STORED)
+    fn limit(&mut self, case: &Case, figures: &mut Figures) -> Result<()> {
+        let socket = socket(SOCKET_BYTES)?;
+        let (rate, cpu) = if case.put {
+            let disk = self.raw.write()?;
+            (disk.rate / STORED, self.parts.put(socket, disk)?)
         } else if case.warm {
-            socket(SOCKET_BYTES)
+            (socket.rate, self.parts.get(socket, None))
         } else {
-            self.raw.read()
-        }
+            let disk = self.raw.read()?;
+            (disk.rate, self.parts.get(socket, Some(disk)))
+        };
+        figures.limits.push(rate / 1e9);
+        figures.parts.push(cpu * 1e9);
+        Ok(())
     }
 
     async fn access(&self, case: &Case, figures: &mut Figures) -> Result<()> {
