@@ -68,7 +68,11 @@ impl Parts {
         let code = Code::new(Kind::Mix, ENCODED_K, seed).context("a code of an object of 64 MiB")?;
         let coded_blocks = (k as f64 * (STORED - 1.0)) as usize;
         // Touched here, so that no page is cleared while a clock runs.
-        Ok(Self { code, originals: vec![0x5a; k * ENCODED_BLOCK], coded: vec![1; coded_blocks * ENCODED_BLOCK] })
+        Ok(Self {
+            code,
+            originals: vec![0x5a; k * ENCODED_BLOCK],
+            coded: vec![1; coded_blocks * ENCODED_BLOCK],
+        })
     }
 
     /// Processor seconds per byte of object for a put, besides `socket` and `disk`.

@@ -232,6 +232,11 @@ impl Adaptive {
         (pace.unwrap_or_else(|| f64::from(self.plan.block_bytes)), self.shortest_delay())
     }
 
+    /// How long a request and its answer take on the way, where the caller has seen it.
+    fn way(&self) -> f64 {
+        self.plan.round_trip.map_or(f64::INFINITY, |trip| trip.as_secs_f64())
+    }
+
     /// The shortest that was seen from a grant to a dry device until its first byte; else what the caller has seen.
     fn shortest_delay(&self) -> f64 {
         let seen = self.flows.iter().filter_map(|flow| flow.delay(flow.pace()?));
@@ -269,11 +274,11 @@ impl Adaptive {
     fn top_up(&mut self, now: Time, id: DeviceId, finish_at: Time) {
         let known = self.flow(id).is_some_and(|flow| flow.is_known());
         let (pace, delay) = if known { Default::default() } else { self.stand_ins() };
-        let room = self.room();
-        let first = self.first_blocks();
+        let (room, first, way) = (self.room(), self.first_blocks(), self.way());
         let Some(flow) = self.flow(id).filter(|flow| flow.serves()) else { return };
         let outlook = flow.outlook(now, pace, delay);
-        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(flow.window(&outlook, first));
+        let window = flow.window(&outlook, way, first);
+        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(window);
         let more = share.saturating_sub(outlook.granted).min(room).min(outlook.fresh);
         if more > 0 {
             let grant = flow.grant(now, more, false);
@@ -295,12 +300,12 @@ impl Adaptive {
         let soonest = arrival_of(&outlooks, needed, Outlook::by).unwrap_or(f64::INFINITY);
         self.finish_at = (soonest < 1e9).then(|| now + seconds(soonest));
         // What each lacks of its share, the soonest to come first.
-        let first = self.first_blocks();
+        let (first, way) = (self.first_blocks(), self.way());
         let mut lacking: Vec<Lack> = Vec::new();
         for (place, (&flow, outlook)) in serving.iter().zip(&outlooks).enumerate() {
             let share =
                 if soonest.is_finite() { outlook.by(soonest) } else { outlook.granted + outlook.fresh };
-            let most = share.min(self.flows[flow].window(outlook, first));
+            let most = share.min(self.flows[flow].window(outlook, way, first));
             if most > outlook.granted {
                 let blocks = most - outlook.granted;
                 lacking.push(Lack { place, flow, blocks, next_s: outlook.next_fresh_s() });
@@ -363,7 +368,7 @@ impl Adaptive {
         // queues; or before the end, to finish, where so much was granted that they will be.
         let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
         let factor = if granted > needed.saturating_add(self.budget()) { 0.0 } else { TOLD_FACTOR };
-        let way = self.plan.round_trip.map_or(f64::INFINITY, |trip| trip.as_secs_f64());
+        let way = self.way();
         let sent = outlooks.iter().map(|one| one.sent_by(soonest + factor * one.delay_s.min(way)));
         let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());
         let mut wanted = late.min(allowed);

@@ -13,6 +13,9 @@
 //!
 //! Pace is measured while the device has credit in hand, from one arrival to the next; delay from a grant to the first
 //! byte of it, where the device had to wait for that grant. Neither knows a unit of time: a device's own gaps tell when it is overdue.
+//! Slices may come in bursts, with pauses between them that say nothing of the device: it shares a link, a disk, or the
+//! reader's processor with others. So pace is taken over a pause of the usual length at least, and a silence that is no longer
+//! is none.
 
 use super::{
     Action, Cause, ReadPlan, Source,
@@ -65,6 +68,8 @@ pub(super) struct Flow {
     /// Bytes and the seconds they took, older ones weighing less.
     weighed_bytes: f64,
     weighed_seconds: f64,
+    /// Squares of the gaps that make those seconds.
+    weighed_squares: f64,
     /// Slices whose pace was measured.
     slices: u32,
     /// From a grant to a dry device until the first slice was here.
@@ -96,6 +101,7 @@ impl Flow {
             expected: source.read_bytes_per_s as f64,
             weighed_bytes: 0.0,
             weighed_seconds: 0.0,
+            weighed_squares: 0.0,
             slices: 0,
             answer: None,
             block_bytes: plan.block_bytes.into(),
@@ -171,9 +177,11 @@ impl Flow {
         match (self.last, self.waited_for_grant(delay)) {
             (Some(last), None) => {
                 self.slices += 1;
-                let keep = (-1.0 / MEMORY_SLICES).exp();
+                let gap = now.seconds_since(last);
+                let keep = self.kept_after(gap);
                 self.weighed_bytes = self.weighed_bytes * keep + f64::from(bytes);
-                self.weighed_seconds = self.weighed_seconds * keep + now.seconds_since(last);
+                self.weighed_seconds = self.weighed_seconds * keep + gap;
+                self.weighed_squares = self.weighed_squares * keep + gap * gap;
             }
             (last, granted) => {
                 let granted = granted.or(last).unwrap_or(now);
@@ -209,6 +217,21 @@ impl Flow {
             (GUESS_SHARE, least)
         };
         (self.weighed_bytes, self.weighed_seconds) = (bytes * weight, seconds * weight);
+        self.weighed_squares = seconds * seconds * weight;
+    }
+
+    /// What is left of the weight of older gaps after one of so many seconds. Gaps of one length lose it over so many
+    /// slices; short ones between pauses lose it over a pause, and a long one no more than any other.
+    fn kept_after(&self, gap: f64) -> f64 {
+        let even = self.pace().map_or(0.0, |pace| self.slice_bytes as f64 / pace);
+        let memory = (MEMORY_SLICES * even.max(gap)).max(self.pause());
+        if memory > 0.0 { (-gap / memory).exp() } else { 1.0 }
+    }
+
+    /// The gap that a moment is in, on average: that between slices where they come evenly, the pause where they come in
+    /// bursts.
+    fn pause(&self) -> f64 {
+        if self.weighed_seconds > 0.0 { self.weighed_squares / self.weighed_seconds } else { 0.0 }
     }
 
     /// When the next byte was granted, if it had to wait for that: if what came last came before the grant could be
@@ -311,9 +334,10 @@ impl Flow {
                 (Some(granted), _) => now.seconds_since(granted) - way,
                 (None, last) => last.map_or(0.0, |last| now.seconds_since(last)),
             };
-            // Silent for longer than a slice takes, it is taken to stay silent for as long again.
-            let next = (slice / pace - flowing).abs();
-            if flowing > 2.0 * slice / pace {
+            // Silent for longer than a slice takes and than it usually pauses, it is taken to stay silent for as long again.
+            let usual = self.pause().max(slice / pace);
+            let next = (slice / pace - flowing).max(flowing - usual).max(0.0);
+            if flowing > 2.0 * usual {
                 // Silence shows how slow it is.
                 doubt = 1.0;
             }
@@ -329,13 +353,15 @@ impl Flow {
         Outlook { fresh_s: delay.max(outlook.drained_s()), ..outlook }
     }
 
-    /// Blocks that may be on their way from it. Of one that nobody knows anything about, `first`: what it can send
-    /// meanwhile is not known either.
-    pub(super) fn window(&self, outlook: &Outlook, first: u32) -> u32 {
+    /// Blocks that may be on their way from it, a grant and its answer being so long on theirs. Of one that nobody knows
+    /// anything about, `first`: what it can send meanwhile is not known either.
+    pub(super) fn window(&self, outlook: &Outlook, way: f64, first: u32) -> u32 {
         if self.pace().is_none() {
             return first.max(BLOCKS_MIN);
         }
-        let pipe = (GAIN * outlook.pace * outlook.delay_s).ceil();
+        // What delays the first byte beyond the way and a block's own time is a queue, which a larger window makes longer.
+        let delay = outlook.delay_s.min(way + 1.0 / outlook.pace);
+        let pipe = (GAIN * outlook.pace * delay).ceil();
         (pipe as u32).saturating_add(BLOCKS_MIN)
     }
 }

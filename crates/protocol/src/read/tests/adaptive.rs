@@ -5,6 +5,7 @@ use super::{
     super::*,
     model::{Fate, Node, run},
 };
+use std::collections::VecDeque;
 
 const BLOCK: u32 = 64 << 10;
 const K: u32 = 1024;
@@ -269,4 +270,72 @@ fn sixty_four_disks_that_changed_since_are_read_near_the_ideal() {
     }
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     assert!(mean >= 0.9 && shares.iter().all(|&share| share >= 0.85), "{mean}: {shares:?}");
+}
+
+/// Devices that have sent what they were granted before the reader looks, and a reader that takes a burst from one socket
+/// while the others wait: silence is the reader's own, and nothing that is asked for because of it comes sooner.
+#[test]
+fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
+    const SLICE_NS: u64 = 60_000;
+    const BURST: usize = 16;
+    for (expected, seed) in [(0, 1), (4_000_000_000, 2), (4_000_000_000, 3)] {
+        let holds = |n: u32| (0..2 * K).filter(|index| index % 6 == n).collect::<IndexRanges>();
+        let source = |n: u32| {
+            let (device, blocks) = (DeviceId(n.into()), holds(n));
+            Source { device, blocks, read_bytes_per_s: expected, queue_length: 0 }
+        };
+        let plan = ReadPlan {
+            sources: (0..6).map(source).collect(),
+            originals: K,
+            extra_blocks: 3,
+            block_bytes: BLOCK,
+            rule: RequestRule::ADAPTIVE,
+            patience: Duration::from_secs(10),
+            round_trip: Some(Duration::from_millis(2)),
+            payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            races: true,
+        };
+        let mut left: Vec<VecDeque<BlockIndex>> = (0..6).map(|n| holds(n).iter().collect()).collect();
+        let mut sent: Vec<VecDeque<BlockIndex>> = vec![VecDeque::new(); 6];
+        let mut now = Time(3_000_000);
+        let mut core = Adaptive::new(Time(0), plan);
+        let (mut received, mut turn, mut done) = (0u32, seed, None);
+        while done.is_none() {
+            while let Some(action) = core.poll() {
+                match action {
+                    Action::Open { device, credit_bytes: bytes, .. } | Action::Grant { device, bytes } => {
+                        core.handle(now, Input::Opened { device });
+                        for _ in 0..bytes / BLOCK {
+                            sent[device.0 as usize].extend(left[device.0 as usize].pop_front());
+                        }
+                    }
+                    Action::Done(counts) => done = Some(counts),
+                    Action::Failed(error) => panic!("{error}"),
+                    _ => {}
+                }
+            }
+            let from = (0..6).map(|step| (turn + step) % 6).find(|&n| !sent[n].is_empty());
+            let Some(from) = from.filter(|_| done.is_none()) else {
+                now = core.wake_at().map_or(now, |at| at.max(now));
+                core.handle(now, Input::Tick);
+                continue;
+            };
+            turn = from + 1;
+            for _ in 0..BURST {
+                let Some(index) = sent[from].pop_front() else { break };
+                now = now + Duration::from_nanos(SLICE_NS);
+                let device = DeviceId(from as u128);
+                core.handle(now, Input::Slice { device, index, bytes: BLOCK });
+                received += 1;
+                core.handle(now, Input::Block { device, index, missing: K.saturating_sub(received) });
+            }
+        }
+        let counts = done.expect("it is over");
+        let moved = received as usize + sent.iter().map(VecDeque::len).sum::<usize>();
+        println!(
+            "expected {expected}: {} asked, {} extra, {moved} sent",
+            counts.requested_blocks, counts.extra_blocks
+        );
+        assert!(moved < K as usize * 21 / 20, "{moved} blocks sent for {K}: {counts:?}");
+    }
 }
