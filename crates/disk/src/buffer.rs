@@ -71,11 +71,15 @@ impl AlignedBuf {
         self.memory().capacity
     }
 
-    /// Changes the length; grows the allocation (losing the content) where it must. What lies between the old
-    /// and the new length is unspecified, though always initialised.
+    /// Changes the length; where it must, takes a larger allocation (losing the content), from the pool that it belongs
+    /// to. What lies between the old and the new length is unspecified, though always initialised.
     pub fn resize(&mut self, len: usize) {
         if len > self.capacity() {
-            self.memory = Some(Memory::zeroed(len));
+            let pool = self.home.upgrade();
+            let larger = pool.as_ref().map_or_else(|| Memory::zeroed(len), |pool| pool.get(len));
+            if let (Some(pool), Some(smaller)) = (pool, self.memory.replace(larger)) {
+                pool.put(smaller);
+            }
         }
         self.len = len;
     }
@@ -148,6 +152,20 @@ struct Idle {
 }
 
 impl PoolInner {
+    fn get(&self, len: usize) -> Memory {
+        let found = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            // The one given back last is the warmest; one much larger than needed is left for others.
+            let fits = |m: &Memory| m.capacity >= len && m.capacity <= len.max(ALIGNMENT) * 4;
+            idle.buffers.iter().rposition(fits).map(|at| {
+                let memory = idle.buffers.swap_remove(at);
+                idle.bytes -= memory.capacity;
+                memory
+            })
+        };
+        found.unwrap_or_else(|| Memory::zeroed(len))
+    }
+
     fn put(&self, memory: Memory) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.bytes + memory.capacity <= self.idle_bytes_max {
@@ -169,18 +187,7 @@ impl BufferPool {
 
     /// A buffer of `len` bytes. Its content is unspecified: the caller fills it before it shows it to anyone.
     pub fn take(&self, len: usize) -> AlignedBuf {
-        let found = {
-            let mut idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            // The one given back last is the warmest; one much larger than needed is left for others.
-            let fits = |m: &Memory| m.capacity >= len && m.capacity <= len.max(ALIGNMENT) * 4;
-            idle.buffers.iter().rposition(fits).map(|at| {
-                let memory = idle.buffers.swap_remove(at);
-                idle.bytes -= memory.capacity;
-                memory
-            })
-        };
-        let memory = found.unwrap_or_else(|| Memory::zeroed(len));
-        AlignedBuf { memory: Some(memory), len, home: Arc::downgrade(&self.0) }
+        AlignedBuf { memory: Some(self.0.get(len)), len, home: Arc::downgrade(&self.0) }
     }
 
     /// Bytes of buffers that wait for their next use.
@@ -231,6 +238,14 @@ mod tests {
         assert_eq!(pool.take(1000).as_ptr(), address, "used again");
         drop(pool.take(2 << 20));
         assert_eq!(pool.idle_bytes(), 4096, "too large to keep");
+        let mut grown = pool.take(0);
+        grown.resize(100 << 10);
+        let large = grown.as_ptr();
+        drop(grown);
+        let mut grown = pool.take(0);
+        grown.resize(100 << 10);
+        assert_eq!(grown.as_ptr(), large, "a buffer that grows takes from its pool, too");
+        drop(grown);
         let orphan = pool.take(100);
         drop(pool);
         drop(orphan);
