@@ -5,7 +5,7 @@ use crate::{
     logging,
     tuning::Tuning,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use std::{net::SocketAddr, path::PathBuf};
 use steadfast_protocol::serve::AdmissionPolicy;
 
@@ -96,7 +96,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Cluster {
     /// Address of the metadata server
-    #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT")]
+    #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) cluster: String,
     #[command(flatten)]
     pub(crate) tuning: Tuning,

@@ -28,8 +28,21 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         // The reader of our output has seen enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("steadfast: {error:#}");
+    eprintln!("steadfast: {}", said(error));
     ExitCode::from(code(error))
+}
+
+/// The error and its causes in one line, without those that it says itself.
+pub(crate) fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        if said.is_empty() {
+            cause
+        } else if said.contains(&cause) {
+            said
+        } else {
+            format!("{said}: {cause}")
+        }
+    })
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -89,5 +102,22 @@ fn code(error: &anyhow::Error) -> u8 {
         (Some(GetError::Changed { .. }), _) => 8,
         (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::plan::TrimError;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let trim = TrimError::BelowTolerance { asked: 0.1, smallest: 0.37, tolerate: 2 };
+        let error = anyhow::Error::from(AmendError::from(trim));
+        assert_eq!(said(&error), error.to_string());
+        assert_eq!(
+            said(&anyhow::anyhow!("no such file").context("cannot read a")),
+            "cannot read a: no such file"
+        );
     }
 }

@@ -81,7 +81,7 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
             Ok(now) => now,
             Err(error) => match &mut screen {
                 Some(screen) => {
-                    screen.say(&format!("{error:#}"))?;
+                    screen.say(&crate::exit::said(&error))?;
                     continue;
                 }
                 None => return Err(error),
