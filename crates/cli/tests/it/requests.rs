@@ -53,7 +53,8 @@ fn a_get_says_what_it_asked_for_and_what_of_it_was_used() {
     let file = bed.file("original", 16 << 20, seed());
     bed.put(&file, "object");
     let copy = bed.dir.path().join("copy");
-    for request in ["adaptive", "all"] {
+    let mut held = 0;
+    for request in ["all", "adaptive"] {
         let said = bed.ok(&["get", "data/object", copy.to_str().unwrap(), "--json", "--request", request]);
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
         let figure = |name: &str| said[name].as_u64().unwrap_or_else(|| panic!("{name} in {said}"));
@@ -63,9 +64,12 @@ fn a_get_says_what_it_asked_for_and_what_of_it_was_used() {
         assert!(figure("extra_won") <= figure("extra_blocks"), "{said}");
         let asked = figure("requested_blocks");
         if request == "all" {
+            held = asked;
             assert!(asked >= 512 && figure("extra_blocks") == 0, "{said}");
         } else {
-            assert!((256..512).contains(&asked), "{said}");
+            // Usually a few more. On a machine so busy that the servers seem far away, devices that nobody knows begin with
+            // more than is needed, but with no block twice.
+            assert!((256..=held).contains(&asked), "{held} held, {said}");
         }
     }
 }
