@@ -1,6 +1,6 @@
 //! What the machine gives without a store: direct writing and reading of plain files, and one loopback socket.
 
-use super::parts::{Cost, Started};
+use super::parts::{Cost, Stopwatch};
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 use std::{
@@ -80,11 +80,11 @@ impl RawFiles {
             let work = &work;
             let threads: Vec<_> = self.files.iter().map(|file| scope.spawn(move || work(file))).collect();
             ready.wait();
-            let started = Started::now();
+            let watch = Stopwatch::start();
             for thread in threads {
                 thread.join().expect("plain reading and writing does not panic")?;
             }
-            Ok(started.cost(self.bytes_each * self.files.len() as u64))
+            Ok(watch.cost(self.bytes_each * self.files.len() as u64))
         })
     }
 }
@@ -112,7 +112,7 @@ pub(super) fn socket(bytes: u64) -> Result<Cost> {
     });
     let (mut stream, _) = listener.accept()?;
     let mut buffer = vec![0; SOCKET_BYTES];
-    let started = Started::now();
+    let watch = Stopwatch::start();
     let mut received = 0;
     loop {
         match stream.read(&mut buffer)? {
@@ -120,7 +120,7 @@ pub(super) fn socket(bytes: u64) -> Result<Cost> {
             more => received += more as u64,
         }
     }
-    let cost = started.cost(received);
+    let cost = watch.cost(received);
     sender.join().expect("sending does not panic")?;
     Ok(cost)
 }
