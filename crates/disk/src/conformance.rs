@@ -133,7 +133,15 @@ fn carries_a_device(medium: Arc<dyn Medium>) {
         let (segment, version) = (SegmentId(number), Version(7));
         let granule = if block_bytes > 100_000 { Granule::KIB_64 } else { Granule::KIB_4 };
         device
-            .create_extent(ExtentSpec { segment, version, epoch, block_bytes, granule, expected_blocks: 3 })
+            .create_extent(ExtentSpec {
+                segment,
+                version,
+                epoch,
+                block_bytes,
+                granule,
+                expected_blocks: 3,
+                updates: None,
+            })
             .expect("create");
         for index in [4, 5, 9, 2] {
             let data = pattern(index + block_bytes, block_bytes as usize);

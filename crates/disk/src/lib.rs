@@ -28,7 +28,7 @@ pub mod queue;
 
 pub use buffer::{AlignedBuf, BufferPool};
 pub use checksum::{Granule, Mismatch, Tag};
-pub use device::{Device, ExtentInfo, ExtentSpec, FormatOptions, Usage};
+pub use device::{Device, ExtentInfo, ExtentSpec, FormatOptions, Updates, Usage};
 pub use ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId, Version};
 pub use lane::{Lane, LaneConfig, LaneHandle, LaneStatus, Op, OpError, OpOutput};
 pub use media::{EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, Medium, MemoryMedium};

@@ -118,7 +118,36 @@ pub enum CreateError {
         /// The size asked for.
         block_bytes: u32,
     },
-    /// No space for a single block, or no room in the index.
+    /// Updates need a larger journal.
+    #[error(
+        "the journal has {journal_bytes} bytes and updates in place need {needed}: format the device with so large a \
+         journal, or with {capacity} bytes of capacity"
+    )]
+    JournalTooSmall {
+        /// Bytes of the journal ring.
+        journal_bytes: u64,
+        /// Bytes it needs.
+        needed: u64,
+        /// Capacity from which the format makes it so large.
+        capacity: u64,
+    },
+    /// Blocks or reserve have sizes that cannot be updated in place.
+    #[error(
+        "{blocks} blocks of {block_bytes} bytes with a reserve of {reserve_bytes} cannot be updated in place: give at \
+         least one block, blocks of whole granules of {granule} bytes, and a reserve of whole 4096 bytes that the \
+         device can hold"
+    )]
+    Updates {
+        /// The block size asked for.
+        block_bytes: u32,
+        /// The granule asked for.
+        granule: u32,
+        /// The blocks asked for.
+        blocks: u32,
+        /// The reserve asked for.
+        reserve_bytes: u64,
+    },
+    /// No space for a single block (or for all of an extent that changes in place), or no room in the index.
     #[error("the device is full: {free} bytes free, longest run {longest}")]
     Full {
         /// Free bytes.
@@ -261,4 +290,189 @@ pub enum ChangeError {
     /// The device only reads.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// Why a chunk was not read or changed in place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// No extent of this segment.
+    #[error("segment {segment} has no extent here")]
+    NoExtent {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The extent was not created for updates.
+    #[error("the extent of segment {segment} does not change in place: create it with updates")]
+    NotUpdatable {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// A higher epoch was seen.
+    #[error("epoch {given} of segment {segment} is stale: {held} was seen")]
+    StaleEpoch {
+        /// The segment.
+        segment: SegmentId,
+        /// The epoch held.
+        held: Epoch,
+        /// The epoch given.
+        given: Epoch,
+    },
+    /// The indices of the blocks do not follow one another, so they are no chunk.
+    #[error("the {blocks} blocks of segment {segment} leave gaps: write the missing ones first")]
+    Gaps {
+        /// The segment.
+        segment: SegmentId,
+        /// How many blocks there are.
+        blocks: u32,
+    },
+    /// The range is empty or leaves the chunk.
+    #[error("bytes {start}..{end} are none, or leave a chunk of {chunk_bytes} bytes")]
+    OutOfRange {
+        /// Start of the range.
+        start: u64,
+        /// End of the range.
+        end: u64,
+        /// Bytes of the chunk.
+        chunk_bytes: u64,
+    },
+    /// A patch is not of whole granules.
+    #[error("{len} bytes at {offset} are not whole granules of {granule}")]
+    Misaligned {
+        /// Start of the patch.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// Bytes of a granule.
+        granule: u32,
+    },
+    /// More than the journal takes at once.
+    #[error("an update of {given} bytes is more than the {max} this device takes at once: split it")]
+    TooLarge {
+        /// Bytes of whole granules, with what describes them.
+        given: u64,
+        /// The most at once.
+        max: u64,
+    },
+    /// Too many updates are held.
+    #[error("{held} bytes of updates are held and {given} more exceed {max}: release some first")]
+    Held {
+        /// Bytes held.
+        held: u64,
+        /// Bytes given.
+        given: u64,
+        /// The most that can be held.
+        max: u64,
+    },
+    /// A version would go back.
+    #[error("version {given} is behind version {held} of segment {segment}")]
+    Backwards {
+        /// The segment.
+        segment: SegmentId,
+        /// The version held.
+        held: u64,
+        /// The version given.
+        given: u64,
+    },
+    /// The reserve cannot become so.
+    #[error("a reserve of {held} bytes cannot become {given}: it only shrinks, by whole 4096 bytes")]
+    Reserve {
+        /// Its bytes.
+        held: u64,
+        /// Bytes asked for.
+        given: u64,
+    },
+    /// The reserve's log holds records.
+    #[error("the log of segment {segment} holds {records} records: merge them before its reserve shrinks")]
+    LogInUse {
+        /// The segment.
+        segment: SegmentId,
+        /// How many records.
+        records: usize,
+    },
+    /// No room in the index.
+    #[error("the index is full: delete something first")]
+    IndexFull,
+    /// The chunk could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The reserve's log could not be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The device only reads.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Why the log in a reserve did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// No extent of this segment.
+    #[error("segment {segment} has no extent here")]
+    NoExtent {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The extent was not created for updates.
+    #[error("the extent of segment {segment} has no log: create it with updates")]
+    NotUpdatable {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// A higher epoch was seen.
+    #[error("epoch {given} of segment {segment} is stale: {held} was seen")]
+    StaleEpoch {
+        /// The segment.
+        segment: SegmentId,
+        /// The epoch held.
+        held: Epoch,
+        /// The epoch given.
+        given: Epoch,
+    },
+    /// The record does not fit what is free.
+    #[error("a record of {needed} bytes does not fit the {free} free in the reserve: merge the log first")]
+    Full {
+        /// Bytes of its payload.
+        needed: u64,
+        /// The largest payload that fits now.
+        free: u64,
+    },
+    /// No such record is in force.
+    #[error("the log of segment {segment} has no record {sequence}: {first} to before {next} are there")]
+    NoRecord {
+        /// The segment.
+        segment: SegmentId,
+        /// The record asked for.
+        sequence: u64,
+        /// The first in force.
+        first: u64,
+        /// Number of the next one.
+        next: u64,
+    },
+    /// The record is not what was written.
+    #[error(
+        "record {sequence} in the log of segment {segment} is corrupt: rebuild this chunk from the others"
+    )]
+    Corrupt {
+        /// The segment.
+        segment: SegmentId,
+        /// The record.
+        sequence: u64,
+    },
+    /// Records that were durable are gone.
+    #[error(
+        "the log of segment {segment} lost records {} to {}: rebuild this chunk from the others",
+        missing.start, missing.end - 1
+    )]
+    Damaged {
+        /// The segment.
+        segment: SegmentId,
+        /// The records that are missing.
+        missing: std::ops::Range<u64>,
+    },
+    /// The device only reads.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The medium failed.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
 }

@@ -14,23 +14,39 @@
 //!                           └───────────────────────── delete ─────────────────────────┘
 //! ```
 
+mod commit;
+mod create;
 mod error;
+mod log;
 mod open;
+mod overlay;
+mod read;
 mod tables;
+mod update;
 mod write;
+mod write_back;
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
 
-pub use error::{ChangeError, CreateError, DeviceError, FormatError, OpenError, ReadError, WriteError};
+pub use error::{
+    ChangeError, CreateError, DeviceError, FormatError, LogError, OpenError, ReadError, UpdateError,
+    WriteError,
+};
+pub use log::LogEntry;
 pub use open::FormatOptions;
+pub use update::{Apply, ChunkRead, Staged, UpdatesInfo};
 
-use self::tables::Tables;
+use self::{overlay::Overlay, tables::Tables};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
-    buffer::{AlignedBuf, BufferPool},
-    checksum::{self, Granule},
+    buffer::BufferPool,
+    checksum::Granule,
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId, Version},
-    index::{Extent, Index, Record, Superblock, journal::Journal},
+    index::{Extent, Index, Record, Superblock, journal::Journal, log::Ring},
     media::Medium,
 };
 
@@ -38,6 +54,9 @@ use crate::{
 const TABLE_PAGES_MAX: usize = 256;
 /// Bytes of read buffers kept for their next use, per device.
 const POOL_IDLE_BYTES_MAX: usize = 4 << 20;
+/// Freed ranges shorter than this are not trimmed: the call costs more than the space is worth, and the units
+/// are used again anyway.
+const TRIM_BYTES_MIN: u64 = 64 << 10;
 
 /// What an extent is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +73,15 @@ pub struct ExtentSpec {
     pub granule: Granule,
     /// How many blocks to reserve space for; it grows beyond where needed.
     pub expected_blocks: u32,
+    /// Present: its blocks may be changed in place once they are there, and all its space is taken at once.
+    pub updates: Option<Updates>,
+}
+
+/// What an extent that changes in place has beside its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Updates {
+    /// Bytes of the space behind the blocks that takes a log: a multiple of 4096; 0: none.
+    pub reserve_bytes: u64,
 }
 
 /// An extent as others see it.
@@ -170,6 +198,8 @@ pub struct Device {
     /// Encoded records since the last flush, and what they mean for others.
     records: Vec<u8>,
     unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
+    /// Blocks that a commit of the device's own made durable: the next flush reports them.
+    flushed: Vec<(SegmentId, Range<BlockIndex>)>,
     /// The last record, kept apart so that a run of blocks becomes one record.
     open_run: Option<Record>,
     /// Units that are free once the records are flushed.
@@ -177,6 +207,16 @@ pub struct Device {
     failed: Option<DeviceError>,
     corrupt_blocks: u64,
     pool: BufferPool,
+    /// Changes in place whose bytes are not.
+    overlay: Overlay,
+    /// How many commits were made durable.
+    commits: u64,
+    /// The records up to this byte must be in a flushed frame before a checkpoint; 0: none need.
+    ahead_end: usize,
+    /// Logs in reserves, of the extents whose log was used since the open.
+    logs: BTreeMap<SegmentId, Ring>,
+    /// Those with records that are not flushed.
+    logs_unflushed: BTreeSet<SegmentId>,
 }
 
 impl Device {
@@ -247,48 +287,13 @@ impl Device {
         extent.place(extent.slot_of(index)?).map(|p| p.data)
     }
 
-    /// Reads bytes `range` of a block, widened to whole granules, into `buf`, and verifies them. After an error
-    /// the content of `buf` is unspecified.
-    pub fn read_block(
-        &mut self,
-        segment: SegmentId,
-        index: BlockIndex,
-        range: Range<u32>,
-        buf: &mut AlignedBuf,
-    ) -> Result<BlockRead, ReadError> {
-        let extent = self.index.get(segment).ok_or(ReadError::NoExtent { segment })?;
-        let slot = extent.slot_of(index).ok_or(ReadError::NoBlock { segment, index })?;
-        let (block_bytes, granule, version) = (extent.block_bytes, extent.granule, extent.version);
-        if range.start > range.end || range.end > block_bytes {
-            return Err(ReadError::OutOfRange { start: range.start, end: range.end, block_bytes });
-        }
-        let place = extent.place(slot).expect("a run's slots have places");
-        if range.is_empty() {
-            buf.resize(0);
-            return Ok(BlockRead { range, sums: Vec::new() });
-        }
-        let granules = range.start / granule.bytes()..range.end.div_ceil(granule.bytes());
-        let range = granules.start * granule.bytes()..(granules.end * granule.bytes()).min(block_bytes);
-        let len = (range.end - range.start) as usize;
-        let table_bytes =
-            place.table_byte + u64::from(granules.start) * 4..place.table_byte + u64::from(granules.end) * 4;
-        let sums = self.tables.get(&*self.medium, place.table, table_bytes)?;
-        buf.resize(len.next_multiple_of(UNIT_BYTES as usize));
-        self.medium.read_at(place.data + u64::from(range.start), buf)?;
-        buf.truncate(len);
-        match checksum::verify(buf, granule, segment, version, index, granules.start, &sums) {
-            Ok(()) => Ok(BlockRead { range, sums }),
-            Err(mismatch) => {
-                self.corrupt_blocks += 1;
-                tracing::warn!(%segment, index, granule = mismatch.granule, "corrupt block");
-                Err(ReadError::Corrupt { segment, index, granule: mismatch.granule })
-            }
-        }
-    }
-
     /// Whether anything waits for a flush.
     pub fn is_clean(&self) -> bool {
-        self.records.is_empty() && self.open_run.is_none() && self.tables.is_clean() && self.freed.is_empty()
+        self.records.is_empty()
+            && self.open_run.is_none()
+            && self.tables.is_clean()
+            && self.freed.is_empty()
+            && self.logs_unflushed.is_empty()
     }
 
     /// Compares the free map with the extents, slowly: every unit is either free, used by one extent, or waits

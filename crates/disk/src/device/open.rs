@@ -1,8 +1,13 @@
 //! Formatting, opening and recovery of a device.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::{Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, tables::Tables};
+use super::{
+    Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, overlay::Overlay, tables::Tables,
+};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
     buffer::BufferPool,
@@ -71,7 +76,7 @@ impl Device {
         medium.prepare(superblock.journal_start()..superblock.data_start())?;
         let index = Index::new(checkpoint::fences_max(&superblock));
         let start = Start { head: 0, next_sequence: 1, base: 1 };
-        checkpoint::write(medium, &superblock, 1, 0, start, &index)?;
+        checkpoint::write(medium, &superblock, 1, 0, start, &index, &[])?;
         medium.flush()?;
         superblock.write(medium)?;
         medium.flush()?;
@@ -107,9 +112,15 @@ impl Device {
             })?;
         let mut index = loaded.index;
         let mut doubtful = Vec::new();
+        let mut overlay = Overlay::default();
+        for record in &loaded.redo {
+            overlay.follow(record, &index, 0);
+        }
         for (sequence, records) in &records {
             for record in records {
                 index.apply(record)?;
+                // All that replay reached is on the medium: its content may go in place after commit 0.
+                overlay.follow(record, &index, 0);
                 if let Record::Confirmed { segment, run } = record
                     && *sequence > durable_through
                 {
@@ -134,15 +145,25 @@ impl Device {
             tables: Tables::new(TABLE_PAGES_MAX),
             records: Vec::new(),
             unflushed: Vec::new(),
+            flushed: Vec::new(),
             open_run: None,
             freed: Vec::new(),
             failed: None,
             corrupt_blocks: 0,
             pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
+            overlay,
+            commits: 1,
+            ahead_end: 0,
+            logs: BTreeMap::new(),
+            logs_unflushed: BTreeSet::new(),
         };
         device.forget_unfinished(&doubtful);
         // The cut of the journal becomes final here: see `journal`, "Which frames count".
-        device.checkpoint()?;
+        if device.overlay.ready_bytes() > 0 {
+            device.settle()?;
+        } else {
+            device.checkpoint()?;
+        }
         device.corrupt_blocks = 0;
         tracing::debug!(device = %device.id(), frames = records.len(), "opened");
         Ok(device)

@@ -2,7 +2,7 @@
 //! others, least recently used out first.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io::IoSlice,
     ops::Range,
 };
@@ -15,6 +15,7 @@ use crate::{
 
 struct Page {
     bytes: AlignedBuf,
+    /// Changed: it stays in memory.
     dirty: bool,
     used: u64,
 }
@@ -23,16 +24,21 @@ pub(super) struct Tables {
     pages: HashMap<u64, Page>,
     /// Clean pages by their last use.
     clean: BTreeMap<u64, u64>,
+    /// Changed pages that the next flush is to find on the medium.
     dirty: Vec<u64>,
+    /// Pages that only need to be there before the next checkpoint.
+    late: BTreeSet<u64>,
     clean_max: usize,
     clock: u64,
 }
 
 impl Tables {
     pub(super) fn new(clean_max: usize) -> Tables {
-        Tables { pages: HashMap::new(), clean: BTreeMap::new(), dirty: Vec::new(), clean_max, clock: 0 }
+        let (pages, clean, dirty, late) = Default::default();
+        Tables { pages, clean, dirty, late, clean_max, clock: 0 }
     }
 
+    /// Whether the next flush needs nothing of it.
     pub(super) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
     }
@@ -57,21 +63,44 @@ impl Tables {
         Ok(sums)
     }
 
-    /// Puts checksums at byte `at` of the table that starts at unit `table`. Slots are written in order, so a
-    /// page that begins at or behind `at` holds nothing yet and is not read.
+    /// Puts the checksums of new slots at byte `at` of the table that starts at unit `table`. Slots are written in
+    /// order, so a page that begins at or behind `at` holds nothing yet and is not read.
     pub(super) fn put(
+        &mut self,
+        medium: &dyn Medium,
+        table: u64,
+        at: u64,
+        sums: &[u32],
+    ) -> Result<(), MediumError> {
+        self.set(medium, table, at, sums, Some(at))
+    }
+
+    /// Changes checksums of slots that are there. A redo in the journal has the new ones, too, so the pages are
+    /// only written by [`Tables::write_all`], unless they change otherwise.
+    pub(super) fn change(
+        &mut self,
+        medium: &dyn Medium,
+        table: u64,
+        at: u64,
+        sums: &[u32],
+    ) -> Result<(), MediumError> {
+        self.set(medium, table, at, sums, None)
+    }
+
+    /// `empty_from`: the pages that begin at or behind this byte of the table hold nothing yet. `None`: a late change.
+    fn set(
         &mut self,
         medium: &dyn Medium,
         table: u64,
         mut at: u64,
         sums: &[u32],
+        empty_from: Option<u64>,
     ) -> Result<(), MediumError> {
-        let first = at;
         let mut bytes = sums.iter().flat_map(|s| s.to_le_bytes()).peekable();
         while bytes.peek().is_some() {
             let unit = table + at / UNIT_BYTES;
             let within = (at % UNIT_BYTES) as usize;
-            let fresh = at - within as u64 >= first;
+            let fresh = empty_from.is_some_and(|from| at - within as u64 >= from);
             let page = self.page(medium, unit, fresh)?;
             let mut filled = 0;
             for (to, from) in page.bytes[within..].iter_mut().zip(&mut bytes) {
@@ -79,17 +108,28 @@ impl Tables {
                 filled += 1;
             }
             at += filled;
-            if !page.dirty {
-                page.dirty = true;
-                let used = page.used;
+            let was_dirty = std::mem::replace(&mut page.dirty, true);
+            let used = page.used;
+            if !was_dirty {
                 self.clean.remove(&used);
-                self.dirty.push(unit);
+            }
+            match empty_from {
+                None if !was_dirty => drop(self.late.insert(unit)),
+                Some(_) if self.late.remove(&unit) || !was_dirty => self.dirty.push(unit),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Writes all changed pages, neighbours together. They stay marked until [`Tables::flushed`].
+    /// Writes all changed pages, late ones, too: before a checkpoint.
+    pub(super) fn write_all(&mut self, medium: &dyn Medium) -> Result<(), MediumError> {
+        self.dirty.extend(std::mem::take(&mut self.late));
+        self.write(medium)
+    }
+
+    /// Writes the pages that the next flush is to find, neighbours together. They stay marked until
+    /// [`Tables::flushed`].
     pub(super) fn write(&mut self, medium: &dyn Medium) -> Result<(), MediumError> {
         self.dirty.sort_unstable();
         for run in self.dirty.chunk_by(|a, b| a + 1 == *b) {
@@ -100,7 +140,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The changed pages are durable.
+    /// The pages that were written are durable.
     pub(super) fn flushed(&mut self) {
         for unit in std::mem::take(&mut self.dirty) {
             if let Some(page) = self.pages.get_mut(&unit) {
@@ -122,6 +162,7 @@ impl Tables {
             keep
         });
         self.dirty.retain(|unit| !range.contains(unit));
+        self.late.retain(|unit| !range.contains(unit));
     }
 
     fn page(&mut self, medium: &dyn Medium, unit: u64, fresh: bool) -> Result<&mut Page, MediumError> {

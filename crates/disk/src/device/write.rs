@@ -1,16 +1,13 @@
-//! Everything that changes a device.
+//! Writing, sealing and deleting extents.
 
 use std::{io::IoSlice, ops::Range};
 
-use super::{
-    ChangeError, CreateError, Device, DeviceError, ExtentInfo, ExtentSpec, Flushed, NewBlock, Sealed,
-    WriteError,
-};
+use super::{ChangeError, Device, DeviceError, NewBlock, Sealed, WriteError};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
     checksum::{self, Granule},
     ids::{BlockIndex, Epoch, SegmentId, Version},
-    index::{BLOCK_BYTES_MAX, Extent, ExtentRange, Place, Record, Run, checkpoint, journal::Start},
+    index::{Extent, ExtentRange, Place, Record, Run, checkpoint},
     media::MediumError,
 };
 
@@ -20,11 +17,6 @@ const GROWTH_BYTES_MIN: u64 = 1 << 20;
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
 /// No growth step takes more than this part of the free space, so that one writer cannot hold the last of it.
 const GROWTH_SHARE_OF_FREE: u64 = 8;
-/// Ranges a reservation may consist of; the rest of it is left to growth.
-const RESERVED_RANGES_MAX: usize = 4;
-/// Freed ranges shorter than this are not trimmed: the call costs more than the space is worth, and the units
-/// are used again anyway.
-const TRIM_BYTES_MIN: u64 = 64 << 10;
 /// Room in the index that growth leaves to seals, in bytes; deletes only ever shrink it.
 const INDEX_RESERVE: u64 = 1 << 10;
 
@@ -74,50 +66,6 @@ struct Placed {
 }
 
 impl Device {
-    /// Creates an extent and reserves space for the expected blocks, as far as there is any. The same spec again
-    /// changes nothing. The extent becomes durable with the next flush.
-    pub fn create_extent(&mut self, spec: ExtentSpec) -> Result<ExtentInfo, CreateError> {
-        self.check_alive()?;
-        let ExtentSpec { segment, version, epoch, block_bytes, granule, expected_blocks } = spec;
-        let held = self.index.epoch(segment).unwrap_or_default();
-        if epoch < held {
-            return Err(CreateError::StaleEpoch { segment, held, given: epoch });
-        }
-        if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX {
-            return Err(CreateError::BlockSize { block_bytes });
-        }
-        if let Some(found) = self.index.get(segment) {
-            let same = (found.version, found.block_bytes, found.granule) == (version, block_bytes, granule);
-            if !same || found.sealed {
-                return Err(CreateError::Exists { segment });
-            }
-            self.raise(segment, epoch);
-            return Ok(self.extent(segment).expect("just found"));
-        }
-        if !self.index_has_room(128) {
-            return Err(self.full(|free, longest| CreateError::Full { free, longest }));
-        }
-        self.record(Record::Created { segment, version, epoch, block_bytes, granule });
-        for _ in 0..RESERVED_RANGES_MAX {
-            let slots = self.growing(segment).slots();
-            if slots >= expected_blocks.max(1) {
-                break;
-            }
-            match self.grow(segment, expected_blocks.max(1) - slots) {
-                Ok(()) => {}
-                Err(_) if slots > 0 => break,
-                Err(error) => {
-                    self.record(Record::Deleted { segment, epoch: held });
-                    return Err(match error {
-                        MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
-                        other => CreateError::Medium(other),
-                    });
-                }
-            }
-        }
-        Ok(self.extent(segment).expect("just created"))
-    }
-
     /// Writes one block; see [`Device::write_blocks`].
     pub fn write_block(
         &mut self,
@@ -167,27 +115,6 @@ impl Device {
         answers
     }
 
-    /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
-    /// error the device only reads.
-    pub fn flush(&mut self) -> Result<Flushed, DeviceError> {
-        self.check_alive()?;
-        if self.is_clean() {
-            return Ok(Flushed::default());
-        }
-        match self.commit() {
-            Ok(()) => Ok(Flushed { blocks: std::mem::take(&mut self.unflushed) }),
-            Err(cause) => {
-                tracing::error!(device = %self.id(), %cause, "the device failed");
-                for (segment, blocks) in std::mem::take(&mut self.unflushed) {
-                    blocks.for_each(|index| self.index.forget(segment, index));
-                }
-                let failed = DeviceError::Failed { cause };
-                self.failed = Some(failed.clone());
-                Err(failed)
-            }
-        }
-    }
-
     /// Makes an extent final: only the blocks in `keep` (of those that are there) stay, all other space is free
     /// after the next flush. May be repeated with fewer blocks.
     pub fn seal(
@@ -203,7 +130,7 @@ impl Device {
             return Err(ChangeError::StaleEpoch { segment, held, given: epoch });
         }
         let growth = self.index.seal_growth(segment, keep);
-        if growth > 0 && self.index.full_bytes() + growth > checkpoint::body_max(&self.superblock) {
+        if growth > 0 && self.index.full_bytes() + growth > checkpoint::index_max(&self.superblock) {
             return Err(ChangeError::IndexFull);
         }
         let before = extent.used();
@@ -242,7 +169,7 @@ impl Device {
         Ok(())
     }
 
-    fn check_alive(&self) -> Result<(), DeviceError> {
+    pub(super) fn check_alive(&self) -> Result<(), DeviceError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
@@ -275,7 +202,13 @@ impl Device {
         if let Some(slot) = extent.slot_of(block.index) {
             let place = extent.place(slot).expect("a run's slots have places");
             let bytes = place.table_byte..place.table_byte + extent.sums_bytes();
-            let stored = self.tables.get(&*self.medium, place.table, bytes).map_err(WriteError::Medium)?;
+            let (granule, base) = (u64::from(extent.granule.bytes()), u64::from(block.index) * given as u64);
+            let mut stored =
+                self.tables.get(&*self.medium, place.table, bytes).map_err(WriteError::Medium)?;
+            for (number, sum) in stored.iter_mut().enumerate() {
+                let newer = self.overlay.get(segment, base + number as u64 * granule, usize::MAX);
+                *sum = newer.map_or(*sum, |(_, sum)| sum);
+            }
             return if stored == block.sums {
                 Ok(None)
             } else {
@@ -287,6 +220,9 @@ impl Device {
         }
         if self.growing(segment).place(slot).is_none() {
             let extent = self.growing(segment);
+            if extent.updates.is_some() {
+                return Err(self.full(|free, longest| WriteError::Full { free, longest }));
+            }
             let slot_bytes = extent.slot_units() * UNIT_BYTES;
             let aim = (u64::from(extent.slots()) * slot_bytes / 2)
                 .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
@@ -337,12 +273,12 @@ impl Device {
         }
     }
 
-    fn growing(&self, segment: SegmentId) -> &Extent {
+    pub(super) fn growing(&self, segment: SegmentId) -> &Extent {
         self.index.get(segment).expect("checked by the caller")
     }
 
     /// Gives an extent one more range, of `slots` slots if there is one, else of as many as the longest has.
-    fn grow(&mut self, segment: SegmentId, slots: u32) -> Result<(), MediumError> {
+    pub(super) fn grow(&mut self, segment: SegmentId, slots: u32) -> Result<(), MediumError> {
         if !self.index_has_room(32) {
             return Err(MediumError::Full);
         }
@@ -367,21 +303,6 @@ impl Device {
         Ok(())
     }
 
-    fn raise(&mut self, segment: SegmentId, epoch: Epoch) {
-        if self.index.epoch(segment).unwrap_or_default() < epoch {
-            self.record(Record::Epoch { segment, epoch });
-        }
-    }
-
-    /// Applies a change and remembers it for the next flush.
-    fn record(&mut self, record: Record) {
-        if let Some(run) = self.open_run.take() {
-            run.encode(&mut self.records);
-        }
-        self.index.apply(&record).expect("checked before it is recorded");
-        record.encode(&mut self.records);
-    }
-
     fn confirm(&mut self, segment: SegmentId, run: Run) {
         self.index.apply(&Record::Confirmed { segment, run }).expect("its slot is the next one");
         match self.unflushed.last_mut() {
@@ -402,59 +323,6 @@ impl Device {
                 }
             }
         }
-    }
-
-    fn commit(&mut self) -> Result<(), MediumError> {
-        if let Some(run) = self.open_run.take() {
-            run.encode(&mut self.records);
-        }
-        self.tables.write(&*self.medium)?;
-        if self.journal.fits(self.records.len()) {
-            if !self.records.is_empty() {
-                self.journal.append(&*self.medium, &self.records)?;
-            }
-            self.medium.flush()?;
-            self.journal.flushed();
-        } else {
-            // The checkpoint may only hold what is durable.
-            self.medium.flush()?;
-            self.checkpoint()?;
-        }
-        self.records.clear();
-        self.tables.flushed();
-        let mut freed = std::mem::take(&mut self.freed);
-        freed.sort_by_key(|r| r.start);
-        freed.dedup_by(|next, last| {
-            let touching = last.end == next.start;
-            if touching {
-                last.end = next.end;
-            }
-            touching
-        });
-        for range in freed {
-            self.allocator.release(range.clone());
-            self.tables.forget(&range);
-            let bytes = range.start * UNIT_BYTES..range.end * UNIT_BYTES;
-            if bytes.end - bytes.start >= TRIM_BYTES_MIN
-                && let Err(error) = self.medium.trim(bytes.clone())
-            {
-                // Only the space below is not given back; ours is free all the same.
-                tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the whole index to the other slot and frees the journal.
-    pub(super) fn checkpoint(&mut self) -> Result<(), MediumError> {
-        let (number, slot) = (self.checkpoint_number + 1, 1 - self.checkpoint_slot);
-        let start =
-            Start { head: self.journal.head, next_sequence: self.journal.next_sequence, base: number };
-        checkpoint::write(&*self.medium, &self.superblock, number, slot, start, &self.index)?;
-        self.medium.flush()?;
-        (self.checkpoint_number, self.checkpoint_slot) = (number, slot);
-        self.journal.checkpointed(number);
-        Ok(())
     }
 
     /// Remembers the units that `before` has and `after` has not; returns how many.
@@ -479,11 +347,11 @@ impl Device {
         count
     }
 
-    fn index_has_room(&self, more: u64) -> bool {
-        self.index.full_bytes() + more + INDEX_RESERVE <= checkpoint::body_max(&self.superblock)
+    pub(super) fn index_has_room(&self, more: u64) -> bool {
+        self.index.full_bytes() + more + INDEX_RESERVE <= checkpoint::index_max(&self.superblock)
     }
 
-    fn full<E>(&self, error: impl FnOnce(u64, u64) -> E) -> E {
+    pub(super) fn full<E>(&self, error: impl FnOnce(u64, u64) -> E) -> E {
         let usage = self.usage();
         error(usage.free, usage.longest)
     }

@@ -4,17 +4,23 @@
 //! header page:  0 magic u64    8 crc32c u32 of 12..80    12 format version u32    16 device u128
 //!   32 number u64    40 next journal sequence u64    48 journal page of it u64    56 body length u64
 //!   64 crc32c of the body u32    68 zero to 80
-//! body, from byte 4096:  created u64, fences u32, extents u32, fences x (segment u64, epoch u64), extents
+//! body, from byte 4096:  created u64, fences u32, extents u32, fences x (segment u64, epoch u64), extents, redo
 //! extent:  segment u64, version u64, epoch u64, block bytes u32, granule u32, created u64, sealed u8,
-//!   ranges u32, runs u32, ranges x (first unit u64, first slot u32, slots u32), runs x (slot, index, count: u32)
+//!   updatable u8, ranges u32, runs u32, ranges x (first unit u64, first slot u32, slots u32),
+//!   runs x (slot, index, count: u32), and if updatable: reserve's first unit u64, its units u64, version u64,
+//!   log sequence u64, log page u64, n u32, n x (chunk u16, version u64)
+//! redo, to the end of the body:  records 8 and 9 of the journal, of changes that must not be in place yet
 //! ```
+//!
+//! The redo of changes that are still held moves into the checkpoint and not into a frame behind it: the
+//! checkpoint frees the ring that holds them, so they must become durable in the same instant.
 //!
 //! A checkpoint holds only what was flushed before it was begun. It counts when header and body are whole, so
 //! header and body need one flush together; until that returns, the other slot and the journal stay as
 //! they are.
 
 use super::{
-    FORMAT_VERSION, Index,
+    FORMAT_VERSION, Index, Record,
     codec::{Put, Reader},
     journal::Start,
     superblock::Superblock,
@@ -38,6 +44,8 @@ pub(crate) struct Loaded {
     pub(crate) slot: u64,
     pub(crate) start: Start,
     pub(crate) index: Index,
+    /// Changes whose effect on the index is in it, and whose content is not in place.
+    pub(crate) redo: Vec<Record>,
 }
 
 /// Bytes a body may have.
@@ -50,6 +58,20 @@ pub(crate) fn fences_max(superblock: &Superblock) -> usize {
     (superblock.checkpoint_bytes / 128).min(16_384) as usize
 }
 
+/// Bytes of redo that may be held back, and so stand in a checkpoint: a quarter of a slot, and no more than half of
+/// the ring that must take them first. None where the ring is too small for updates.
+pub(crate) fn held_max(superblock: &Superblock) -> u64 {
+    if superblock.journal_bytes < super::UPDATES_JOURNAL_MIN {
+        return 0;
+    }
+    (superblock.journal_bytes / 2).min(superblock.checkpoint_bytes / 4)
+}
+
+/// Bytes the index may have in a body, beside the redo.
+pub(crate) fn index_max(superblock: &Superblock) -> u64 {
+    body_max(superblock) - held_max(superblock)
+}
+
 /// Writes checkpoint `number`; it counts after the next flush.
 pub(crate) fn write(
     medium: &dyn Medium,
@@ -58,13 +80,14 @@ pub(crate) fn write(
     slot: u64,
     start: Start,
     index: &Index,
+    redo: &[Record],
 ) -> Result<(), MediumError> {
     let base = superblock.checkpoint_start(slot);
     let mut piece = AlignedBuf::zeroed(PIECE.min(superblock.checkpoint_bytes as usize - PAGE));
     let mut filled = 0;
     let mut written = 0u64;
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    index.encode(|mut bytes| {
+    let mut sink = |mut bytes: &[u8]| {
         digest.update(bytes);
         while !bytes.is_empty() {
             let take = bytes.len().min(piece.len() - filled);
@@ -78,7 +101,14 @@ pub(crate) fn write(
             }
         }
         Ok::<(), MediumError>(())
-    })?;
+    };
+    index.encode(&mut sink)?;
+    let mut encoded = Vec::new();
+    for record in redo {
+        encoded.clear();
+        record.encode(&mut encoded);
+        sink(&encoded)?;
+    }
     let body = written + filled as u64;
     assert!(body <= body_max(superblock), "growth of the index is bounded by its slot");
     if filled > 0 {
@@ -121,8 +151,8 @@ pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Optio
         if crc32c(&body) != header.crc {
             continue;
         }
-        if let Ok(index) = Index::decode(&body, fences_max(superblock)) {
-            return Ok(Some(Loaded { number: header.number, slot, start: header.start, index }));
+        if let Ok((index, redo)) = Index::decode(&body, fences_max(superblock)) {
+            return Ok(Some(Loaded { number: header.number, slot, start: header.start, index, redo }));
         }
     }
     Ok(None)

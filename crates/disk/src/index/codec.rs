@@ -22,8 +22,18 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
+    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed { what: "cut short" })?;
+        self.0 = rest;
+        Ok(head)
+    }
+
     pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.take::<1>()?[0])
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.take().map(u16::from_le_bytes)
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
@@ -45,6 +55,9 @@ pub(super) trait Put {
 
     fn put_u8(&mut self, value: u8) {
         self.put(&[value]);
+    }
+    fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
     }
     fn put_u32(&mut self, value: u32) {
         self.put(&value.to_le_bytes());

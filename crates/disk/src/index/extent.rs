@@ -7,22 +7,25 @@
 //! ```text
 //! range:  | table: slots x sums a block x 4 bytes, padded to 4 KiB | slot | slot | ... |
 //! ```
+//!
+//! An extent whose blocks change in place has one range for good, with a reserve behind it: see `updating`.
 
 use std::ops::Range;
 
 use super::{
     Malformed,
     codec::{Put, Reader},
+    updating::Updating,
 };
 use crate::{
     allocator::UNIT_BYTES,
-    checksum::Granule,
+    checksum::{Granule, Tag},
     ids::{BlockIndex, Epoch, SegmentId, Version},
 };
 
 /// The largest block in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
-const FIXED: u64 = 8 + 8 + 8 + 4 + 4 + 8 + 1 + 4 + 4;
+const FIXED: u64 = 8 + 8 + 8 + 4 + 4 + 8 + 1 + 1 + 4 + 4;
 const RANGE: u64 = 16;
 const RUN: u64 = 12;
 
@@ -69,6 +72,8 @@ pub struct Extent {
     pub ranges: Vec<ExtentRange>,
     /// Its blocks in the order of slots.
     pub runs: Vec<Run>,
+    /// Present where its blocks may change in place.
+    pub updates: Option<Updating>,
 }
 
 /// Where a slot lies.
@@ -145,6 +150,38 @@ impl Extent {
         })
     }
 
+    /// Where a granule lies. A *position* counts bytes as if block 0 were the first of the chunk: index times
+    /// block size, and the byte in the block. It stays right whichever blocks are there.
+    pub(crate) fn granule_place(&self, position: u64) -> Option<Place> {
+        let (index, granule) = self.granule_at(position)?;
+        let place = self.place(self.slot_of(index)?)?;
+        Some(Place {
+            data: place.data + u64::from(granule) * u64::from(self.granule.bytes()),
+            table: place.table,
+            table_byte: place.table_byte + u64::from(granule) * 4,
+        })
+    }
+
+    /// The block and the granule in it that hold a position.
+    pub(crate) fn granule_at(&self, position: u64) -> Option<(BlockIndex, u32)> {
+        let block = u64::from(self.block_bytes);
+        let index = u32::try_from(position / block).ok()?;
+        Some((index, (position % block) as u32 / self.granule.bytes()))
+    }
+
+    /// The tag of the granule at a position.
+    pub(crate) fn tag(&self, position: u64) -> Option<Tag> {
+        let (index, granule_number) = self.granule_at(position)?;
+        Some(Tag { segment: self.segment, version: self.version, index, granule_number })
+    }
+
+    /// The blocks of the chunk, if their indices follow one another.
+    pub(crate) fn chunk(&self) -> Option<Range<BlockIndex>> {
+        let first = self.runs.iter().map(|r| r.index).min().unwrap_or(0);
+        let end = self.runs.iter().map(|r| r.index + r.count).max().unwrap_or(0);
+        (end - first == self.blocks()).then_some(first..end)
+    }
+
     /// Number of blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.runs.iter().map(|r| r.count).sum()
@@ -173,6 +210,11 @@ impl Extent {
                     push(unit(from)..unit(to));
                 }
             }
+        }
+        if let Some(updates) = &self.updates
+            && updates.reserve_units() > 0
+        {
+            push(updates.reserve.clone());
         }
         used
     }
@@ -240,7 +282,8 @@ impl Extent {
     }
 
     pub(super) fn encoded_bytes(&self) -> u64 {
-        FIXED + RANGE * self.ranges.len() as u64 + RUN * self.runs.len() as u64
+        let updates = self.updates.as_ref().map_or(0, Updating::encoded_bytes);
+        FIXED + RANGE * self.ranges.len() as u64 + RUN * self.runs.len() as u64 + updates
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
@@ -251,6 +294,7 @@ impl Extent {
         out.put_u32(self.granule.bytes());
         out.put_u64(self.created);
         out.put_u8(u8::from(self.sealed));
+        out.put_u8(u8::from(self.updates.is_some()));
         out.put_u32(self.ranges.len() as u32);
         out.put_u32(self.runs.len() as u32);
         for range in &self.ranges {
@@ -262,6 +306,9 @@ impl Extent {
             out.put_u32(run.slot);
             out.put_u32(run.index);
             out.put_u32(run.count);
+        }
+        if let Some(updates) = &self.updates {
+            updates.encode(out);
         }
     }
 
@@ -276,7 +323,9 @@ impl Extent {
             sealed: reader.u8()? != 0,
             ranges: Vec::new(),
             runs: Vec::new(),
+            updates: None,
         };
+        let updatable = reader.u8()? != 0;
         if extent.block_bytes == 0 || extent.block_bytes > BLOCK_BYTES_MAX {
             return Err(Malformed { what: "block size" });
         }
@@ -291,12 +340,16 @@ impl Extent {
             extent.check_run(&run)?;
             extent.runs.push(run);
         }
+        if updatable {
+            extent.updates = Some(Updating::decode(reader)?);
+        }
         Ok(extent)
     }
 
     /// Whether this range can follow the ones there are.
     pub(super) fn check_range(&self, range: &ExtentRange) -> Result<(), Malformed> {
         let sound = range.slots > 0
+            && (self.updates.is_none() || self.ranges.is_empty())
             && range.first_slot >= self.slots()
             && range.first_slot.checked_add(range.slots).is_some()
             && range.start <= 1 << 52;

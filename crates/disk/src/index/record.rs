@@ -7,15 +7,25 @@
 //! 4 sealed     segment u64, epoch u64, n u32, n x (first index u32, end u32)
 //! 5 deleted    segment u64, epoch u64
 //! 6 epoch      segment u64, epoch u64
+//! 7 updatable  segment u64, first unit of the reserve u64, units u64
+//! 8 staged     segment u64, version u64, patch
+//! 9 applied    segment u64, flags u8 (1 version, 2 log), version u64, log sequence u64, log page u64,
+//!              n u32, n x (chunk u16, version u64), n u32, n x patch
+//! 10 released  segment u64, through version u64
+//! 11 shrunk    segment u64, units of the reserve u64
+//! patch        position u64 (block index x block bytes + byte in the block), length u32, new bytes
 //! ```
-//! each after its number as one byte; all little endian.
+//! each after its number as one byte; all little endian. A field whose flag is not set is zero.
 
 use std::ops::Range;
+
+use bytes::Bytes;
 
 use super::{
     Malformed,
     codec::{Put, Reader},
     extent::{BLOCK_BYTES_MAX, ExtentRange, Run},
+    updating::LogStart,
 };
 use crate::{
     checksum::Granule,
@@ -75,9 +85,102 @@ pub enum Record {
         /// The epoch.
         epoch: Epoch,
     },
+    /// The blocks of a new extent may change in place; it has its reserve before its range.
+    Updatable {
+        /// Its segment.
+        segment: SegmentId,
+        /// Units of the reserve.
+        reserve: Range<u64>,
+    },
+    /// Redo of an update that must not be in place before it is released.
+    Staged {
+        /// Its segment.
+        segment: SegmentId,
+        /// The version it makes.
+        version: u64,
+        /// Its place: see [`Extent::granule_place`](super::Extent).
+        position: u64,
+        /// The new content: whole granules.
+        bytes: Bytes,
+    },
+    /// Redo of a change that may be in place once it is durable.
+    Applied {
+        /// Its segment.
+        segment: SegmentId,
+        /// The version of the content from now on.
+        version: Option<u64>,
+        /// Places and new contents: whole granules.
+        patches: Vec<(u64, Bytes)>,
+        /// Versions of data chunks that the content has merged.
+        merged: Vec<(u16, u64)>,
+        /// Where the log begins from now on.
+        log: Option<LogStart>,
+    },
+    /// Staged updates may be put in place.
+    Released {
+        /// Their segment.
+        segment: SegmentId,
+        /// The last of them.
+        through: u64,
+    },
+    /// The reserve lost its tail; its log was empty.
+    Shrunk {
+        /// Its segment.
+        segment: SegmentId,
+        /// Units that are left.
+        reserve_units: u64,
+    },
+}
+
+fn put_patch(out: &mut Vec<u8>, position: u64, bytes: &[u8]) {
+    out.put_u64(position);
+    out.put_u32(bytes.len() as u32);
+    out.put(bytes);
+}
+
+fn patch(reader: &mut Reader<'_>) -> Result<(u64, Bytes), Malformed> {
+    let (position, len) = (reader.u64()?, reader.u32()?);
+    Ok((position, Bytes::copy_from_slice(reader.bytes(len as usize)?)))
 }
 
 impl Record {
+    /// The segment it is of.
+    pub(crate) fn segment(&self) -> SegmentId {
+        match self {
+            Record::Created { segment, .. }
+            | Record::Grown { segment, .. }
+            | Record::Confirmed { segment, .. }
+            | Record::Sealed { segment, .. }
+            | Record::Deleted { segment, .. }
+            | Record::Epoch { segment, .. }
+            | Record::Updatable { segment, .. }
+            | Record::Staged { segment, .. }
+            | Record::Applied { segment, .. }
+            | Record::Released { segment, .. }
+            | Record::Shrunk { segment, .. } => *segment,
+        }
+    }
+
+    /// Whether it must be in a flushed frame before what it allows is written in place.
+    pub(crate) fn is_ahead(&self) -> bool {
+        matches!(self, Record::Staged { .. } | Record::Applied { .. } | Record::Released { .. })
+    }
+
+    /// Bytes of its encoding, at most, where it is a redo.
+    pub(crate) fn redo_bytes(&self) -> usize {
+        // Kind, segment, flags, three numbers and two counts; then what follows them.
+        const FIELDS: usize = 1 + 8 + 1 + 3 * 8 + 2 * 4;
+        const PATCH: usize = 8 + 4;
+        match self {
+            Record::Staged { bytes, .. } => FIELDS + PATCH + bytes.len(),
+            Record::Applied { patches, merged, .. } => {
+                let patches = patches.iter().map(|(_, bytes)| PATCH + bytes.len()).sum::<usize>();
+                FIELDS + merged.len() * super::MERGED as usize + patches
+            }
+            _ => FIELDS,
+        }
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Record::Created { segment, version, epoch, block_bytes, granule } => {
@@ -121,6 +224,45 @@ impl Record {
                 out.put_u8(6);
                 out.put_u64(segment.0);
                 out.put_u64(epoch.0);
+            }
+            Record::Updatable { segment, reserve } => {
+                out.put_u8(7);
+                out.put_u64(segment.0);
+                out.put_u64(reserve.start);
+                out.put_u64(reserve.end - reserve.start);
+            }
+            Record::Staged { segment, version, position, bytes } => {
+                out.put_u8(8);
+                out.put_u64(segment.0);
+                out.put_u64(*version);
+                put_patch(out, *position, bytes);
+            }
+            Record::Applied { segment, version, patches, merged, log } => {
+                out.put_u8(9);
+                out.put_u64(segment.0);
+                out.put_u8(u8::from(version.is_some()) | u8::from(log.is_some()) << 1);
+                out.put_u64(version.unwrap_or(0));
+                out.put_u64(log.map_or(0, |l| l.sequence));
+                out.put_u64(log.map_or(0, |l| l.page));
+                out.put_u32(merged.len() as u32);
+                for (chunk, version) in merged {
+                    out.put_u16(*chunk);
+                    out.put_u64(*version);
+                }
+                out.put_u32(patches.len() as u32);
+                for (position, bytes) in patches {
+                    put_patch(out, *position, bytes);
+                }
+            }
+            Record::Released { segment, through } => {
+                out.put_u8(10);
+                out.put_u64(segment.0);
+                out.put_u64(*through);
+            }
+            Record::Shrunk { segment, reserve_units } => {
+                out.put_u8(11);
+                out.put_u64(segment.0);
+                out.put_u64(*reserve_units);
             }
         }
     }
@@ -166,6 +308,33 @@ impl Record {
             }
             5 => Record::Deleted { segment, epoch: Epoch(reader.u64()?) },
             6 => Record::Epoch { segment, epoch: Epoch(reader.u64()?) },
+            7 => {
+                let (start, units) = (reader.u64()?, reader.u64()?);
+                Record::Updatable { segment, reserve: start..start.saturating_add(units) }
+            }
+            8 => {
+                let version = reader.u64()?;
+                let (position, bytes) = patch(reader)?;
+                Record::Staged { segment, version, position, bytes }
+            }
+            9 => {
+                let flags = reader.u8()?;
+                let version = reader.u64()?;
+                let log = LogStart { sequence: reader.u64()?, page: reader.u64()? };
+                let merged = (0..reader.u32()?)
+                    .map(|_| Ok((reader.u16()?, reader.u64()?)))
+                    .collect::<Result<_, Malformed>>()?;
+                let patches = (0..reader.u32()?).map(|_| patch(reader)).collect::<Result<_, Malformed>>()?;
+                Record::Applied {
+                    segment,
+                    version: (flags & 1 != 0).then_some(version),
+                    patches,
+                    merged,
+                    log: (flags & 2 != 0).then_some(log),
+                }
+            }
+            10 => Record::Released { segment, through: reader.u64()? },
+            11 => Record::Shrunk { segment, reserve_units: reader.u64()? },
             _ => return Err(Malformed { what: "unknown kind of record" }),
         })
     }

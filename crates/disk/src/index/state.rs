@@ -10,6 +10,7 @@ use super::{
     Malformed, Record,
     codec::{Put, Reader},
     extent::{Extent, Run},
+    updating::Updating,
 };
 use crate::ids::{BlockIndex, Epoch, SegmentId};
 
@@ -97,6 +98,7 @@ impl Index {
                     sealed: false,
                     ranges: Vec::new(),
                     runs: Vec::new(),
+                    updates: None,
                 };
                 self.created += 1;
                 self.extent_bytes += extent.encoded_bytes();
@@ -115,6 +117,57 @@ impl Index {
             Record::Sealed { segment, epoch, keep } => self.change(*segment, |extent| {
                 extent.epoch = extent.epoch.max(*epoch);
                 extent.seal(keep);
+                Ok(())
+            })?,
+            Record::Updatable { segment, reserve } => self.change(*segment, |extent| {
+                if extent.updates.is_some()
+                    || !extent.ranges.is_empty()
+                    || !extent.block_bytes.is_multiple_of(extent.granule.bytes())
+                {
+                    return Err(Malformed { what: "an extent cannot become updatable" });
+                }
+                let updating = Updating::new(reserve.clone());
+                updating.check()?;
+                extent.updates = Some(updating);
+                Ok(())
+            })?,
+            Record::Staged { segment, version, position, bytes } => self.change(*segment, |extent| {
+                check_patch(extent, *position, bytes.len())?;
+                let updating = updating(extent)?;
+                if updating.version.checked_add(1) != Some(*version) {
+                    return Err(Malformed { what: "version of an update" });
+                }
+                updating.version = *version;
+                Ok(())
+            })?,
+            Record::Applied { segment, version, patches, merged, log } => {
+                self.change(*segment, |extent| {
+                    for (position, bytes) in patches {
+                        check_patch(extent, *position, bytes.len())?;
+                    }
+                    let updating = updating(extent)?;
+                    let mut after = updating.clone();
+                    after.version = version.unwrap_or(updating.version);
+                    after.log = log.unwrap_or(updating.log);
+                    after.merge(merged);
+                    after.check()?;
+                    if after.version < updating.version || after.log.sequence < updating.log.sequence {
+                        return Err(Malformed { what: "an extent goes back" });
+                    }
+                    *updating = after;
+                    Ok(())
+                })?
+            }
+            Record::Released { segment, .. } => {
+                self.change(*segment, |extent| updating(extent).map(|_| ()))?
+            }
+            Record::Shrunk { segment, reserve_units } => self.change(*segment, |extent| {
+                let updating = updating(extent)?;
+                if *reserve_units > updating.reserve_units() {
+                    return Err(Malformed { what: "a reserve grows" });
+                }
+                updating.reserve.end = updating.reserve.start + reserve_units;
+                updating.log.page = 0;
                 Ok(())
             })?,
             Record::Deleted { segment, epoch } => {
@@ -197,7 +250,8 @@ impl Index {
         Ok(())
     }
 
-    pub(super) fn decode(bytes: &[u8], fences_max: usize) -> Result<Index, Malformed> {
+    /// The index and the redo behind it.
+    pub(super) fn decode(bytes: &[u8], fences_max: usize) -> Result<(Index, Vec<Record>), Malformed> {
         let mut index = Index::new(fences_max);
         let mut reader = Reader(bytes);
         index.created = reader.u64()?;
@@ -213,6 +267,35 @@ impl Index {
                 return Err(Malformed { what: "an extent is listed twice" });
             }
         }
-        if reader.is_empty() { Ok(index) } else { Err(Malformed { what: "bytes behind the last extent" }) }
+        let redo = Record::decode_all(reader.0)?;
+        for record in &redo {
+            let fits = |position: u64, bytes: usize| {
+                let extent = index.get(record.segment()).filter(|e| e.updates.is_some());
+                check_patch(extent.ok_or(Malformed { what: "redo of an absent extent" })?, position, bytes)
+            };
+            match record {
+                Record::Staged { position, bytes, .. } => fits(*position, bytes.len())?,
+                Record::Applied { patches, .. } => {
+                    patches.iter().try_for_each(|(position, bytes)| fits(*position, bytes.len()))?;
+                }
+                _ => return Err(Malformed { what: "a record that is no redo in a checkpoint" }),
+            }
+        }
+        Ok((index, redo))
     }
+}
+
+fn updating(extent: &mut Extent) -> Result<&mut Updating, Malformed> {
+    extent.updates.as_mut().ok_or(Malformed { what: "an update of an extent that has none" })
+}
+
+/// Whether a patch is of whole granules in blocks that there can be.
+fn check_patch(extent: &Extent, position: u64, bytes: usize) -> Result<(), Malformed> {
+    let granule = u64::from(extent.granule.bytes());
+    let last = position.checked_add(bytes as u64).and_then(|end| end.checked_sub(1));
+    let sound = bytes > 0
+        && position.is_multiple_of(granule)
+        && (bytes as u64).is_multiple_of(granule)
+        && last.is_some_and(|last| extent.granule_at(last).is_some());
+    if sound { Ok(()) } else { Err(Malformed { what: "place of an update" }) }
 }

@@ -7,6 +7,8 @@
 //!   change is queued, when [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed
 //!   change is [`LaneConfig::group_age_max`] old, so that a long run of writes to a slow device is confirmed as it goes.
 //! - **Coalescing.** Queued blocks of one segment are written together, up to [`LaneConfig::batch_bytes_max`].
+//! - **Updates in place.** A staged update is answered at once, so that others can follow it while a [`Op::Barrier`] behind
+//!   it makes it durable. Once the lane was idle for a while it writes back what was released, in small steps.
 //! - **Cancel is a promise.** After [`LaneHandle::cancel`] returns, no further operation of that stream is started;
 //!   one that the lane had begun already may still finish.
 //! - **A failing device** answers; it is never retried.
@@ -32,7 +34,8 @@ use self::{speed::Meters, worker::Worker};
 pub use self::{speed::Speed, status::LaneStatus};
 use crate::{
     device::{
-        ChangeError, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed, Usage, WriteError,
+        Apply, ChangeError, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed, Staged,
+        UpdateError, UpdatesInfo, Usage, WriteError,
     },
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
     queue::{Kind, Priority, Queue, RequestId},
@@ -104,22 +107,143 @@ pub enum Op {
     },
     /// How full the device is.
     Usage,
+    /// Change bytes of a data chunk; answered at once, not durable before an [`Op::Barrier`] behind it in the same class.
+    Stage {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// First byte in the chunk.
+        offset: u64,
+        /// The new bytes.
+        new: Bytes,
+    },
+    /// Answered when everything served before it is durable.
+    Barrier,
+    /// Change a parity chunk; answered when that is durable.
+    Apply {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// The change.
+        apply: Apply,
+    },
+    /// Bring a data chunk forward; answered when that is durable.
+    Adopt {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// The version it has then.
+        version: u64,
+        /// First bytes in the chunk and new contents, whole granules.
+        patches: Vec<(u64, Bytes)>,
+    },
+    /// Let staged updates go in place; answered at once.
+    Release {
+        /// Their segment.
+        segment: SegmentId,
+        /// The last of them.
+        through_version: u64,
+    },
+    /// Staged updates that were not released.
+    Held {
+        /// Their segment; `None`: which segments have some.
+        segment: Option<SegmentId>,
+    },
+    /// Read bytes of a chunk, widened to whole granules.
+    ReadChunk {
+        /// Its segment.
+        segment: SegmentId,
+        /// First byte.
+        offset: u64,
+        /// Bytes: less than 4 GiB, as one answer holds them.
+        len: u32,
+    },
+    /// Append a record to the log in a reserve; answered when it is durable.
+    LogAppend {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// What it holds.
+        payload: Bytes,
+    },
+    /// Read a record of the log in a reserve.
+    LogRead {
+        /// Its segment.
+        segment: SegmentId,
+        /// Its number.
+        sequence: u64,
+    },
+    /// Versions, log and sizes of an updatable extent.
+    DescribeUpdates {
+        /// Its segment.
+        segment: SegmentId,
+    },
+    /// Free the tail of a reserve; answered when that is durable.
+    ShrinkReserve {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// Bytes that are left.
+        reserve_bytes: u64,
+    },
 }
 
 impl Op {
     fn kind(&self) -> Kind {
         match self {
-            Op::ReadSlice { .. } => Kind::Read,
+            Op::ReadSlice { .. } | Op::ReadChunk { .. } | Op::LogRead { .. } => Kind::Read,
             // All that needs a flush counts as a write: the group waits for it.
-            Op::WriteBlock { .. } | Op::Seal { .. } | Op::Delete { .. } | Op::Fence { .. } => Kind::Write,
-            Op::CreateExtent(_) | Op::Describe { .. } | Op::List { .. } | Op::Usage => Kind::Control,
+            Op::WriteBlock { .. }
+            | Op::Seal { .. }
+            | Op::Delete { .. }
+            | Op::Fence { .. }
+            | Op::Stage { .. }
+            | Op::Barrier
+            | Op::Apply { .. }
+            | Op::Adopt { .. }
+            | Op::LogAppend { .. }
+            | Op::ShrinkReserve { .. } => Kind::Write,
+            Op::CreateExtent(_)
+            | Op::Describe { .. }
+            | Op::List { .. }
+            | Op::Usage
+            | Op::Release { .. }
+            | Op::Held { .. }
+            | Op::DescribeUpdates { .. } => Kind::Control,
         }
+    }
+
+    /// Whether it is answered after a flush.
+    fn joins_group(&self) -> bool {
+        self.kind() == Kind::Write && !matches!(self, Op::Stage { .. })
+    }
+
+    /// Whether it is one of the operations on chunks that change in place.
+    fn is_update(&self) -> bool {
+        matches!(
+            self,
+            Op::Barrier
+                | Op::Apply { .. }
+                | Op::Adopt { .. }
+                | Op::LogAppend { .. }
+                | Op::ShrinkReserve { .. }
+        )
     }
 
     fn bytes(&self) -> u64 {
         match self {
             Op::WriteBlock { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
-            Op::ReadSlice { len, .. } => u64::from(*len),
+            Op::ReadSlice { len, .. } | Op::ReadChunk { len, .. } => u64::from(*len),
+            Op::Stage { new, .. } => new.len() as u64,
+            Op::Apply { apply: Apply { patches, .. }, .. } | Op::Adopt { patches, .. } => {
+                patches.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+            }
+            Op::LogAppend { payload, .. } => payload.len() as u64,
             _ => 0,
         }
     }
@@ -156,6 +280,38 @@ pub enum OpOutput {
     List(Vec<ExtentInfo>),
     /// How full the device is.
     Usage(Usage),
+    /// The update is recorded, and not durable yet.
+    Staged(Staged),
+    /// Everything before is durable.
+    Durable,
+    /// The chunk is changed, durably.
+    Applied,
+    /// The updates may go in place.
+    Released,
+    /// Staged updates in the order of their versions.
+    Held(Vec<Staged>),
+    /// Segments with staged updates.
+    HeldSegments(Vec<SegmentId>),
+    /// The bytes of the chunk, widened to whole granules and verified.
+    Chunk {
+        /// Where they start in the chunk.
+        offset: u64,
+        /// The bytes.
+        data: Bytes,
+        /// Their checksums, one a granule.
+        sums: Vec<u32>,
+    },
+    /// The record is durable.
+    Logged {
+        /// Its number.
+        sequence: u64,
+    },
+    /// The payload of the record, verified.
+    LogRecord(Bytes),
+    /// The updatable extent.
+    Updates(UpdatesInfo),
+    /// The reserve is smaller, durably.
+    Shrunk,
 }
 
 /// Why a lane did not do what it was asked.
@@ -179,6 +335,9 @@ pub enum OpError {
     /// An extent was not sealed, deleted or fenced.
     #[error(transparent)]
     Change(#[from] ChangeError),
+    /// A chunk was not read or changed in place.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
 }
 
 /// Takes the answer, on the lane's thread; must not block.

@@ -46,6 +46,7 @@ fn create(lane: &LaneHandle) {
         block_bytes: BLOCK,
         granule: Granule::KIB_4,
         expected_blocks: 64,
+        updates: None,
     };
     assert!(matches!(call(lane, Op::CreateExtent(spec)), Ok(OpOutput::Created(_))));
 }

@@ -68,6 +68,7 @@ pub fn spec(segment: SegmentId, block_bytes: u32, expected_blocks: u32) -> Exten
         block_bytes,
         granule: Granule::KIB_4,
         expected_blocks,
+        updates: None,
     }
 }
 

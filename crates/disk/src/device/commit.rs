@@ -1,0 +1,181 @@
+//! Group commit: records, the flush that makes them durable, and the checkpoint that frees the journal.
+//!
+//! **Order** (write-ahead). A redo and a release are in a flushed frame before what they allow is written in place;
+//! what is in place, with its checksums, is flushed before a checkpoint frees the frame. So a checkpoint never speaks
+//! of a change whose content is neither in place nor in a frame behind it, except those it carries itself.
+
+use super::{Device, DeviceError, Flushed, TRIM_BYTES_MIN};
+use crate::{
+    allocator::UNIT_BYTES,
+    ids::{Epoch, SegmentId},
+    index::{Record, checkpoint, journal::Start},
+    media::MediumError,
+};
+
+/// Room that [`Device::make_room`] leaves in a frame for a change of epoch and an open run: 17 and 21 bytes.
+const SLACK: usize = 64;
+/// Bytes that wait to be written in place before a commit writes some: memory, and what a checkpoint may have to
+/// write at once (80 ms of a disk of 100 MB/s).
+const READY_BYTES_MAX: u64 = 8 << 20;
+
+impl Device {
+    /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
+    /// error the device only reads.
+    pub fn flush(&mut self) -> Result<Flushed, DeviceError> {
+        self.check_alive()?;
+        if !self.is_clean() {
+            self.commit_or_fail()?;
+        }
+        self.flushed.append(&mut self.unflushed);
+        Ok(Flushed { blocks: std::mem::take(&mut self.flushed) })
+    }
+
+    /// A commit that the next [`Device::flush`] reports.
+    pub(super) fn commit_or_fail(&mut self) -> Result<(), DeviceError> {
+        let outcome = self.commit();
+        self.or_fail(outcome)?;
+        self.flushed.append(&mut self.unflushed);
+        Ok(())
+    }
+
+    /// A failure ends all changes until the device is opened again.
+    pub(super) fn or_fail<T>(&mut self, outcome: Result<T, MediumError>) -> Result<T, DeviceError> {
+        outcome.map_err(|cause| {
+            tracing::error!(device = %self.id(), %cause, "the device failed");
+            for (segment, blocks) in std::mem::take(&mut self.unflushed) {
+                blocks.for_each(|index| self.index.forget(segment, index));
+            }
+            let failed = DeviceError::Failed { cause };
+            self.failed = Some(failed.clone());
+            failed
+        })
+    }
+
+    /// Makes sure that a redo of so many bytes can be recorded: with all that is pending it fits the journal, which a
+    /// commit and a checkpoint make room in where it must be.
+    pub(super) fn make_room(&mut self, redo_bytes: usize) -> Result<(), DeviceError> {
+        if self.journal.fits(self.records.len() + SLACK + redo_bytes) {
+            return Ok(());
+        }
+        self.commit_or_fail()?;
+        if !self.journal.fits(SLACK + redo_bytes) {
+            let outcome = self.settle();
+            self.or_fail(outcome)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn raise(&mut self, segment: SegmentId, epoch: Epoch) {
+        if self.index.epoch(segment).unwrap_or_default() < epoch {
+            self.record(Record::Epoch { segment, epoch });
+        }
+    }
+
+    /// Applies a change and remembers it for the next flush.
+    pub(super) fn record(&mut self, record: Record) {
+        if let Some(run) = self.open_run.take() {
+            run.encode(&mut self.records);
+        }
+        self.index.apply(&record).expect("checked before it is recorded");
+        self.overlay.follow(&record, &self.index, self.commits);
+        if let Record::Deleted { segment, .. } = &record {
+            self.logs.remove(segment);
+            self.logs_unflushed.remove(segment);
+        }
+        record.encode(&mut self.records);
+        if record.is_ahead() {
+            self.ahead_end = self.records.len();
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), MediumError> {
+        if let Some(run) = self.open_run.take() {
+            run.encode(&mut self.records);
+        }
+        if self.ahead_end > 0 && !self.journal.fits(self.records.len()) {
+            // `make_room` saw to it that the part with redo fits; only what came after it has to be checkpointed.
+            let rest = self.records.split_off(self.ahead_end);
+            self.append()?;
+            self.records = rest;
+        }
+        if self.journal.fits(self.records.len()) {
+            self.append()?;
+        } else {
+            self.settle()?;
+            self.records.clear();
+        }
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.sort_by_key(|r| r.start);
+        freed.dedup_by(|next, last| {
+            let touching = last.end == next.start;
+            if touching {
+                last.end = next.end;
+            }
+            touching
+        });
+        for range in freed {
+            self.allocator.release(range.clone());
+            self.tables.forget(&range);
+            let bytes = range.start * UNIT_BYTES..range.end * UNIT_BYTES;
+            if bytes.end - bytes.start >= TRIM_BYTES_MIN
+                && let Err(error) = self.medium.trim(bytes.clone())
+            {
+                // Only the space below is not given back; ours is free all the same.
+                tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
+            }
+        }
+        let bound = READY_BYTES_MAX.min(self.superblock.journal_bytes / 2);
+        if self.overlay.ready_bytes() > bound {
+            self.put_in_place(self.overlay.ready_bytes() - bound / 2)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the records into the journal and flushes.
+    fn append(&mut self) -> Result<(), MediumError> {
+        self.tables.write(&*self.medium)?;
+        if !self.records.is_empty() {
+            self.journal.append(&*self.medium, &self.records)?;
+        }
+        self.sync()?;
+        self.records.clear();
+        self.ahead_end = 0;
+        Ok(())
+    }
+
+    /// Flushes what was written.
+    fn sync(&mut self) -> Result<(), MediumError> {
+        self.medium.flush()?;
+        self.journal.flushed();
+        self.tables.flushed();
+        self.commits += 1;
+        for segment in std::mem::take(&mut self.logs_unflushed) {
+            if let Some(ring) = self.logs.get_mut(&segment) {
+                ring.flushed();
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts all in place that may be, flushes, and writes a checkpoint: it may only hold what is durable. No redo may
+    /// be pending.
+    pub(super) fn settle(&mut self) -> Result<(), MediumError> {
+        self.put_in_place(u64::MAX)?;
+        self.tables.write_all(&*self.medium)?;
+        self.sync()?;
+        self.checkpoint()
+    }
+
+    /// Writes the whole index to the other slot and frees the journal.
+    pub(super) fn checkpoint(&mut self) -> Result<(), MediumError> {
+        let (number, slot) = (self.checkpoint_number + 1, 1 - self.checkpoint_slot);
+        let start =
+            Start { head: self.journal.head, next_sequence: self.journal.next_sequence, base: number };
+        let redo = self.overlay.redo();
+        checkpoint::write(&*self.medium, &self.superblock, number, slot, start, &self.index, &redo)?;
+        self.medium.flush()?;
+        (self.checkpoint_number, self.checkpoint_slot) = (number, slot);
+        self.journal.checkpointed(number);
+        Ok(())
+    }
+}

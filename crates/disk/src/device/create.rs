@@ -1,0 +1,125 @@
+//! Creating extents: space for blocks, and space that stays as it is for blocks that change.
+
+use super::{CreateError, Device, ExtentInfo, ExtentSpec, Updates};
+use crate::{
+    allocator::UNIT_BYTES,
+    index::{BLOCK_BYTES_MAX, ExtentRange, LogStart, Record, UPDATES_JOURNAL_MIN, log::Ring},
+    media::MediumError,
+};
+
+/// Ranges a reservation may consist of; the rest of it is left to growth.
+const RESERVED_RANGES_MAX: usize = 4;
+/// Share of a device's capacity that its journal ring has by default: tells how large a device must be.
+const JOURNAL_SHARE: u64 = 256;
+
+impl Device {
+    /// Creates an extent and reserves space for the expected blocks, as far as there is any; one that may be updated
+    /// gets all of its space in one range, or is not created. The same spec again changes nothing. The extent becomes
+    /// durable with the next flush.
+    pub fn create_extent(&mut self, spec: ExtentSpec) -> Result<ExtentInfo, CreateError> {
+        self.check_alive()?;
+        let ExtentSpec { segment, version, epoch, block_bytes, granule, expected_blocks, updates } = spec;
+        let held = self.index.epoch(segment).unwrap_or_default();
+        if epoch < held {
+            return Err(CreateError::StaleEpoch { segment, held, given: epoch });
+        }
+        if block_bytes == 0 || block_bytes > BLOCK_BYTES_MAX {
+            return Err(CreateError::BlockSize { block_bytes });
+        }
+        if let Some(updates) = updates {
+            self.check_updates(&spec, updates)?;
+        }
+        if let Some(found) = self.index.get(segment) {
+            let reserve = found.updates.as_ref().map(|u| u.reserve_units() * UNIT_BYTES);
+            let same = (found.version, found.block_bytes, found.granule) == (version, block_bytes, granule)
+                && reserve == updates.map(|u| u.reserve_bytes);
+            if !same || found.sealed {
+                return Err(CreateError::Exists { segment });
+            }
+            self.raise(segment, epoch);
+            return Ok(self.extent(segment).expect("just found"));
+        }
+        if !self.index_has_room(128) {
+            return Err(self.full(|free, longest| CreateError::Full { free, longest }));
+        }
+        self.record(Record::Created { segment, version, epoch, block_bytes, granule });
+        if let Some(updates) = updates {
+            if let Err(error) = self.take_whole(segment, expected_blocks, updates) {
+                self.record(Record::Deleted { segment, epoch: held });
+                return Err(match error {
+                    MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
+                    other => CreateError::Medium(other),
+                });
+            }
+            return Ok(self.extent(segment).expect("just created"));
+        }
+        for _ in 0..RESERVED_RANGES_MAX {
+            let slots = self.growing(segment).slots();
+            if slots >= expected_blocks.max(1) {
+                break;
+            }
+            match self.grow(segment, expected_blocks.max(1) - slots) {
+                Ok(()) => {}
+                Err(_) if slots > 0 => break,
+                Err(error) => {
+                    self.record(Record::Deleted { segment, epoch: held });
+                    return Err(match error {
+                        MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
+                        other => CreateError::Medium(other),
+                    });
+                }
+            }
+        }
+        Ok(self.extent(segment).expect("just created"))
+    }
+
+    fn check_updates(&self, spec: &ExtentSpec, updates: Updates) -> Result<(), CreateError> {
+        let journal_bytes = self.superblock.journal_bytes;
+        if journal_bytes < UPDATES_JOURNAL_MIN {
+            return Err(CreateError::JournalTooSmall {
+                journal_bytes,
+                needed: UPDATES_JOURNAL_MIN,
+                capacity: UPDATES_JOURNAL_MIN * JOURNAL_SHARE,
+            });
+        }
+        let ExtentSpec { block_bytes, granule, expected_blocks, .. } = *spec;
+        let sound = block_bytes.is_multiple_of(granule.bytes())
+            && expected_blocks > 0
+            && updates.reserve_bytes.is_multiple_of(UNIT_BYTES)
+            && updates.reserve_bytes <= self.superblock.capacity;
+        if sound {
+            return Ok(());
+        }
+        Err(CreateError::Updates {
+            block_bytes,
+            granule: granule.bytes(),
+            blocks: expected_blocks,
+            reserve_bytes: updates.reserve_bytes,
+        })
+    }
+
+    /// Gives a new extent its one range, table, slots and reserve.
+    fn take_whole(
+        &mut self,
+        segment: crate::ids::SegmentId,
+        slots: u32,
+        updates: Updates,
+    ) -> Result<(), MediumError> {
+        let blocks = self.growing(segment).range_units(slots);
+        let units = blocks + updates.reserve_bytes / UNIT_BYTES;
+        let taken = self.allocator.take(units, units, None).ok_or(MediumError::Full)?;
+        if let Err(error) = self.medium.allocate(taken.start * UNIT_BYTES..taken.end * UNIT_BYTES) {
+            self.allocator.release(taken);
+            return Err(error);
+        }
+        self.tables.forget(&taken);
+        let range = ExtentRange { start: taken.start, first_slot: 0, slots };
+        self.record(Record::Updatable { segment, reserve: taken.start + blocks..taken.end });
+        self.record(Record::Grown { segment, range });
+        // What the reserve holds is not this extent's: there is nothing to look for.
+        let start = LogStart { sequence: 1, page: 0 };
+        let ring = Ring::new(self.log_owner(segment), updates.reserve_bytes / UNIT_BYTES, start);
+        self.logs.insert(segment, ring);
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Content that is newer than the medium: granules whose redo is recorded and which are not in place yet. No I/O.
+//!
+//! For each segment, two layers over the medium:
+//!
+//! ```text
+//! queue   changes in the order they were recorded; the first is a staged update that nobody released
+//! ready   the newest content of each granule whose changes left the queue: may be written in place
+//! medium
+//! ```
+//!
+//! A staged update leaves the queue when it is released and all before it have left; a change that is not held waits
+//! in the queue only behind one that is. So the medium under the queue still has what the first update replaced, and
+//! the difference of each can be formed again at any time. A granule in `ready` may be written once the commit that it
+//! waits for is durable: that of its redo, or of its release.
+//!
+//! Live operation and replay give the same records to [`Overlay::follow`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::{
+    checksum,
+    ids::SegmentId,
+    index::{Extent, Index, Record},
+};
+
+/// New content at a position, with its checksums.
+#[derive(Debug, Clone)]
+pub(super) struct Patch {
+    pub(super) position: u64,
+    pub(super) bytes: Bytes,
+    pub(super) sums: Vec<u32>,
+}
+
+/// One change that is not allowed in place yet.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    /// The version that a staged update makes; `None`: not held itself.
+    pub(super) version: Option<u64>,
+    pub(super) patches: Vec<Patch>,
+    record_bytes: u64,
+}
+
+/// A granule that may be written in place.
+#[derive(Debug, Clone)]
+pub(super) struct Ready {
+    pub(super) bytes: Bytes,
+    pub(super) sum: u32,
+    /// The commit that must be durable first.
+    pub(super) commit: u64,
+}
+
+#[derive(Debug, Default)]
+struct Layers {
+    queue: VecDeque<Change>,
+    /// By position.
+    ready: BTreeMap<u64, Ready>,
+    granule: u64,
+}
+
+/// All of a device.
+#[derive(Debug, Default)]
+pub(super) struct Overlay {
+    segments: BTreeMap<SegmentId, Layers>,
+    ready_bytes: u64,
+    queued_bytes: u64,
+}
+
+impl Patch {
+    fn new(extent: &Extent, position: u64, bytes: &Bytes) -> Patch {
+        let granule = u64::from(extent.granule.bytes());
+        let sums = (position..)
+            .step_by(granule as usize)
+            .zip(bytes.chunks(granule as usize))
+            .map(|(at, data)| checksum::sum(data, &extent.tag(at).expect("checked with the record")))
+            .collect();
+        Patch { position, bytes: bytes.clone(), sums }
+    }
+
+    /// Its granule at this position.
+    fn granule(&self, position: u64, granule: u64) -> Option<(&[u8], u32)> {
+        let from = usize::try_from(position.checked_sub(self.position)?).ok()?;
+        let bytes = self.bytes.get(from..from + granule as usize)?;
+        Some((bytes, self.sums[from / granule as usize]))
+    }
+}
+
+impl Overlay {
+    /// Bytes that may go in place.
+    pub(super) fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
+    }
+
+    /// Bytes of redo that are held.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Whether anything of a segment is newer than the medium.
+    pub(super) fn covers(&self, segment: SegmentId) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// Segments with held changes.
+    pub(super) fn held_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        self.segments.iter().filter(|(_, layers)| !layers.queue.is_empty()).map(|(segment, _)| *segment)
+    }
+
+    /// Held changes of a segment, in order.
+    pub(super) fn queue(&self, segment: SegmentId) -> impl ExactSizeIterator<Item = &Change> + '_ {
+        static NONE: VecDeque<Change> = VecDeque::new();
+        self.segments.get(&segment).map_or(&NONE, |layers| &layers.queue).iter()
+    }
+
+    /// The content of a granule that is newer than the medium's, looking at the first `changes` of the queue only.
+    pub(super) fn get(&self, segment: SegmentId, position: u64, changes: usize) -> Option<(&[u8], u32)> {
+        let layers = self.segments.get(&segment)?;
+        let queued = layers.queue.iter().take(changes).rev().flat_map(|change| change.patches.iter().rev());
+        queued
+            .filter_map(|patch| patch.granule(position, layers.granule))
+            .next()
+            .or_else(|| layers.ready.get(&position).map(|ready| (&ready.bytes[..], ready.sum)))
+    }
+
+    /// Granules whose commit is durable, when so many commits are.
+    pub(super) fn ready(&self, commits: u64) -> impl Iterator<Item = (SegmentId, u64, &Ready)> + '_ {
+        self.segments.iter().flat_map(move |(segment, layers)| {
+            let durable = layers.ready.iter().filter(move |(_, ready)| ready.commit < commits);
+            durable.map(|(position, ready)| (*segment, *position, ready))
+        })
+    }
+
+    /// This granule is in place, or has no place any more.
+    pub(super) fn written(&mut self, segment: SegmentId, position: u64) {
+        let Some(layers) = self.segments.get_mut(&segment) else { return };
+        if let Some(ready) = layers.ready.remove(&position) {
+            self.ready_bytes -= ready.bytes.len() as u64;
+        }
+        self.tidy(segment);
+    }
+
+    /// Follows a record that the index took (or took before the checkpoint that holds it); it becomes durable with
+    /// `commit`.
+    pub(super) fn follow(&mut self, record: &Record, index: &Index, commit: u64) {
+        match record {
+            Record::Staged { segment, version, position, bytes } => {
+                if let Some(extent) = index.get(*segment) {
+                    let patch = Patch::new(extent, *position, bytes);
+                    self.push(extent, Some(*version), vec![patch], record, commit);
+                }
+            }
+            Record::Applied { segment, patches, .. } if !patches.is_empty() => {
+                if let Some(extent) = index.get(*segment) {
+                    let patches = patches.iter().map(|(at, bytes)| Patch::new(extent, *at, bytes)).collect();
+                    self.push(extent, None, patches, record, commit);
+                }
+            }
+            Record::Released { segment, through } => self.drain(*segment, *through, commit),
+            Record::Deleted { segment, .. } => {
+                if let Some(layers) = self.segments.remove(segment) {
+                    self.ready_bytes -= layers.ready.values().map(|r| r.bytes.len() as u64).sum::<u64>();
+                    self.queued_bytes -= layers.queue.iter().map(|c| c.record_bytes).sum::<u64>();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The held changes as records, for a checkpoint.
+    pub(super) fn redo(&self) -> Vec<Record> {
+        let changes = self.segments.iter().flat_map(|(s, layers)| layers.queue.iter().map(|c| (*s, c)));
+        changes
+            .map(|(segment, change)| match (change.version, &change.patches[..]) {
+                (Some(version), [patch]) => {
+                    Record::Staged { segment, version, position: patch.position, bytes: patch.bytes.clone() }
+                }
+                (_, patches) => Record::Applied {
+                    segment,
+                    version: None,
+                    patches: patches.iter().map(|p| (p.position, p.bytes.clone())).collect(),
+                    merged: Vec::new(),
+                    log: None,
+                },
+            })
+            .collect()
+    }
+
+    fn push(
+        &mut self,
+        extent: &Extent,
+        version: Option<u64>,
+        patches: Vec<Patch>,
+        record: &Record,
+        commit: u64,
+    ) {
+        let record_bytes = record.redo_bytes() as u64;
+        let layers = self.segments.entry(extent.segment).or_default();
+        layers.granule = u64::from(extent.granule.bytes());
+        layers.queue.push_back(Change { version, patches, record_bytes });
+        self.queued_bytes += record_bytes;
+        // Nothing is released by it: version 0 is no update's.
+        self.drain(extent.segment, 0, commit);
+    }
+
+    /// Moves what is not held any longer out of the queue.
+    fn drain(&mut self, segment: SegmentId, through: u64, commit: u64) {
+        let Some(layers) = self.segments.get_mut(&segment) else { return };
+        while let Some(change) = layers.queue.pop_front_if(|c| c.version.is_none_or(|v| v <= through)) {
+            self.queued_bytes -= change.record_bytes;
+            for patch in change.patches {
+                for (number, &sum) in patch.sums.iter().enumerate() {
+                    let from = number * layers.granule as usize;
+                    let bytes = patch.bytes.slice(from..from + layers.granule as usize);
+                    let before =
+                        layers.ready.insert(patch.position + from as u64, Ready { bytes, sum, commit });
+                    if before.is_none() {
+                        self.ready_bytes += layers.granule;
+                    }
+                }
+            }
+        }
+    }
+
+    fn tidy(&mut self, segment: SegmentId) {
+        if self.segments.get(&segment).is_some_and(|l| l.queue.is_empty() && l.ready.is_empty()) {
+            self.segments.remove(&segment);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Chunks that change in place.
+//!
+//! The blocks of an updatable extent, in the order of their indices, are one *chunk*. A small update of an
+//! erasure-coded file writes new bytes to a data chunk and their difference to the parity chunks' reserves (PLR:
+//! Chan et al., FAST'14, §4.2); this is what one device does of it. It knows neither codes nor who waits for whom.
+//!
+//! # What holds
+//!
+//! - **Write-ahead.** The journal ring is the redo log: a change is one record with the new granules, durable with one
+//!   frame and one flush. In place it is written later, by `write_back`, and only after that flush.
+//! - **A staged update is held**: its granules are not written in place before its release is durable, too. Until
+//!   then the medium has the bytes it replaces and [`Device::held`] forms the difference again, also after a crash.
+//! - **All or none.** A record is whole in a frame or not there: patches, merged versions and the log's new start of one
+//!   [`Device::apply`] become durable together. Versions only grow, and each update has the next.
+//! - **A torn granule is healed**: a granule is only ever written in place while its redo is in the journal, and replay
+//!   puts that over the medium.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::{Device, LogEntry, LogError, UpdateError};
+use crate::{
+    allocator::UNIT_BYTES,
+    buffer::AlignedBuf,
+    ids::{Epoch, SegmentId},
+    index::{Extent, MERGED, Record, Updating, checkpoint},
+};
+
+/// The most that one update may take of a large journal: a sixteenth of the largest ring, and the largest block.
+const UPDATE_BYTES_MAX: u64 = 1 << 20;
+
+/// An update of a data chunk that was staged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Staged {
+    /// The version of the chunk that it makes: the first is 1.
+    pub version: u64,
+    /// Its first byte in the chunk, at a granule's start.
+    pub offset: u64,
+    /// Old content XOR new content, whole granules.
+    pub difference: Bytes,
+    /// Checksums of the new granules.
+    pub sums: Vec<u32>,
+}
+
+/// A change of a parity chunk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Apply {
+    /// First bytes in the chunk and new contents, whole granules. A later one wins over an earlier one.
+    pub patches: Vec<(u64, Bytes)>,
+    /// Data chunks, and the version of each that the chunk holds from now on.
+    pub merged: Vec<(u16, u64)>,
+    /// Number of the first log record that stays in force; `None`: as before.
+    pub log_start: Option<u64>,
+}
+
+/// What a read of a chunk gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkRead {
+    /// The bytes of the chunk that the buffer holds: the range asked for, widened to whole granules.
+    pub range: Range<u64>,
+    /// Their checksums, already verified.
+    pub sums: Vec<u32>,
+}
+
+/// An updatable extent as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdatesInfo {
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// The version of the chunk: how many updates a data chunk has seen.
+    pub version: u64,
+    /// Data chunks, and the version of each that the chunk holds.
+    pub merged: Vec<(u16, u64)>,
+    /// Records in force in its log; none where it is damaged.
+    pub log: Vec<LogEntry>,
+    /// Bytes of the largest payload that the log takes now; 0 where it is damaged.
+    pub log_free: u64,
+    /// Bytes of the reserve.
+    pub reserve_bytes: u64,
+    /// Bytes of the blocks that are there.
+    pub chunk_bytes: u64,
+    /// Whether the log lost records.
+    pub damaged: bool,
+}
+
+impl Device {
+    /// Bytes that one update may have at most, in whole granules: a quarter of the journal, an eighth of a checkpoint
+    /// slot, 1 MiB.
+    pub fn update_bytes_max(&self) -> u64 {
+        UPDATE_BYTES_MAX.min(self.superblock.journal_bytes / 4).min(self.superblock.checkpoint_bytes / 8)
+    }
+
+    /// Reads bytes `range` of a chunk, widened to whole granules, into `buf`, and verifies them: the newest content,
+    /// in place or not. After an error the content of `buf` is unspecified.
+    pub fn read_chunk(
+        &mut self,
+        segment: SegmentId,
+        range: Range<u64>,
+        buf: &mut AlignedBuf,
+    ) -> Result<ChunkRead, UpdateError> {
+        let (base, positions) = self.positions(segment, range)?;
+        let sums = self.read_granules(segment, positions.clone(), usize::MAX, buf)?;
+        Ok(ChunkRead { range: positions.start - base..positions.end - base, sums })
+    }
+
+    /// Where a byte of a chunk lies on the medium, for the order of requests.
+    pub fn locate_chunk(&self, segment: SegmentId, offset: u64) -> Option<u64> {
+        let extent = self.index.get(segment)?;
+        let base = chunk_base(extent, &extent.chunk()?);
+        extent.granule_place(base.checked_add(offset)?).map(|place| place.data)
+    }
+
+    /// Changes bytes of a data chunk, from `offset` on, and returns what others need to follow. Durable after the next
+    /// flush; not in place before [`Device::release`].
+    pub fn stage(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        offset: u64,
+        new: &[u8],
+    ) -> Result<Staged, UpdateError> {
+        let version = self.check_update(segment, epoch)?.version + 1;
+        let end = offset.checked_add(new.len() as u64).unwrap_or(u64::MAX);
+        let (base, positions) = self.positions(segment, offset..end)?;
+        self.check_size(positions.end - positions.start)?;
+        let mut old = self.pool.take(0);
+        self.read_granules(segment, positions.clone(), usize::MAX, &mut old)?;
+        let mut content = old.to_vec();
+        let within = (base + offset - positions.start) as usize;
+        content[within..within + new.len()].copy_from_slice(new);
+        let bytes = Bytes::from(content);
+        let record = Record::Staged { segment, version, position: positions.start, bytes: bytes.clone() };
+        self.check_held(&record)?;
+        self.record_update(segment, epoch, record)?;
+        let sums = self.overlay.queue(segment).last().map(|change| change.patches[0].sums.clone());
+        Ok(Staged {
+            version,
+            offset: positions.start - base,
+            difference: difference(&old, &bytes),
+            sums: sums.expect("it was just queued"),
+        })
+    }
+
+    /// Staged updates up to this version may be written in place. Idempotent. A crash before the next flush may undo
+    /// it.
+    pub fn release(&mut self, segment: SegmentId, through_version: u64) -> Result<(), UpdateError> {
+        self.check_alive()?;
+        self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
+        let first = self.overlay.queue(segment).find_map(|change| change.version);
+        if first.is_some_and(|first| first <= through_version) {
+            let record = Record::Released { segment, through: through_version };
+            self.make_room(record.redo_bytes())?;
+            self.record(record);
+        }
+        Ok(())
+    }
+
+    /// Staged updates that were not released, in the order of their versions; after an open those whose release was not
+    /// durable. Reads what the first of them replaced.
+    pub fn held(&mut self, segment: SegmentId) -> Result<Vec<Staged>, UpdateError> {
+        let extent = self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
+        let chunk = extent.chunk().ok_or(UpdateError::Gaps { segment, blocks: extent.blocks() })?;
+        let base = chunk_base(extent, &chunk);
+        let granule = extent.granule.bytes() as usize;
+        let changes = self.overlay.queue(segment).enumerate();
+        let staged: Vec<_> = changes
+            .filter_map(|(number, change)| Some((number, change.version?, change.patches.first()?.clone())))
+            .filter(|(_, _, patch)| {
+                // A seal may have dropped the blocks it changed.
+                let end = patch.position + patch.bytes.len() as u64;
+                (patch.position..end).step_by(granule).all(|at| extent.granule_place(at).is_some())
+            })
+            .collect();
+        let mut old = self.pool.take(0);
+        let mut held = Vec::with_capacity(staged.len());
+        for (before, version, patch) in staged {
+            let positions = patch.position..patch.position + patch.bytes.len() as u64;
+            self.read_granules(segment, positions, before, &mut old)?;
+            held.push(Staged {
+                version,
+                offset: patch.position - base,
+                difference: difference(&old, &patch.bytes),
+                sums: patch.sums,
+            });
+        }
+        Ok(held)
+    }
+
+    /// Segments with staged updates that were not released.
+    pub fn held_segments(&self) -> Vec<SegmentId> {
+        self.overlay.held_segments().collect()
+    }
+
+    /// Changes a parity chunk: patches, merged versions and the log's start become durable together with the next
+    /// flush. May be in place at any time after it.
+    pub fn apply(&mut self, segment: SegmentId, epoch: Epoch, apply: Apply) -> Result<(), UpdateError> {
+        let updating = self.check_update(segment, epoch)?;
+        let mut added = 0;
+        for &(chunk, given) in &apply.merged {
+            match updating.merged.get(&chunk) {
+                Some(&held) if given < held => {
+                    return Err(UpdateError::Backwards { segment, held, given });
+                }
+                Some(_) => {}
+                None => added += MERGED,
+            }
+        }
+        if added > 0 && !self.index_has_room(added) {
+            return Err(UpdateError::IndexFull);
+        }
+        let patches = self.place_patches(segment, apply.patches)?;
+        let content: u64 = patches.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        self.check_size(content + apply.merged.len() as u64 * MERGED)?;
+        let ring = self.sound_log(segment)?;
+        let log = match apply.log_start {
+            None => None,
+            Some(sequence) => {
+                let next = ring.next_sequence();
+                let first = ring.entries().next().map_or(next, |e| e.sequence);
+                let start = ring.start_at(sequence);
+                Some(start.ok_or(LogError::NoRecord { segment, sequence, first, next })?)
+            }
+        };
+        let record = Record::Applied { segment, version: None, patches, merged: apply.merged, log };
+        self.check_behind_held(segment, &record)?;
+        self.record_update(segment, epoch, record)?;
+        if let Some(start) = log {
+            let commits = self.commits;
+            self.log(segment)?.begin_at(start.sequence, commits, commits);
+        }
+        Ok(())
+    }
+
+    /// Brings a data chunk forward to a version that others have: the patches and the version become durable together
+    /// with the next flush.
+    pub fn adopt(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        version: u64,
+        patches: Vec<(u64, Bytes)>,
+    ) -> Result<(), UpdateError> {
+        let held = self.check_update(segment, epoch)?.version;
+        if version < held {
+            return Err(UpdateError::Backwards { segment, held, given: version });
+        }
+        let patches = self.place_patches(segment, patches)?;
+        let (merged, log) = (Vec::new(), None);
+        let record = Record::Applied { segment, version: Some(version), patches, merged, log };
+        self.check_behind_held(segment, &record)?;
+        self.record_update(segment, epoch, record)
+    }
+
+    /// Makes a reserve smaller: its tail is free after the next flush. The log must be empty.
+    pub fn shrink_reserve(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        reserve_bytes: u64,
+    ) -> Result<(), UpdateError> {
+        let held = self.check_update(segment, epoch)?.reserve_units() * UNIT_BYTES;
+        if reserve_bytes > held || !reserve_bytes.is_multiple_of(UNIT_BYTES) {
+            return Err(UpdateError::Reserve { held, given: reserve_bytes });
+        }
+        let records = self.sound_log(segment)?.entries().len();
+        if records > 0 {
+            return Err(UpdateError::LogInUse { segment, records });
+        }
+        if reserve_bytes == held {
+            return Ok(());
+        }
+        // Records that just left the log are still in the way of new ones: the ring begins anew.
+        self.commit_or_fail()?;
+        let reserve_units = reserve_bytes / UNIT_BYTES;
+        let before = self.growing(segment).used();
+        self.raise(segment, epoch);
+        self.record(Record::Shrunk { segment, reserve_units });
+        self.log(segment)?.shrink(reserve_units);
+        let after = self.growing(segment).used();
+        self.freed_between(before, after);
+        Ok(())
+    }
+
+    /// Versions, log and sizes of an updatable extent.
+    pub fn updates(&mut self, segment: SegmentId) -> Result<UpdatesInfo, UpdateError> {
+        let commits = self.commits;
+        let extent = self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
+        let updating = extent.updates.as_ref().ok_or(UpdateError::NotUpdatable { segment })?;
+        let mut info = UpdatesInfo {
+            epoch: extent.epoch,
+            version: updating.version,
+            merged: updating.merged.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
+            log: Vec::new(),
+            log_free: 0,
+            reserve_bytes: updating.reserve_units() * UNIT_BYTES,
+            chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
+            damaged: false,
+        };
+        let ring = self.log(segment)?;
+        info.damaged = ring.damaged().is_some();
+        if !info.damaged {
+            info.log = ring.entries().map(|e| LogEntry { sequence: e.sequence, bytes: e.bytes }).collect();
+            info.log_free = ring.free(commits);
+        }
+        Ok(info)
+    }
+
+    /// Whether this extent may be updated under this epoch.
+    fn check_update(&self, segment: SegmentId, epoch: Epoch) -> Result<&Updating, UpdateError> {
+        self.check_alive()?;
+        let extent = self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
+        if epoch < extent.epoch {
+            return Err(UpdateError::StaleEpoch { segment, held: extent.epoch, given: epoch });
+        }
+        extent.updates.as_ref().ok_or(UpdateError::NotUpdatable { segment })
+    }
+
+    /// The position of the chunk's first byte, and a range of the chunk as positions, widened to whole granules.
+    fn positions(&self, segment: SegmentId, range: Range<u64>) -> Result<(u64, Range<u64>), UpdateError> {
+        let extent = self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
+        extent.updates.as_ref().ok_or(UpdateError::NotUpdatable { segment })?;
+        let chunk = extent.chunk().ok_or(UpdateError::Gaps { segment, blocks: extent.blocks() })?;
+        let base = chunk_base(extent, &chunk);
+        let chunk_bytes = u64::from(chunk.end - chunk.start) * u64::from(extent.block_bytes);
+        let Range { start, end } = range;
+        if start >= end || end > chunk_bytes {
+            return Err(UpdateError::OutOfRange { start, end, chunk_bytes });
+        }
+        let granule = u64::from(extent.granule.bytes());
+        Ok((base, base + start / granule * granule..base + end.next_multiple_of(granule)))
+    }
+
+    /// Checks patches and gives them positions.
+    fn place_patches(
+        &self,
+        segment: SegmentId,
+        patches: Vec<(u64, Bytes)>,
+    ) -> Result<Vec<(u64, Bytes)>, UpdateError> {
+        let granule = self.growing(segment).granule.bytes();
+        let mut bytes = 0;
+        let mut placed = Vec::with_capacity(patches.len());
+        for (offset, content) in patches {
+            let len = content.len() as u64;
+            let end = offset.checked_add(len).unwrap_or(u64::MAX);
+            let (_, positions) = self.positions(segment, offset..end)?;
+            if positions.end - positions.start != len {
+                return Err(UpdateError::Misaligned { offset, len, granule });
+            }
+            bytes += len;
+            placed.push((positions.start, content));
+        }
+        self.check_size(bytes)?;
+        Ok(placed)
+    }
+
+    fn check_size(&self, given: u64) -> Result<(), UpdateError> {
+        let max = self.update_bytes_max();
+        if given > max { Err(UpdateError::TooLarge { given, max }) } else { Ok(()) }
+    }
+
+    /// Whether one more change may be held.
+    fn check_held(&self, record: &Record) -> Result<(), UpdateError> {
+        let (held, given) = (self.overlay.queued_bytes(), record.redo_bytes() as u64);
+        let max = checkpoint::held_max(&self.superblock);
+        if held + given > max { Err(UpdateError::Held { held, given, max }) } else { Ok(()) }
+    }
+
+    /// A change that is not held itself counts where it has to wait behind one that is.
+    fn check_behind_held(&self, segment: SegmentId, record: &Record) -> Result<(), UpdateError> {
+        if self.overlay.queue(segment).len() > 0 { self.check_held(record) } else { Ok(()) }
+    }
+
+    /// Records a redo.
+    fn record_update(&mut self, segment: SegmentId, epoch: Epoch, record: Record) -> Result<(), UpdateError> {
+        // A block whose own group may still vanish is not changed: the redo would outlive it.
+        if self.unflushed.iter().any(|(of, _)| *of == segment) {
+            self.commit_or_fail()?;
+        }
+        self.make_room(record.redo_bytes())?;
+        self.raise(segment, epoch);
+        self.record(record);
+        Ok(())
+    }
+}
+
+/// The position of a chunk's first byte.
+fn chunk_base(extent: &Extent, chunk: &Range<u32>) -> u64 {
+    u64::from(chunk.start) * u64::from(extent.block_bytes)
+}
+
+fn difference(old: &[u8], new: &[u8]) -> Bytes {
+    old.iter().zip(new).map(|(old, new)| old ^ new).collect()
+}
