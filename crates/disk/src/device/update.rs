@@ -210,8 +210,8 @@ impl Device {
             return Err(UpdateError::IndexFull);
         }
         let patches = self.place_patches(segment, apply.patches)?;
-        let content: u64 = patches.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        self.check_size(content + apply.merged.len() as u64 * MERGED)?;
+        // Twice: then content and map together still fit half a ring, wherever its head stands.
+        self.check_size(2 * apply.merged.len() as u64 * MERGED)?;
         let ring = self.sound_log(segment)?;
         let log = match apply.log_start {
             None => None,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use steadfast_disk::{
-    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Version,
-    checksum,
-    device::{ReadError, WriteError},
+    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Updates,
+    Version, checksum,
+    device::{ReadError, UpdateError, WriteError},
     media::Medium,
 };
 
@@ -86,4 +86,46 @@ pub fn read(device: &mut Device, segment: SegmentId, index: u32) -> Result<(), R
     device.read_block(segment, index, 0..len, &mut buf)?;
     assert!(buf[..] == block(segment, index, len as usize)[..], "wrong bytes in {segment} {index}");
     Ok(())
+}
+
+/// Formats a medium whose journal takes updates: 8 KiB at once, 32 KiB held.
+pub fn updatable(medium: &dyn Medium) {
+    let options = FormatOptions {
+        checkpoint_bytes: Some(128 << 10),
+        journal_bytes: Some(512 << 10),
+        ..FormatOptions::new(CLUSTER, DEVICE)
+    };
+    Device::format(medium, options).unwrap();
+}
+
+/// An updatable extent of `blocks` blocks of 8 KiB with all its blocks, from index 3 on, flushed. Returns its content.
+pub fn chunk(device: &mut Device, segment: SegmentId, blocks: u32, reserve_bytes: u64) -> Vec<u8> {
+    let spec = ExtentSpec { updates: Some(Updates { reserve_bytes }), ..spec(segment, 8 << 10, blocks) };
+    device.create_extent(spec).unwrap();
+    let mut content = Vec::new();
+    for index in 3..3 + blocks {
+        write(device, segment, index).unwrap();
+        content.extend(block(segment, index, 8 << 10));
+    }
+    device.flush().unwrap();
+    content
+}
+
+/// All of a chunk, verified.
+pub fn chunk_content(device: &mut Device, segment: SegmentId) -> Result<Vec<u8>, UpdateError> {
+    let bytes = device.updates(segment)?.chunk_bytes;
+    let mut buf = AlignedBuf::zeroed(0);
+    let read = device.read_chunk(segment, 0..bytes, &mut buf)?;
+    assert_eq!(read.range, 0..bytes);
+    Ok(buf.to_vec())
+}
+
+pub fn random_bytes(random: &mut Pcg64, len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    random.fill_bytes(&mut data);
+    data
+}
+
+pub fn xor(a: &[u8], b: &[u8]) -> Vec<u8> {
+    a.iter().zip(b).map(|(a, b)| a ^ b).collect()
 }
