@@ -1,0 +1,514 @@
+//! Chunks that change in place: what a caller sees, what the medium does, what damage gives.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
+
+mod common;
+
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use common::*;
+use steadfast_disk::{
+    AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, ExtentSpec, FormatOptions, Lane, LaneConfig,
+    LaneHandle, Medium, MemoryMedium, Op, OpError, OpOutput, Priority, SegmentId, Updates,
+    device::{
+        Apply, ChangeError, CreateError, DeviceError, LogError, OpenError, ReadError, UpdateError, WriteError,
+    },
+    media::{Counters, CrashMedium},
+};
+
+const S: SegmentId = SegmentId(5);
+const T: SegmentId = SegmentId(6);
+const JOURNAL: u64 = 4096 + 2 * (128 << 10);
+
+fn device() -> (Device, Arc<MemoryMedium>) {
+    let medium = Arc::new(MemoryMedium::new(4 << 20));
+    updatable(&*medium);
+    (open(medium.clone()), medium)
+}
+
+fn spent(medium: &dyn Medium, before: Counters) -> (u64, u64, u64) {
+    let now = medium.counters();
+    (now.reads - before.reads, now.writes - before.writes, now.flushes - before.flushes)
+}
+
+fn reopen(device: Device) -> Device {
+    let medium = device.medium().clone();
+    drop(device);
+    open(medium)
+}
+
+fn flip(medium: &MemoryMedium, at: u64) {
+    let mut page = [0; 4096];
+    medium.read_at(at / 4096 * 4096, &mut page).unwrap();
+    page[(at % 4096) as usize] ^= 4;
+    medium.write_at(at / 4096 * 4096, &page).unwrap();
+}
+
+#[test]
+fn a_staged_update_costs_one_read_one_write_and_one_flush() {
+    let (mut device, medium) = device();
+    chunk(&mut device, S, 4, 0);
+    let before = medium.counters();
+    device.stage(S, EPOCH, 4096, &[1; 4096]).unwrap();
+    assert_eq!(spent(&*medium, before), (1, 0, 0));
+    device.flush().unwrap();
+    assert_eq!(spent(&*medium, before), (1, 1, 1));
+    let before = medium.counters();
+    device.stage(S, EPOCH, 4100, &[2; 10]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(spent(&*medium, before), (0, 1, 1), "its old content is in memory");
+    // A release goes with the next group, writing back needs no flush, and neither makes the next update dearer.
+    device.release(S, 2).unwrap();
+    device.stage(S, EPOCH, 8192, &[3; 4096]).unwrap();
+    device.flush().unwrap();
+    let before = medium.counters();
+    assert_eq!(device.write_back(u64::MAX).unwrap(), 4096);
+    assert_eq!(spent(&*medium, before), (0, 1, 0));
+    assert_eq!((device.write_back(u64::MAX).unwrap(), device.is_clean()), (0, true));
+    device.stage(S, EPOCH, 4096, &[4; 4096]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(spent(&*medium, before), (1, 2, 1));
+    // Across two blocks that are neighbours on the medium it is still one read.
+    let before = medium.counters();
+    device.stage(S, EPOCH, 24 << 10, &[5; 8192]).unwrap();
+    assert_eq!(spent(&*medium, before), (1, 0, 0));
+}
+
+#[test]
+fn a_chunk_is_its_blocks_and_shows_the_newest_content() {
+    let (mut device, _) = device();
+    let old = chunk(&mut device, S, 4, 0);
+    let staged = device.stage(S, EPOCH, 8000, &[9; 1000]).unwrap();
+    let mut new = old.clone();
+    new[8000..9000].fill(9);
+    assert_eq!((staged.version, staged.offset, staged.sums.len()), (1, 4096, 2));
+    assert_eq!(staged.difference[..], xor(&old[4096..12288], &new[4096..12288])[..]);
+    for _ in 0..2 {
+        assert_eq!(chunk_content(&mut device, S).unwrap(), new);
+        let mut buf = AlignedBuf::zeroed(0);
+        let read = device.read_block(S, 4, 0..10, &mut buf).unwrap();
+        assert_eq!((&buf[..], &read.sums[..]), (&new[8192..12288], &staged.sums[1..]));
+        let read = device.read_chunk(S, 9999..10_000, &mut buf).unwrap();
+        assert_eq!((read.range, &buf[..]), (8192..12288, &new[8192..12288]));
+        device.release(S, 1).unwrap();
+        device.flush().unwrap();
+        device.write_back(u64::MAX).unwrap();
+    }
+    // A block that was changed is another block to a writer.
+    assert_eq!(write(&mut device, S, 4), Err(WriteError::Exists { segment: S, index: 4 }));
+    assert_eq!(write(&mut device, S, 5), Ok(()));
+    device.seal(S, EPOCH, &[3..7, 9..10]).unwrap();
+    assert_eq!(device.stage(S, EPOCH, 0, &[1]).unwrap().version, 2, "a seal changes nothing of it");
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    new[0] = 1;
+    assert_eq!(chunk_content(&mut device, S).unwrap(), new);
+    assert_eq!(device.held(S).unwrap().len(), 1);
+    assert_eq!(device.held_segments(), [S]);
+}
+
+#[test]
+fn what_is_held_stays_held_through_checkpoints() {
+    let (mut device, medium) = device();
+    let old = chunk(&mut device, S, 4, 0);
+    let first = device.stage(S, EPOCH, 0, &[1; 5000]).unwrap();
+    let second = device.stage(S, EPOCH, 4096, &[2; 100]).unwrap();
+    // The journal goes round more than twice.
+    for epoch in 2..300 {
+        device.fence(T, Epoch(epoch)).unwrap();
+        device.flush().unwrap();
+    }
+    assert_eq!(device.held(S).unwrap(), [first.clone(), second.clone()]);
+    let at = device.locate(S, 3).unwrap() as usize;
+    assert_eq!(medium.image()[at..at + 4096], old[..4096], "not in place");
+    let mut device = reopen(reopen(device));
+    assert_eq!(device.held(S).unwrap(), [first, second.clone()]);
+    device.release(S, 1).unwrap();
+    device.release(S, 1).unwrap();
+    assert_eq!(device.write_back(u64::MAX).unwrap(), 0, "the release is not durable");
+    device.flush().unwrap();
+    assert_eq!(device.write_back(4096).unwrap(), 4096);
+    assert_eq!(device.to_write_back(), 4096);
+    let mut device = reopen(device);
+    assert_eq!(device.held(S).unwrap(), [second]);
+    assert_eq!(device.to_write_back(), 0, "an open writes back all it may");
+    assert_eq!(medium.image()[at..at + 4096], [1; 4096]);
+}
+
+#[test]
+fn bounds_are_errors_with_numbers() {
+    let (mut device, _) = device();
+    chunk(&mut device, S, 6, 0);
+    assert_eq!(device.update_bytes_max(), 16 << 10);
+    let large = UpdateError::TooLarge { given: 20 << 10, max: 16 << 10 };
+    assert_eq!(device.stage(S, EPOCH, 1, &[0; 16 << 10]), Err(large));
+    device.stage(S, EPOCH, 0, &[1; 16 << 10]).unwrap();
+    device.stage(S, EPOCH, 0, &[1; 8 << 10]).unwrap();
+    let held = device.stage(S, EPOCH, 0, &[1; 16 << 10]);
+    assert!(matches!(held, Err(UpdateError::Held { max: 32768, .. })), "{held:?}");
+    device.release(S, 2).unwrap();
+    device.stage(S, EPOCH, 0, &[1; 16 << 10]).unwrap();
+    let chunk_bytes = 48 << 10;
+    for (offset, len) in [(0, 0), (chunk_bytes, 1), (chunk_bytes - 1, 2), (u64::MAX, 1)] {
+        let refused = device.stage(S, EPOCH, offset, &vec![0; len]);
+        assert!(matches!(refused, Err(UpdateError::OutOfRange { .. })), "{offset} {len}: {refused:?}");
+    }
+    let patch =
+        |offset, len: usize| Apply { patches: vec![(offset, vec![0; len].into())], ..Apply::default() };
+    for (offset, len) in [(1, 4096), (0, 100), (4096, 5000)] {
+        let refused = device.apply(S, EPOCH, patch(offset, len));
+        assert!(matches!(refused, Err(UpdateError::Misaligned { granule: 4096, .. })), "{refused:?}");
+    }
+    assert!(matches!(device.apply(S, EPOCH, patch(0, 20 << 10)), Err(UpdateError::TooLarge { .. })));
+    let version = |version| Apply { merged: vec![(3, version)], ..Apply::default() };
+    device.apply(S, EPOCH, version(7)).unwrap();
+    let back = UpdateError::Backwards { segment: S, held: 7, given: 6 };
+    assert_eq!(device.apply(S, EPOCH, version(6)), Err(back));
+    let back = UpdateError::Backwards { segment: S, held: 3, given: 2 };
+    assert_eq!(device.adopt(S, EPOCH, 2, vec![]), Err(back));
+    device.adopt(S, EPOCH, 9, vec![]).unwrap();
+    assert_eq!(device.stage(S, EPOCH, 0, &[1]).unwrap().version, 10);
+    assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NoExtent { segment: T }));
+    device.create_extent(spec(T, 4096, 2)).unwrap();
+    assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NotUpdatable { segment: T }));
+    assert_eq!(device.log_append(T, EPOCH, &[1]), Err(LogError::NotUpdatable { segment: T }));
+    let mut buf = AlignedBuf::zeroed(0);
+    assert_eq!(device.read_chunk(T, 0..1, &mut buf), Err(UpdateError::NotUpdatable { segment: T }));
+}
+
+#[test]
+fn older_epochs_are_refused_and_newer_ones_kept() {
+    let (mut device, _) = device();
+    chunk(&mut device, S, 2, 8 << 10);
+    device.stage(S, Epoch(4), 0, &[1]).unwrap();
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    let (held, given) = (Epoch(4), Epoch(3));
+    let stale = UpdateError::StaleEpoch { segment: S, held, given };
+    assert_eq!(device.stage(S, given, 0, &[1]), Err(stale.clone()));
+    assert_eq!(device.apply(S, given, Apply::default()), Err(stale.clone()));
+    assert_eq!(device.adopt(S, given, 5, vec![]), Err(stale.clone()));
+    assert_eq!(device.shrink_reserve(S, given, 0), Err(stale));
+    let stale = LogError::StaleEpoch { segment: S, held, given };
+    assert_eq!(device.log_append(S, given, &[1]), Err(stale));
+    device.log_append(S, Epoch(6), &[1]).unwrap();
+    assert_eq!(device.updates(S).unwrap().epoch, Epoch(6));
+    assert!(matches!(device.seal(S, given, &[]), Err(ChangeError::StaleEpoch { .. })));
+}
+
+#[test]
+fn an_updatable_extent_is_whole_or_not_there() {
+    let (mut device, _) = device();
+    let free = device.usage();
+    let spec = |blocks, reserve_bytes| ExtentSpec {
+        updates: Some(Updates { reserve_bytes }),
+        ..spec(S, 8 << 10, blocks)
+    };
+    // Free, but not in one piece.
+    let other = ExtentSpec { segment: T, ..spec(1, 0) };
+    let blocks = (free.longest / 2 / 8192) as u32;
+    device.create_extent(ExtentSpec { segment: SegmentId(7), updates: None, ..spec(blocks, 0) }).unwrap();
+    device.create_extent(other).unwrap();
+    device.flush().unwrap();
+    device.delete(SegmentId(7), EPOCH).unwrap();
+    device.flush().unwrap();
+    let before = device.usage();
+    let refused = device.create_extent(spec(blocks + blocks / 2, 0));
+    assert_eq!(refused, Err(CreateError::Full { free: before.free, longest: before.longest }));
+    device.flush().unwrap();
+    assert_eq!((device.extent(S), device.usage()), (None, before));
+    device.self_check();
+    device.create_extent(spec(2, 64 << 10)).unwrap();
+    assert_eq!(device.usage().free, before.free - (4096 + 16384 + 65536));
+    device.create_extent(spec(2, 64 << 10)).expect("the same again is the same");
+    assert_eq!(device.create_extent(spec(2, 0)), Err(CreateError::Exists { segment: S }));
+    for index in 0..2 {
+        write(&mut device, S, index).unwrap();
+    }
+    assert!(matches!(write(&mut device, S, 2), Err(WriteError::Full { .. })), "no growth");
+    for (segment, block_bytes, blocks, reserve_bytes) in
+        [(9, 5000, 1, 0), (9, 8192, 0, 0), (9, 8192, 1, 5000), (9, 8192, 1, 1 << 60)]
+    {
+        let spec = ExtentSpec { segment: SegmentId(segment), block_bytes, ..spec(blocks, reserve_bytes) };
+        assert!(matches!(device.create_extent(spec), Err(CreateError::Updates { .. })));
+    }
+    // Blocks that leave a gap are no chunk.
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+    device.create_extent(spec(3, 0)).unwrap();
+    write(&mut device, S, 0).unwrap();
+    write(&mut device, S, 2).unwrap();
+    assert_eq!(device.stage(S, EPOCH, 0, &[1]), Err(UpdateError::Gaps { segment: S, blocks: 2 }));
+    write(&mut device, S, 1).unwrap();
+    // Written in another order, and changed across their borders before they were flushed.
+    assert_eq!(device.stage(S, EPOCH, 8000, &[7; 9000]).unwrap().version, 1);
+    let flushed = device.flush().unwrap();
+    assert_eq!(flushed.blocks.iter().map(|(_, r)| r.len()).sum::<usize>(), 3, "none is forgotten");
+    let mut device = reopen(device);
+    assert_eq!(chunk_content(&mut device, S).unwrap()[8000..17_000], [7; 9000]);
+    device.self_check();
+    let small = Arc::new(MemoryMedium::new(8 << 20));
+    Device::format(&*small, FormatOptions::new(CLUSTER, DEVICE)).unwrap();
+    let refused = open(small).create_extent(spec(1, 0));
+    let capacity = 128 << 20;
+    let expected = CreateError::JournalTooSmall { journal_bytes: 64 << 10, needed: 512 << 10, capacity };
+    assert_eq!(refused, Err(expected));
+}
+
+#[test]
+fn a_log_beside_the_chunk() {
+    let (mut device, medium) = device();
+    chunk(&mut device, S, 2, 32 << 10);
+    assert_eq!(device.log_free(S).unwrap(), (32 << 10) - 80);
+    let before = medium.counters();
+    assert_eq!(device.log_append(S, EPOCH, &[1; 5000]).unwrap(), 1);
+    device.flush().unwrap();
+    let (reads, writes, flushes) = spent(&*medium, before);
+    assert_eq!((reads, writes, flushes), (0, 1, 1), "and the space ahead of it was zeroed");
+    assert_eq!(device.log_append(S, EPOCH, &[2; 12_000]).unwrap(), 2);
+    assert_eq!(device.log_append(S, EPOCH, &[3; 8000]).unwrap(), 3);
+    let free = 4096 - 80;
+    assert_eq!(device.log_append(S, EPOCH, &[4; 5000]), Err(LogError::Full { needed: 5000, free }));
+    let entries: Vec<_> = device.log_entries(S).unwrap().iter().map(|e| (e.sequence, e.bytes)).collect();
+    assert_eq!(entries, [(1, 5000), (2, 12_000), (3, 8000)]);
+    assert_eq!(device.log_read(S, 2).unwrap(), [2; 12_000]);
+    let missing = LogError::NoRecord { segment: S, sequence: 5, first: 1, next: 4 };
+    assert_eq!(device.log_read(S, 5), Err(missing.clone()));
+    let apply = |log_start| Apply { log_start: Some(log_start), merged: vec![(1, 9)], ..Apply::default() };
+    assert_eq!(device.apply(S, EPOCH, apply(5)), Err(missing.into()));
+    assert!(matches!(device.shrink_reserve(S, EPOCH, 0), Err(UpdateError::LogInUse { records: 3, .. })));
+    device.apply(S, EPOCH, apply(2)).unwrap();
+    assert_eq!(device.log_free(S).unwrap(), free, "not before the start is durable");
+    assert_eq!(device.log_append(S, EPOCH, &[4; 5000]).unwrap(), 4, "so the device makes it durable");
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    let info = device.updates(S).unwrap();
+    assert_eq!(info.log.iter().map(|e| e.sequence).collect::<Vec<_>>(), [2, 3, 4]);
+    assert_eq!((info.merged, info.reserve_bytes, info.chunk_bytes), (vec![(1, 9)], 32 << 10, 16 << 10));
+    for (sequence, payload) in [(2, vec![2; 12_000]), (3, vec![3; 8000]), (4, vec![4; 5000])] {
+        assert_eq!(device.log_read(S, sequence).unwrap(), payload);
+    }
+    let free = device.usage().free;
+    device.apply(S, EPOCH, apply(5)).unwrap();
+    assert_eq!(
+        device.shrink_reserve(S, EPOCH, 5000),
+        Err(UpdateError::Reserve { held: 32 << 10, given: 5000 })
+    );
+    device.shrink_reserve(S, EPOCH, 8 << 10).unwrap();
+    device.flush().unwrap();
+    device.self_check();
+    assert_eq!(device.usage().free, free + (24 << 10));
+    assert_eq!(device.log_append(S, EPOCH, &[5; 8000]).unwrap(), 5);
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    assert_eq!(device.log_read(S, 5).unwrap(), [5; 8000]);
+    device.seal(S, EPOCH, &[]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(device.updates(S).unwrap().log.len(), 1, "a reserve stays after a seal");
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+    device.self_check();
+    assert_eq!(device.usage().free, device.usage().capacity);
+}
+
+#[test]
+fn a_new_extent_does_not_see_the_log_of_an_earlier_one() {
+    let (mut device, _) = device();
+    for _ in 0..2 {
+        chunk(&mut device, S, 2, 32 << 10);
+        let mut again = reopen(device);
+        assert_eq!(again.log_entries(S).unwrap(), []);
+        assert_eq!(again.log_append(S, EPOCH, &[1; 100]).unwrap(), 1);
+        again.flush().unwrap();
+        again = reopen(again);
+        assert_eq!(again.log_entries(S).unwrap().len(), 1);
+        again.delete(S, EPOCH).unwrap();
+        again.flush().unwrap();
+        device = again;
+    }
+}
+
+#[test]
+fn damage_in_the_log_stops_its_extent_only() {
+    let (mut device, medium) = device();
+    chunk(&mut device, S, 2, 32 << 10);
+    chunk(&mut device, T, 2, 32 << 10);
+    for fill in 1..4 {
+        device.log_append(S, EPOCH, &[fill; 100]).unwrap();
+        device.log_append(T, EPOCH, &[fill; 100]).unwrap();
+        device.flush().unwrap();
+    }
+    // The reserve is behind the two blocks.
+    let reserve = device.locate(S, 3).unwrap() + (16 << 10);
+    flip(&medium, reserve + 4096 + 90);
+    assert_eq!(device.log_read(S, 2), Err(LogError::Corrupt { segment: S, sequence: 2 }));
+    assert_eq!(device.log_read(S, 3).unwrap(), [3; 100]);
+    let mut device = reopen(device);
+    let damaged = LogError::Damaged { segment: S, missing: 2..3 };
+    assert_eq!(device.log_entries(S), Err(damaged.clone()));
+    assert_eq!(device.log_read(S, 1), Err(damaged.clone()));
+    assert_eq!(device.log_append(S, EPOCH, &[4]), Err(damaged.clone()));
+    assert_eq!(device.apply(S, EPOCH, Apply::default()), Err(damaged.into()));
+    assert!(device.updates(S).unwrap().damaged);
+    chunk_content(&mut device, S).unwrap();
+    assert_eq!(device.log_read(T, 3).unwrap(), [3; 100]);
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn flipped_bits_are_errors() {
+    let (mut device, medium) = device();
+    chunk(&mut device, S, 2, 0);
+    device.stage(S, EPOCH, 0, &[1; 10]).unwrap();
+    device.flush().unwrap();
+    // The bytes that a held update replaced.
+    flip(&medium, device.locate(S, 3).unwrap() + 77);
+    let corrupt = ReadError::Corrupt { segment: S, index: 3, granule: 0 };
+    assert_eq!(device.held(S), Err(corrupt.clone().into()));
+    assert_eq!(chunk_content(&mut device, S).unwrap()[..10], [1; 10], "the new content is whole");
+    flip(&medium, device.locate(S, 3).unwrap() + 77);
+    assert_eq!(device.held(S).unwrap().len(), 1);
+    flip(&medium, device.locate(S, 4).unwrap() + 4096);
+    let corrupt = ReadError::Corrupt { segment: S, index: 4, granule: 1 };
+    assert_eq!(device.stage(S, EPOCH, 12_288, &[1]), Err(corrupt.into()));
+    assert_eq!(device.updates(S).unwrap().version, 1, "nothing of it happened");
+    // A redo that was acknowledged.
+    device.stage(S, EPOCH, 0, &[2; 10]).unwrap();
+    device.flush().unwrap();
+    device.fence(T, EPOCH).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let image = medium.image();
+    let frames = (JOURNAL..JOURNAL + (512 << 10)).step_by(4096);
+    let mut refused = 0;
+    for at in frames.filter(|at| image[*at as usize..][..4] == *b"SFJ1") {
+        let medium = Arc::new(MemoryMedium::from_image(image.clone()));
+        flip(&medium, at + 100);
+        match Device::open(medium, None) {
+            Ok(_) => {}
+            Err(OpenError::IndexDamaged { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused >= 2, "{refused}");
+}
+
+#[test]
+fn a_failed_flush_is_final() {
+    let medium = Arc::new(CrashMedium::new(4 << 20));
+    updatable(&*medium);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 2, 8 << 10);
+    device.stage(S, EPOCH, 0, &[1; 10]).unwrap();
+    medium.fail_flushes(true);
+    assert!(device.flush().is_err());
+    medium.fail_flushes(false);
+    let failed = |error: &UpdateError| matches!(error, UpdateError::Device(DeviceError::Failed { .. }));
+    assert!(failed(&device.stage(S, EPOCH, 0, &[1]).unwrap_err()));
+    assert!(failed(&device.apply(S, EPOCH, Apply::default()).unwrap_err()));
+    assert!(failed(&device.release(S, 1).unwrap_err()));
+    assert!(matches!(device.log_append(S, EPOCH, &[1]), Err(LogError::Device(_))));
+    assert!(device.write_back(1).is_err() && device.prepare_ahead().is_err());
+    chunk_content(&mut device, S).unwrap();
+}
+
+#[test]
+fn many_changes_of_few_granules_stay_bounded() {
+    let (mut device, medium) = device();
+    let mut content = chunk(&mut device, S, 64, 0);
+    let mut random = random(seed());
+    for _ in 0..400 {
+        let granule = below(&mut random, 128) as usize * 4096;
+        let new = random_bytes(&mut random, 4096);
+        content[granule..granule + 4096].copy_from_slice(&new);
+        let patches = vec![(granule as u64, Bytes::from(new))];
+        device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+        if below(&mut random, 4) == 0 {
+            device.flush().unwrap();
+            assert!(device.to_write_back() <= 256 << 10);
+        }
+    }
+    assert!(chunk_content(&mut device, S).unwrap() == content);
+    device.flush().unwrap();
+    while device.write_back(64 << 10).unwrap() > 0 {}
+    assert_eq!(device.to_write_back(), 0);
+    assert!(chunk_content(&mut device, S).unwrap() == content);
+    // Without the flush of what was written back: the journal has it all.
+    let mut device = open(Arc::new(MemoryMedium::from_image(medium.image())));
+    assert!(chunk_content(&mut device, S).unwrap() == content);
+}
+
+// On a lane.
+
+fn submit(lane: &LaneHandle, op: Op) -> mpsc::Receiver<Result<OpOutput, OpError>> {
+    let (sender, receiver) = mpsc::channel();
+    lane.submit(1, Priority::Normal, op, Box::new(move |result| drop(sender.send(result))));
+    receiver
+}
+
+fn call(lane: &LaneHandle, op: Op) -> Result<OpOutput, OpError> {
+    submit(lane, op).recv_timeout(std::time::Duration::from_secs(20)).expect("an answer")
+}
+
+#[test]
+fn a_lane_stages_at_once_and_writes_back_when_idle() {
+    let medium = Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(4 << 20)), EmulationSpec::OFF));
+    updatable(&*medium);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 4, 64 << 10);
+    let at = device.locate(S, 3).unwrap();
+    let lane = Lane::spawn(device, LaneConfig::default()).unwrap();
+    let before = medium.counters();
+    let stage =
+        |offset, fill| Op::Stage { segment: S, epoch: EPOCH, offset, new: Bytes::from(vec![fill; 4096]) };
+    let staged = submit(&lane, stage(0, 1));
+    let barrier = submit(&lane, Op::Barrier);
+    assert!(matches!(staged.recv().unwrap(), Ok(OpOutput::Staged(s)) if s.version == 1));
+    assert_eq!(barrier.recv().unwrap(), Ok(OpOutput::Durable));
+    let (_, writes, flushes) = spent(&*medium, before);
+    assert_eq!((writes, flushes), (1, 1));
+    let held = |lane: &LaneHandle| match call(lane, Op::Held { segment: Some(S) }) {
+        Ok(OpOutput::Held(held)) => held.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(held(&lane), 1);
+    assert_eq!(call(&lane, Op::Held { segment: None }), Ok(OpOutput::HeldSegments(vec![S])));
+    assert_eq!(call(&lane, Op::Release { segment: S, through_version: 1 }), Ok(OpOutput::Released));
+    let mut page = vec![0; 4096];
+    for _ in 0..2000 {
+        medium.read_at(at, &mut page).unwrap();
+        if page == [1; 4096] {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(page, [1; 4096], "nobody asks, so it goes in place");
+    assert_eq!(held(&lane), 0);
+    let patches = vec![(4096, Bytes::from(vec![5; 4096]))];
+    let apply = Apply { patches: patches.clone(), merged: vec![(2, 8)], log_start: None };
+    assert_eq!(call(&lane, Op::Apply { segment: S, epoch: EPOCH, apply }), Ok(OpOutput::Applied));
+    let adopt = Op::Adopt { segment: S, epoch: EPOCH, version: 4, patches };
+    assert_eq!(call(&lane, adopt), Ok(OpOutput::Applied));
+    let payload = Bytes::from_static(b"a delta");
+    let append = Op::LogAppend { segment: S, epoch: EPOCH, payload: payload.clone() };
+    assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence: 1 }));
+    let read = Op::LogRead { segment: S, sequence: 1 };
+    assert_eq!(call(&lane, read), Ok(OpOutput::LogRecord(payload)));
+    let Ok(OpOutput::Updates(info)) = call(&lane, Op::DescribeUpdates { segment: S }) else { panic!() };
+    assert_eq!((info.version, info.merged, info.log.len()), (4, vec![(2, 8)], 1));
+    let read = Op::ReadChunk { segment: S, offset: 4000, len: 100 };
+    let Ok(OpOutput::Chunk { offset: 0, data, sums }) = call(&lane, read) else { panic!() };
+    assert_eq!((data.len(), sums.len(), data[4096]), (8192, 2, 5));
+    let shrink = Op::ShrinkReserve { segment: S, epoch: EPOCH, reserve_bytes: 0 };
+    let refused = call(&lane, shrink.clone());
+    assert!(matches!(refused, Err(OpError::Update(UpdateError::LogInUse { .. }))), "{refused:?}");
+    let apply = Apply { log_start: Some(2), ..Apply::default() };
+    assert_eq!(call(&lane, Op::Apply { segment: S, epoch: EPOCH, apply }), Ok(OpOutput::Applied));
+    assert_eq!(call(&lane, shrink), Ok(OpOutput::Shrunk));
+    lane.shutdown();
+    let mut device = open(medium);
+    assert_eq!(device.updates(S).unwrap().reserve_bytes, 0);
+    assert_eq!(chunk_content(&mut device, S).unwrap()[..8192], [[1; 4096], [5; 4096]].concat());
+}
