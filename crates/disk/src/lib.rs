@@ -3,8 +3,8 @@
 //! ```text
 //! lane      a thread that owns one device and serves its queue; group commit; cancel; measured speed
 //! queue     which request is next (no I/O)
-//! device    extents of blocks: create, write, flush, read, seal, delete; recovery
-//! index     superblock, checkpoints, journal: what survives a crash
+//! device    extents of blocks: create, write, flush, read, seal, delete; updates in place; recovery
+//! index     superblock, checkpoints, journal, logs in reserves: what survives a crash
 //! model     times of a rotating disk and its neighbours, for the simulator and emulated media (no I/O)
 //! allocator the free map (no I/O)
 //! media     file, memory, emulated, crash image

@@ -94,7 +94,7 @@ impl Script {
             epoch: 1,
         };
         // The ring is nearly full, so that the sequence meets a checkpoint.
-        for _ in 0..below(&mut script.random, 128) {
+        for _ in 0..92 + below(&mut script.random, 36) {
             script.other_group();
         }
         script
@@ -392,6 +392,32 @@ fn every_event_of_seeded_sequences() {
         count > 1000 && checkpoints >= 8,
         "coverage shrank: {count} images, {checkpoints} checkpoint writes"
     );
+}
+
+/// So many other records follow a redo in its group that the journal cannot take them all.
+#[test]
+fn a_group_longer_than_the_journal() {
+    let seed = seed();
+    let mut random = random(seed);
+    let mut script = Script::new(seed);
+    let start = script.medium.len();
+    script.stage();
+    script.apply();
+    script.append();
+    script.release();
+    script.stage();
+    for number in 0..(512 << 10) / 17 + 100 {
+        script.device.fence(SegmentId(1 << 32 | number), EPOCH).unwrap();
+    }
+    script.flush();
+    script.apply();
+    script.flush();
+    for at in start..=script.medium.len() {
+        let promise = script.promise_at(at);
+        images(&script.medium, at, &mut random, 3, |image| {
+            works_on(&script.check(image, promise));
+        });
+    }
 }
 
 #[test]

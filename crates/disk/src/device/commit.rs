@@ -17,6 +17,9 @@ const SLACK: usize = 64;
 /// Bytes that wait to be written in place before a commit writes some: memory, and what a checkpoint may have to
 /// write at once (80 ms of a disk of 100 MB/s).
 const READY_BYTES_MAX: u64 = 8 << 20;
+/// What a commit then writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a
+/// disk for whoever waits for this one.
+const READY_STEP: u64 = 256 << 10;
 
 impl Device {
     /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
@@ -126,7 +129,7 @@ impl Device {
         }
         let bound = READY_BYTES_MAX.min(self.superblock.journal_bytes / 2);
         if self.overlay.ready_bytes() > bound {
-            self.put_in_place(self.overlay.ready_bytes() - bound / 2)?;
+            self.put_in_place(self.overlay.ready_bytes() - bound + READY_STEP)?;
         }
         Ok(())
     }

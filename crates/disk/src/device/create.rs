@@ -39,6 +39,7 @@ impl Device {
             self.raise(segment, epoch);
             return Ok(self.extent(segment).expect("just found"));
         }
+        // Extent, range, the first run, versions and log: 50 + 16 + 12 + 44 bytes, rounded up.
         if !self.index_has_room(128) {
             return Err(self.full(|free, longest| CreateError::Full { free, longest }));
         }

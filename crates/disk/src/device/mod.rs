@@ -6,6 +6,7 @@
 //! - A read gives what was written under that segment, version and index, or an error; never other bytes.
 //! - A change that carries an epoch older than the highest seen for its segment is refused.
 //! - A failed flush is final: the device only reads until it is opened again.
+//! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!
 //! ```text

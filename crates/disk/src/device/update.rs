@@ -1,6 +1,7 @@
 //! Chunks that change in place.
 //!
-//! The blocks of an updatable extent, in the order of their indices, are one *chunk*. A small update of an
+//! The blocks of an updatable extent, in the order of their indices, are one *chunk*; offsets count from the first that
+//! is there, so all are written before the first update. A small update of an
 //! erasure-coded file writes new bytes to a data chunk and their difference to the parity chunks' reserves (PLR:
 //! Chan et al., FAST'14, §4.2); this is what one device does of it. It knows neither codes nor who waits for whom.
 //!
@@ -121,7 +122,7 @@ impl Device {
         new: &[u8],
     ) -> Result<Staged, UpdateError> {
         let version = self.check_update(segment, epoch)?.version + 1;
-        let end = offset.checked_add(new.len() as u64).unwrap_or(u64::MAX);
+        let end = offset.saturating_add(new.len() as u64);
         let (base, positions) = self.positions(segment, offset..end)?;
         self.check_size(positions.end - positions.start)?;
         let mut old = self.pool.take(0);
@@ -271,7 +272,9 @@ impl Device {
             return Ok(());
         }
         // Records that just left the log are still in the way of new ones: the ring begins anew.
-        self.commit_or_fail()?;
+        if !self.is_clean() {
+            self.commit_or_fail()?;
+        }
         let reserve_units = reserve_bytes / UNIT_BYTES;
         let before = self.growing(segment).used();
         self.raise(segment, epoch);
@@ -342,7 +345,7 @@ impl Device {
         let mut placed = Vec::with_capacity(patches.len());
         for (offset, content) in patches {
             let len = content.len() as u64;
-            let end = offset.checked_add(len).unwrap_or(u64::MAX);
+            let end = offset.saturating_add(len);
             let (_, positions) = self.positions(segment, offset..end)?;
             if positions.end - positions.start != len {
                 return Err(UpdateError::Misaligned { offset, len, granule });

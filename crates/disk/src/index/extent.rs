@@ -341,6 +341,9 @@ impl Extent {
             extent.runs.push(run);
         }
         if updatable {
+            if extent.ranges.len() > 1 {
+                return Err(Malformed { what: "ranges of an updatable extent" });
+            }
             extent.updates = Some(Updating::decode(reader)?);
         }
         Ok(extent)
