@@ -14,7 +14,7 @@ use steadfast_disk::{
     device::{
         Apply, ChangeError, CreateError, DeviceError, LogError, OpenError, ReadError, UpdateError, WriteError,
     },
-    media::{Counters, CrashMedium},
+    media::{Counters, CrashMedium, Event},
 };
 
 const S: SegmentId = SegmentId(5);
@@ -169,6 +169,8 @@ fn bounds_are_errors_with_numbers() {
     assert_eq!(device.adopt(S, EPOCH, 2, vec![]), Err(back));
     device.adopt(S, EPOCH, 9, vec![]).unwrap();
     assert_eq!(device.stage(S, EPOCH, 0, &[1]).unwrap().version, 10);
+    device.adopt(S, EPOCH, u64::MAX, vec![]).unwrap();
+    assert_eq!(device.stage(S, EPOCH, 0, &[1]), Err(UpdateError::LastVersion { segment: S }));
     assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NoExtent { segment: T }));
     device.create_extent(spec(T, 4096, 2)).unwrap();
     assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NotUpdatable { segment: T }));
@@ -310,6 +312,40 @@ fn a_log_beside_the_chunk() {
     device.flush().unwrap();
     device.self_check();
     assert_eq!(device.usage().free, device.usage().capacity);
+}
+
+#[test]
+fn a_reserve_is_zeroed_ahead_of_its_log() {
+    let medium = Arc::new(CrashMedium::new(4 << 20));
+    updatable(&*medium);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 2, 512 << 10);
+    let reserve = device.locate(S, 3).unwrap() + (16 << 10);
+    let zeroed = |from: usize| {
+        let events = medium.events();
+        let zeros = events[from..].iter().filter_map(|event| match event {
+            Event::Zero { range } => Some(range.start - reserve..range.end - reserve),
+            _ => None,
+        });
+        zeros.collect::<Vec<_>>()
+    };
+    let start = medium.len();
+    assert!(!device.has_to_prepare(), "what may never be used is left alone");
+    device.log_append(S, EPOCH, &[1; 100]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(zeroed(start), [0..256 << 10]);
+    assert!(device.has_to_prepare() && device.prepare_ahead().unwrap());
+    assert!(!device.has_to_prepare() && !device.prepare_ahead().unwrap());
+    assert_eq!(zeroed(start), [0..256 << 10, 256 << 10..512 << 10]);
+    let mut device = reopen(device);
+    let start = medium.len();
+    while device.log_append(S, EPOCH, &[1; 50_000]).is_ok() {}
+    device.flush().unwrap();
+    for entry in device.log_entries(S).unwrap() {
+        device.log_read(S, entry.sequence).unwrap();
+    }
+    // An open knows of the pages with records only; zeroing the others again hurts nothing.
+    assert!(zeroed(start).iter().all(|range| range.start >= 4096));
 }
 
 #[test]

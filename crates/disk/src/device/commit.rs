@@ -84,6 +84,7 @@ impl Device {
         if let Record::Deleted { segment, .. } = &record {
             self.logs.remove(segment);
             self.logs_unflushed.remove(segment);
+            self.logs_to_prepare.remove(segment);
         }
         record.encode(&mut self.records);
         if record.is_ahead() {

@@ -373,6 +373,12 @@ pub enum UpdateError {
         /// The version given.
         given: u64,
     },
+    /// The chunk has the highest version there is.
+    #[error("segment {segment} has the last version: no update can follow it, so write it anew")]
+    LastVersion {
+        /// The segment.
+        segment: SegmentId,
+    },
     /// The reserve cannot become so.
     #[error("a reserve of {held} bytes cannot become {given}: it only shrinks, by whole 4096 bytes")]
     Reserve {

@@ -60,6 +60,9 @@ impl Device {
         let ring = self.log(segment)?;
         let sequence = ring.next_sequence();
         ring.push(page, payload.len() as u32);
+        if !ring.ahead(PREPARE_PAGES).is_empty() {
+            self.logs_to_prepare.insert(segment);
+        }
         self.logs_unflushed.insert(segment);
         Ok(sequence)
     }

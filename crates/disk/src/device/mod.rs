@@ -218,6 +218,8 @@ pub struct Device {
     logs: BTreeMap<SegmentId, Ring>,
     /// Those with records that are not flushed.
     logs_unflushed: BTreeSet<SegmentId>,
+    /// Those with pages ahead of the head that were never written.
+    logs_to_prepare: BTreeSet<SegmentId>,
 }
 
 impl Device {

@@ -156,6 +156,7 @@ impl Device {
             ahead_end: 0,
             logs: BTreeMap::new(),
             logs_unflushed: BTreeSet::new(),
+            logs_to_prepare: BTreeSet::new(),
         };
         device.forget_unfinished(&doubtful);
         // The cut of the journal becomes final here: see `journal`, "Which frames count".

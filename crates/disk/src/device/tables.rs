@@ -26,7 +26,7 @@ pub(super) struct Tables {
     clean: BTreeMap<u64, u64>,
     /// Changed pages that the next flush is to find on the medium.
     dirty: Vec<u64>,
-    /// Pages that only need to be there before the next checkpoint.
+    /// Pages that only need to be there before the next checkpoint: at most one a granule of redo in the journal.
     late: BTreeSet<u64>,
     clean_max: usize,
     clock: u64,

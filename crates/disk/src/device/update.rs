@@ -121,7 +121,8 @@ impl Device {
         offset: u64,
         new: &[u8],
     ) -> Result<Staged, UpdateError> {
-        let version = self.check_update(segment, epoch)?.version + 1;
+        let held = self.check_update(segment, epoch)?.version;
+        let version = held.checked_add(1).ok_or(UpdateError::LastVersion { segment })?;
         let end = offset.saturating_add(new.len() as u64);
         let (base, positions) = self.positions(segment, offset..end)?;
         self.check_size(positions.end - positions.start)?;

@@ -2,7 +2,7 @@
 //!
 //! What is written here stays in the journal until a checkpoint, so a granule that a crash tears is healed by replay.
 
-use std::io::IoSlice;
+use std::{io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
@@ -85,14 +85,15 @@ impl Device {
         Ok(written)
     }
 
-    /// Zeroes a reserve ahead of its log's head, one step of 256 KiB, so that no append has to. `false`: there is
+    /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is
     /// nothing to do.
     ///
     /// # Errors
     /// Where the medium fails; the device only reads from then on.
     pub fn prepare_ahead(&mut self) -> Result<bool, DeviceError> {
         self.check_alive()?;
-        let Some((segment, pages)) = self.reserve_to_prepare() else { return Ok(false) };
+        let Some(segment) = self.logs_to_prepare.pop_first() else { return Ok(false) };
+        let pages = self.logs.get(&segment).map_or(0..0, |ring| ring.ahead(PREPARE_PAGES));
         let outcome = self.prepare_reserve(segment, pages);
         self.or_fail(outcome)?;
         Ok(true)
@@ -100,19 +101,17 @@ impl Device {
 
     /// Whether [`Device::prepare_ahead`] has something to do.
     pub fn has_to_prepare(&self) -> bool {
-        self.reserve_to_prepare().is_some()
-    }
-
-    fn reserve_to_prepare(&self) -> Option<(SegmentId, std::ops::Range<u64>)> {
-        let ahead = self.logs.iter().map(|(segment, ring)| (*segment, ring.ahead(PREPARE_PAGES)));
-        ahead.into_iter().find(|(_, pages)| !pages.is_empty())
+        !self.logs_to_prepare.is_empty()
     }
 
     pub(super) fn prepare_reserve(
         &mut self,
         segment: SegmentId,
-        pages: std::ops::Range<u64>,
+        pages: Range<u64>,
     ) -> Result<(), MediumError> {
+        if pages.is_empty() {
+            return Ok(());
+        }
         let reserve = self.index.get(segment).and_then(|e| e.updates.as_ref()).map(|u| u.reserve.start);
         let (Some(start), Some(ring)) = (reserve, self.logs.get_mut(&segment)) else { return Ok(()) };
         self.medium.prepare((start + pages.start) * UNIT_BYTES..(start + pages.end) * UNIT_BYTES)?;
