@@ -401,16 +401,26 @@ fn a_group_longer_than_the_journal() {
     let mut random = random(seed);
     let mut script = Script::new(seed);
     let start = script.medium.len();
-    script.stage();
-    script.apply();
-    script.append();
-    script.release();
-    script.stage();
-    for number in 0..(512 << 10) / 17 + 100 {
-        script.device.fence(SegmentId(1 << 32 | number), EPOCH).unwrap();
+    let mut fences = 0;
+    let mut many_others = |script: &mut Script| {
+        for _ in 0..(512 << 10) / 17 + 100 {
+            fences += 1;
+            script.device.fence(SegmentId(1 << 32 | fences), EPOCH).unwrap();
+        }
+        script.flush();
+    };
+    for _ in 0..4 {
+        script.stage();
+        script.apply();
     }
-    script.flush();
-    script.apply();
+    script.append();
+    many_others(&mut script);
+    // A release alone.
+    let last = script.data.last().unwrap().version;
+    script.promise(|p| p.released = last);
+    script.device.release(DATA, last).unwrap();
+    many_others(&mut script);
+    script.stage();
     script.flush();
     for at in start..=script.medium.len() {
         let promise = script.promise_at(at);

@@ -164,6 +164,7 @@ impl Device {
     /// Puts all in place that may be, flushes, and writes a checkpoint: it may only hold what is durable. No redo may
     /// be pending.
     pub(super) fn settle(&mut self) -> Result<(), MediumError> {
+        assert_eq!(self.ahead_end, 0, "a checkpoint would forget redo that no frame has");
         self.put_in_place(u64::MAX)?;
         self.tables.write_all(&*self.medium)?;
         self.sync()?;
