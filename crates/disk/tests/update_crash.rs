@@ -23,7 +23,8 @@ const DATA: SegmentId = SegmentId(0xda);
 const PARITY: SegmentId = SegmentId(0xba);
 const BLOCKS: u32 = 3;
 const CHUNK: u64 = 3 * (8 << 10);
-const RESERVE: u64 = 48 << 10;
+/// Two or three records, so that the log wraps often.
+const RESERVE: u64 = 24 << 10;
 
 /// A content of the data chunk.
 #[derive(Clone)]
@@ -216,7 +217,10 @@ impl Script {
         }
         write(&mut self.device, segment, 0).unwrap();
         write(&mut self.device, segment, 1).unwrap();
-        self.device.stage(segment, EPOCH, 5000, &[7; 100]).unwrap();
+        match self.device.stage(segment, EPOCH, 5000, &[7; 100]) {
+            Ok(_) | Err(UpdateError::Held { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
         self.device.log_append(segment, EPOCH, &[9; 100]).unwrap();
         if below(&mut self.random, 2) == 0 {
             self.device.release(segment, 1).unwrap();
@@ -234,7 +238,12 @@ impl Script {
                 let max = below(&mut self.random, 5) * 8192;
                 self.device.write_back(max).unwrap();
             }
-            20 => self.adopt(),
+            20 => {
+                // Into the space of what the change just consumed.
+                self.apply();
+                self.append();
+                self.adopt();
+            }
             21 => self.replace(),
             _ => self.other_group(),
         }

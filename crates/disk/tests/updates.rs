@@ -201,7 +201,7 @@ fn older_epochs_are_refused_and_newer_ones_kept() {
 
 #[test]
 fn an_updatable_extent_is_whole_or_not_there() {
-    let (mut device, _) = device();
+    let (mut device, medium) = device();
     let free = device.usage();
     let spec = |blocks, reserve_bytes| ExtentSpec {
         updates: Some(Updates { reserve_bytes }),
@@ -244,7 +244,9 @@ fn an_updatable_extent_is_whole_or_not_there() {
     assert_eq!(device.stage(S, EPOCH, 0, &[1]), Err(UpdateError::Gaps { segment: S, blocks: 2 }));
     write(&mut device, S, 1).unwrap();
     // Written in another order, and changed across their borders before they were flushed.
+    let before = medium.counters().flushes;
     assert_eq!(device.stage(S, EPOCH, 8000, &[7; 9000]).unwrap().version, 1);
+    assert_eq!(medium.counters().flushes, before + 1, "the redo of a block must not outlive the block");
     let flushed = device.flush().unwrap();
     assert_eq!(flushed.blocks.iter().map(|(_, r)| r.len()).sum::<usize>(), 3, "none is forgotten");
     let mut device = reopen(device);
