@@ -90,7 +90,7 @@ fn bad_devices_have_their_own_errors() {
     change(&|b| b[8] = 99);
     let last = CAPACITY as usize - 4096;
     change(&|b| b[last + 8] = 99);
-    assert_eq!(reopen(), Some(OpenError::UnknownVersion { found: 99, supported: 1 }));
+    assert_eq!(reopen(), Some(OpenError::UnknownVersion { found: 99, supported: 2 }));
     change(&|b| b[last..].fill(3));
     change(&|b| b[..4096].fill(3));
     assert_eq!(reopen(), Some(OpenError::SuperblockDamaged));

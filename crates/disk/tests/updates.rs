@@ -1,5 +1,6 @@
 //! Chunks that change in place: what a caller sees, what the medium does, what damage gives.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
 
 mod common;
