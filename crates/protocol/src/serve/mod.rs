@@ -6,6 +6,7 @@
 //! | [`WriteStream`] | takes blocks, grants credit from one shared [`Budget`], confirms what is durable |
 //! | [`Admission`] | decides whether a new stream is taken (design.md, decision 13) |
 //! | [`Reservations`] | bandwidth of a device kept for accesses, until given back or the lease ends |
+//! | [`Reserve`] | how much space each parity chunk's log has, and what is given back when |
 //! | [`Fair`] | whose request goes to a device next while bandwidth of it is reserved |
 //! | [`Sharing`] | what it costs a device to be shared |
 //! | [`health()`] | how a device is, from what its lane says |
@@ -20,6 +21,7 @@ mod fair;
 mod health;
 mod read_stream;
 mod reservations;
+mod reserve;
 mod sharing;
 mod sweep;
 #[cfg(test)]
@@ -33,6 +35,10 @@ pub use health::{HealthFacts, health};
 pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
 pub(crate) use reservations::efficiency;
 pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};
+pub use reserve::{
+    DELTA_BYTES_MIN, LOOK_MAX, PERIOD, ParityChunk, ParityMode, RESERVE_FIRST_BYTES, Reserve, ReserveAction,
+    ReserveError, ReserveInput, ReserveOptions, ReservePolicy, SMOOTHING, UTILITY_FIRST,
+};
 pub use sharing::Sharing;
 pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};
 pub use write_stream::{WriteAction, WriteInput, WriteStream};

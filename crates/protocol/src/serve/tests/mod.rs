@@ -5,6 +5,7 @@ mod fair;
 mod health;
 mod read_stream;
 mod reservations;
+mod reserve;
 mod sharing;
 mod sweep;
 mod write_stream;
