@@ -10,6 +10,7 @@
 //! | [`io`] | `bench io`: the whole store beside the machine's limits |
 //! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
+//! | [`trace`] | recorded requests of real systems: readers, what they come to, where they lie in one small file |
 //! | [`page`] | what `lab run --json` printed, as one page with charts |
 //! | [`report`] | the figures printed, a crate of its own |
 
@@ -24,6 +25,7 @@ pub mod page;
 pub mod requests;
 pub mod robustore;
 pub mod six_devices;
+pub mod trace;
 
 pub use steadfast_report as report;
 
