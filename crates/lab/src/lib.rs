@@ -7,6 +7,7 @@
 //! | [`demo`], [`six_devices`], [`requests`] | the experiments on clusters |
 //! | [`codes`] | the experiments on the codes alone |
 //! | [`robustore`] | the dissertation's evaluation, under the simulator |
+//! | [`codfs`] | the evaluation of parity logging with reserved space |
 //! | [`io`] | `bench io`: the whole store beside the machine's limits |
 //! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
@@ -16,6 +17,7 @@
 
 pub mod cluster;
 pub mod codes;
+pub mod codfs;
 pub mod cpu;
 pub mod demo;
 pub mod disks;
@@ -39,15 +41,20 @@ pub const LISTENING: &str = "listening on ";
 /// What a server with an admin port prints before that, followed by the port's address.
 pub const ADMIN: &str = "admin port at ";
 
-/// The experiments on clusters and codes, by name, and what each shows.
-const EXPERIMENTS: [(&str, &str); 4] = [
+/// The experiments beside the dissertation's, by name, and what each shows.
+const EXPERIMENTS: [(&str, &str); 5] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
+    (
+        codfs::reserve::NAME,
+        "space reserved for parity deltas and the merges it saves, over 41 days of a generated trace",
+    ),
     ("demo", "64 unequal disks, five schemes, then failures and a speculative write"),
     ("requests", "asking for all against asking adaptively: 1, 4 and 16 clients, 1 ms and 100 ms away"),
     ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
-/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, those of `robustore` heed
+/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, `codfs/reserve`
+/// chooses and can be quick, those of `robustore` heed
 /// everything, those on real clusters nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -83,6 +90,7 @@ pub async fn run(
         "requests" => requests::run(program, seed, say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
+        codfs::reserve::NAME => codfs::reserve::run(options, seed, say),
         robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
         robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
         robustore::fig6_5::NAME => robustore::fig6_5::run(options, seed, say),
@@ -101,6 +109,7 @@ pub fn show(name: &str, report: &Report) -> String {
         "requests" => requests::show(report),
         "six-devices" => six_devices::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
+        codfs::reserve::NAME => codfs::reserve::show(report),
         robustore::fig4_1::NAME | robustore::table6_1::NAME | robustore::fig6_5::NAME => {
             robustore::settings::show(report)
         }
