@@ -2,7 +2,7 @@
 
 use steadfast_disk::{
     OpError,
-    device::{ChangeError, CreateError, ReadError, WriteError},
+    device::{ChangeError, CreateError, LogError, ReadError, UpdateError, WriteError},
     media::MediumError,
 };
 use steadfast_protocol::{BlockIndex, DeviceId, SegmentId, message::NodeFault};
@@ -18,9 +18,10 @@ pub(crate) fn fault(device: DeviceId, error: OpError) -> NodeFault {
                 NodeFault::StaleEpoch { given: given.0, current: held.0 }
             }
             CreateError::Full { .. } | CreateError::Medium(MediumError::Full) => NodeFault::Full(device),
-            CreateError::Exists { .. } | CreateError::BlockSize { .. } => {
-                NodeFault::Invalid(error.to_string())
-            }
+            CreateError::Exists { .. }
+            | CreateError::BlockSize { .. }
+            | CreateError::Updates { .. }
+            | CreateError::JournalTooSmall { .. } => NodeFault::Invalid(error.to_string()),
             CreateError::Device(_) | CreateError::Medium(_) => medium(error.to_string()),
         },
         OpError::Write(error) => match error {
@@ -49,6 +50,17 @@ pub(crate) fn fault(device: DeviceId, error: OpError) -> NodeFault {
             }
             ChangeError::IndexFull => NodeFault::Invalid(error.to_string()),
             ChangeError::Device(_) => medium(error.to_string()),
+        },
+        OpError::Update(error) => match error {
+            UpdateError::NoExtent { segment } => unknown(segment),
+            UpdateError::StaleEpoch { held, given, .. } => {
+                NodeFault::StaleEpoch { given: given.0, current: held.0 }
+            }
+            UpdateError::Device(_) => medium(error.to_string()),
+            UpdateError::Read(error) => fault(device, error.into()),
+            UpdateError::Log(LogError::Full { .. }) => NodeFault::Full(device),
+            UpdateError::Log(LogError::Device(_) | LogError::Medium(_)) => medium(error.to_string()),
+            _ => NodeFault::Invalid(error.to_string()),
         },
     }
 }

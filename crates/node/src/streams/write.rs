@@ -73,6 +73,7 @@ async fn create(
         block_bytes: open.block_bytes,
         granule,
         expected_blocks: open.expected_blocks,
+        updates: None,
     };
     match operation(service, served, LanePriority::Interactive, Op::CreateExtent(spec)).await {
         Ok(OpOutput::Created(extent)) => Ok(indices(&extent.blocks)),
