@@ -10,6 +10,7 @@
 //! | [`Fair`] | whose request goes to a device next while bandwidth of it is reserved |
 //! | [`Sharing`] | what it costs a device to be shared |
 //! | [`health()`] | how a device is, from what its lane says |
+//! | [`parity_log`] | updates of erasure-coded chunks: versions, logs beside the parity chunk, merges, locks |
 //! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
 //!
 //! They hold no payload: slices and blocks have names, the driver keeps their bytes. They choose no device and know
@@ -19,6 +20,7 @@ mod admission;
 mod budget;
 mod fair;
 mod health;
+pub mod parity_log;
 mod read_stream;
 mod reservations;
 mod reserve;

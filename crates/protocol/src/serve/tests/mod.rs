@@ -3,6 +3,7 @@
 mod admission;
 mod fair;
 mod health;
+mod parity_log;
 mod read_stream;
 mod reservations;
 mod reserve;

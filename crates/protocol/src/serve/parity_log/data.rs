@@ -1,0 +1,516 @@
+//! A data chunk at the node that answers for it.
+//!
+//! ```text
+//!                 configure                  all answered            what was missing is here
+//!  Unconfigured ─────────────▶ Asking ─────────────────▶ Fetching ──────────────────────────▶ Serving
+//!                                 ▲                                                             │
+//!                                 └──────────────── configure (a later epoch) ──────────────────┤
+//!  Fenced ◀───────────────────────── refused: the epoch is old ─────────────────────────────────┘
+//! ```
+//!
+//! Invariants: `committed <= durable <= staged`; a version is sent to a parity node only after all before it were sent or
+//! are known there; nothing is staged before every live parity node has said what it has.
+
+use super::ParityNumber;
+use crate::Epoch;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What stands behind a data chunk at the node that answers for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Medium {
+    /// The chunk itself.
+    Own,
+    /// Nothing: its node is gone, and the primary answers for it by decoding the others (§5.2, degraded mode).
+    StandIn,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum DataInput {
+    /// The layout says who takes part, from this epoch on. One that is not later than the present is ignored.
+    Configure {
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// The parity chunks it lists.
+        parities: Vec<ParityNumber>,
+    },
+    /// Somebody wants to change bytes of the chunk.
+    Update {
+        /// Names it; no two alike at a time.
+        request: u64,
+    },
+    /// The answer to [`DataAction::Stage`].
+    Staged {
+        /// The update.
+        request: u64,
+        /// The version that it got: the one after the last.
+        version: u64,
+    },
+    /// [`DataAction::Stage`] was refused; it has no version.
+    NotStaged {
+        /// The update.
+        request: u64,
+    },
+    /// Everything staged or adopted up to here is durable at this node.
+    Durable {
+        /// The last such version.
+        through: u64,
+    },
+    /// The answer to [`DataAction::Ask`].
+    Versions {
+        /// Who.
+        parity: ParityNumber,
+        /// The last version of this chunk that it holds durably.
+        received: u64,
+    },
+    /// The answer to [`DataAction::Fetch`]: the driver has the difference.
+    Fetched {
+        /// Which.
+        version: u64,
+    },
+    /// The answer to [`DataAction::Adopt`]: it is part of the chunk, and durable.
+    Adopted {
+        /// Which.
+        version: u64,
+    },
+    /// A parity node holds everything up to this version durably.
+    Acked {
+        /// Who.
+        parity: ParityNumber,
+        /// The last such version.
+        through: u64,
+    },
+    /// A parity node did not take a difference.
+    Refused {
+        /// Who.
+        parity: ParityNumber,
+        /// Why.
+        reason: Refusal,
+    },
+    /// The connection to a parity node is gone: what was sent may be there or not.
+    Lost {
+        /// Who.
+        parity: ParityNumber,
+    },
+    /// There is one again.
+    Connected {
+        /// Who.
+        parity: ParityNumber,
+    },
+    /// Nothing has happened for a while: whoever was not told yet what is committed is told.
+    Tick,
+}
+
+/// Why a parity node does not take a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// It knows a later epoch.
+    Stale,
+    /// It lacks an earlier version.
+    Gap {
+        /// The version that it needs next.
+        expected: u64,
+    },
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum DataAction {
+    /// Ask a parity node which version of this chunk it holds durably, under this epoch; answered by
+    /// [`DataInput::Versions`].
+    Ask {
+        /// Who.
+        parity: ParityNumber,
+        /// The epoch that it must make durable before it answers.
+        epoch: Epoch,
+    },
+    /// Get a version's difference from a parity node's log; answered by [`DataInput::Fetched`].
+    Fetch {
+        /// From whom.
+        parity: ParityNumber,
+        /// Which.
+        version: u64,
+    },
+    /// XOR a fetched difference into the chunk, as this version, durably; answered by [`DataInput::Adopted`].
+    Adopt {
+        /// Which.
+        version: u64,
+    },
+    /// Read the old bytes, form the difference, stamp it with the next version and write the redo record; answered by
+    /// [`DataInput::Staged`], and by [`DataInput::Durable`] once it is flushed.
+    Stage {
+        /// The update.
+        request: u64,
+    },
+    /// Send a version's difference to a parity node, with what is committed.
+    Send {
+        /// To whom.
+        parity: ParityNumber,
+        /// Which.
+        version: u64,
+        /// Committed by now.
+        committed: u64,
+    },
+    /// Tell a parity node what is committed.
+    Tell {
+        /// Whom.
+        parity: ParityNumber,
+        /// Committed by now.
+        committed: u64,
+    },
+    /// Everything up to here is committed: its differences may be forgotten and its old bytes overwritten in place.
+    Release {
+        /// The last such version.
+        through: u64,
+    },
+    /// The update is durable everywhere.
+    Answer {
+        /// The update.
+        request: u64,
+        /// Its version.
+        version: u64,
+    },
+    /// The update will get no answer from here: the layout changed. It may take effect or not.
+    Unknown {
+        /// The update.
+        request: u64,
+    },
+    /// A parity node lacks versions that nobody keeps any more: its chunk must be made anew before it takes part.
+    Behind {
+        /// Who.
+        parity: ParityNumber,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Unconfigured,
+    /// Not all parity nodes have said what they hold.
+    Asking,
+    /// Differences are fetched, and adopted, up to `target`.
+    Fetching {
+        next: u64,
+        target: u64,
+        from: ParityNumber,
+    },
+    Serving,
+    /// A later epoch exists that this node was not told of.
+    Fenced,
+}
+
+/// A parity node as this one knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Peer {
+    /// The last version that it holds durably, once it has said so on the present connection.
+    received: Option<u64>,
+    /// The last version that was sent to it or that it has.
+    sent: u64,
+    /// What it was told to be committed.
+    told: u64,
+}
+
+/// The core; see the module's doc.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DataChunk {
+    medium: Medium,
+    epoch: Epoch,
+    phase: Phase,
+    peers: BTreeMap<ParityNumber, Peer>,
+    /// Updates that wait for [`Phase::Serving`].
+    waiting: VecDeque<u64>,
+    /// Updates that were staged and are not committed, by version.
+    staged_requests: BTreeMap<u64, u64>,
+    staging: VecDeque<u64>,
+    staged: u64,
+    durable: u64,
+    committed: u64,
+    /// The first version whose difference the driver has; everything before it is committed.
+    kept_from: u64,
+    actions: VecDeque<DataAction>,
+}
+
+impl DataChunk {
+    /// A chunk that is durable up to `version`, of which the driver has the differences from `kept_from` on (as
+    /// [`steadfast_disk::Device`] keeps what was not released; `version + 1` where it has none).
+    pub fn new(medium: Medium, version: u64, kept_from: u64) -> Self {
+        assert!(kept_from >= 1 && kept_from <= version + 1, "kept from {kept_from} at version {version}");
+        Self {
+            medium,
+            epoch: Epoch(0),
+            phase: Phase::Unconfigured,
+            peers: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            staged_requests: BTreeMap::new(),
+            staging: VecDeque::new(),
+            staged: version,
+            durable: version,
+            committed: kept_from - 1,
+            kept_from,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// The epoch that it serves under.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The last committed version.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// The last version that was stamped.
+    pub fn staged(&self) -> u64 {
+        self.staged
+    }
+
+    /// Whether it takes updates at once.
+    pub fn is_serving(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+
+    /// Whether a later epoch exists than it was configured for.
+    pub fn is_fenced(&self) -> bool {
+        self.phase == Phase::Fenced
+    }
+
+    /// Whether every update was answered and every parity node told.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+            && self.staging.is_empty()
+            && self.committed == self.staged
+            && self.peers.values().all(|peer| peer.told == self.committed)
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<DataAction> {
+        self.actions.pop_front()
+    }
+
+    /// Tells it what happened; then [`DataChunk::poll`] until `None`.
+    pub fn handle(&mut self, input: DataInput) {
+        match input {
+            DataInput::Configure { epoch, parities } => self.configure(epoch, &parities),
+            DataInput::Update { request } if self.phase == Phase::Fenced => {
+                self.actions.push_back(DataAction::Unknown { request });
+            }
+            DataInput::Update { request } => {
+                self.waiting.push_back(request);
+                self.stage_waiting();
+            }
+            DataInput::Staged { request, version } => self.was_staged(request, version),
+            DataInput::NotStaged { request } => self.staging.retain(|other| *other != request),
+            DataInput::Durable { through } => {
+                self.durable = self.durable.max(through.min(self.staged));
+                self.commit();
+            }
+            DataInput::Versions { parity, received } => self.learn(parity, received),
+            DataInput::Fetched { version } => self.was_fetched(version),
+            DataInput::Adopted { version } => self.was_adopted(version),
+            DataInput::Acked { parity, through } => self.acked(parity, through),
+            DataInput::Refused { reason: Refusal::Stale, .. } => self.fence(),
+            DataInput::Refused { parity, reason: Refusal::Gap { expected } } => {
+                if self.phase == Phase::Serving {
+                    self.learn(parity, expected.saturating_sub(1));
+                }
+            }
+            DataInput::Lost { parity } => {
+                if let Some(peer) = self.peers.get_mut(&parity) {
+                    *peer = Peer::default();
+                }
+            }
+            DataInput::Connected { parity } => {
+                if self.phase != Phase::Fenced && self.peers.contains_key(&parity) {
+                    self.actions.push_back(DataAction::Ask { parity, epoch: self.epoch });
+                }
+            }
+            DataInput::Tick => self.tell(),
+        }
+    }
+
+    fn configure(&mut self, epoch: Epoch, parities: &[ParityNumber]) {
+        if epoch <= self.epoch && self.phase != Phase::Unconfigured {
+            return;
+        }
+        self.epoch = epoch;
+        self.peers = parities.iter().map(|parity| (*parity, Peer::default())).collect();
+        self.phase = Phase::Asking;
+        for parity in parities {
+            self.actions.push_back(DataAction::Ask { parity: *parity, epoch });
+        }
+        self.level();
+    }
+
+    /// A parity node's account of what it holds.
+    fn learn(&mut self, parity: ParityNumber, received: u64) {
+        let Some(peer) = self.peers.get_mut(&parity) else { return };
+        *peer = Peer { received: Some(received), sent: received, told: 0 };
+        match self.phase {
+            Phase::Asking => self.level(),
+            Phase::Serving => {
+                self.send_missing(parity);
+                self.commit();
+            }
+            Phase::Unconfigured | Phase::Fetching { .. } | Phase::Fenced => {}
+        }
+    }
+
+    /// Once all have answered: gets what this node, or any of them, lacks.
+    fn level(&mut self) {
+        let held: Option<Vec<(u64, ParityNumber)>> =
+            self.peers.iter().map(|(parity, peer)| Some((peer.received?, *parity))).collect();
+        let Some(held) = held else { return };
+        let highest = held.iter().copied().max_by_key(|(received, parity)| (*received, u16::MAX - parity));
+        let lowest = held.iter().map(|(received, _)| *received).min().unwrap_or(self.staged);
+        let Some((target, from)) = highest else { return self.serve() };
+        if self.medium == Medium::StandIn && target > self.staged {
+            // Nothing lies here: what the logs hold is the chunk. Whatever all of them have needs no one's help.
+            (self.staged, self.durable) = (target, target);
+            self.kept_from = target + 1;
+            self.committed = self.committed.max(lowest);
+        }
+        let next = match self.medium {
+            Medium::Own => self.staged + 1,
+            Medium::StandIn => lowest + 1,
+        };
+        if self.medium == Medium::StandIn && next < self.kept_from {
+            self.kept_from = next;
+        }
+        if next <= target {
+            self.phase = Phase::Fetching { next, target, from };
+            self.actions.push_back(DataAction::Fetch { parity: from, version: next });
+        } else {
+            self.serve();
+        }
+    }
+
+    fn was_fetched(&mut self, version: u64) {
+        let Phase::Fetching { next, .. } = self.phase else { return };
+        if version != next {
+            return;
+        }
+        match self.medium {
+            Medium::Own => self.actions.push_back(DataAction::Adopt { version }),
+            Medium::StandIn => self.advance(version),
+        }
+    }
+
+    fn was_adopted(&mut self, version: u64) {
+        let Phase::Fetching { next, .. } = self.phase else { return };
+        if version == next {
+            self.staged = version;
+            self.durable = version;
+            self.advance(version);
+        }
+    }
+
+    fn advance(&mut self, version: u64) {
+        let Phase::Fetching { target, from, .. } = self.phase else { return };
+        if version == target {
+            return self.serve();
+        }
+        self.phase = Phase::Fetching { next: version + 1, target, from };
+        self.actions.push_back(DataAction::Fetch { parity: from, version: version + 1 });
+    }
+
+    fn serve(&mut self) {
+        self.phase = Phase::Serving;
+        for parity in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.send_missing(parity);
+        }
+        self.commit();
+        self.stage_waiting();
+    }
+
+    fn stage_waiting(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        for request in std::mem::take(&mut self.waiting) {
+            self.staging.push_back(request);
+            self.actions.push_back(DataAction::Stage { request });
+        }
+    }
+
+    fn was_staged(&mut self, request: u64, version: u64) {
+        assert_eq!(version, self.staged + 1, "the medium stamps one version after the other");
+        self.staging.retain(|other| *other != request);
+        self.staged = version;
+        if self.medium == Medium::StandIn {
+            self.durable = version;
+        }
+        self.staged_requests.insert(version, request);
+        if self.phase == Phase::Fenced {
+            // It was on its way when the fence came: whoever levels decides.
+            return self.fence();
+        }
+        for parity in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.send_missing(parity);
+        }
+        self.commit();
+    }
+
+    /// Sends what a parity node lacks, where it has said what that is.
+    fn send_missing(&mut self, parity: ParityNumber) {
+        let (staged, committed, kept_from) = (self.staged, self.committed, self.kept_from);
+        let Some(peer) = self.peers.get_mut(&parity) else { return };
+        if peer.received.is_none() || self.phase != Phase::Serving {
+            return;
+        }
+        if peer.sent + 1 < kept_from && peer.sent < staged {
+            self.actions.push_back(DataAction::Behind { parity });
+            return;
+        }
+        for version in peer.sent + 1..=staged {
+            peer.told = committed;
+            self.actions.push_back(DataAction::Send { parity, version, committed });
+        }
+        peer.sent = peer.sent.max(staged);
+    }
+
+    fn acked(&mut self, parity: ParityNumber, through: u64) {
+        let Some(peer) = self.peers.get_mut(&parity) else { return };
+        // An answer from a connection before this one says nothing that the new one will not.
+        let Some(received) = peer.received.as_mut() else { return };
+        *received = (*received).max(through.min(peer.sent));
+        self.commit();
+    }
+
+    fn commit(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        let everywhere = self.peers.values().map(|peer| peer.received.unwrap_or(0)).min();
+        let committed = everywhere.unwrap_or(u64::MAX).min(self.durable);
+        if committed <= self.committed {
+            return;
+        }
+        self.committed = committed;
+        self.kept_from = self.kept_from.max(committed + 1);
+        self.actions.push_back(DataAction::Release { through: committed });
+        while let Some(first) = self.staged_requests.first_entry().filter(|first| *first.key() <= committed) {
+            let (version, request) = first.remove_entry();
+            self.actions.push_back(DataAction::Answer { request, version });
+        }
+    }
+
+    fn tell(&mut self) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        for (parity, peer) in &mut self.peers {
+            if peer.received.is_some() && peer.told < self.committed {
+                peer.told = self.committed;
+                self.actions.push_back(DataAction::Tell { parity: *parity, committed: self.committed });
+            }
+        }
+    }
+
+    fn fence(&mut self) {
+        self.phase = Phase::Fenced;
+        let staged = std::mem::take(&mut self.staged_requests).into_values();
+        let waiting = std::mem::take(&mut self.waiting);
+        self.actions.extend(staged.chain(waiting).map(|request| DataAction::Unknown { request }));
+    }
+}

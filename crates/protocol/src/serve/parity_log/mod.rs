@@ -1,0 +1,65 @@
+//! Updates of erasure-coded chunks: in-place data, differences logged beside the parity chunk (Chan et al., *Parity
+//! Logging with Reserved Space*, FAST '14, §4 and §5.2; design.md, decision 8).
+//!
+//! | core | where it runs | what it does |
+//! |---|---|---|
+//! | [`DataChunk`] | the data chunk's node, or the primary for a chunk whose node is gone | stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
+//! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
+//! | [`Locks`] | the segment's primary | updates beside each other, a degraded gather alone on its rows |
+//! | [`Fold`] | a parity chunk's node | many differences as few, by range |
+//!
+//! ```text
+//!   writer        primary             data node                    each parity node
+//!     │ Update ─────▶│ lock, split ──────▶│ old ^ new = difference,      │
+//!     │              │                    │ version v                    │
+//!     │              │                    ├── Difference(v) ────────────▶│ appended to the log
+//!     │              │                    │ redo(v) flushed  ║  in       │ flushed
+//!     │              │                    │                  ║ parallel  │
+//!     │              │                    │◀───────────────── Acked(v) ──┤
+//!     │◀──── done ───│◀── committed(v) ───┤                              │
+//!     │              │                    │ old bytes may be overwritten │
+//!     │              │                    ├── committed(v), later ──────▶│ v may be merged
+//! ```
+//!
+//! **What is logged is the difference of the data**, old XOR new, and not the parity delta of the paper: the parity
+//! node multiplies it by its coefficient when it merges (§3: `P' = P + γ (D' - D)`, and γ distributes over the fold of
+//! many). So all parity nodes log the same bytes; a code whose parity delta is larger than the write (RDP, §6.2) fills the
+//! reserve no faster; and any one log is enough to bring data, or another log, forward: `D' = D ^ difference`.
+//!
+//! **Versions.** A data chunk counts its updates: 1, 2, 3. A version is *committed* when the data node's redo record and
+//! the log of every live parity node hold it durably; only then is the writer answered, are old bytes
+//! overwritten in place, and may a log merge it. Hence:
+//!
+//! - what is acknowledged is in place or in a redo record, and in every live parity chunk or its log;
+//! - a version that some log holds and the data node lost (both were flushed at the same time) is not committed, so no log
+//!   has merged it: whoever levels finds its difference there and brings all forward;
+//! - a version that the data node holds and some log lost: its old bytes are still in place, so its difference can be
+//!   formed again and is sent again;
+//! - each version is one difference for ever: nothing is stamped before all live parity nodes said what they have.
+//!
+//! **Epochs.** A change of who takes part (a node is left out, another primary) is a new epoch of the layout. Parity nodes
+//! make it durable before they answer under it, and refuse older ones, so that a node that was left out and does not know
+//! can commit nothing.
+//!
+//! The cores hold no bytes: a version or a request names them, the driver keeps them.
+
+mod data;
+mod fold;
+mod locks;
+mod parity;
+mod record;
+
+pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
+pub use fold::Fold;
+pub use locks::{Locks, Purpose, Ticket};
+pub use parity::{Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
+pub use record::{Difference, MalformedDifference};
+
+/// Number of a data chunk in its segment: 0 to k - 1.
+pub type ChunkNumber = u16;
+/// Number of a parity chunk in its segment: 0 to m - 1.
+pub type ParityNumber = u16;
+
+/// Bytes that one update of a chunk may change: longer ones are cut by whoever asks. 128 KiB: with its checksums a quarter
+/// of the smallest journal that takes updates, and the largest record that the paper's evaluation writes (§6.2.2).
+pub const UPDATE_BYTES_MAX: u32 = 128 << 10;

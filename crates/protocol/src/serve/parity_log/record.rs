@@ -1,0 +1,81 @@
+//! The record of one update as it is sent to parity nodes and as it stands in their logs.
+//!
+//! ```text
+//! 0 chunk u16   2 zero u16   4 granules u32   8 version u64   16 offset u64   24 granules x crc32c u32   then the bytes
+//! ```
+//! all little endian. The checksums are those of the *new* granules: whoever brings data forward by this record can tell
+//! that it came out right.
+
+use super::ChunkNumber;
+use bytes::{Bytes, BytesMut};
+
+const FIXED: usize = 24;
+
+/// What an update changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The data chunk.
+    pub chunk: ChunkNumber,
+    /// Its version with this update.
+    pub version: u64,
+    /// First byte within the chunk, at a granule's start.
+    pub offset: u64,
+    /// The checksums of the granules as they are after the update.
+    pub sums: Vec<u32>,
+    /// Old bytes XOR new bytes, whole granules.
+    pub bytes: Bytes,
+}
+
+/// A record that does not parse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes are no record of an update")]
+pub struct MalformedDifference {
+    /// How many there are.
+    pub length: usize,
+}
+
+impl Difference {
+    /// The record's bytes before the difference itself.
+    pub fn head(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(FIXED + 4 * self.sums.len());
+        out.extend_from_slice(&self.chunk.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&(self.sums.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.version.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        self.sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
+        out.freeze()
+    }
+
+    /// The whole record.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::from(self.head());
+        out.extend_from_slice(&self.bytes);
+        out.freeze()
+    }
+
+    /// Reads a record; its bytes are shared with `record`.
+    ///
+    /// # Errors
+    /// Where lengths do not fit each other.
+    pub fn decode(record: &Bytes) -> Result<Self, MalformedDifference> {
+        let malformed = MalformedDifference { length: record.len() };
+        let fixed = record.first_chunk::<FIXED>().ok_or(malformed)?;
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte]));
+        let granules = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
+        let sums_end = granules.checked_mul(4).and_then(|bytes| bytes.checked_add(FIXED)).ok_or(malformed)?;
+        let sums = record.get(FIXED..sums_end).ok_or(malformed)?;
+        let bytes = record.slice(sums_end..);
+        let (sums, _) = sums.as_chunks::<4>();
+        if sums.is_empty() || bytes.is_empty() || !bytes.len().is_multiple_of(sums.len()) {
+            return Err(malformed);
+        }
+        Ok(Self {
+            chunk: ChunkNumber::from_le_bytes([fixed[0], fixed[1]]),
+            version: number(8),
+            offset: number(16),
+            sums: sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect(),
+            bytes,
+        })
+    }
+}
