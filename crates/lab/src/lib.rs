@@ -42,8 +42,9 @@ pub const LISTENING: &str = "listening on ";
 pub const ADMIN: &str = "admin port at ";
 
 /// The experiments beside the dissertation's, by name, and what each shows.
-const EXPERIMENTS: [(&str, &str); 5] = [
+const EXPERIMENTS: [(&str, &str); 6] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
+    (codfs::checker::NAME, "every order of events of two updates, crashes included, and three planted bugs"),
     (
         codfs::reserve::NAME,
         "space reserved for parity deltas and the merges it saves, over 41 days of a generated trace",
@@ -53,8 +54,8 @@ const EXPERIMENTS: [(&str, &str); 5] = [
     ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
-/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, `codfs/reserve`
-/// chooses and can be quick, those of `robustore` heed
+/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, those of `codfs`
+/// choose and can be quick, those of `robustore` heed
 /// everything, those on real clusters nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -90,6 +91,7 @@ pub async fn run(
         "requests" => requests::run(program, seed, say).await,
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
+        codfs::checker::NAME => codfs::checker::run(options, seed, say),
         codfs::reserve::NAME => codfs::reserve::run(options, seed, say),
         robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
         robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
@@ -109,6 +111,7 @@ pub fn show(name: &str, report: &Report) -> String {
         "requests" => requests::show(report),
         "six-devices" => six_devices::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
+        codfs::checker::NAME => codfs::checker::show(report),
         codfs::reserve::NAME => codfs::reserve::show(report),
         robustore::fig4_1::NAME | robustore::table6_1::NAME | robustore::fig6_5::NAME => {
             robustore::settings::show(report)

@@ -2,6 +2,7 @@
 //!
 //! | room | what lives there |
 //! |---|---|
+//! | [`checker`] | every order of events of a few updates, crashes included |
 //! | [`reserve`] | the space reserved for deltas, and the merges that too little of it costs (Figures 9 and 10) |
 //! | [`harvard`] | a generated stand-in for the trace of §6.3.2 |
 //!
@@ -16,5 +17,6 @@
 //!
 //! [`steadfast_protocol::serve::Reserve`] says what it does about the last two.
 
+pub mod checker;
 pub mod harvard;
 pub mod reserve;

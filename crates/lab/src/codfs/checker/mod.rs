@@ -1,0 +1,208 @@
+//! `codfs/checker`: every order of events of a few updates. The update cores that serve data
+//! ([`steadfast_protocol::serve::parity_log`]) are driven through each state that they can reach, with crashes at any step,
+//! a node left out of the layout (dead, or only suspected and still at work), merges and degraded gathers.
+//!
+//! Depth first over the set of states seen; a state is the whole world, so nothing is explored twice, and nothing is left
+//! out within the limits of a case and [`STATES_MAX`]. Where states came to that bound, metric `exhaustive` is 0. At every
+//! quiet moment and in every gather all ways to read every chunk (its own node, a decode by either parity chunk) must give
+//! the same bytes, and bytes that a writer may expect. A violation is an error that names the events leading to it. Three bugs
+//! are put in on purpose and must be found: metric `found`, with the number of `events` that show each.
+
+pub mod world;
+
+use self::world::{Event, Limits, Planted, Violation, World, Write};
+use crate::{Options, report::Report};
+use anyhow::{Result, bail, ensure};
+use comfy_table::{Table, presets};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use steadfast_protocol::serve::parity_log::Mode;
+
+/// The experiment's name.
+pub const NAME: &str = "codfs/checker";
+/// States of one case at most: 16 bytes each are remembered, and two million take some minutes.
+const STATES_MAX: u64 = 2_000_000;
+/// Of a quick run.
+const STATES_MAX_QUICK: u64 = 50_000;
+
+/// Two updates of one chunk that share a row, and of two chunks that do.
+const WRITES: [(&str, [Write; 2]); 2] = [
+    ("one-chunk", [Write { chunk: 0, bytes: [3, 5] }, Write { chunk: 0, bytes: [7, 0] }]),
+    ("two-chunks", [Write { chunk: 0, bytes: [3, 0] }, Write { chunk: 1, bytes: [7, 9] }]),
+];
+
+/// What may happen beside the updates.
+const CASES: [(&str, Limits); 5] = [
+    ("merge gather", Limits { crashes: 0, exclusions: 0, merges: 1, gathers: 1 }),
+    ("crash", Limits { crashes: 1, exclusions: 0, merges: 0, gathers: 0 }),
+    ("crash merge", Limits { crashes: 1, exclusions: 0, merges: 1, gathers: 0 }),
+    ("left-out", Limits { crashes: 0, exclusions: 1, merges: 0, gathers: 0 }),
+    ("crash left-out merge gather", Limits { crashes: 1, exclusions: 1, merges: 1, gathers: 1 }),
+];
+
+const PLANTED: [(&str, Planted); 3] = [
+    ("merge-before-commit", Planted::MergeBeforeCommit),
+    ("lost-delta", Planted::LostDelta),
+    ("applied-twice", Planted::AppliedTwice),
+];
+
+/// Runs it.
+///
+/// # Errors
+/// A violation, or a planted bug that was not found.
+pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let states_max = if options.quick { STATES_MAX_QUICK } else { STATES_MAX };
+    let wanted = |case: &str| options.case.as_ref().is_none_or(|part| case.contains(part));
+    let mut report = Report::new(seed);
+    for (scheme, mode) in [("plr", Mode::Logged), ("fo", Mode::InPlace)] {
+        for (writes_name, writes) in &WRITES {
+            for (limits_name, limits) in &CASES {
+                let case = format!("{scheme} {writes_name} {limits_name}");
+                // In place nothing is merged.
+                let merging = limits.merges > 0 && limits.exclusions == 0;
+                if !wanted(&case) || mode == Mode::InPlace && merging {
+                    continue;
+                }
+                let outcome = explore(mode, writes, *limits, None, states_max, seed);
+                if let Some((violation, events)) = outcome.violation {
+                    bail!("{case}: {}\nafter {events:?}", violation.0);
+                }
+                say(&format!("{case}: {} states", outcome.states));
+                let exhaustive = f64::from(u8::from(outcome.states < states_max));
+                for (metric, value) in [
+                    ("states", outcome.states as f64),
+                    ("transitions", outcome.transitions as f64),
+                    ("final_states", outcome.finals as f64),
+                    ("exhaustive", exhaustive),
+                    ("violations", 0.0),
+                ] {
+                    report.add(NAME, &case, metric, value, "1");
+                }
+            }
+        }
+    }
+    for (name, planted) in PLANTED {
+        let case = format!("planted {name}");
+        if !wanted(&case) {
+            continue;
+        }
+        let limits = Limits { crashes: 1, exclusions: 0, merges: 1, gathers: 0 };
+        // Deeper than a quick run goes: some of them take a crash at one moment of many.
+        let outcome = explore(Mode::Logged, &WRITES[0].1, limits, Some(planted), STATES_MAX, seed);
+        let Some((violation, events)) = outcome.violation else {
+            bail!("{case}: not found in {} states", outcome.states);
+        };
+        say(&format!("{case}: found after {} states: {}", outcome.states, violation.0));
+        report.add(NAME, &case, "found", 1.0, "1");
+        report.add(NAME, &case, "states", outcome.states as f64, "1");
+        report.add(NAME, &case, "events", events.len() as f64, "1");
+    }
+    ensure!(
+        !report.records.is_empty(),
+        "no case of {NAME} contains `{}`",
+        options.case.as_deref().unwrap_or("")
+    );
+    Ok(report)
+}
+
+/// The report as a table for people.
+pub fn show(report: &Report) -> String {
+    let mut cases: Vec<&str> = Vec::new();
+    for record in &report.records {
+        if cases.last() != Some(&record.case.as_str()) {
+            cases.push(&record.case);
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["case", "states", "transitions", "final states", "found"]);
+    for case in cases {
+        let value = |metric: &str| {
+            report.value(NAME, case, metric).map_or_else(String::new, |value| format!("{value}"))
+        };
+        let bound = if report.value(NAME, case, "exhaustive") == Some(0.0) { " (bound)" } else { "" };
+        let found = match (report.value(NAME, case, "found"), report.value(NAME, case, "events")) {
+            (Some(_), Some(events)) => format!("the bug, by {events} events"),
+            _ => "nothing wrong".to_owned(),
+        };
+        let states = value("states") + bound;
+        table.add_row([case.to_owned(), states, value("transitions"), value("final_states"), found]);
+    }
+    table.to_string()
+}
+
+/// What the checker found.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Different states of the world.
+    pub states: u64,
+    /// Events tried.
+    pub transitions: u64,
+    /// States in which every update had its outcome and nothing was on its way.
+    pub finals: u64,
+    /// The first violation, and how it came about.
+    pub violation: Option<(Violation, Vec<Event>)>,
+}
+
+/// Explores every order of events of these writes; `states_max` bounds memory. Where it does, `seed` decides which states are
+/// seen: events are tried in an order drawn for each state, so that they are not all of one corner.
+pub fn explore(
+    mode: Mode,
+    writes: &[Write],
+    limits: Limits,
+    planted: Option<Planted>,
+    states_max: u64,
+    seed: u64,
+) -> Outcome {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    let first = World::new(mode, writes, limits, planted);
+    // 128 bits of each state: two of 10^7 states are taken for one with a probability of 10^-25.
+    let name = |world: &World| (hasher.hash_one(world), hasher.hash_one((world, 1u8)));
+    let mut seen = HashSet::from([name(&first)]);
+    let mut outcome = Outcome { states: 1, transitions: 0, finals: 0, violation: None };
+    let drawn = |world: &World, name: (u64, u64)| {
+        let mut events = world.events();
+        events.sort_by_cached_key(|event| hasher.hash_one((event, name, seed)));
+        events
+    };
+    let mut path: Vec<(World, Vec<Event>, Option<Event>)> = Vec::new();
+    let events = drawn(&first, name(&first));
+    path.push((first, events, None));
+    while let Some((world, events, _)) = path.last_mut() {
+        let Some(event) = events.pop() else {
+            path.pop();
+            continue;
+        };
+        let mut next = world.clone();
+        outcome.transitions += 1;
+        if let Err(violation) = next.step(&event) {
+            let came = path.into_iter().filter_map(|(_, _, event)| event).chain([event]).collect();
+            outcome.violation = Some((violation, came));
+            return outcome;
+        }
+        let named = name(&next);
+        if outcome.states >= states_max || !seen.insert(named) {
+            continue;
+        }
+        outcome.states += 1;
+        outcome.finals += u64::from(next.is_over());
+        let events = drawn(&next, named);
+        path.push((next, events, Some(event)));
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small enough for a debug build: each way of updating, with a crash at any step; and the planted bugs.
+    #[test]
+    fn no_order_of_events_breaks_it_and_planted_bugs_are_found() {
+        let options = Options { case: None, quick: true, ..Options::default() };
+        for case in ["plr one-chunk merge gather", "plr one-chunk crash", "fo two-chunks crash", "planted"] {
+            let options = Options { case: Some(case.to_owned()), ..options.clone() };
+            run(&options, 1, &mut |line| println!("{line}")).unwrap();
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What the cores want, carried out: messages and operations of media.
+
+use super::{Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write};
+use steadfast_protocol::serve::parity_log::{
+    DataAction, DataChunk, DataInput, ParityAction, ParityChunk, ParityInput,
+};
+
+impl World {
+    pub(super) fn at_data(&mut self, from: Actor, to: Actor, message: Message) -> Result<(), Violation> {
+        let parity = (from - K) as u16;
+        let input = match message {
+            Message::Versions { received } => DataInput::Versions { parity, received },
+            Message::Acked { through } => DataInput::Acked { parity, through },
+            Message::Refused { reason } => DataInput::Refused { parity, reason },
+            Message::Fetched { record } => {
+                if let Some(node) = self.data_node_mut(to) {
+                    node.kept.insert(record.version, record);
+                }
+                DataInput::Fetched { version: record.version }
+            }
+            other => unreachable!("{other:?} is for parity nodes"),
+        };
+        if let Some(core) = self.data_core_mut(to) {
+            core.handle(input);
+        }
+        self.run_data(to)
+    }
+
+    pub(super) fn at_parity(&mut self, from: Actor, to: Actor, message: Message) -> Result<(), Violation> {
+        let number = to - K;
+        let node = &mut self.parity[number];
+        let Some(core) = node.core.as_mut() else { return Ok(()) };
+        match message {
+            Message::Ask { epoch, chunk } => {
+                core.handle(ParityInput::Ask { reply: 2 * from as u64 + 1, epoch, chunk });
+            }
+            Message::Difference { epoch, record, committed } => {
+                node.arrived.insert((record.chunk, record.version), record);
+                let (reply, chunk, version) = (2 * from as u64, record.chunk, record.version);
+                core.handle(ParityInput::Difference { reply, epoch, chunk, version, committed });
+            }
+            Message::Committed { epoch, chunk, through } => {
+                core.handle(ParityInput::Committed { epoch, chunk, through });
+            }
+            Message::Fetch { chunk, version } => {
+                let logged = node.now.log.iter().map(|(_, record)| record).chain(node.now.held.values());
+                let found = logged.copied().find(|record| (record.chunk, record.version) == (chunk, version));
+                let record = found.ok_or_else(|| {
+                    Violation(format!("parity {number} was asked for {chunk}/{version} and has it no more"))
+                })?;
+                self.send(to, from, Message::Fetched { record });
+            }
+            other => unreachable!("{other:?} is for data nodes"),
+        }
+        self.run_parity(number)
+    }
+
+    /// Carries out what a data chunk's core wants.
+    pub(super) fn run_data(&mut self, actor: Actor) -> Result<(), Violation> {
+        loop {
+            let Some(action) = self.data_core_mut(actor).and_then(DataChunk::poll) else { return Ok(()) };
+            let chunk = self.chunk_of(actor);
+            match action {
+                DataAction::Ask { parity, epoch } => {
+                    self.send(actor, K + parity as usize, Message::Ask { epoch, chunk: chunk as u16 });
+                }
+                DataAction::Fetch { parity, version } => {
+                    let fetch = Message::Fetch { chunk: chunk as u16, version };
+                    self.send(actor, K + parity as usize, fetch);
+                }
+                DataAction::Adopt { version } => {
+                    let node = self.data_node_mut(actor).expect("only a node that is up adopts");
+                    let record = node.kept[&version];
+                    node.stage(record);
+                    node.adopting.push(version);
+                }
+                DataAction::Stage { request } if actor == STAND_IN => {
+                    self.decoding = Some(request as usize);
+                }
+                DataAction::Stage { request } => self.stage(actor, request as usize)?,
+                DataAction::Send { parity, version, committed } => {
+                    let node = self.data_node_mut(actor).expect("only a node that is up sends");
+                    let record = *node.kept.get(&version).ok_or_else(|| {
+                        Violation(format!("actor {actor} is to send version {version} and has it no more"))
+                    })?;
+                    let epoch = node.core.as_ref().expect("up").epoch();
+                    self.send(actor, K + parity as usize, Message::Difference { epoch, record, committed });
+                }
+                DataAction::Tell { parity, committed } => {
+                    let epoch = self.data_core(actor).expect("up").epoch();
+                    let tell = Message::Committed { epoch, chunk: chunk as u16, through: committed };
+                    self.send(actor, K + parity as usize, tell);
+                }
+                DataAction::Release { through } => {
+                    let node = self.data_node_mut(actor).expect("only a node that is up releases");
+                    node.kept.retain(|version, _| *version > through);
+                    let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);
+                    disks.for_each(|disk| disk.held.retain(|version, _| *version > through));
+                }
+                DataAction::Answer { request, .. } => self.finished(request as usize, Progress::Acked)?,
+                DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown)?,
+                DataAction::Behind { parity } => {
+                    return Err(Violation(format!(
+                        "actor {actor}: parity {parity} fell behind what is kept"
+                    )));
+                }
+            }
+        }
+    }
+
+    pub(super) fn stage(&mut self, actor: Actor, update: usize) -> Result<(), Violation> {
+        let Write { chunk, bytes } = self.updates[update].write;
+        let old = match actor {
+            STAND_IN => self.decode(chunk, None).ok_or_else(|| Violation("too few to decode".to_owned()))?,
+            own => self.data[own].now.content,
+        };
+        let difference = std::array::from_fn(|row| if bytes[row] == 0 { 0 } else { old[row] ^ bytes[row] });
+        let node = self.data_node_mut(actor).expect("up");
+        let version = node.core.as_ref().expect("up").staged() + 1;
+        let record = Record { chunk: chunk as u16, version, bytes: difference };
+        node.kept.insert(version, record);
+        if actor != STAND_IN {
+            node.stage(record);
+        }
+        node.core.as_mut().expect("up").handle(DataInput::Staged { request: update as u64, version });
+        Ok(())
+    }
+
+    /// Carries out what a parity chunk's core wants.
+    pub(super) fn run_parity(&mut self, number: usize) -> Result<(), Violation> {
+        loop {
+            let planted = self.planted;
+            let node = &mut self.parity[number];
+            let Some(action) = node.core.as_mut().and_then(ParityChunk::poll) else { return Ok(()) };
+            match action {
+                ParityAction::Append { chunk, version } => {
+                    let record = node.arrived.remove(&(chunk, version)).expect("it arrived");
+                    let sequence = node.now.next;
+                    node.now.next += 1;
+                    if planted == Some(Planted::LostDelta) && number == 1 && version == 2 {
+                        node.now.merged.insert(chunk, version);
+                    } else {
+                        node.now.log.push_back((sequence, record));
+                    }
+                    node.wait(ParityInput::Appended { chunk, version, sequence, bytes: 1 });
+                }
+                ParityAction::Overwrite { chunk, version } => {
+                    let record = node.arrived.remove(&(chunk, version)).expect("it arrived");
+                    node.now.add(number, record);
+                    node.now.merged.insert(chunk, version);
+                    node.now.held.insert((chunk, version), record);
+                    node.wait(ParityInput::Overwritten { chunk, version });
+                }
+                ParityAction::Merge { sequences, merged, log_start } => {
+                    if sequences.iter().ne(node
+                        .now
+                        .log
+                        .iter()
+                        .take(sequences.len())
+                        .map(|(number, _)| number))
+                    {
+                        return Err(Violation(format!("parity {number} merges what is not the log's start")));
+                    }
+                    for (_, record) in node.now.log.clone().into_iter().take(sequences.len()) {
+                        node.now.add(number, record);
+                    }
+                    if planted == Some(Planted::AppliedTwice) {
+                        // The patches are one operation, versions and start another.
+                        node.steps.push(node.now.clone());
+                    }
+                    node.now.merged.extend(merged);
+                    node.now.log.retain(|(sequence, _)| *sequence >= log_start);
+                    node.wait(ParityInput::Merged);
+                }
+                ParityAction::Fence { epoch } => {
+                    node.now.epoch = epoch;
+                    node.wait(ParityInput::Fenced { epoch });
+                }
+                ParityAction::Ack { reply, through, .. } => {
+                    let message = if reply % 2 == 0 {
+                        Message::Acked { through }
+                    } else {
+                        Message::Versions { received: through }
+                    };
+                    self.send(K + number, reply as usize / 2, message);
+                }
+                ParityAction::Refuse { reply, reason } => {
+                    self.send(K + number, reply as usize / 2, Message::Refused { reason });
+                }
+                ParityAction::Release { chunk, through } => {
+                    let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);
+                    disks.for_each(|disk| disk.held.retain(|held, _| held.0 != chunk || held.1 > through));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What must hold: every way to read a chunk gives the same bytes, and bytes that a writer may expect.
+
+use super::{Actor, Bytes, K, M, Progress, STAND_IN, Update, Violation, World, product, quotient};
+use std::collections::VecDeque;
+
+impl World {
+    /// Whether every listed chunk's versions are level: what a degraded gather waits for.
+    pub(super) fn is_level(&self) -> bool {
+        let level = |actor: Actor| {
+            self.data_core(actor).is_some_and(|core| core.is_serving() && core.committed() == core.staged())
+        };
+        (0..K).all(|chunk| level(if self.listed[chunk] { chunk } else { STAND_IN }))
+            && self.parities().iter().any(|parity| self.parity[*parity as usize].core.is_some())
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.links.values().all(VecDeque::is_empty)
+            && (0..K + M).all(|node| self.steps(node) == 0)
+            && self.is_level()
+    }
+
+    /// A data chunk's bytes by the others and one parity chunk, or by any of them that is up.
+    pub(super) fn decode(&self, chunk: usize, parity: Option<usize>) -> Option<Bytes> {
+        let other = 1 - chunk;
+        if !self.listed[other] || self.data[other].core.is_none() {
+            return None;
+        }
+        let usable = |number: &usize| self.listed[K + number] && self.parity[*number].core.is_some();
+        let number = parity.filter(usable).or_else(|| parity.is_none().then(|| (0..M).find(usable))?)?;
+        let mut bytes = self.parity[number].now.current(number);
+        for (byte, other_byte) in bytes.iter_mut().zip(self.data[other].now.content) {
+            *byte = quotient(number, chunk, *byte ^ product(number, other, other_byte));
+        }
+        Some(bytes)
+    }
+
+    /// Every way to read every chunk gives the same bytes, and bytes that somebody may expect there.
+    pub(super) fn check(&self, when: &str) -> Result<(), Violation> {
+        for chunk in 0..K {
+            let own =
+                (self.listed[chunk] && self.data[chunk].core.is_some()).then(|| self.data[chunk].now.content);
+            let decoded = (0..M).filter_map(|parity| self.decode(chunk, Some(parity)));
+            let ways: Vec<Bytes> = own.into_iter().chain(decoded).collect();
+            if ways.windows(2).any(|two| two[0] != two[1]) {
+                return Err(Violation(format!("in {when} chunk {chunk} reads as {ways:?}")));
+            }
+            let Some(bytes) = ways.first() else { continue };
+            for (row, byte) in bytes.iter().enumerate() {
+                let expected = self.expected(chunk, row);
+                if !expected.contains(byte) {
+                    let why = format!("in {when} chunk {chunk} row {row} is {byte}, not one of {expected:?}");
+                    return Err(Violation(why));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What may stand in a row: no write that one acknowledged before another began has replaced.
+    fn expected(&self, chunk: usize, row: usize) -> Vec<u8> {
+        let writes = |update: &Update| update.write.chunk == chunk && update.write.bytes[row] != 0;
+        let began = |update: &&Update| !matches!(update.progress, Progress::Waiting | Progress::Locked(_));
+        let all: Vec<(usize, &Update)> =
+            self.updates.iter().enumerate().filter(|(_, update)| writes(update) && began(update)).collect();
+        let acked = |number: usize| self.updates[number].progress == Progress::Acked;
+        let replaced =
+            |number: usize| all.iter().any(|(other, update)| acked(*other) && update.after.contains(&number));
+        let mut expected: Vec<u8> = all
+            .iter()
+            .filter(|(number, _)| !replaced(*number))
+            .map(|(_, update)| update.write.bytes[row])
+            .collect();
+        if !all.iter().any(|(number, _)| acked(*number)) {
+            expected.push(0);
+        }
+        expected
+    }
+}

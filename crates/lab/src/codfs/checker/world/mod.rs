@@ -1,0 +1,684 @@
+//! The world that the checker explores: the cores of one segment, the messages between them, and their media.
+//!
+//! Media are as the disk crate promises: operations of one device become durable in their order, a power loss keeps any
+//! prefix of those that were not flushed. Messages between two nodes arrive in order or, with a crash of either end, not
+//! at all. Contents are one byte a row, so that parity is arithmetic and not bookkeeping: a difference lost or applied
+//! twice gives other bytes.
+
+mod drive;
+mod judge;
+
+use std::collections::{BTreeMap, VecDeque};
+use steadfast_protocol::{
+    Epoch,
+    serve::parity_log::{
+        DataChunk, DataInput, Entry, Locks, Medium, Mode, ParityChunk, ParityInput, ParityState, Purpose,
+        Refusal, Ticket,
+    },
+};
+
+/// Data chunks.
+pub const K: usize = 2;
+/// Parity chunks.
+pub const M: usize = 2;
+/// Rows, each one byte of every chunk.
+pub const ROWS: usize = 2;
+
+/// A bug put in on purpose, to see that the checker finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Planted {
+    /// A parity node takes everything that it has for committed, and merges it.
+    MergeBeforeCommit,
+    /// A parity node answers for a difference that it does not log.
+    LostDelta,
+    /// A merge makes its patches durable and forgets to say so: after a crash the same versions are merged again.
+    AppliedTwice,
+}
+
+/// What may happen, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Crashes of a node, each followed by a restart or by its being left out.
+    pub crashes: u8,
+    /// Nodes that are left out of the layout, dead or only suspected.
+    pub exclusions: u8,
+    /// Merges that are begun without need.
+    pub merges: u8,
+    /// Degraded gathers.
+    pub gathers: u8,
+}
+
+/// One byte a row; zero where nothing changes.
+type Bytes = [u8; ROWS];
+
+/// A write: it sets the rows of a chunk that are not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Write {
+    /// The data chunk.
+    pub chunk: usize,
+    /// The new bytes.
+    pub bytes: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Record {
+    chunk: u16,
+    version: u64,
+    bytes: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Progress {
+    Waiting,
+    Locked(Ticket),
+    Sent(Ticket),
+    Acked,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Update {
+    write: Write,
+    progress: Progress,
+    /// Updates that had been acknowledged when this one began.
+    after: Vec<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Message {
+    Ask { epoch: Epoch, chunk: u16 },
+    Versions { received: u64 },
+    Difference { epoch: Epoch, record: Record, committed: u64 },
+    Acked { through: u64 },
+    Refused { reason: Refusal },
+    Fetch { chunk: u16, version: u64 },
+    Fetched { record: Record },
+    Committed { epoch: Epoch, chunk: u16, through: u64 },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct DataDisk {
+    version: u64,
+    content: Bytes,
+    /// Staged and not released.
+    held: BTreeMap<u64, Record>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct DataNode {
+    /// Absent while the node is down.
+    core: Option<DataChunk>,
+    durable: DataDisk,
+    /// With everything that waits for a flush.
+    now: DataDisk,
+    /// One step for each operation since the flush: what is durable if a power loss keeps it and all before.
+    steps: Vec<DataDisk>,
+    adopting: Vec<u64>,
+    kept: BTreeMap<u64, Record>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct ParityDisk {
+    epoch: Epoch,
+    base: Bytes,
+    merged: BTreeMap<u16, u64>,
+    log: VecDeque<(u64, Record)>,
+    next: u64,
+    /// In place: what was overwritten and not released.
+    held: BTreeMap<(u16, u64), Record>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ParityNode {
+    core: Option<ParityChunk>,
+    durable: ParityDisk,
+    now: ParityDisk,
+    steps: Vec<ParityDisk>,
+    /// What the core hears once it is flushed.
+    done: Vec<ParityInput>,
+    arrived: BTreeMap<(u16, u64), Record>,
+}
+
+/// Actors: data nodes, then parity nodes, then the primary standing in for a data node that is gone.
+type Actor = usize;
+
+/// Everything; see the module's doc.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    mode: Mode,
+    planted: Option<Planted>,
+    limits: Limits,
+    epoch: Epoch,
+    listed: [bool; K + M],
+    data: Vec<DataNode>,
+    parity: Vec<ParityNode>,
+    links: BTreeMap<(Actor, Actor), VecDeque<Message>>,
+    updates: Vec<Update>,
+    locks: Locks,
+    tickets: BTreeMap<Ticket, Waiting>,
+    gather: Option<Ticket>,
+    gathering: bool,
+    /// An update that the primary stands in for and that waits for the bytes as they were.
+    decoding: Option<usize>,
+}
+
+/// Who holds rows or waits for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Waiting {
+    Update(usize),
+    /// An update of a chunk whose node is gone: it reads the other chunks, so it is alone on its rows.
+    Degraded(usize),
+    Gather,
+}
+
+/// One thing that can happen next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// An update begins.
+    Begin(usize),
+    /// The next message from one actor reaches another.
+    Deliver(Actor, Actor),
+    /// A node's flush returns.
+    Flush(usize),
+    /// A node loses power; so many of its unflushed operations are kept.
+    Crash(usize, usize),
+    /// It is back.
+    Restart(usize),
+    /// The layout leaves a node out, under a new epoch.
+    Exclude(usize),
+    /// A parity node merges.
+    Merge(usize),
+    /// A data node has nothing to do.
+    Tick(usize),
+    /// Somebody asks for a degraded gather; and, once it holds the rows, reads.
+    Gather,
+    /// As said.
+    Read,
+    /// The primary decodes what an update of a missing chunk replaces.
+    Decode,
+}
+
+/// What must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+const STAND_IN: Actor = K + M;
+
+/// The coefficient of data chunk `data` in parity chunk `parity`: 1 and 1, 1 and 2 of GF(256).
+fn product(parity: usize, data: usize, byte: u8) -> u8 {
+    if parity * data == 0 { byte } else { byte << 1 ^ if byte & 0x80 == 0 { 0 } else { 0x1d } }
+}
+
+/// The byte whose product it is.
+fn quotient(parity: usize, data: usize, byte: u8) -> u8 {
+    (0..=255).find(|of| product(parity, data, *of) == byte).expect("products are one to one")
+}
+
+fn xor(into: &mut Bytes, other: Bytes) {
+    into.iter_mut().zip(other).for_each(|(into, byte)| *into ^= byte);
+}
+
+impl World {
+    /// A segment of zeros and the writes to come; its nodes know of each other.
+    pub fn new(mode: Mode, writes: &[Write], limits: Limits, planted: Option<Planted>) -> Self {
+        let parities: Vec<u16> = (0..M as u16).collect();
+        let node = || DataNode {
+            core: Some(DataChunk::new(Medium::Own, 0, 1)),
+            durable: DataDisk::default(),
+            now: DataDisk::default(),
+            steps: Vec::new(),
+            adopting: Vec::new(),
+            kept: BTreeMap::new(),
+        };
+        let parity = || ParityNode {
+            core: Some(ParityChunk::new(mode, ParityState::default(), u64::MAX)),
+            durable: ParityDisk::default(),
+            now: ParityDisk::default(),
+            steps: Vec::new(),
+            done: Vec::new(),
+            arrived: BTreeMap::new(),
+        };
+        let mut world = Self {
+            mode,
+            planted,
+            limits,
+            epoch: Epoch(1),
+            listed: [true; K + M],
+            data: (0..K).map(|_| node()).collect(),
+            parity: (0..M).map(|_| parity()).collect(),
+            links: BTreeMap::new(),
+            updates: writes
+                .iter()
+                .map(|write| Update { write: *write, progress: Progress::Waiting, after: Vec::new() })
+                .collect(),
+            locks: Locks::default(),
+            tickets: BTreeMap::new(),
+            gather: None,
+            gathering: false,
+            decoding: None,
+        };
+        // The first levelling, over an empty segment, has no choices worth exploring.
+        for chunk in 0..K {
+            let core = world.data[chunk].core.as_mut().expect("up");
+            core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.clone() });
+            for parity in &parities {
+                core.handle(DataInput::Versions { parity: *parity, received: 0 });
+            }
+            while core.poll().is_some() {}
+        }
+        for node in &mut world.parity {
+            let core = node.core.as_mut().expect("up");
+            core.handle(ParityInput::Ask { reply: 0, epoch: Epoch(1), chunk: 0 });
+            core.handle(ParityInput::Fenced { epoch: Epoch(1) });
+            while core.poll().is_some() {}
+            (node.durable.epoch, node.now.epoch) = (Epoch(1), Epoch(1));
+        }
+        world
+    }
+
+    /// Everything that can happen next.
+    pub fn events(&self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let next = self.updates.iter().position(|update| update.progress == Progress::Waiting);
+        events.extend(next.map(Event::Begin));
+        let waiting = self.links.iter().filter(|(_, link)| !link.is_empty());
+        events.extend(waiting.map(|((from, to), _)| Event::Deliver(*from, *to)));
+        for node in 0..K + M {
+            let steps = self.steps(node);
+            if steps > 0 {
+                events.push(Event::Flush(node));
+            }
+            if self.is_up(node) && self.limits.crashes > 0 && self.listed[node] {
+                events.extend((0..=steps).map(|kept| Event::Crash(node, kept)));
+            }
+            if !self.is_up(node) && self.listed[node] {
+                events.push(Event::Restart(node));
+            }
+            let excluded = self.listed.iter().filter(|listed| !**listed).count();
+            let suspected = !self.is_up(node) || node < K;
+            if self.listed[node] && self.limits.exclusions > 0 && excluded < M && suspected {
+                events.push(Event::Exclude(node));
+            }
+        }
+        for (number, node) in self.parity.iter().enumerate() {
+            let mergeable = node.core.as_ref().is_some_and(|core| {
+                let all = self.planted == Some(Planted::MergeBeforeCommit) && core.log().len() > 0;
+                (core.mergeable_bytes() > 0 || all) && !core.is_merging()
+            });
+            if self.limits.merges > 0 && mergeable {
+                events.push(Event::Merge(K + number));
+            }
+        }
+        for actor in 0..=K + M {
+            if self.data_core(actor).is_some_and(|core| {
+                let mut told = core.clone();
+                told.handle(DataInput::Tick);
+                told.poll().is_some()
+            }) {
+                events.push(Event::Tick(actor));
+            }
+        }
+        if self.limits.gathers > 0 && self.gather.is_none() {
+            events.push(Event::Gather);
+        }
+        if self.gathering && self.is_level() {
+            events.push(Event::Read);
+        }
+        if self.decoding.is_some() && self.is_level() {
+            events.push(Event::Decode);
+        }
+        events
+    }
+
+    /// Lets it happen.
+    ///
+    /// # Errors
+    /// What must not be was.
+    pub fn step(&mut self, event: &Event) -> Result<(), Violation> {
+        match event {
+            Event::Begin(update) => self.begin(*update),
+            Event::Deliver(from, to) => self.deliver(*from, *to)?,
+            Event::Flush(node) => self.flush(*node)?,
+            Event::Crash(node, kept) => self.crash(*node, *kept)?,
+            Event::Restart(node) => self.restart(*node)?,
+            Event::Exclude(node) => self.exclude(*node)?,
+            Event::Merge(node) => self.merge(*node)?,
+            Event::Tick(actor) => {
+                if let Some(core) = self.data_core_mut(*actor) {
+                    core.handle(DataInput::Tick);
+                }
+                self.run_data(*actor)?;
+            }
+            Event::Gather => {
+                self.limits.gathers -= 1;
+                let (ticket, granted) = self.locks.acquire(0..ROWS as u64, Purpose::Gather);
+                self.tickets.insert(ticket, Waiting::Gather);
+                self.gather = Some(ticket);
+                self.gathering = granted;
+            }
+            Event::Decode => {
+                let update = self.decoding.take().expect("it waits");
+                self.stage(STAND_IN, update)?;
+                self.run_data(STAND_IN)?;
+            }
+            Event::Read => {
+                self.check("a degraded gather")?;
+                self.gathering = false;
+                let ticket = self.gather.take().expect("it holds the rows");
+                self.release(ticket)?;
+            }
+        }
+        if self.is_quiet() {
+            self.check("a quiet moment")?;
+        }
+        Ok(())
+    }
+
+    /// Whether every update has an outcome and nothing is on its way.
+    pub fn is_over(&self) -> bool {
+        let over = |update: &Update| matches!(update.progress, Progress::Acked | Progress::Unknown);
+        self.updates.iter().all(over) && self.is_quiet()
+    }
+
+    fn begin(&mut self, update: usize) {
+        let acked = self.updates.iter().enumerate().filter(|(_, other)| other.progress == Progress::Acked);
+        let after: Vec<usize> = acked.map(|(number, _)| number).collect();
+        self.updates[update].after = after;
+        let lost = !self.listed[self.updates[update].write.chunk];
+        let waiting = if lost { Waiting::Degraded(update) } else { Waiting::Update(update) };
+        // What comes of it is a message or a disk operation; neither can go wrong here.
+        self.lock(waiting).expect("an update is only staged");
+    }
+
+    fn lock(&mut self, waiting: Waiting) -> Result<(), Violation> {
+        let (update, purpose) = match waiting {
+            Waiting::Update(update) => (update, Purpose::Update),
+            Waiting::Degraded(update) => (update, Purpose::Gather),
+            Waiting::Gather => return Ok(()),
+        };
+        let (ticket, granted) = self.locks.acquire(rows(self.updates[update].write.bytes), purpose);
+        self.tickets.insert(ticket, waiting);
+        self.updates[update].progress = Progress::Locked(ticket);
+        if granted { self.send_update(update, waiting) } else { Ok(()) }
+    }
+
+    fn send_update(&mut self, update: usize, waiting: Waiting) -> Result<(), Violation> {
+        let Progress::Locked(ticket) = self.updates[update].progress else { return Ok(()) };
+        let chunk = self.updates[update].write.chunk;
+        if !self.listed[chunk] && waiting == Waiting::Update(update) {
+            // The chunk's node was left out while it waited.
+            self.release(ticket)?;
+            return self.lock(Waiting::Degraded(update));
+        }
+        let actor = if self.listed[chunk] { chunk } else { STAND_IN };
+        self.updates[update].progress = Progress::Sent(ticket);
+        match self.data_core_mut(actor) {
+            Some(core) => core.handle(DataInput::Update { request: update as u64 }),
+            // Its node is down: the writer hears nothing.
+            None => return self.finished(update, Progress::Unknown),
+        }
+        self.run_data(actor)
+    }
+
+    fn finished(&mut self, update: usize, progress: Progress) -> Result<(), Violation> {
+        let Progress::Sent(ticket) = self.updates[update].progress else { return Ok(()) };
+        self.updates[update].progress = progress;
+        self.decoding = self.decoding.filter(|decoding| *decoding != update);
+        self.release(ticket)
+    }
+
+    fn release(&mut self, ticket: Ticket) -> Result<(), Violation> {
+        self.tickets.remove(&ticket);
+        for granted in self.locks.release(ticket) {
+            match self.tickets.get(&granted).copied() {
+                Some(waiting @ (Waiting::Update(update) | Waiting::Degraded(update))) => {
+                    self.send_update(update, waiting)?;
+                }
+                _ => self.gathering = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, from: Actor, to: Actor) -> Result<(), Violation> {
+        let message = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front);
+        self.links.retain(|_, link| !link.is_empty());
+        let Some(message) = message else { return Ok(()) };
+        if (K..K + M).contains(&to) {
+            self.at_parity(from, to, message)
+        } else {
+            self.at_data(from, to, message)
+        }
+    }
+
+    fn flush(&mut self, node: usize) -> Result<(), Violation> {
+        if let Some(number) = node.checked_sub(K) {
+            let node = &mut self.parity[number];
+            node.steps.clear();
+            node.durable = node.now.clone();
+            for input in std::mem::take(&mut node.done) {
+                if let Some(core) = &mut node.core {
+                    core.handle(input);
+                }
+            }
+            return self.run_parity(number);
+        }
+        let data = &mut self.data[node];
+        data.steps.clear();
+        data.durable = data.now.clone();
+        let adopted = std::mem::take(&mut data.adopting);
+        if let Some(core) = &mut data.core {
+            core.handle(DataInput::Durable { through: data.durable.version });
+            adopted.into_iter().for_each(|version| core.handle(DataInput::Adopted { version }));
+        }
+        self.run_data(node)
+    }
+
+    fn crash(&mut self, node: usize, kept: usize) -> Result<(), Violation> {
+        self.limits.crashes -= 1;
+        self.links.retain(|(from, to), _| *from != node && *to != node);
+        if let Some(number) = node.checked_sub(K) {
+            let parity = &mut self.parity[number];
+            if let Some(step) = kept.checked_sub(1) {
+                parity.durable = parity.steps[step].clone();
+            }
+            parity.now = parity.durable.clone();
+            parity.core = None;
+            parity.steps.clear();
+            parity.done.clear();
+            parity.arrived.clear();
+            for actor in 0..=K + M {
+                if let Some(core) = self.data_core_mut(actor) {
+                    core.handle(DataInput::Lost { parity: number as u16 });
+                }
+                self.run_data(actor)?;
+            }
+            return Ok(());
+        }
+        let data = &mut self.data[node];
+        if let Some(step) = kept.checked_sub(1) {
+            data.durable = data.steps[step].clone();
+        }
+        data.now = data.durable.clone();
+        data.core = None;
+        data.steps.clear();
+        data.adopting.clear();
+        data.kept.clear();
+        self.forget_updates(node)
+    }
+
+    /// The writers of updates that were at a node hear nothing of them.
+    fn forget_updates(&mut self, chunk: usize) -> Result<(), Violation> {
+        for update in 0..self.updates.len() {
+            if self.updates[update].write.chunk == chunk {
+                self.finished(update, Progress::Unknown)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, node: usize) -> Result<(), Violation> {
+        let (epoch, parities) = (self.epoch, self.parities());
+        if let Some(number) = node.checked_sub(K) {
+            let merge_bytes_max = u64::MAX;
+            let parity = &mut self.parity[number];
+            let entry = |(sequence, record): &(u64, Record)| Entry {
+                sequence: *sequence,
+                chunk: record.chunk,
+                version: record.version,
+                bytes: 1,
+            };
+            let state = ParityState {
+                epoch: parity.durable.epoch,
+                merged: parity.durable.merged.clone().into_iter().collect(),
+                log: parity.durable.log.iter().map(entry).collect(),
+            };
+            parity.core = Some(ParityChunk::new(self.mode, state, merge_bytes_max));
+            for actor in 0..=K + M {
+                if let Some(core) = self.data_core_mut(actor) {
+                    core.handle(DataInput::Connected { parity: number as u16 });
+                }
+                self.run_data(actor)?;
+            }
+            return Ok(());
+        }
+        let data = &mut self.data[node];
+        data.kept = data.durable.held.clone();
+        let kept_from = data.kept.keys().next().copied().unwrap_or(data.durable.version + 1);
+        let mut core = DataChunk::new(Medium::Own, data.durable.version, kept_from);
+        core.handle(DataInput::Configure { epoch, parities });
+        data.core = Some(core);
+        self.run_data(node)
+    }
+
+    fn exclude(&mut self, node: usize) -> Result<(), Violation> {
+        self.limits.exclusions -= 1;
+        self.listed[node] = false;
+        self.epoch = Epoch(self.epoch.0 + 1);
+        let (epoch, parities) = (self.epoch, self.parities());
+        if node < K {
+            // The primary gives up waiting for it; what it may still say is not heard.
+            self.forget_updates(node)?;
+            let mut core = DataChunk::new(Medium::StandIn, 0, 1);
+            core.handle(DataInput::Configure { epoch, parities: parities.clone() });
+            let (durable, now) = Default::default();
+            let (steps, adopting, kept) = Default::default();
+            self.data.push(DataNode { core: Some(core), durable, now, steps, adopting, kept });
+        }
+        for actor in 0..=K + M {
+            let listed = actor == STAND_IN || actor < K && self.listed[actor];
+            if listed && let Some(core) = self.data_core_mut(actor) {
+                core.handle(DataInput::Configure { epoch, parities: parities.clone() });
+            }
+            self.run_data(actor)?;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, node: usize) -> Result<(), Violation> {
+        self.limits.merges -= 1;
+        let number = node - K;
+        if let Some(core) = self.parity[number].core.as_mut() {
+            if self.planted == Some(Planted::MergeBeforeCommit) {
+                let epoch = core.epoch();
+                for chunk in 0..K as u16 {
+                    let through = core.durable(chunk);
+                    core.handle(ParityInput::Committed { epoch, chunk, through });
+                }
+            }
+            core.handle(ParityInput::MergeDue);
+        }
+        self.run_parity(number)
+    }
+
+    fn send(&mut self, from: Actor, to: Actor, message: Message) {
+        let up = |actor: Actor| actor == STAND_IN || self.is_up(actor);
+        if up(from) && up(to) {
+            self.links.entry((from, to)).or_default().push_back(message);
+        }
+    }
+
+    fn parities(&self) -> Vec<u16> {
+        (0..M).filter(|parity| self.listed[K + parity]).map(|parity| parity as u16).collect()
+    }
+
+    fn is_up(&self, node: usize) -> bool {
+        match node.checked_sub(K) {
+            Some(number) => self.parity[number].core.is_some(),
+            None => self.data[node].core.is_some(),
+        }
+    }
+
+    fn steps(&self, node: usize) -> usize {
+        match node.checked_sub(K) {
+            Some(number) => self.parity[number].steps.len(),
+            None => self.data[node].steps.len(),
+        }
+    }
+
+    fn chunk_of(&self, actor: Actor) -> usize {
+        if actor == STAND_IN {
+            (0..K).find(|chunk| !self.listed[*chunk]).expect("one is left out")
+        } else {
+            actor
+        }
+    }
+
+    fn data_node_mut(&mut self, actor: Actor) -> Option<&mut DataNode> {
+        let at = match actor {
+            STAND_IN => K,
+            own if own < K => own,
+            _ => return None,
+        };
+        self.data.get_mut(at)
+    }
+
+    fn data_core(&self, actor: Actor) -> Option<&DataChunk> {
+        let at = match actor {
+            STAND_IN => K,
+            own if own < K => own,
+            _ => return None,
+        };
+        self.data.get(at)?.core.as_ref()
+    }
+
+    fn data_core_mut(&mut self, actor: Actor) -> Option<&mut DataChunk> {
+        self.data_node_mut(actor)?.core.as_mut()
+    }
+}
+
+impl DataNode {
+    fn stage(&mut self, record: Record) {
+        self.now.version = record.version;
+        xor(&mut self.now.content, record.bytes);
+        self.now.held.insert(record.version, record);
+        self.steps.push(self.now.clone());
+    }
+}
+
+impl ParityNode {
+    fn wait(&mut self, input: ParityInput) {
+        self.steps.push(self.now.clone());
+        self.done.push(input);
+    }
+}
+
+impl ParityDisk {
+    fn add(&mut self, number: usize, record: Record) {
+        let product = |byte| product(number, record.chunk as usize, byte);
+        xor(&mut self.base, record.bytes.map(product));
+    }
+
+    /// The chunk with its log.
+    fn current(&self, number: usize) -> Bytes {
+        let mut whole = self.clone();
+        self.log.iter().for_each(|(_, record)| whole.add(number, *record));
+        whole.base
+    }
+}
+
+/// The rows that a write touches, from the first to the last.
+fn rows(bytes: Bytes) -> std::ops::Range<u64> {
+    let touched: Vec<u64> = (0..ROWS as u64).filter(|row| bytes[*row as usize] != 0).collect();
+    touched.first().copied().unwrap_or(0)..touched.last().map_or(0, |last| last + 1)
+}
