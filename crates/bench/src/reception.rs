@@ -141,6 +141,7 @@ pub fn kind_name(kind: Kind) -> String {
         Kind::MixC => "mix-c".to_owned(),
         Kind::Mix => "mix-b".to_owned(),
         Kind::Replicated => "replicated".to_owned(),
+        Kind::ReedSolomon { data, parity } => format!("rs({},{data})", data + parity),
     }
 }
 

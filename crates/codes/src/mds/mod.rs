@@ -159,6 +159,17 @@ impl Code {
         Ok(Self { kind, k, m, engine, layout, updates })
     }
 
+    /// Reed-Solomon's coefficient of a data chunk in a parity chunk.
+    ///
+    /// # Panics
+    /// For another kind, or numbers beyond the shape: our own broken invariant.
+    pub(crate) fn coefficient(&self, parity: usize, data: usize) -> u8 {
+        match &self.engine {
+            Engine::Products(generator) => generator.coefficient(parity, data),
+            other => panic!("no product of bytes: {other:?}"),
+        }
+    }
+
     /// Data chunks.
     pub fn k(&self) -> usize {
         self.k

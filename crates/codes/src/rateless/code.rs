@@ -6,6 +6,7 @@ use super::permutation::{below, generator, mix, shuffle};
 use super::rank::RankTracker;
 use super::rows::{Drawing, Repair, Rows};
 use super::soliton::Soliton;
+use super::stripes::Stripes;
 use crate::kernel::gf256;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -45,6 +46,15 @@ pub enum Kind {
     MixA,
     /// Variant C: half as many parity columns more and longer rows; the least overhead, the most XORs.
     MixC,
+    /// Reed-Solomon's parity chunks beside data chunks of c blocks each, block r of a parity chunk over block r of
+    /// every data chunk, by the coefficients of [`mds`](crate::mds): K = `data` c, any `data` blocks of a row give it,
+    /// and there is no block from (`data` + `parity`) c on ([`Code::end`]).
+    ReedSolomon {
+        /// k: data chunks.
+        data: u32,
+        /// n - k: parity chunks.
+        parity: u32,
+    },
 }
 
 impl Kind {
@@ -72,6 +82,19 @@ pub enum CodeError {
         c: f64,
         /// What was asked.
         delta: f64,
+    },
+    /// No such chunks, or K originals do not fill them.
+    #[error(
+        "{k} originals in {data} data chunks beside {parity} of parity: data chunks are equally long, each kind has one at \
+         least, and both together 255 at most"
+    )]
+    Chunks {
+        /// Data chunks asked for.
+        data: u32,
+        /// Parity chunks asked for.
+        parity: u32,
+        /// K.
+        k: u32,
     },
     /// No 4-cycle-free parity columns were found; another seed finds others.
     #[error("no parity graph for {k} originals from seed {seed}: try another seed")]
@@ -121,6 +144,7 @@ enum Shape {
         rows: Rows,
         binary: bool,
     },
+    Stripes(Stripes),
 }
 
 /// A nonzero entry of a row: columns below K are originals, K + s is parity column s.
@@ -147,6 +171,7 @@ impl Code {
         }
         let shape = match kind {
             Kind::Replicated => Shape::Replicated,
+            Kind::ReedSolomon { data, parity } => Shape::Stripes(Stripes::new(data, parity, k)?),
             Kind::Lt { c, delta } => {
                 let sound = c > 0.0 && c.is_finite() && delta > 0.0 && delta <= 1.0;
                 if !sound {
@@ -188,7 +213,7 @@ impl Code {
             if code.decodes(&mut (0..n)) {
                 return Ok(code);
             }
-            if kind == Kind::Replicated {
+            if matches!(kind, Kind::Replicated | Kind::ReedSolomon { .. }) {
                 break;
             }
         }
@@ -205,6 +230,21 @@ impl Code {
         self.inner.k
     }
 
+    /// The first index that is no block's; none for codes without end. Such an index adds nothing, has no row and cannot
+    /// be encoded.
+    pub fn end(&self) -> Option<u32> {
+        self.stripes().map(Stripes::end)
+    }
+
+    /// Blocks of one chunk; 1 for codes without chunks.
+    pub fn chunk_blocks(&self) -> u32 {
+        self.stripes().map_or(1, Stripes::rows)
+    }
+
+    pub(super) fn stripes(&self) -> Option<&Stripes> {
+        if let Shape::Stripes(stripes) = &self.inner.shape { Some(stripes) } else { None }
+    }
+
     /// The seed that names this graph.
     pub fn seed(&self) -> u64 {
         self.inner.seed
@@ -213,6 +253,7 @@ impl Code {
     /// Blocks beyond K that decode with good probability: what the durability rule adds to K before its rank tests.
     ///
     /// - Replicated: 0. No count suffices unless K = 1; the rank test decides.
+    /// - Reed-Solomon: 0. K blocks in whole chunks suffice, and the rank test decides where they are not.
     /// - LT: mean and three standard deviations of sixteen seeded arrivals on this graph.
     /// - Mix up to 16: 0, any K of the 256 blocks of the largest redundancy decode. Below 128: 2; where blocks from 256
     ///   on are among them one extra block fails with probability 1/255, two with about 1/255 squared.
@@ -220,7 +261,7 @@ impl Code {
     ///   in 0.05 % of 10^5 draws, more than 5 % in one or two of them. A: 6 %.
     pub fn guard(&self) -> u32 {
         match self.inner.shape {
-            Shape::Replicated => 0,
+            Shape::Replicated | Shape::Stripes(_) => 0,
             Shape::Lt(_) => self.reception().1,
             Shape::Dense if self.k() <= BYTE_INDICES / (REDUNDANCY_MAX + 1) => 0,
             Shape::Dense => 2,
@@ -231,12 +272,12 @@ impl Code {
 
     /// Blocks beyond K needed on random arrival, expected value rounded up.
     ///
-    /// - Replicated: 0, meaning stripes read whole.
+    /// - Replicated: 0, meaning stripes read whole. Reed-Solomon: 0, meaning chunks.
     /// - LT: measured on this graph; 0.38 K for (1, 0.5), 0.52 K for (1, 0.1) at K = 1024.
     /// - Mix: 0 below 128 (1/255), 0.08 % of K below 512 over GF(256), from there 0.24 % (A: 0.38 %, C: 0.17 %).
     pub fn expected_extra(&self) -> u32 {
         match self.inner.shape {
-            Shape::Replicated | Shape::Dense => 0,
+            Shape::Replicated | Shape::Dense | Shape::Stripes(_) => 0,
             Shape::Lt(_) => self.reception().0,
             Shape::Sparse { binary, .. } => {
                 let per_ten_thousand = match self.kind() {
@@ -312,7 +353,9 @@ impl Code {
             .filter_map(|index| {
                 let coefficient = match &self.inner.shape {
                     Shape::Replicated => u8::from(index % self.k() == original),
-                    Shape::Dense | Shape::Sparse { .. } if index < self.k() => u8::from(index == original),
+                    Shape::Dense | Shape::Sparse { .. } | Shape::Stripes(_) if index < self.k() => {
+                        u8::from(index == original)
+                    }
                     _ => {
                         row.clear();
                         self.row(index, &mut row);
@@ -369,7 +412,8 @@ impl Code {
         }
     }
 
-    /// Appends the row of block `index`, distinct columns with nonzero coefficients.
+    /// Appends the row of block `index`, distinct columns with nonzero coefficients; nothing for an index at or behind
+    /// [`Code::end`].
     pub(crate) fn row(&self, index: u32, row: &mut Vec<Entry>) {
         let k = self.k();
         let ones = |columns: &[u16], row: &mut Vec<Entry>| {
@@ -378,11 +422,14 @@ impl Code {
         let repair = match &self.inner.shape {
             Shape::Replicated => return ones(&[(index % k) as u16], row),
             Shape::Lt(rows) => return rows.with(index, |columns| ones(columns, row)),
-            Shape::Dense | Shape::Sparse { .. } => match index.checked_sub(k) {
+            Shape::Dense | Shape::Sparse { .. } | Shape::Stripes(_) => match index.checked_sub(k) {
                 None => return ones(&[index as u16], row),
                 Some(repair) => repair,
             },
         };
+        if let Shape::Stripes(stripes) = &self.inner.shape {
+            return stripes.parity_row(index, row);
+        }
         let mut coefficients = generator(self.inner.seed, STREAM_COEFFICIENTS, u64::from(repair));
         let mut drawn = |column| Entry { column, coefficient: 1 + below(&mut coefficients, 255) as u8 };
         match &self.inner.shape {
@@ -414,7 +461,7 @@ impl Code {
 
     /// Whether every coefficient is one.
     pub(crate) fn is_binary(&self) -> bool {
-        !matches!(self.inner.shape, Shape::Dense | Shape::Sparse { binary: false, .. })
+        !matches!(self.inner.shape, Shape::Dense | Shape::Stripes(_) | Shape::Sparse { binary: false, .. })
     }
 
     /// Whether decoding is by peeling alone.

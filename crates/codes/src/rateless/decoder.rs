@@ -42,7 +42,7 @@ pub enum DecodeError {
         /// The decoder's, bytes.
         expected: usize,
     },
-    /// The block is none of those that [`Decoder::expecting`] names.
+    /// The block is none of those that [`Decoder::expecting`] names, or the code has none of that index.
     #[error("block {index} is not one of those stored")]
     Stranger {
         /// Index of the block.
@@ -134,7 +134,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         self.folds = folds(code, block_len);
     }
 
-    /// Refuses blocks outside `indices`. Without this every index is a block of the code: it has no last one.
+    /// Refuses blocks outside `indices`. Without this every index is a block of the code, up to [`Code::end`].
     pub fn expecting(mut self, indices: Range<u32>) -> Self {
         self.expected = Some(indices);
         self
@@ -150,7 +150,9 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         if given != self.block_len {
             return Err(DecodeError::BlockLength { index, given, expected: self.block_len });
         }
-        if self.expected.as_ref().is_some_and(|expected| !expected.contains(&index)) {
+        if self.expected.as_ref().is_some_and(|expected| !expected.contains(&index))
+            || self.code.end().is_some_and(|end| index >= end)
+        {
             return Err(DecodeError::Stranger { index });
         }
         let push = self.tracker.push(index);
@@ -334,17 +336,22 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             self.taken.clear();
             return Ok(());
         }
-        let plan =
-            plan(&self.code, &self.rows, self.sums.len()).expect("rank is full, so the rows can be solved");
         let mut slots = scratch.take_unique();
         slots.extend(self.blocks.iter_mut().map(AsMut::as_mut));
-        slots.extend(self.sums.iter_mut().map(AsMut::as_mut));
-        run(&plan.program, scratch, &mut slots, self.block_len, threads);
+        let home = if let Some(stripes) = self.code.stripes() {
+            stripes.solve(&self.indices, &mut slots, threads)
+        } else {
+            let plan = plan(&self.code, &self.rows, self.sums.len())
+                .expect("rank is full, so the rows can be solved");
+            slots.extend(self.sums.iter_mut().map(AsMut::as_mut));
+            run(&plan.program, scratch, &mut slots, self.block_len, threads);
+            plan.home
+        };
         scratch.keep_unique(slots);
         self.sums.clear();
         self.taken.extend(self.blocks.drain(..).map(Some));
         let taken = &mut self.taken;
-        let home = plan.home.iter().map(|block| taken[*block as usize].take());
+        let home = home.iter().map(|block| taken[*block as usize].take());
         out.extend(home.map(|block| block.expect("each original has a buffer of its own")));
         self.taken.clear();
         Ok(())
@@ -418,14 +425,34 @@ fn run(
     }
     std::thread::scope(|scope| {
         for strips in others {
-            let mut parts = Vec::with_capacity(rest.len());
-            for block in rest.iter_mut() {
-                let (part, tail) = std::mem::take(block).split_at_mut(stretch);
-                parts.push(part);
-                *block = tail;
-            }
+            let mut parts = cut(rest, stretch);
             scope.spawn(move || program.run(tier, strips, &[], &mut parts));
         }
         program.run(tier, own, &[], rest);
     });
+}
+
+/// Does `work` in stretches of all `blocks`, each in a thread, the last one here.
+pub(super) fn in_stretches(blocks: &mut [&mut [u8]], threads: usize, work: impl Fn(&mut [&mut [u8]]) + Sync) {
+    let block_len = blocks.first().map_or(0, |block| block.len());
+    let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
+    let others = block_len.div_ceil(stretch.max(1)).saturating_sub(1);
+    let work = &work;
+    std::thread::scope(|scope| {
+        for _ in 0..others {
+            let mut parts = cut(blocks, stretch);
+            scope.spawn(move || work(&mut parts));
+        }
+        work(blocks);
+    });
+}
+
+/// Takes the first `stretch` bytes off all blocks.
+fn cut<'a>(blocks: &mut [&'a mut [u8]], stretch: usize) -> Vec<&'a mut [u8]> {
+    let off = |block: &mut &'a mut [u8]| {
+        let (part, tail) = std::mem::take(block).split_at_mut(stretch);
+        *block = tail;
+        part
+    };
+    blocks.iter_mut().map(off).collect()
 }

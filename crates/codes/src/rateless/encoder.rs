@@ -37,8 +37,8 @@ pub enum EncodeError {
         /// Length of original 0, bytes.
         expected: usize,
     },
-    /// A run goes past the largest index.
-    #[error("a run of {count} blocks from index {first} goes past the largest index")]
+    /// A run goes past the largest index, or the code has no such block.
+    #[error("a run of {count} blocks from index {first} goes past the last one")]
     IndexRange {
         /// First index.
         first: u32,
@@ -139,6 +139,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         }
         if let Some(wrong) = out.iter().find(|block| block.len() != expected) {
             return Err(EncodeError::BlockLength { given: wrong.len(), expected });
+        }
+        if let Some(stripes) = self.code.stripes() {
+            if let Some(first) = indices.iter().copied().find(|index| *index >= stripes.end()) {
+                return Err(EncodeError::IndexRange { first, count: 1 });
+            }
+            stripes.encode(indices, originals, out);
+            return Ok(());
         }
         match &self.prepared {
             Some(columns) if columns.iter().all(|column| column.as_ref().len() == expected) => {

@@ -13,7 +13,8 @@
 //!
 //! That is [`Kind::Mix`] from K = 128 (variant B; [`Kind::MixA`] and [`Kind::MixC`] have other numbers of columns).
 //! Below it a repair row is dense over the originals, S = 0, and any K of the first 256 blocks decode. In
-//! [`Kind::Lt`] every row is a repair row over originals with a robust soliton degree, S = 0.
+//! [`Kind::Lt`] every row is a repair row over originals with a robust soliton degree, S = 0. [`Kind::ReedSolomon`] has an
+//! end: stripes of an MDS code, which what reads and writes blocks takes like the others.
 //!
 //! - [`Code`]: the graph of a segment; rows of any index from `(kind, k, seed)`.
 //! - [`Encoder`]: blocks of given indices.
@@ -36,6 +37,7 @@ mod rank;
 mod rows;
 mod scratch;
 mod soliton;
+mod stripes;
 mod unknowns;
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! Mix: an echelon form over the originals, parity columns resolved; exact. A column whose original is known is
 //! masked out of every later row, so arrivals with many originals cost little. Over GF(2) rows are bits, over
 //! GF(256) bytes. LT: the peeling decoder's state (each row its open degree and the XOR of its open columns), so
-//! the rank is what peeling recovers. Invariant: `missing() == 0` exactly when every original can be computed.
+//! the rank is what peeling recovers. Stripes of an MDS code: how many blocks each row has, which is exact there. Invariant: `missing() == 0` exactly when every original can be computed.
 
 use super::code::{Code, Entry};
+use super::stripes::Stripes;
 use crate::kernel::{bits, gf256};
 use std::collections::BTreeSet;
 
@@ -36,13 +37,16 @@ enum State {
     Peeling(Peeling),
     Binary(Binary),
     Bytes(Bytes),
+    Stripes(Held),
 }
 
 impl RankTracker {
     /// No blocks yet.
     pub fn new(code: &Code) -> Self {
         let k = code.k() as usize;
-        let state = if code.peels() {
+        let state = if let Some(stripes) = code.stripes() {
+            State::Stripes(Held(vec![0; stripes.rows() as usize]))
+        } else if code.peels() {
             State::Peeling(Peeling {
                 recovered: vec![false; k],
                 rows_of: vec![Vec::new(); k],
@@ -72,6 +76,7 @@ impl RankTracker {
         if self.code.k() != code.k()
             || self.code.peels() != code.peels()
             || self.code.is_binary() != code.is_binary()
+            || self.code.stripes().map(Stripes::rows) != code.stripes().map(Stripes::rows)
         {
             *self = Self::new(code);
             return;
@@ -94,6 +99,7 @@ impl RankTracker {
                 bytes.known.fill(false);
                 bytes.pivots.fill(false);
             }
+            State::Stripes(held) => held.0.fill(0),
         }
     }
 
@@ -111,6 +117,7 @@ impl RankTracker {
             State::Peeling(peeling) => peeling.push(&self.row, &mut self.rank),
             State::Binary(binary) => binary.push(&self.code, &self.row, &mut self.rank),
             State::Bytes(bytes) => bytes.push(&self.code, &self.row, &mut self.rank),
+            State::Stripes(held) => held.push(&self.code, index, &mut self.rank),
         };
         if innovative {
             self.kept += 1;
@@ -209,6 +216,22 @@ impl Peeling {
                 }
             }
         }
+    }
+}
+
+/// Blocks that count of each row of stripes.
+#[derive(Clone)]
+struct Held(Vec<u32>);
+
+impl Held {
+    fn push(&mut self, code: &Code, index: u32, rank: &mut u32) -> bool {
+        let stripes = code.stripes().expect("counted for a code of stripes only");
+        let Some(row) = stripes.row_of(index) else { return false };
+        let held = &mut self.0[row as usize];
+        let innovative = *held < stripes.enough();
+        *held += u32::from(innovative);
+        *rank += u32::from(innovative);
+        innovative
     }
 }
 
