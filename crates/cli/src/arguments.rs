@@ -222,7 +222,8 @@ pub(crate) enum Bucket {
         /// Its name: 3 to 63 lower-case letters, digits, `-` and `.`
         name: String,
         /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=mix-a|mix-b|mix-c`,
-        /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`), `stripe`, or
+        /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`),
+        /// `parity:code=rs(6,4),segment=16MiB,update=plr|fo,reserve=4MiB` (also `domain=`), `stripe`, or
         /// `replicated:copies=4,read=speculative|adaptive`
         #[arg(long, default_value = "rateless")]
         policy: String,

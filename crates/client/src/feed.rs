@@ -15,7 +15,8 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{CodeSpec, Geometry},
     message::{Change, MetaAnswer, PutBegun},
-    plan::{self, SegmentPlan},
+    meta::SEGMENTS_PER_REQUEST_MAX,
+    plan::{self, Scheme, SegmentPlan},
     policy::Policy,
 };
 use tokio::task::JoinHandle;
@@ -141,7 +142,7 @@ impl<'a> Feed<'a> {
 
     /// Of a source whose end is not known: read whole before its blocks are cut.
     async fn next_of_unknown(&mut self, mut source: Pieces, room_bytes: u64) -> Result<Next, PutError> {
-        let most = self.client.options.segment_bytes();
+        let most = self.segment_bytes();
         if most > room_bytes {
             self.source = Source::Here(source);
             return Ok(Next::TooLarge);
@@ -154,8 +155,7 @@ impl<'a> Feed<'a> {
         let segment = if self.begun_bytes == 0 {
             plan::segments(length, &self.policy)[0]
         } else {
-            let coded = plan::segments(most, &self.policy)[0];
-            SegmentPlan { offset: self.begun_bytes, length, geometry: Geometry::coded(length), ..coded }
+            plan::following(most, self.begun_bytes, length, &self.policy)
         };
         if more {
             self.source = Source::Here(source);
@@ -186,17 +186,28 @@ impl<'a> Feed<'a> {
         // of 230 ms (64 MiB on six devices).
         let ahead = Arc::clone(&maker);
         let preparing = tokio::spawn(async move { ahead.prepare_ahead().await });
-        let spread_bytes = object_bytes.min(self.client.options.segment_bytes());
+        let spread_bytes = match segment.scheme {
+            // Each segment is on devices of its own.
+            Scheme::Parity => segment.length,
+            _ => object_bytes.min(self.client.options.segment_bytes()),
+        };
         let ready = Ready { segment, maker, spec, code, spread_bytes, preparing, _memory: memory };
         Ok(Next::Segment(Box::new(ready)))
+    }
+
+    /// Bytes of the largest segments.
+    fn segment_bytes(&self) -> u64 {
+        plan::segment_bytes(&self.policy, self.client.options.segment_bytes())
     }
 
     async fn name(&mut self) -> Result<SegmentId, ClientError> {
         if let Some(name) = self.names.pop_front() {
             return Ok(name);
         }
-        // A few at a time: an endless source asks seldom.
-        let more = Change::MoreSegments { intent: self.intent, segments: 4 };
+        // All that are known of, within what one request may name; else a few at a time: an endless source asks seldom.
+        let known = u32::try_from(self.planned.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let segments = known.clamp(4, SEGMENTS_PER_REQUEST_MAX);
+        let more = Change::MoreSegments { intent: self.intent, segments };
         match self.client.metadata.change(more).await? {
             MetaAnswer::Segments(names) => {
                 self.names.extend(names);

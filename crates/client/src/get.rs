@@ -397,14 +397,17 @@ impl<'a> SegmentReader<'a> {
         // At most K, as the segment's blocks add up to its length.
         let part_of =
             |part: &Range<u64>| (part.start / block_bytes) as u32..part.end.div_ceil(block_bytes) as u32;
-        let wanted = if part == (0..layout.length) { all.clone() } else { part_of(&part) };
+        let chunks = matches!(code_is, CodeKind::ReedSolomon { .. });
+        let whole = part == (0..layout.length);
+        // What a parity segment has no bytes for is not read.
+        let wanted = if whole && !chunks { all.clone() } else { part_of(&part) };
         let some = wanted != all;
         let striped = code_is == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
-        let systematic = matches!(code_is, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
+        let systematic = chunks || matches!(code_is, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
         let singly = some && (striped || systematic);
         let core: Box<dyn ReadCore + Send> = if some && striped {
             Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
-        } else if singly {
+        } else if singly && !whole {
             Box::new(Ranged::new(Time(0), plan, IndexRanges::from(wanted.clone())))
         } else {
             read::whole(Time(0), plan, layout, policy)

@@ -179,7 +179,9 @@ impl Maker {
         let most = u32::try_from(most).expect("blocks are not that small").max(1);
         let later = (self.geometry.originals / LATER_SHARE).max(1);
         let count = minted.expected.saturating_sub(minted.next).max(later).min(most);
-        let batch = minted.next..end.max(minted.next + count);
+        // A fixed code ends.
+        let last = self.code.end().unwrap_or(BlockIndex::MAX);
+        let batch = minted.next..end.max((minted.next + count).min(last));
         let blocks = self.encode(batch.clone()).await;
         minted.next = batch.end;
         minted.waiting.extend(batch.zip(blocks));
@@ -223,7 +225,9 @@ impl Maker {
 fn original(kind: CodeKind, k: u32, index: BlockIndex) -> Option<u32> {
     match kind {
         CodeKind::Replicated => Some(index % k),
-        CodeKind::Mix | CodeKind::MixA | CodeKind::MixC => (index < k).then_some(index),
+        CodeKind::Mix | CodeKind::MixA | CodeKind::MixC | CodeKind::ReedSolomon { .. } => {
+            (index < k).then_some(index)
+        }
         CodeKind::Lt { .. } => None,
     }
 }

@@ -22,7 +22,7 @@ use steadfast_protocol::{
     message::{
         Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
     },
-    plan::{Plan, Quality, Wanted, Wish},
+    plan::{Plan, Quality, Scheme, Wanted, Wish},
     read::Cause,
     write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
@@ -243,8 +243,8 @@ impl Put<'_> {
     async fn store_segment(&mut self, ready: &Ready) -> Result<(), PutError> {
         let Ready { segment, maker, spec, code, .. } = ready;
         let policy = self.begun.policy;
-        let plan = self.choose(ready.spread_bytes).await?;
         let name = maker.segment;
+        let plan = self.choose(ready.spread_bytes, name, segment.scheme).await?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme: segment.scheme,
@@ -286,12 +286,14 @@ impl Put<'_> {
         Ok(())
     }
 
-    async fn choose(&self, length: u64) -> Result<Plan, PutError> {
+    async fn choose(&self, length: u64, name: SegmentId, scheme: Scheme) -> Result<Plan, PutError> {
+        // The segments of most objects lie on the same devices; chunks go to others each time.
+        let turn = if scheme == Scheme::Parity { name.0.rotate_left(32) } else { 0 };
         let wanted = Wanted {
             policy: self.begun.policy,
             length,
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
-            seed: self.client.seed ^ self.begun.version.0,
+            seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
         Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish).await?)
     }

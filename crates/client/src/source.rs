@@ -1,6 +1,6 @@
 //! The bytes of a put: read ahead in pieces by a thread of their own, cut into original blocks.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::{
     io::{self, Read},
     sync::{Arc, OnceLock},
@@ -9,7 +9,7 @@ use steadfast_net::zeroed_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
 use tokio::sync::watch;
 
-/// Bytes read at a time while the size of blocks is not known: the largest one, which all others divide.
+/// Bytes read at a time while the size of blocks is not known: the largest one.
 const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
 
 /// A source that gives pieces of the bytes asked for, the last one shorter.
@@ -88,17 +88,20 @@ impl Originals {
     pub(crate) fn whole(pieces: Vec<Bytes>, block_bytes: u32, originals: u32) -> Arc<Self> {
         let (progress, filled) = watch::channel(Filled::Blocks(0));
         let segment = Self { blocks: (0..originals).map(|_| OnceLock::new()).collect(), filled };
-        let mut at = 0;
+        let (mut at, mut begun) = (0, None);
         for piece in pieces {
-            at = segment.cut(&piece, block_bytes, at);
+            at = segment.go_on(piece, block_bytes as usize, at, &mut begun);
+        }
+        if let Some((block, _)) = begun {
+            at = segment.set(at, block.freeze());
         }
         segment.pad(block_bytes, at);
         progress.send_replace(Filled::Blocks(originals));
         Arc::new(segment)
     }
 
-    /// Reads a segment of `length` bytes on a thread of its own; the second value gives the source back, or says
-    /// why it failed.
+    /// Reads a segment of `length` bytes on a thread of its own; the second value gives the source back, where the next
+    /// segment begins, or says why it failed.
     pub(crate) fn read(
         mut source: Pieces,
         length: u64,
@@ -110,23 +113,21 @@ impl Originals {
         let shared = Arc::clone(&segment);
         let reading = tokio::task::spawn_blocking(move || {
             // Each block in a buffer of its own: of the size that reads of such objects leave behind.
-            let piece_bytes = block_bytes as usize;
             let (mut at, mut read) = (0, 0);
             while read < length {
-                let piece = match source.next(piece_bytes) {
+                // What lies behind the segment is the next one's, or one byte too many: the caller looks.
+                let wanted = usize::try_from(length - read).unwrap_or(usize::MAX).min(block_bytes as usize);
+                let piece = match source.next(wanted) {
                     Ok(piece) => piece,
                     Err(error) => {
                         progress.send_replace(Filled::Failed);
                         return Err(ReadEnd::Source(error));
                     }
                 };
-                let wanted = usize::try_from(length - read).unwrap_or(usize::MAX);
-                let taken = piece.len().min(wanted);
-                read += taken as u64;
-                // A piece that ends before the segment does, or goes on behind it where it must not.
-                if (piece.len() < piece_bytes && read < length) || taken < piece.len() {
+                read += piece.len() as u64;
+                if piece.len() < wanted {
                     progress.send_replace(Filled::Failed);
-                    return Err(ReadEnd::Length(if taken < piece.len() { read + 1 } else { read }));
+                    return Err(ReadEnd::Length(read));
                 }
                 at = shared.cut(&piece, block_bytes, at);
                 progress.send_replace(Filled::Blocks(at));
@@ -136,6 +137,38 @@ impl Originals {
             Ok(source)
         });
         (segment, reading)
+    }
+
+    /// Cuts a piece into blocks from block `at` on, of which some bytes may have `begun`; the block after the last whole
+    /// one. Blocks that do not divide pieces begin in one and end in the next.
+    fn go_on(
+        &self,
+        mut piece: Bytes,
+        block_bytes: usize,
+        mut at: u32,
+        begun: &mut Option<(BytesMut, usize)>,
+    ) -> u32 {
+        while !piece.is_empty() {
+            if begun.is_none() && piece.len() >= block_bytes {
+                at = self.set(at, piece.split_to(block_bytes));
+                continue;
+            }
+            let (mut block, filled) = begun.take().unwrap_or_else(|| (zeroed_buffer(block_bytes), 0));
+            let more = piece.split_to(piece.len().min(block_bytes - filled));
+            block[filled..filled + more.len()].copy_from_slice(&more);
+            if filled + more.len() == block_bytes {
+                at = self.set(at, block.freeze());
+            } else {
+                *begun = Some((block, filled + more.len()));
+            }
+        }
+        at
+    }
+
+    /// Block `at` is there; the one after it.
+    fn set(&self, at: u32, block: Bytes) -> u32 {
+        self.blocks[at as usize].set(block).expect("each block is cut once");
+        at + 1
     }
 
     /// Cuts a piece into blocks from block `at` on; the block after the last one cut.
@@ -151,8 +184,7 @@ impl Originals {
                 padded[..end - start].copy_from_slice(&piece[start..end]);
                 padded.freeze()
             };
-            self.blocks[next as usize].set(block).expect("each block is cut once");
-            next += 1;
+            next = self.set(next, block);
         }
         next
     }
@@ -236,12 +268,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_source_that_changed_its_length_is_told() {
-        for (given, announced) in [(100_000usize, 200_000u64), (200_000, 100_000)] {
+        let read = |given, announced: u64| {
             let pieces = Pieces::new(io::Cursor::new(vec![1u8; given]));
             let originals = u32::try_from(announced.div_ceil(65_536)).unwrap();
-            let (segment, reading) = Originals::read(pieces, announced, 65_536, originals);
-            assert!(!segment.wait_for(originals).await);
-            assert!(matches!(reading.await.unwrap(), Err(ReadEnd::Length(read)) if read != announced));
+            Originals::read(pieces, announced, 65_536, originals)
+        };
+        let (segment, reading) = read(100_000, 200_000);
+        assert!(!segment.wait_for(4).await);
+        assert!(matches!(reading.await.unwrap(), Err(ReadEnd::Length(100_000))));
+        let (segment, reading) = read(200_000, 100_000);
+        assert!(segment.wait_for(2).await);
+        let Ok(mut rest) = reading.await.unwrap() else { panic!("the segment is there") };
+        assert!(rest.take(0).unwrap().1, "there is more");
+    }
+
+    #[test]
+    fn blocks_need_not_divide_pieces() {
+        let bytes: Vec<u8> = (0..2_500_000).map(|at| (at % 251) as u8).collect();
+        let block_bytes = 700_416;
+        for piece in [1 << 20, 700_416, 100_000, 2_500_000] {
+            let pieces = bytes.chunks(piece).map(|piece| Bytes::from(piece.to_vec())).collect();
+            let joined = Originals::whole(pieces, block_bytes, 5).all().concat();
+            assert!(joined[..bytes.len()] == bytes && joined[bytes.len()..].iter().all(|&byte| byte == 0));
         }
     }
 }

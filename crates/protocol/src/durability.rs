@@ -182,6 +182,10 @@ impl Rule {
             Policy::Rateless(rateless) => {
                 Self { redundancy: rateless.redundancy, tolerate: rateless.tolerate }
             }
+            Policy::Parity(parity) => {
+                let redundancy = f64::from(parity.parity()) / f64::from(parity.data().max(1));
+                Self { redundancy, tolerate: parity.parity() }
+            }
             Policy::Stripe(_) | Policy::Replicated(_) => {
                 Self { redundancy: f64::from(policy.tolerate()), tolerate: policy.tolerate() }
             }

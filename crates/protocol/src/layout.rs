@@ -12,6 +12,10 @@
 //! Invariants: an index is listed once in a layout; a device holds a piece as one extent under the piece's own segment,
 //! and segment and version of the piece, not of the layout, are in its checksums; what a piece lists only shrinks.
 
+mod parity;
+
+pub use parity::{ChunkPart, ParityGeometry};
+
 use crate::{BlockIndex, DeviceId, Epoch, IndexRanges, SegmentId, Version};
 use serde::{Deserialize, Serialize};
 use steadfast_codes::rateless::{Code, CodeError, Kind};
@@ -28,6 +32,9 @@ pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 pub const GRANULE_BYTES: u32 = 64 << 10;
 /// Bytes under one checksum in replicas, so that a small read stays small.
 pub const REPLICA_GRANULE_BYTES: u32 = 4 << 10;
+
+/// Bytes under one checksum in parity segments, whose bytes change a few at a time.
+pub const PARITY_GRANULE_BYTES: u32 = 4 << 10;
 
 /// The code of a segment as it is written down; [`CodeSpec::code`] makes the arithmetic from it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,6 +66,13 @@ pub enum CodeKind {
     MixA,
     /// Variant C.
     MixC,
+    /// Reed-Solomon chunks; see [`ParityGeometry`].
+    ReedSolomon {
+        /// k: data chunks.
+        data: u32,
+        /// n - k: parity chunks.
+        parity: u32,
+    },
 }
 
 /// The most pieces one device may hold of one coded segment: as many as one read asks for. Picked by eye: the index
@@ -172,6 +186,7 @@ impl CodeSpec {
             CodeKind::Mix => Kind::Mix,
             CodeKind::MixA => Kind::MixA,
             CodeKind::MixC => Kind::MixC,
+            CodeKind::ReedSolomon { data, parity } => Kind::ReedSolomon { data, parity },
         };
         Code::new(kind, self.originals, self.seed)
     }

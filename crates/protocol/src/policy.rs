@@ -1,10 +1,14 @@
 //! How a bucket's data is protected and reached. A policy is text for people (`rateless:redundancy=0.5,tolerate=2`)
 //! and a value for the cores; the words are the papers' (dissertation §5.3.2 for the redundancy D = N/K - 1).
 
+mod parity;
+
+pub use parity::{CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+
 use core::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
-/// The policy of a bucket.
+/// The policy of a bucket; stored by place in this list, so new ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Policy {
     /// Coded blocks on many devices, the first that arrive are enough (RobuSTore).
@@ -14,6 +18,8 @@ pub enum Policy {
     /// Whole copies of every block, each copy one device further on. The baselines RRAID-S and RRAID-A of dissertation
     /// ch. 6.
     Replicated(Replicated),
+    /// Files that change: chunks of a fixed (n, k) code on n devices (CodFS, PLR).
+    Parity(Parity),
 }
 
 /// Parameters of [`Policy::Rateless`].
@@ -106,7 +112,7 @@ pub enum Domain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No such policy.
-    #[error("unknown policy `{0}`: choose `rateless`, `replicated` or `stripe`")]
+    #[error("unknown policy `{0}`: choose `rateless`, `parity`, `replicated` or `stripe`")]
     UnknownPolicy(String),
     /// No such parameter.
     #[error("unknown parameter `{name}` of policy `{policy}`: it takes {allowed}")]
@@ -128,6 +134,12 @@ pub enum PolicyError {
         /// What it takes.
         allowed: &'static str,
     },
+    /// Space for a log of deltas where there is none.
+    #[error(
+        "`reserve` is room for deltas beside a parity chunk, and update=fo changes parity in place: leave `reserve` out, or \
+         take update=plr"
+    )]
+    ReserveWithoutLog,
 }
 
 /// The most devices one object is spread over.
@@ -158,6 +170,15 @@ impl Policy {
             Policy::Rateless(rateless) => rateless.tolerate,
             Policy::Stripe(_) => 0,
             Policy::Replicated(replicated) => replicated.copies.saturating_sub(1),
+            Policy::Parity(parity) => parity.parity(),
+        }
+    }
+
+    /// Failure domains that an object takes at least.
+    pub fn domains(&self) -> u32 {
+        match self {
+            Policy::Parity(parity) => parity.chunks(),
+            _ => self.tolerate() + 1,
         }
     }
 
@@ -167,6 +188,7 @@ impl Policy {
             Policy::Rateless(rateless) => rateless.domain,
             Policy::Stripe(_) => Domain::Device,
             Policy::Replicated(replicated) => replicated.domain,
+            Policy::Parity(parity) => parity.domain,
         }
     }
 
@@ -176,6 +198,7 @@ impl Policy {
             Policy::Rateless(rateless) => rateless.devices,
             Policy::Stripe(stripe) => stripe.devices,
             Policy::Replicated(replicated) => replicated.devices,
+            Policy::Parity(parity) => Some(parity.chunks()),
         }
     }
 }
@@ -185,7 +208,17 @@ impl FromStr for Policy {
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let parameters = rest.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| {
+        // Not at a comma in parentheses: `code=rs(6,4)`.
+        let mut depth = 0u32;
+        let outside = |c: char| {
+            match c {
+                '(' => depth += 1,
+                ')' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            c == ',' && depth == 0
+        };
+        let parameters = rest.split(outside).map(str::trim).filter(|part| !part.is_empty()).map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             (name.trim(), value.trim())
         });
@@ -193,6 +226,7 @@ impl FromStr for Policy {
             "rateless" => rateless(parameters).map(Policy::Rateless),
             "stripe" => stripe(parameters).map(Policy::Stripe),
             "replicated" => replicated(parameters).map(Policy::Replicated),
+            "parity" => parity::parse(parameters).map(Policy::Parity),
             other => Err(PolicyError::UnknownPolicy(other.to_owned())),
         }
     }
@@ -336,6 +370,7 @@ impl fmt::Display for Policy {
                 show_domain(f, policy.domain)?;
                 policy.devices.map_or(Ok(()), |devices| write!(f, ",devices={devices}"))
             }
+            Policy::Parity(policy) => policy.fmt(f),
         }
     }
 }

@@ -141,6 +141,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             CodeKind::Mix => "mix-b".to_owned(),
             CodeKind::MixA => "mix-a".to_owned(),
             CodeKind::MixC => "mix-c".to_owned(),
+            CodeKind::ReedSolomon { data, parity } => format!("rs({},{data})", data + parity),
         };
         say!(
             "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",

@@ -78,6 +78,17 @@ pub enum AmendError {
         /// `copies` or `a stripe`.
         what: &'static str,
     },
+    /// A fixed code has no redundancy to choose.
+    #[error(
+        "the object is stored as {chunks} chunks, any {data} of which give it: a bucket of policy `parity` has one code for \
+         all its objects; put the object into a bucket of another policy for another redundancy"
+    )]
+    Fixed {
+        /// n.
+        chunks: u32,
+        /// k.
+        data: u32,
+    },
 }
 
 impl AmendError {

@@ -66,7 +66,7 @@ async fn leave(
     left.for_each(|holder| dropped.insert_all(&holder.blocks()));
     let wanted: IndexRanges = match code.kind() {
         // Each is the only one of its kind, or one of as many copies as there have to be.
-        Kind::Replicated => dropped.clone(),
+        Kind::Replicated | Kind::ReedSolomon { .. } => dropped.clone(),
         Kind::Lt { .. } => IndexRanges::new(),
         Kind::Mix | Kind::MixA | Kind::MixC => dropped.intersection(&(0..code.k()).into()),
     };

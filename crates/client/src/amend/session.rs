@@ -265,7 +265,10 @@ impl<'a> Amendment<'a> {
         let (devices, spares) = only_needed(&given, devices, spares);
         let first_new = given.first_new_index;
         let spec = WriteSpec {
-            scheme: Scheme::Rateless,
+            scheme: match layout.code.kind {
+                CodeKind::ReedSolomon { .. } => Scheme::Parity,
+                _ => Scheme::Rateless,
+            },
             code: code.clone(),
             block_bytes: layout.block_bytes,
             rule,
@@ -319,6 +322,7 @@ impl<'a> Amendment<'a> {
         let scheme = match layout.code.kind {
             CodeKind::Replicated if layout.code.originals == 1 => Scheme::Replicated,
             CodeKind::Replicated => Scheme::Striped,
+            CodeKind::ReedSolomon { .. } => Scheme::Parity,
             _ => Scheme::Rateless,
         };
         let segment = SegmentPlan { offset, length: layout.length, geometry, code: layout.code.kind, scheme };

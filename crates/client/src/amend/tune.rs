@@ -11,7 +11,7 @@ use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     IndexRanges,
     durability::Rule,
-    layout::{CodeKind, SegmentLayout},
+    layout::{CodeKind, ParityGeometry, SegmentLayout},
     plan::{self, Places, TrimError},
 };
 
@@ -36,6 +36,10 @@ impl Client {
             {
                 let what = if layout.code.originals == 1 { "copies" } else { "a stripe" };
                 return Err(AmendError::NotCoded { what });
+            }
+            let chunks = |layout: &SegmentLayout| ParityGeometry::of_layout(layout);
+            if let Some(shape) = found.segments.iter().find_map(chunks) {
+                return Err(AmendError::Fixed { chunks: shape.chunks, data: shape.data });
             }
             let segments = found.segments.len();
             let object = (bucket, key);

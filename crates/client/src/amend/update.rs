@@ -117,6 +117,12 @@ async fn change(
     source: &mut Option<NewBytes>,
     wish: &Wish,
 ) -> Result<SegmentLayout, AmendError> {
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && part.range != (0..layout.length) {
+        // A chunk is whole in one piece: blocks of it are not replaced one by one.
+        let originals = amendment.decode(layout).await?;
+        let originals = patched(source, part.at, layout, originals).await?;
+        return amendment.store_anew(layout, part.at, originals, wish).await;
+    }
     if part.range == (0..layout.length) {
         let block = || BytesMut::zeroed(layout.block_bytes as usize);
         let originals = (0..layout.code.originals).map(|_| block()).collect();

@@ -94,7 +94,7 @@ fn check_feasible(view: &dyn View, now: Time, liveness: &Liveness, policy: &Poli
         Domain::Site => ("sites", u32::try_from(sites.len()).expect("registration bounds nodes")),
     };
     for (domain, needed, available) in
-        [(domain, policy.tolerate() + 1, available), ("devices", policy.devices().unwrap_or(1), devices)]
+        [(domain, policy.domains(), available), ("devices", policy.devices().unwrap_or(1), devices)]
     {
         if available < needed {
             return Err(MetaFault::PolicyUnmet { domain: domain.to_owned(), needed, available });

@@ -7,11 +7,11 @@ use super::{intents::Intent, registry, view::View};
 use crate::{
     DeviceId, SegmentId,
     layout::{
-        BLOCK_BYTES_MAX, CodeKind, GRANULE_BYTES, PIECES_PER_HOLDER_MAX, Piece, REPLICA_GRANULE_BYTES,
-        SEGMENT_BYTES_MAX, SegmentLayout,
+        BLOCK_BYTES_MAX, CodeKind, GRANULE_BYTES, PIECES_PER_HOLDER_MAX, ParityGeometry, Piece,
+        REPLICA_GRANULE_BYTES, SEGMENT_BYTES_MAX, SegmentLayout,
     },
     message::{BODY_BYTES_MAX, MetaFault, encode},
-    policy::{Policy, RatelessCode},
+    policy::{Parity, Policy, RatelessCode},
 };
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -160,6 +160,9 @@ fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String>
             "granules of {granule} bytes, powers of two from {REPLICA_GRANULE_BYTES} to {GRANULE_BYTES} are allowed"
         ));
     }
+    if let Policy::Parity(parity) = policy {
+        return check_chunks(parity, layout);
+    }
     let needed = length.max(1).div_ceil(block_bytes.into());
     if originals == 0 || originals > ORIGINALS_MAX || u64::from(originals) != needed {
         return Err(format!(
@@ -185,6 +188,30 @@ fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String>
     };
     if !fits {
         return Err(format!("code {:?} is not one of the bucket's policy `{policy}`", layout.code.kind));
+    }
+    Ok(())
+}
+
+/// Chunks of the policy's code, no larger than those of a full segment. They may be larger than the length needs: so they
+/// are in a file that has grown before.
+fn check_chunks(policy: &Parity, layout: &SegmentLayout) -> Result<(), String> {
+    let Some(shape) = ParityGeometry::of_layout(layout) else {
+        return Err(format!(
+            "K = {} in blocks of {} bytes and granules of {} are no chunks of whole granules of {:?}",
+            layout.code.originals, layout.block_bytes, layout.granule_bytes, layout.code.kind
+        ));
+    };
+    if (shape.chunks, shape.data) != (policy.chunks(), policy.data()) {
+        return Err(format!("code {:?} is not the one of the bucket's policy `{policy}`", layout.code.kind));
+    }
+    let most = ParityGeometry::of(policy, policy.segment_bytes).chunk_bytes();
+    if layout.length > policy.segment_bytes.min(shape.capacity_bytes()) || shape.chunk_bytes() > most {
+        return Err(format!(
+            "{} bytes in chunks of {}: a segment of `{policy}` holds {} in chunks of {most} at most",
+            layout.length,
+            shape.chunk_bytes(),
+            policy.segment_bytes
+        ));
     }
     Ok(())
 }
@@ -223,6 +250,11 @@ fn check_holders(layout: &SegmentLayout) -> Result<(), String> {
     let most = u64::from(originals) * u64::from(BLOCKS_PER_ORIGINAL_MAX);
     if stored < u64::from(originals) || stored > most {
         return Err(format!("N = {stored} blocks stored, K = {originals} to {most} are allowed"));
+    }
+    if let Some(shape) = ParityGeometry::of_layout(layout)
+        && shape.holders(layout).is_none()
+    {
+        return Err(format!("its {} chunks do not lie whole on a device each", shape.chunks));
     }
     if layout.code.kind == CodeKind::Replicated {
         let held: BTreeSet<u32> =

@@ -7,12 +7,19 @@ use super::{
     segments,
 };
 use crate::{
+    durability::Rule,
     message::{Access, DeviceHealth, DeviceState, Registry},
     policy::{Domain, Policy},
 };
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What chance adds to or takes from a device's merit, in all: it mixes about equals.
+const CHANCE: f64 = 0.1;
+/// The same where an object has many segments of which each lies on few devices: one half as good as another is chosen less
+/// often and not never, or a large object would keep to the few best. Picked by eye.
+const CHANCE_PARITY: f64 = 1.0;
 
 /// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
 /// registered: empty, its speed unknown. One that is draining is none: what lies on it is about to leave.
@@ -78,11 +85,17 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
     let policy = &wanted.policy;
     let segment = segments(wanted.length, policy)[0];
     let block_bytes = u64::from(segment.geometry.block_bytes);
-    let originals = wanted.length.div_ceil(block_bytes).max(1);
-    // Not dead, failed, stalled, full; room for a block at least.
+    let (originals, room_bytes) = match policy {
+        Policy::Parity(parity) => {
+            let chunk_bytes = u64::from(segment.geometry.originals / parity.data()) * block_bytes;
+            (segment.geometry.originals.into(), chunk_bytes + parity.reserve_of(chunk_bytes))
+        }
+        _ => (wanted.length.div_ceil(block_bytes).max(1), block_bytes),
+    };
+    // Not dead, failed, stalled, full; room for a block at least, or for a chunk and what is kept beside it.
     let healthy = |candidate: &&Candidate| candidate.alive && candidate.health == DeviceHealth::Ok;
     let mut usable: Vec<&Candidate> =
-        candidates.iter().filter(healthy).filter(|candidate| candidate.free_bytes >= block_bytes).collect();
+        candidates.iter().filter(healthy).filter(|candidate| candidate.free_bytes >= room_bytes).collect();
     let free_bytes = candidates.iter().filter(healthy).map(|candidate| candidate.free_bytes).sum();
     let least_bytes = (wanted.length as f64 * (1.0 + redundancy(policy, segment.scheme))) as u64;
     let full = candidates.iter().any(|candidate| candidate.alive && candidate.health == DeviceHealth::Full);
@@ -90,7 +103,7 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
         // Where room is what is missing, say so: more devices of the same fullness would not help.
         let serving = |c: &&Candidate| c.alive && matches!(c.health, DeviceHealth::Ok | DeviceHealth::Full);
         let roomy = enough_domains(policy, &candidates.iter().filter(serving).collect::<Vec<_>>()).is_ok();
-        let short = full || candidates.iter().any(|c| healthy(&c) && c.free_bytes < block_bytes);
+        let short = full || candidates.iter().any(|c| healthy(&c) && c.free_bytes < room_bytes);
         return Err(if roomy && short {
             PlanError::Space { needed_bytes: least_bytes, free_bytes }
         } else {
@@ -100,7 +113,11 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
 
     let speeds = Speeds::of(&usable);
     let promise = Promise::of(wanted, wish, &usable, segment.scheme);
-    rank(&mut usable, policy.domain(), &speeds, &promise, wanted.seed);
+    let chance = if segment.scheme == super::Scheme::Parity { CHANCE_PARITY } else { CHANCE };
+    rank(&mut usable, policy.domain(), &speeds, &promise, (wanted.seed, chance));
+    if segment.scheme == super::Scheme::Parity {
+        deal_chunks(&mut usable, policy, wanted.seed);
+    }
     let mut count_wanted = how_many(policy, wanted, &usable, &speeds, originals, segment.scheme);
     if let Some(devices) = wish.quality.devices {
         enough("devices", devices, count(usable.len()))?;
@@ -174,6 +191,7 @@ fn redundancy(policy: &Policy, scheme: super::Scheme) -> f64 {
     match (policy, scheme) {
         (Policy::Rateless(rateless), super::Scheme::Rateless) => rateless.redundancy,
         (_, super::Scheme::Replicated | super::Scheme::Striped) => f64::from(policy.tolerate()),
+        (Policy::Parity(_), _) => Rule::of(policy).redundancy,
         _ => 0.0,
     }
 }
@@ -186,6 +204,9 @@ fn stored_blocks(
     usable: &[&Candidate],
     devices: usize,
 ) -> u64 {
+    if let Policy::Parity(parity) = policy {
+        return originals / u64::from(parity.data()) * u64::from(parity.chunks());
+    }
     let by_redundancy = 1.0 + redundancy(policy, scheme);
     let f = f64::from(policy.tolerate());
     let domains = count_domains(policy.domain(), &usable[..devices]) as f64;
@@ -381,17 +402,24 @@ impl Speeds {
 }
 
 /// Sorts best first, taking failure domains, nodes and sites in turn.
-fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, promise: &Promise<'_>, seed: u64) {
+fn rank(
+    usable: &mut Vec<&Candidate>,
+    domain: Domain,
+    speeds: &Speeds,
+    promise: &Promise<'_>,
+    (seed, chance): (u64, f64),
+) {
     let roomiest = usable.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(1).max(1) as f64;
     let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5eed);
     let mut scored: Vec<(f64, &Candidate)> = usable
         .iter()
         .map(|&candidate| {
-            // Speed as left by the queue, favouring room; the tenth of chance mixes equals (§5.3.1: mixed selection).
+            // Speed as left by the queue, favouring room; chance mixes about equals (§5.3.1: mixed selection).
             let load = 1.0 + f64::from(candidate.queue_length) / 4.0;
             let room = 0.5 + 0.5 * candidate.free_bytes as f64 / roomiest;
-            let chance = 0.95 + 0.1 * (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-            (promise.weight(candidate, speeds) / load * room * chance, candidate)
+            let draw = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            let luck = 1.0 + chance * (draw - 0.5);
+            (promise.weight(candidate, speeds) / load * room * luck, candidate)
         })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
@@ -419,6 +447,20 @@ fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, promise: 
         .collect();
     keyed.sort_by_key(|&(key, _)| key);
     *usable = keyed.into_iter().map(|(_, candidate)| candidate).collect();
+}
+
+/// Puts the best device of each failure domain first, and deals the policy's chunks to the best of those as chance has it:
+/// else all data would be read from the faster ones, and all deltas go to the slower.
+fn deal_chunks(usable: &mut Vec<&Candidate>, policy: &Policy, seed: u64) {
+    let mut seen = BTreeSet::new();
+    let (mut first, rest): (Vec<&Candidate>, Vec<&Candidate>) =
+        usable.iter().partition(|candidate| seen.insert(domain_name(policy.domain(), candidate)));
+    let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0xdea1);
+    let chunks = first.len().min(policy.domains() as usize);
+    for last in (1..chunks).rev() {
+        first.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+    }
+    *usable = first.into_iter().chain(rest).collect();
 }
 
 /// Puts devices first that go round the failure domains, each round in the same order: with copies that start one
@@ -453,7 +495,7 @@ fn in_rounds(usable: &mut Vec<&Candidate>, policy: &Policy, wanted: usize) -> us
 }
 
 fn enough_domains(policy: &Policy, usable: &[&Candidate]) -> Result<(), PlanError> {
-    let needed = policy.tolerate() + 1;
+    let needed = policy.domains();
     let available = count(count_domains(policy.domain(), usable));
     let domain = match policy.domain() {
         Domain::Device => "devices",

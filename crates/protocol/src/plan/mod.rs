@@ -35,7 +35,7 @@ pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
 pub use revise::{Part, revise};
-pub use segment::{SegmentPlan, segments, segments_of};
+pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
 pub use update::{Difference, Update, update};
 
@@ -172,6 +172,8 @@ pub enum Scheme {
     Striped,
     /// Copies of one block.
     Replicated,
+    /// Chunks of a fixed code, each whole on a device in a failure domain of its own.
+    Parity,
 }
 
 /// Why no plan can be made. The numbers say what is missing.

@@ -114,11 +114,14 @@ impl Quality {
         if let Policy::Stripe(stripe) = &mut policy {
             stripe.devices = self.devices.or(stripe.devices);
         }
+        let chunks = matches!(bucket, Policy::Parity(_));
         let unsupported = |wish| Err(PlanError::Unsupported { wish, policy: bucket.to_string() });
         match (self.redundancy, self.tolerate, self.devices) {
             (Some(_), _, _) => unsupported("redundancy"),
             (None, Some(_), _) => unsupported("tolerate"),
             (None, None, Some(_)) if !matches!(bucket, Policy::Stripe(_)) => unsupported("devices"),
+            // Where the chunks of each segment go is the policy's own wish.
+            _ if chunks && self.sites.is_some() => unsupported("sites"),
             _ => Ok(policy),
         }
     }

@@ -2,7 +2,10 @@
 
 use super::Scheme;
 use crate::{
-    layout::{BLOCK_BYTES_MAX, CodeKind, CodeSpec, Geometry, REPLICATED_BELOW_BYTES, SEGMENT_BYTES_MAX},
+    layout::{
+        BLOCK_BYTES_MAX, CodeKind, CodeSpec, Geometry, ParityGeometry, REPLICATED_BELOW_BYTES,
+        SEGMENT_BYTES_MAX,
+    },
     policy::{Policy, RatelessCode},
 };
 use steadfast_codes::rateless::{Code, CodeError, Kind};
@@ -22,6 +25,14 @@ pub struct SegmentPlan {
     pub scheme: Scheme,
 }
 
+/// Bytes of the largest segment that a put under `policy` makes, where its caller would make some of `segment_bytes`.
+pub fn segment_bytes(policy: &Policy, segment_bytes: u64) -> u64 {
+    match policy {
+        Policy::Parity(parity) => parity.segment_bytes,
+        _ => segment_bytes,
+    }
+}
+
 /// Cuts an object of `length` bytes into segments of at most [`SEGMENT_BYTES_MAX`]; see [`segments_of`].
 pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
     segments_of(SEGMENT_BYTES_MAX, length, policy)
@@ -29,7 +40,9 @@ pub fn segments(length: u64, policy: &Policy) -> Vec<SegmentPlan> {
 
 /// Cuts an object of `length` bytes: small ones under `rateless` or `replicated` are one block, replicated; larger ones
 /// are coded segments of at most `segment_bytes`, the last two of equal size so that none is tiny. A stripe is cut alike and never
-/// replicated. There is always at least one segment: an empty object has one, of one padded block.
+/// replicated. Under `parity` each segment but the last is as long as the policy says, whatever `segment_bytes`: where a byte of
+/// the object lies stays as it is when the object grows. There is always at least one segment: an empty object has one, of
+/// padded blocks.
 ///
 /// # Panics
 /// Unless `segment_bytes` is a multiple of [`BLOCK_BYTES_MAX`] up to [`SEGMENT_BYTES_MAX`], and not 0.
@@ -37,6 +50,10 @@ pub fn segments_of(segment_bytes: u64, length: u64, policy: &Policy) -> Vec<Segm
     let piece = u64::from(BLOCK_BYTES_MAX);
     assert!((piece..=SEGMENT_BYTES_MAX).contains(&segment_bytes) && segment_bytes.is_multiple_of(piece));
     let (code, scheme) = match policy {
+        Policy::Parity(_) => {
+            let starts = (0..length.max(1)).step_by(step(self::segment_bytes(policy, segment_bytes)));
+            return starts.map(|offset| following(segment_bytes, offset, length - offset, policy)).collect();
+        }
         Policy::Rateless(_) | Policy::Replicated(_) if length < REPLICATED_BELOW_BYTES => {
             let geometry = Geometry::replicated(length);
             let (code, scheme) = (CodeKind::Replicated, Scheme::Replicated);
@@ -73,6 +90,26 @@ pub fn segments_of(segment_bytes: u64, length: u64, policy: &Policy) -> Vec<Segm
     cut
 }
 
+/// The segment of an object that begins at `offset`, of the `left` bytes from there on, where what comes behind it is not
+/// known yet: never replicated, whatever its length.
+///
+/// # Panics
+/// As [`segments_of`]; when it is no parity segment and `left` is 0.
+pub fn following(segment_bytes: u64, offset: u64, left: u64, policy: &Policy) -> SegmentPlan {
+    let length = left.min(self::segment_bytes(policy, segment_bytes));
+    if let Policy::Parity(parity) = policy {
+        let shape = ParityGeometry::of(parity, length);
+        let (geometry, code) = (shape.geometry(), shape.code());
+        return SegmentPlan { offset, length, geometry, code, scheme: Scheme::Parity };
+    }
+    let coded = segments_of(segment_bytes, segment_bytes, policy)[0];
+    SegmentPlan { offset, length, geometry: Geometry::coded(length), ..coded }
+}
+
+fn step(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a segment fits memory")
+}
+
 impl SegmentPlan {
     /// The segment's code from `seed`, with its written form. For LT the first seed derived from it whose first
     /// (1 + D) K blocks decode is taken (dissertation §5.2.3).
@@ -86,6 +123,9 @@ impl SegmentPlan {
             CodeKind::Mix => Code::new(Kind::Mix, originals, seed)?,
             CodeKind::MixA => Code::new(Kind::MixA, originals, seed)?,
             CodeKind::MixC => Code::new(Kind::MixC, originals, seed)?,
+            CodeKind::ReedSolomon { data, parity } => {
+                Code::new(Kind::ReedSolomon { data, parity }, originals, seed)?
+            }
             CodeKind::Lt { c, delta } => {
                 let stored = (f64::from(originals) * (1.0 + redundancy.max(0.0))).ceil() as u32;
                 Code::checked(Kind::Lt { c, delta }, originals, seed, stored)?

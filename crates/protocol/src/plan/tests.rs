@@ -6,6 +6,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+mod parity;
 mod wishes;
 
 const GIB: u64 = 1 << 30;

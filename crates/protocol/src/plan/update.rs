@@ -96,7 +96,7 @@ fn is_original(code: &Code, index: BlockIndex, original: u32) -> bool {
     match code.kind() {
         Kind::Replicated => true,
         Kind::Lt { .. } => false,
-        Kind::Mix | Kind::MixA | Kind::MixC => index == original,
+        Kind::Mix | Kind::MixA | Kind::MixC | Kind::ReedSolomon { .. } => index == original,
     }
 }
 

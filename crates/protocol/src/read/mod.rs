@@ -7,7 +7,7 @@
 //! | [`Speculative`] | rateless and replicated segments (RRAID-S) | everything, or K plus a few, until the decoder has enough |
 //! | [`Replicas`] | replicated segments read adaptively (RRAID-A) | one copy of each block; the rest of the slow, of those that are done |
 //! | [`Striped`] | RAID-0, and ranges of it | every wanted block from its one holder |
-//! | [`Ranged`] | ranges of rateless segments | the originals of the range, then what a decode needs |
+//! | [`Ranged`] | ranges of rateless segments, parity segments and ranges of them | the originals that hold the bytes, then what a decode needs |
 //!
 //! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
@@ -302,6 +302,14 @@ pub trait ReadCore {
 /// The core that reads a whole segment as its code, its bucket's policy and the plan's rule ask.
 pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy) -> Box<dyn ReadCore + Send> {
     let rotated = layout.code.kind == CodeKind::Replicated && layout.code.originals > 1;
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. })
+        && matches!(plan.rule, RequestRule::Adaptive { .. })
+    {
+        // Data chunks have the bytes as they are, and what lies behind the last byte is not asked for.
+        let wanted = layout.length.div_ceil(plan.block_bytes.max(1).into()).min(plan.originals.into());
+        let wanted = IndexRanges::from(0..u32::try_from(wanted).expect("at most K"));
+        return Box::new(Ranged::new(now, plan, wanted));
+    }
     // Asking for all is what the speculative read of replicas is; otherwise they are read as the policy says.
     let all = plan.rule.is_all();
     let speculative =

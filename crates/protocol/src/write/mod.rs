@@ -5,6 +5,7 @@
 //! | rateless: N floats until the durability rule holds | dissertation §4.1.2, §4.3.2 | `rateless` |
 //! | striped: every block once, RAID-0; or f + 1 times, each copy one device further on | dissertation ch. 6 | `striped` |
 //! | replicated: f + 1 copies of one block | very small objects | `replicated` |
+//! | parity: chunks of a fixed code, each whole on a device in a domain of its own | CodFS §3.3 | `parity` |
 //!
 //! A driver makes a [`Writer`] from a [`WriteSpec`] and never names a scheme. The contract is that of every core:
 //! [`Writer::handle`], [`Writer::poll`] until `None`, [`Writer::wake_at`].
@@ -19,8 +20,8 @@
 //!    │ Done | Failed ────────────────────────▶│ the last action
 //! ```
 //!
-//! Invariants: an index is pushed once, to one device (a block that must be rewritten, [`Given::wanted`], to a second
-//! one where the first failed or lags); what is pushed to a device never exceeds the credit it
+//! Invariants: an index is pushed once, to one device (a block that must be rewritten, [`Given::wanted`], or one of a
+//! chunk, to a second one where the first failed or lags); what is pushed to a device never exceeds the credit it
 //! granted (in whole blocks: a device must grant at least one block's bytes before it gets any); a layout lists
 //! confirmed blocks only; after `Done` or `Failed` inputs are ignored.
 //!
@@ -28,6 +29,7 @@
 //! opened again; one that refused is, when it said so, as long as the put is patient).
 
 mod lane;
+mod parity;
 mod rateless;
 mod replicated;
 mod striped;
@@ -35,6 +37,7 @@ mod striped;
 mod tests;
 mod wanted;
 
+pub use parity::ParityWriter;
 pub use rateless::RatelessWriter;
 pub use replicated::ReplicatedWriter;
 pub use striped::StripedWriter;
@@ -78,9 +81,9 @@ pub struct WriteSpec {
     pub given: Given,
 }
 
-/// What a segment holds before a write begins, and what that write must rewrite. Only the rateless core takes it: an
-/// update (dissertation §4.3.4), a higher redundancy, a drained or lost device are one thing there, "mint until the
-/// rule holds, given what exists".
+/// What a segment holds before a write begins, and what that write must rewrite. The rateless core takes it (that of chunks
+/// too, for whole ones): an update (dissertation §4.3.4), a higher redundancy, a drained or lost device are one thing there,
+/// "mint until the rule holds, given what exists".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// Blocks confirmed earlier, that stay: they count in the durability rule for as long as their device is not found
@@ -307,6 +310,19 @@ pub enum WriteError {
         /// Bytes in each block.
         block_bytes: u32,
     },
+    /// A chunk has no device to go to.
+    #[error(
+        "the policy needs {needed} failure domains, {available} answer: {} has no device to go to; bring {} more domains up",
+        chunk_of(lost), needed.saturating_sub(*available).max(1)
+    )]
+    NoPlace {
+        /// n: domains that the chunks take.
+        needed: u32,
+        /// Domains that hold chunks, or could.
+        available: u32,
+        /// What failed, and why; absent where there was no place to begin with.
+        lost: Option<(DeviceId, FailureKind)>,
+    },
     /// A stripe's device failed; a stripe survives none.
     #[error(
         "device {device} failed ({cause}); a stripe, and copies of one, need all of their {devices} devices"
@@ -329,6 +345,13 @@ pub enum WriteError {
     },
 }
 
+fn chunk_of(lost: &Option<(DeviceId, FailureKind)>) -> String {
+    lost.map_or_else(
+        || "a chunk".to_owned(),
+        |(device, cause)| format!("the chunk of device {device} ({cause})"),
+    )
+}
+
 fn names(devices: &[DeviceId]) -> String {
     let shown: Vec<String> = devices.iter().take(4).map(ToString::to_string).collect();
     let more = devices.len().saturating_sub(shown.len());
@@ -343,6 +366,8 @@ pub enum Writer {
     Striped(StripedWriter),
     /// Copies.
     Replicated(ReplicatedWriter),
+    /// Chunks.
+    Parity(ParityWriter),
 }
 
 impl Writer {
@@ -350,7 +375,7 @@ impl Writer {
     ///
     /// # Panics
     /// When `devices` is empty, a device is listed twice, or a domain is not below `domains`: the plan's promise. When
-    /// what is given contradicts itself, or is given to another scheme than rateless.
+    /// what is given contradicts itself, or is given to another scheme than rateless and parity.
     pub fn new(spec: WriteSpec, now: Time) -> Self {
         assert!(!spec.devices.is_empty(), "a write without devices");
         let mut listed: Vec<DeviceId> =
@@ -359,11 +384,13 @@ impl Writer {
         assert!(listed.windows(2).all(|pair| pair[0] != pair[1]), "a device is listed twice");
         assert!(spec.devices.iter().chain(&spec.spares).all(|target| target.domain < spec.domains));
         spec.given.check(spec.domains);
-        assert!(spec.given.is_empty() || spec.scheme == Scheme::Rateless, "only the rateless core amends");
+        let amends = matches!(spec.scheme, Scheme::Rateless | Scheme::Parity);
+        assert!(spec.given.is_empty() || amends, "{:?} does not amend", spec.scheme);
         match spec.scheme {
             Scheme::Rateless => Self::Rateless(RatelessWriter::new(spec, now)),
             Scheme::Striped => Self::Striped(StripedWriter::new(spec, now)),
             Scheme::Replicated => Self::Replicated(ReplicatedWriter::new(spec, now)),
+            Scheme::Parity => Self::Parity(ParityWriter::new(spec, now)),
         }
     }
 
@@ -373,6 +400,7 @@ impl Writer {
             Writer::Rateless(core) => core.handle(now, input),
             Writer::Striped(core) => core.handle(now, input),
             Writer::Replicated(core) => core.handle(now, input),
+            Writer::Parity(core) => core.handle(now, input),
         }
     }
 
@@ -382,6 +410,7 @@ impl Writer {
             Writer::Rateless(core) => core.poll(),
             Writer::Striped(core) => core.poll(),
             Writer::Replicated(core) => core.poll(),
+            Writer::Parity(core) => core.poll(),
         }
     }
 
@@ -391,6 +420,7 @@ impl Writer {
             Writer::Rateless(core) => core.wake_at(),
             Writer::Striped(core) => core.wake_at(),
             Writer::Replicated(core) => core.wake_at(),
+            Writer::Parity(core) => core.wake_at(),
         }
     }
 }

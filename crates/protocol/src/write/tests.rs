@@ -2,6 +2,7 @@
 
 mod amend;
 mod model;
+mod parity;
 mod rateless;
 mod schemes;
 

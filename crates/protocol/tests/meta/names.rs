@@ -5,7 +5,7 @@ use core::time::Duration;
 use steadfast_protocol::{
     message::{Change, MetaAnswer, MetaFault, Query},
     meta::names::{check_bucket, check_key},
-    policy::{Domain, Policy, Rateless, RatelessCode},
+    policy::{Domain, Parity, ParityCode, ParityUpdate, Policy, Rateless, RatelessCode},
 };
 
 #[test]
@@ -101,6 +101,9 @@ fn policies_are_refused_where_the_cluster_cannot_meet_them() {
     assert_eq!(world.create("b4x", "stripe:devices=7"), unmet("devices", 7, 6));
     assert_eq!(world.create("b5x", "rateless:tolerate=1,domain=site"), Ok(MetaAnswer::Done));
     assert_eq!(world.create("b6x", "stripe:devices=6"), Ok(MetaAnswer::Done));
+    // A domain for each chunk, not only for those that may be lost.
+    assert_eq!(world.create("b9x", "parity:code=rs(7,6)"), unmet("nodes", 7, 6));
+    assert_eq!(world.create("b10", "parity:code=rs(6,4)"), Ok(MetaAnswer::Done));
     // Silent nodes do not count.
     world.pass(Duration::from_secs(60));
     assert_eq!(world.create("b7x", "rateless"), unmet("nodes", 3, 0));
@@ -124,6 +127,20 @@ fn policies_off_the_wire_are_within_the_bounds_of_their_text() {
         Rateless { code: RatelessCode::Lt { c: 1.0, delta: f64::NAN }, ..base },
     ] {
         let change = Change::CreateBucket { bucket: "new".into(), policy: Policy::Rateless(policy) };
+        assert!(matches!(world.change(change), Err(MetaFault::Invalid(_))), "{policy:?}");
+    }
+    let base = Parity::default();
+    let code = |chunks, data| ParityCode::ReedSolomon { chunks, data };
+    for policy in [
+        Parity { code: code(4, 0), ..base },
+        Parity { code: code(4, 5), ..base },
+        Parity { code: code(u32::MAX, 1), ..base },
+        Parity { segment_bytes: 0, ..base },
+        Parity { segment_bytes: u64::MAX, ..base },
+        Parity { reserve_bytes: Some(5), ..base },
+        Parity { reserve_bytes: Some(0), update: ParityUpdate::Fo, ..base },
+    ] {
+        let change = Change::CreateBucket { bucket: "new".into(), policy: Policy::Parity(policy) };
         assert!(matches!(world.change(change), Err(MetaFault::Invalid(_))), "{policy:?}");
     }
 }

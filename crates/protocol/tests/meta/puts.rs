@@ -4,9 +4,10 @@ use crate::support::{World, all_freed, commit_of, holder, layout};
 use core::time::Duration;
 use steadfast_protocol::{
     DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
-    layout::{CodeKind, SegmentLayout},
+    layout::{CodeKind, CodeSpec, ParityGeometry, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, SegmentState},
     meta::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
+    policy::Policy,
 };
 
 const MIB: u64 = 1 << 20;
@@ -205,6 +206,64 @@ fn a_layout_that_a_reader_could_not_rely_on_is_refused() {
         refused(|it| it.holders[0].pieces[0].blocks = IndexRanges::from(1000..u32::MAX))
             .contains("blocks stored")
     );
+}
+
+#[test]
+fn chunks_lie_whole_on_a_device_each_and_fit_their_policy() {
+    let mut world = World::six();
+    world.create("chunked", "parity:code=rs(4,2),segment=4MiB").unwrap();
+    let mut commit = |length: u64, spoil: &dyn Fn(&mut SegmentLayout)| {
+        let begin = Change::BeginPut { bucket: "chunked".into(), key: "k".into(), segments: 1 };
+        let Ok(MetaAnswer::Begun(begun)) = world.change(begin) else { panic!() };
+        let Policy::Parity(policy) = begun.policy else { panic!() };
+        let shape = ParityGeometry::of(&policy, length);
+        let geometry = shape.geometry();
+        let chunk = |chunk| holder(&begun, begun.segments[0], chunk, shape.blocks_of(chunk).into());
+        let mut layout = SegmentLayout {
+            code: CodeSpec { kind: shape.code(), originals: geometry.originals, seed: 1 },
+            block_bytes: geometry.block_bytes,
+            granule_bytes: geometry.granule_bytes,
+            holders: (0..4).map(chunk).collect(),
+            ..layout(&begun, begun.segments[0], length)
+        };
+        spoil(&mut layout);
+        let commit = Change::Commit { intent: begun.intent, size: length, segments: vec![layout] };
+        world.change(commit).map_err(|fault| fault.to_string())
+    };
+    for length in [0, 1, 300_000, 4 * MIB] {
+        assert!(commit(length, &|_| {}).is_ok(), "{length}");
+    }
+    // A file that has grown before keeps its chunks.
+    assert!(
+        commit(5, &|it| {
+            let grown = |chunk: u32| IndexRanges::from(chunk * 2..chunk * 2 + 2);
+            (it.block_bytes, it.code.originals) = (MIB as u32, 4);
+            (0..).zip(&mut it.holders).for_each(|(chunk, holder)| holder.pieces[0].blocks = grown(chunk));
+        })
+        .is_ok()
+    );
+    let mut refused = |spoil: &dyn Fn(&mut SegmentLayout)| commit(4 * MIB, spoil).unwrap_err();
+    let kind = |data, parity| CodeKind::ReedSolomon { data, parity };
+    assert!(refused(&|it| it.code.kind = kind(1, 3)).contains("is not the one of"));
+    assert!(refused(&|it| it.code.kind = CodeKind::Mix).contains("no chunks"));
+    assert!(refused(&|it| it.code.kind = kind(0, 4)).contains("no chunks"));
+    assert!(refused(&|it| it.code.kind = kind(u32::MAX, 4)).contains("no chunks"));
+    assert!(refused(&|it| it.code.originals = 5).contains("no chunks"));
+    assert!(refused(&|it| it.code.originals = 2).contains("in chunks of"));
+    assert!(refused(&|it| it.code.originals = 8).contains("in chunks of"));
+    assert!(refused(&|it| it.granule_bytes = 65_536).contains("no chunks"));
+    assert!(refused(&|it| it.block_bytes -= 1).contains("no chunks"));
+    assert!(refused(&|it| it.holders.truncate(3)).contains("do not lie whole"));
+    let split = |it: &mut SegmentLayout| {
+        it.holders[0].pieces[0].blocks = [0, 2].into_iter().collect();
+        it.holders[1].pieces[0].blocks = [1, 3].into_iter().collect();
+    };
+    assert!(refused(&split).contains("do not lie whole"));
+    let beside = |it: &mut SegmentLayout| {
+        it.holders[0].pieces[0].blocks = IndexRanges::from(0..4);
+        it.holders.remove(1);
+    };
+    assert!(refused(&beside).contains("do not lie whole"));
 }
 
 #[test]

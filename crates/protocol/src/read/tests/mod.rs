@@ -3,6 +3,7 @@
 mod adaptive;
 mod crowd;
 mod model;
+mod parity;
 mod ranged;
 mod replicas;
 mod scripts;

@@ -1,5 +1,5 @@
 //! A model of devices behind a round trip: each writes what it was sent at its own rate and confirms after a flush.
-//! It checks on the way that no index is pushed twice (a wanted one not twice to one device), none that exists is pushed,
+//! It checks on the way that no index is pushed twice (a wanted one, or one of a chunk, not twice to one device), none that exists is pushed,
 //! and no credit is exceeded.
 
 use super::*;
@@ -108,7 +108,9 @@ pub(super) fn spec(
         })
         .collect();
     WriteSpec {
-        scheme: if code.kind() != Kind::Replicated {
+        scheme: if code.end().is_some() {
+            Scheme::Parity
+        } else if code.kind() != Kind::Replicated {
             Scheme::Rateless
         } else if code.k() == 1 {
             Scheme::Replicated
@@ -133,6 +135,7 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
     let given = spec.given.clone();
     let wanted: BTreeSet<u32> = given.wanted.iter().flat_map(|(_, blocks)| blocks.iter()).collect();
     let exists = |index| given.existing.iter().any(|existing| existing.blocks.contains(index));
+    let chunks = spec.scheme == Scheme::Parity;
     let mut core = Writer::new(spec, Time(0));
     let mut hosts: Vec<Host> = disks.iter().map(|_| Host::default()).collect();
     let mut events: BTreeMap<(u64, u64), Event> = BTreeMap::new();
@@ -166,7 +169,8 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                     for index in indices {
                         assert!(seen.insert((device, index)), "index {index} pushed twice to {device}");
                         assert!(!exists(index), "index {index} exists");
-                        if !wanted.contains(&index) {
+                        // A chunk goes to a spare as a whole.
+                        if !chunks && !wanted.contains(&index) {
                             assert!(minted.insert(index), "index {index} pushed twice");
                             assert!(index >= given.first_new_index);
                         }

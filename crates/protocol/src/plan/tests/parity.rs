@@ -1,0 +1,119 @@
+//! Chunks: how objects are cut for them, and where they go.
+
+use super::*;
+
+const DEFAULT: &str = "parity";
+
+#[test]
+fn each_chunk_is_in_a_domain_of_its_own_and_spares_of_others_come_first() {
+    let disks = cluster(8, 2);
+    for seed in 0..40 {
+        let plan = choose(&disks, &Wanted { seed, ..wanted(DEFAULT, 16 * MIB) }).unwrap();
+        assert_eq!((plan.devices.len(), in_domains(&plan).len(), plan.spares.len()), (6, 6, 10));
+        let used: BTreeSet<u32> = plan.devices.iter().map(|planned| planned.domain).collect();
+        assert!(plan.spares[..2].iter().all(|spare| !used.contains(&spare.domain)));
+        assert!(plan.devices.iter().all(|planned| (planned.share - 1.0 / 6.0).abs() < 1e-9));
+    }
+    let sites = choose(&disks, &wanted("parity:code=rs(2,1),domain=site", 5)).unwrap();
+    assert_eq!((sites.devices.len(), in_domains(&sites).len()), (2, 2));
+    let devices = choose(&disks, &wanted("parity:code=rs(12,8),domain=device", 5)).unwrap();
+    assert_eq!(in_domains(&devices).len(), 12);
+}
+
+/// 600 segments on eight equal nodes, and on eight of which one is half as fast and one is nearly full.
+#[test]
+fn segments_spread_over_devices_and_chunks_over_their_roles() {
+    let mut disks = cluster(8, 1);
+    let dealt = |disks: &[Candidate]| {
+        let (mut data, mut parity) = (BTreeMap::new(), BTreeMap::new());
+        for seed in 0..600 {
+            let plan = choose(disks, &Wanted { seed, ..wanted(DEFAULT, 16 * MIB) }).unwrap();
+            for (chunk, planned) in plan.devices.iter().enumerate() {
+                let role = if chunk < 4 { &mut data } else { &mut parity };
+                *role.entry(planned.device.0 - 100).or_insert(0u32) += 1;
+            }
+        }
+        (data, parity)
+    };
+    let (data, parity) = dealt(&disks);
+    // 300 and 150 each.
+    assert!(data.values().all(|&chunks| (230..370).contains(&chunks)), "{data:?}");
+    assert!(parity.values().all(|&chunks| (110..190).contains(&chunks)), "{parity:?}");
+    disks[0].write_bytes_per_s /= 2;
+    disks[1].free_bytes = 9 * MIB;
+    let (data, parity) = dealt(&disks);
+    let of = |device| data[&device] + parity[&device];
+    assert!((50..350).contains(&of(0)), "the slow one had {} of 600", of(0));
+    assert!((50..450).contains(&of(1)), "the full one had {} of 600", of(1));
+    assert!((2..8).all(|device| of(device) > 430), "{data:?} {parity:?}");
+}
+
+#[test]
+fn room_is_asked_for_with_the_reserve() {
+    let mut disks = cluster(6, 1);
+    disks[2].free_bytes = 8 * MIB - 1;
+    let wish = |text| wanted(text, 16 * MIB);
+    let short = choose(&disks, &wish(DEFAULT)).unwrap_err();
+    assert!(matches!(short, PlanError::Space { needed_bytes, .. } if needed_bytes == 24 * MIB), "{short}");
+    for text in ["parity:reserve=0", "parity:update=fo", "parity:reserve=1MiB", "parity:code=rs(5,4)"] {
+        assert!(choose(&disks, &wish(text)).is_ok(), "{text}");
+    }
+    assert!(choose(&disks, &wanted(DEFAULT, MIB)).is_ok());
+}
+
+#[test]
+fn domains_are_counted_by_chunks() {
+    let disks = cluster(5, 4);
+    let unmet = |domain, needed, available| PlanError::Unmet { domain, needed, available };
+    assert_eq!(choose(&disks, &wanted(DEFAULT, 1)), Err(unmet("nodes", 6, 5)));
+    let wide = wanted("parity:code=rs(21,20),domain=device", 1);
+    assert_eq!(choose(&disks, &wide), Err(unmet("devices", 21, 20)));
+    let registry = registry(5, 2);
+    let asked = |text: &str| feasible(&policy(text), &registry);
+    assert_eq!(asked(DEFAULT), Err(unmet("nodes", 6, 5)));
+    assert_eq!(asked("parity:code=rs(5,3)"), Ok(()));
+}
+
+#[test]
+fn wishes_are_met_or_refused() {
+    let bucket = policy(DEFAULT);
+    let under = |wish: &str| wish.parse::<Quality>().unwrap().policy(&bucket);
+    assert_eq!(under("bandwidth=1MB"), Ok(bucket));
+    for wish in ["devices=8", "sites=2", "redundancy=1", "tolerate=3"] {
+        assert!(matches!(under(wish), Err(PlanError::Unsupported { .. })), "{wish}");
+    }
+    let disks = cluster(8, 1);
+    let quality = "bandwidth=100MB".parse().unwrap();
+    let wish = Wish { quality, round_trip: Duration::ZERO };
+    let plan = choose_for(&disks, &wanted(DEFAULT, 16 * MIB), &wish).unwrap();
+    assert_eq!(plan.devices.len(), 6);
+    // A half more than is wished for, in six parts, and a tenth of headroom.
+    assert!(plan.devices.iter().all(|one| (27_000_000..28_000_000).contains(&one.reserve_bytes_per_s)));
+    let wish = Wish { quality: "bandwidth=1GB".parse().unwrap(), ..wish };
+    let refused = choose_for(&disks, &wanted(DEFAULT, 16 * MIB), &wish);
+    assert!(matches!(refused, Err(PlanError::Bandwidth { .. })), "{refused:?}");
+}
+
+#[test]
+fn objects_are_cut_at_the_policys_segments() {
+    let parity = policy("parity:code=rs(9,6),segment=4MiB");
+    for length in [0, 1, 4096, MIB, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 33 * MIB + 5] {
+        let cut = segments_of(MIB, length, &parity);
+        assert_eq!(cut, segments(length, &parity));
+        assert_eq!(cut.len() as u64, length.div_ceil(4 * MIB).max(1));
+        let mut offset = 0;
+        for (place, segment) in cut.iter().enumerate() {
+            assert_eq!((segment.offset, segment.scheme), (offset, Scheme::Parity));
+            assert!(segment.length == 4 * MIB || place + 1 == cut.len());
+            assert_eq!(segment.code, CodeKind::ReedSolomon { data: 6, parity: 3 });
+            let (spec, code) = segment.code(9, 0.5).unwrap();
+            assert_eq!((spec.code().unwrap().end(), code.k()), (code.end(), segment.geometry.originals));
+            offset += segment.length;
+        }
+        assert_eq!(offset, length);
+        // A source without an announced end is cut alike.
+        let last = cut.last().unwrap();
+        assert_eq!(following(GIB, last.offset, last.length, &parity), *last);
+    }
+    assert_eq!((segment_bytes(&parity, GIB), segment_bytes(&policy("rateless"), GIB)), (4 * MIB, GIB));
+}

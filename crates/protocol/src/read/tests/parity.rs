@@ -1,0 +1,88 @@
+//! What reads of parity segments ask for: of (6, 4) in chunks of two blocks, device n holding chunk n.
+
+use super::super::*;
+use crate::layout::{CodeSpec, Holder, ParityGeometry};
+
+const MS: u64 = 1_000_000;
+const SHAPE: ParityGeometry = ParityGeometry { chunks: 6, data: 4, blocks: 2, block_bytes: 64 << 10 };
+
+fn layout(length: u64) -> SegmentLayout {
+    let holder = |chunk: u32| {
+        let (segment, version) = (crate::SegmentId(1), crate::Version(1));
+        Holder::whole(DeviceId(chunk.into()), segment, version, SHAPE.blocks_of(chunk).into())
+    };
+    SegmentLayout {
+        segment: crate::SegmentId(1),
+        version: crate::Version(1),
+        epoch: crate::Epoch(1),
+        length,
+        code: CodeSpec { kind: SHAPE.code(), originals: SHAPE.originals(), seed: 0 },
+        block_bytes: SHAPE.block_bytes,
+        granule_bytes: 4096,
+        holders: (0..SHAPE.chunks).map(holder).collect(),
+    }
+}
+
+fn begin(length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
+    let layout = layout(length);
+    let plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, 0));
+    whole(Time(0), plan, &layout, &"parity".parse().unwrap())
+}
+
+fn asked(core: &mut dyn ReadCore) -> Vec<(u128, String)> {
+    let opened = core::iter::from_fn(|| core.poll()).filter_map(|action| match action {
+        Action::Open { device, want: Want::Blocks(blocks), .. } => Some((device.0, blocks.to_string())),
+        Action::Open { device, want: Want::All, .. } => Some((device.0, "all".to_owned())),
+        _ => None,
+    });
+    opened.collect()
+}
+
+fn give(core: &mut dyn ReadCore, now: u64, device: u128, index: u32, missing: u32) {
+    core.handle(Time(now), Input::Slice { device: DeviceId(device), index, bytes: SHAPE.block_bytes });
+    core.handle(Time(now), Input::Block { device: DeviceId(device), index, missing });
+}
+
+fn named(opened: &[(u128, &str)]) -> Vec<(u128, String)> {
+    opened.iter().map(|(device, blocks)| (*device, (*blocks).to_owned())).collect()
+}
+
+#[test]
+fn a_healthy_read_asks_for_the_data_and_nothing_behind_it() {
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    assert_eq!(asked(&mut *core), named(&[(0, "0-1"), (1, "2-3"), (2, "4-5"), (3, "6-7")]));
+    for index in 0..8 {
+        give(&mut *core, MS, (index / 2).into(), index, 7 - index);
+    }
+    assert_eq!((core.counts().requested_blocks, core.wake_at()), (8, None));
+    // 200,000 bytes are four blocks of the first two chunks.
+    let mut short = begin(200_000, RequestRule::ADAPTIVE);
+    assert_eq!(asked(&mut *short), named(&[(0, "0-1"), (1, "2-3")]));
+    assert_eq!(asked(&mut *begin(1, RequestRule::ADAPTIVE)), named(&[(0, "0-0")]));
+    // Who asks for everything gets it.
+    assert_eq!(asked(&mut *begin(1, RequestRule::All)).len(), 6);
+}
+
+#[test]
+fn a_lost_device_and_a_silent_one_cost_parity() {
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    let cause = Cause::Unreachable("gone".to_owned());
+    core.handle(Time(MS), Input::Failed { device: DeviceId(2), cause });
+    assert_eq!(asked(&mut *core), named(&[(4, "8-9"), (5, "10-11")]));
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    for (sent, device) in [0u32, 1, 3].into_iter().enumerate() {
+        for block in 0..2 {
+            let missing = 8 - (2 * sent as u32 + block + 1);
+            give(&mut *core, MS, device.into(), device * 2 + block, missing);
+        }
+    }
+    let wake = core.wake_at().expect("it waits for device 2");
+    assert!(wake.0 < 50 * MS, "{wake:?}");
+    core.handle(wake, Input::Tick);
+    assert_eq!(asked(&mut *core), named(&[(4, "8-9"), (5, "10-11")]));
+    give(&mut *core, wake.0 + MS, 4, 8, 1);
+    give(&mut *core, wake.0 + MS, 5, 11, 0);
+    assert_eq!(core.wake_at(), None, "one block of each row was missing");
+}

@@ -1,0 +1,279 @@
+//! Chunks of a fixed code by event lists, and under seeded faults.
+
+use super::{
+    model::{Common, Disk, Draw, MS, all_patterns_decode, disk, placed, run, spec, survives_everything},
+    *,
+};
+use std::collections::BTreeSet;
+use steadfast_codes::rateless::Kind;
+
+/// (3, 2) with chunks of two blocks.
+const CODE: (Kind, u32) = (Kind::ReedSolomon { data: 2, parity: 1 }, 4);
+const RULE: Rule = Rule { redundancy: 0.5, tolerate: 1 };
+const BLOCK: u32 = 4096;
+
+fn disks(count: u32) -> Vec<Disk> {
+    (0..count).map(|domain| disk(domain, 100.0)).collect()
+}
+
+fn actions(core: &mut Writer) -> Vec<Action> {
+    std::iter::from_fn(|| core.poll()).collect()
+}
+
+fn open(device: u128) -> Action {
+    Action::Open { device: DeviceId(device), expected_blocks: 2 }
+}
+
+fn push(device: u128, indices: Range<u32>) -> Action {
+    Action::Push { device: DeviceId(device), indices }
+}
+
+fn credit(core: &mut Writer, now: u64, device: u128, blocks: u64) -> Vec<Action> {
+    core.handle(Time(now), Input::Credit { device: DeviceId(device), bytes: blocks * u64::from(BLOCK) });
+    actions(core)
+}
+
+fn confirm(core: &mut Writer, now: u64, device: u128, blocks: Range<u32>) -> Vec<Action> {
+    core.handle(Time(now), Input::Confirmed { device: DeviceId(device), blocks: blocks.into() });
+    actions(core)
+}
+
+fn fail(core: &mut Writer, now: u64, device: u128, cause: FailureKind) -> Vec<Action> {
+    core.handle(Time(now), Input::Failed { device: DeviceId(device), cause });
+    actions(core)
+}
+
+fn done(actions: &[Action]) -> &WriteDone {
+    let Some(Action::Done(done)) = actions.last() else { panic!("not done: {actions:?}") };
+    done
+}
+
+fn held(done: &WriteDone) -> Vec<(u128, String)> {
+    done.holders.iter().map(|share| (share.device.0, share.blocks.to_string())).collect()
+}
+
+fn named<const N: usize>(held: [(u128, &str); N]) -> Vec<(u128, String)> {
+    held.map(|(device, blocks)| (device, blocks.to_owned())).to_vec()
+}
+
+#[test]
+fn each_device_gets_its_chunk_and_all_must_confirm() {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
+    assert_eq!(actions(&mut core), [open(0), open(1), open(2)]);
+    assert_eq!(credit(&mut core, 1, 2, 9), [push(2, 4..6)]);
+    assert_eq!(credit(&mut core, 1, 0, 1), [push(0, 0..1)]);
+    assert_eq!(credit(&mut core, 2, 1, 2), [push(1, 2..4)]);
+    assert_eq!(confirm(&mut core, 3, 0, 0..1), []);
+    assert_eq!(credit(&mut core, 3, 0, 1), [push(0, 1..2)]);
+    assert_eq!(confirm(&mut core, 4, 2, 4..6), []);
+    assert_eq!(confirm(&mut core, 4, 1, 2..4), []);
+    let last = confirm(&mut core, 5, 0, 1..2);
+    let done = done(&last);
+    assert_eq!(held(done), named([(0, "0-1"), (1, "2-3"), (2, "4-5")]));
+    assert_eq!((done.stored_blocks, done.wasted_blocks, done.abandoned.len()), (6, 0, 0));
+    assert_eq!(done.verdict, Verdict::Holds { patterns_tested: 3, patterns_total: 3 });
+    assert_eq!(core.wake_at(), None);
+}
+
+/// Three chunks of which two are confirmed within a millisecond.
+fn with_one_silent(count: u32, used: usize) -> Writer {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(count), used), Time(0));
+    actions(&mut core);
+    for device in 0..3u32 {
+        credit(&mut core, 0, device.into(), 2);
+    }
+    for device in [0u32, 2] {
+        assert_eq!(confirm(&mut core, MS, device.into(), device * 2..device * 2 + 2), []);
+    }
+    core
+}
+
+#[test]
+fn the_chunk_of_a_laggard_goes_to_a_spare_and_whoever_has_it_first_keeps_it() {
+    for spare_wins in [true, false] {
+        let mut core = with_one_silent(5, 3);
+        let wake = core.wake_at().unwrap();
+        assert_eq!(wake, Time(200 * MS), "twice a hundred milliseconds at least");
+        core.handle(wake, Input::Tick);
+        assert_eq!(actions(&mut core), [open(3)]);
+        assert_eq!(credit(&mut core, wake.0, 3, 2), [push(3, 2..4)]);
+        let (first, other) = if spare_wins { (3, 1) } else { (1, 3) };
+        let last = confirm(&mut core, wake.0 + MS, first, 2..4);
+        assert!(last.contains(&Action::Cancel { device: DeviceId(other) }), "{last:?}");
+        let done = done(&last);
+        assert_eq!(held(done)[1], (first, "2-3".to_owned()));
+        assert_eq!((done.abandoned.clone(), done.wasted_blocks), (vec![DeviceId(other)], 2));
+    }
+}
+
+#[test]
+fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
+    let mut core = with_one_silent(5, 3);
+    // One that was confirmed is written anew, too.
+    assert_eq!(fail(&mut core, 2 * MS, 0, FailureKind::Unreachable), [open(3)]);
+    assert_eq!(fail(&mut core, 2 * MS, 1, FailureKind::Medium), [open(4)]);
+    credit(&mut core, 2 * MS, 3, 2);
+    assert_eq!(confirm(&mut core, 3 * MS, 3, 0..2), []);
+    let last = fail(&mut core, 3 * MS, 4, FailureKind::Unreachable);
+    let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
+    let lost = Some((DeviceId(4), FailureKind::Unreachable));
+    assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost });
+    assert!(error.to_string().starts_with("the policy needs 3 failure domains, 2 answer"), "{error}");
+}
+
+#[test]
+fn no_two_chunks_share_a_domain() {
+    // The spares are the second devices of the first two domains, and one of the third's.
+    let mut disks = disks(3);
+    disks.extend([disk(0, 100.0), disk(1, 100.0), disk(2, 100.0)]);
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks, 3), Time(0));
+    actions(&mut core);
+    assert_eq!(fail(&mut core, MS, 1, FailureKind::Full), [open(4)]);
+    assert_eq!(fail(&mut core, MS, 2, FailureKind::Protocol), [open(5)]);
+    let last = fail(&mut core, MS, 5, FailureKind::Full);
+    assert!(matches!(last.last(), Some(Action::Failed(WriteError::Full { full: 2, .. }))), "{last:?}");
+}
+
+#[test]
+fn a_refusal_is_waited_for_where_nobody_stands_in() {
+    let refused = FailureKind::Refused { retry_after: Duration::from_millis(50) };
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(3), 3), Time(0));
+    actions(&mut core);
+    assert_eq!(fail(&mut core, MS, 1, refused), []);
+    assert_eq!(core.wake_at(), Some(Time(51 * MS)));
+    core.handle(Time(51 * MS), Input::Tick);
+    assert_eq!(actions(&mut core), [open(1)]);
+    // Once it got something nobody knows what of it is durable.
+    credit(&mut core, 52 * MS, 1, 1);
+    let last = fail(&mut core, 53 * MS, 1, refused);
+    assert!(matches!(last.last(), Some(Action::Failed(WriteError::NoPlace { .. }))), "{last:?}");
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
+    actions(&mut core);
+    assert_eq!(fail(&mut core, MS, 1, refused), [open(3)]);
+}
+
+#[test]
+fn silence_without_a_spare_ends_with_patience() {
+    let mut core = with_one_silent(3, 3);
+    assert_eq!(core.wake_at(), Some(Time(MS) + PATIENCE));
+    core.handle(Time(MS) + PATIENCE, Input::Tick);
+    let last = actions(&mut core);
+    let Some(Action::Failed(WriteError::Stalled { confirmed: 4, needed: 6, silent, .. })) = last.last()
+    else {
+        panic!("{last:?}")
+    };
+    assert_eq!(silent[..], [DeviceId(1)]);
+}
+
+/// A drain: the chunk of a device that leaves is written elsewhere, the others are left alone.
+#[test]
+fn an_amendment_writes_the_chunks_wanted_beside_those_that_stay() {
+    let mut disks = disks(4);
+    let put = spec(CODE, BLOCK, RULE, &disks, 3);
+    let existing = [0u32, 2].map(|device| Existing {
+        device: DeviceId(device.into()),
+        domain: device,
+        blocks: (device * 2..device * 2 + 2).into(),
+    });
+    let given =
+        Given { existing: existing.to_vec(), wanted: vec![(DeviceId(1), (2..4).into())], first_new_index: 6 };
+    let of = |disks: &[usize]| -> Vec<Target> { disks.iter().map(|&at| targets(&put)[at]).collect() };
+    let amended = |devices: &[usize]| WriteSpec {
+        devices: of(devices),
+        spares: Vec::new(),
+        given: given.clone(),
+        ..put.clone()
+    };
+    let mut core = Writer::new(amended(&[0, 2, 3]), Time(0));
+    assert_eq!(actions(&mut core), [open(3)]);
+    credit(&mut core, MS, 3, 2);
+    let last = confirm(&mut core, 2 * MS, 3, 2..4);
+    assert_eq!(held(done(&last)), named([(3, "2-3")]));
+    // Without a domain of its own it stays where it is.
+    let mut core = Writer::new(amended(&[0, 2]), Time(0));
+    let last = actions(&mut core);
+    let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
+    assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost: None });
+    // Under the model: the other device of the domain that is left will do.
+    disks.push(disk(1, 50.0));
+    let spec = WriteSpec { domains: 4, ..spec(CODE, BLOCK, RULE, &disks, 5) };
+    let spec = WriteSpec { devices: vec![targets(&spec)[4]], spares: Vec::new(), given, ..spec };
+    let code = spec.code.clone();
+    let outcome = run(spec, &disks, Common::default()).result.unwrap();
+    let mut all = placed(&outcome, &disks);
+    all.extend([(0, 0), (0, 1), (2, 4), (2, 5)]);
+    all_patterns_decode(&code, RULE, &all, &disks);
+}
+
+fn targets(spec: &WriteSpec) -> Vec<Target> {
+    spec.devices.iter().chain(&spec.spares).copied().collect()
+}
+
+/// Stalled, full, dying, slow and refusing devices with and without spares: whole chunks in domains of their own where
+/// enough of those are well, a typed error otherwise.
+#[test]
+fn bad_days_end_in_whole_chunks_or_in_a_typed_error() {
+    let seed = seed_or(1_024);
+    let (mut stored, mut failed, mut stood_in) = (0, 0, 0);
+    for round in 0..300 {
+        let mut draw = Draw::new(seed.wrapping_mul(1009).wrapping_add(round));
+        let (data, parity) = (1 + draw.below(6) as u32, 1 + draw.below(3) as u32);
+        let blocks = 1 + draw.below(4) as u32;
+        let chunks = data + parity;
+        let nodes = chunks + draw.below(4) as u32;
+        let mut well = vec![false; nodes as usize];
+        let mut faulty = |node: u32, draw: &mut Draw| {
+            let mut disk = disk(node, draw.rate_mb(5.0, 150.0));
+            match draw.below(12) {
+                0 => disk.rate = 0,
+                1 => disk.dies_at = Some(draw.below(60) * MS),
+                2 => disk.room = Some(draw.below(4) as u32),
+                3 => disk.refuses_until = draw.below(50) * MS,
+                _ => well[node as usize] = true,
+            }
+            disk
+        };
+        // First one of each node, as the planner has them; then second ones of some.
+        let mut disks: Vec<Disk> = (0..nodes).map(|node| faulty(node, &mut draw)).collect();
+        for node in 0..nodes {
+            if draw.chance(30) {
+                disks.push(faulty(node, &mut draw));
+            }
+        }
+        let kind = Kind::ReedSolomon { data, parity };
+        let rule = Rule { redundancy: f64::from(parity) / f64::from(data), tolerate: parity };
+        let block_bytes = [4096, 65_536, 1 << 20][draw.below(3) as usize];
+        let spec = spec((kind, data * blocks), block_bytes, rule, &disks, chunks as usize);
+        let code = spec.code.clone();
+        let outcome = run(spec, &disks, Common { credit_bytes: 2 << 20, ..Common::default() });
+        match outcome.result {
+            Ok(done) => {
+                stored += 1;
+                stood_in += u32::from(!done.abandoned.is_empty());
+                survives_everything(&code, rule, &done, &disks);
+                assert_eq!(done.holders.len(), chunks as usize);
+                let domains: BTreeSet<u32> =
+                    done.holders.iter().map(|holder| disks[holder.device.0 as usize].domain).collect();
+                assert_eq!(domains.len(), chunks as usize, "round {round}");
+                for (chunk, holder) in (0..).zip(&done.holders) {
+                    assert_eq!(holder.blocks, (chunk * blocks..(chunk + 1) * blocks).into());
+                }
+                assert_eq!(done.wasted_blocks, done.pushed_blocks - chunks * blocks);
+            }
+            Err(error) => {
+                failed += 1;
+                let enough = well.iter().filter(|well| **well).count() >= chunks as usize;
+                assert!(!enough, "round {round}: {error}");
+                assert!(
+                    matches!(
+                        error,
+                        WriteError::NoPlace { .. } | WriteError::Full { .. } | WriteError::Stalled { .. }
+                    ),
+                    "round {round}: {error}"
+                );
+            }
+        }
+    }
+    println!("{stored} stored, {stood_in} of them with spares, {failed} failed");
+    assert!(stored > 100 && failed > 20 && stood_in > 30, "{stored} {failed} {stood_in}");
+}
