@@ -408,7 +408,8 @@ impl<'a> SegmentReader<'a> {
         let core: Box<dyn ReadCore + Send> = if some && striped {
             Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
         } else if singly && !whole {
-            Box::new(Ranged::new(Time(0), plan, IndexRanges::from(wanted.clone())))
+            let begin = if chunks { Ranged::of_chunks } else { Ranged::new };
+            Box::new(begin(Time(0), plan, IndexRanges::from(wanted.clone())))
         } else {
             read::whole(Time(0), plan, layout, policy)
         };

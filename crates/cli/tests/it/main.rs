@@ -14,6 +14,7 @@ mod failures;
 mod leaving;
 mod load;
 mod objects;
+mod parity;
 mod quality;
 mod ranges;
 mod raw;

@@ -62,7 +62,12 @@ async fn leave(
     let code = code(layout)?;
     let places = amendment.places(leaving, layout);
     let mut dropped = IndexRanges::new();
-    let left = layout.holders.iter().filter(|holder| leaving.contains(&holder.device));
+    let in_reach = places.existing(layout, &dropped);
+    // Of a fixed code no block can make up for those out of reach: they are written elsewhere, too.
+    let left = layout.holders.iter().filter(|holder| {
+        let lost = || in_reach.iter().all(|existing| existing.device != holder.device);
+        leaving.contains(&holder.device) || (code.end().is_some() && lost())
+    });
     left.for_each(|holder| dropped.insert_all(&holder.blocks()));
     let wanted: IndexRanges = match code.kind() {
         // Each is the only one of its kind, or one of as many copies as there have to be.

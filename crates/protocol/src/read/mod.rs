@@ -308,7 +308,7 @@ pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy)
         // Data chunks have the bytes as they are, and what lies behind the last byte is not asked for.
         let wanted = layout.length.div_ceil(plan.block_bytes.max(1).into()).min(plan.originals.into());
         let wanted = IndexRanges::from(0..u32::try_from(wanted).expect("at most K"));
-        return Box::new(Ranged::new(now, plan, wanted));
+        return Box::new(Ranged::of_chunks(now, plan, wanted));
     }
     // Asking for all is what the speculative read of replicas is; otherwise they are read as the policy says.
     let all = plan.rule.is_all();

@@ -15,6 +15,9 @@
 //! time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts the caller's
 //! patience is late too.
 //!
+//! Of chunks ([`Ranged::of_chunks`]) any k give the segment, and each as many blocks of it as any other. So a decode asks for
+//! as many as are late or out of reach and no more; one of those that is late in turn costs one more.
+//!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
 //! succeed; exactly one `Done` or `Failed` ends the actions.
@@ -45,6 +48,8 @@ pub struct Ranged {
     /// Blocks that a decode would need beyond those that came.
     missing: u32,
     decoding: bool,
+    /// Whether only so many devices are asked as a decode needs.
+    sparing: bool,
     /// Whether every wanted original can still come as it is.
     direct: bool,
     counts: ReadDone,
@@ -55,6 +60,15 @@ pub struct Ranged {
     late_at: Option<Time>,
     /// How the open streams move.
     moving: BTreeMap<DeviceId, Movement>,
+}
+
+/// Whether a device keeps the read waiting for longer than a decode would take.
+enum Lateness {
+    /// It owes nothing, or there is no better way.
+    Never,
+    /// If nothing comes by then.
+    At(Time),
+    Now,
 }
 
 /// How a stream moves once it does: the way there and back says nothing about what is still to come.
@@ -73,6 +87,18 @@ impl Ranged {
     /// # Panics
     /// When `wanted` names a block that is no original: the caller cuts ranges.
     pub fn new(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
+        Self::begin(now, plan, wanted, false)
+    }
+
+    /// As [`Ranged::new`], of a segment whose devices hold a chunk each.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn of_chunks(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
+        Self::begin(now, plan, wanted, true)
+    }
+
+    fn begin(now: Time, plan: ReadPlan, wanted: IndexRanges, sparing: bool) -> Self {
         assert!(wanted.ranges().last().is_none_or(|last| last.end <= plan.originals), "{wanted} of {plan:?}");
         let held = plan.sources.iter().filter(|source| !source.blocks.is_empty());
         let mut read = Self {
@@ -80,6 +106,7 @@ impl Ranged {
             wanted,
             missing: plan.originals,
             decoding: false,
+            sparing,
             direct: true,
             counts: ReadDone::default(),
             actions: VecDeque::new(),
@@ -167,39 +194,70 @@ impl Ranged {
         }
         self.late_at = None;
         if !self.decoding && decodable {
-            self.decoding = !self.direct || self.is_late(now);
+            self.decoding = !self.direct || !self.late(now).is_empty();
         }
         if self.decoding {
             let idle = self.devices.values().filter(|d| d.stage == Stage::Idle && !d.left.is_empty());
-            let idle: Vec<DeviceId> = idle.map(|device| device.id).collect();
+            let mut idle: Vec<DeviceId> = idle.map(|device| device.id).collect();
+            if self.sparing {
+                self.spare(now, &mut idle);
+            }
             idle.into_iter().for_each(|id| self.open(now, id));
+            if self.sparing {
+                // Those just asked may be late, too.
+                self.late(now);
+            }
         }
     }
 
-    /// Whether a device owes blocks of the range for longer than a decode through the others would take; when to look
-    /// again otherwise.
-    fn is_late(&mut self, now: Time) -> bool {
+    /// Leaves the fastest of `idle` that are enough for a decode, together with what comes in time.
+    fn spare(&mut self, now: Time, idle: &mut Vec<DeviceId>) {
+        let late = self.late(now);
+        let in_time = self.devices.values().filter(|device| !late.contains(&device.id));
+        let coming: u32 = in_time.map(|device| device.pending.count()).sum();
+        let mut lacking = self.missing.saturating_sub(coming);
+        idle.sort_by_key(|id| core::cmp::Reverse(self.devices[id].expected_bytes_per_s));
+        idle.retain(|id| {
+            let needed = lacking > 0;
+            lacking = lacking.saturating_sub(self.devices[id].left.count());
+            needed
+        });
+    }
+
+    /// The devices that owe blocks for longer than a decode through the others would take; notes when to look again for
+    /// the rest.
+    fn late(&mut self, now: Time) -> Vec<DeviceId> {
+        let mut late = Vec::new();
         for device in self.devices.values() {
-            let retry = self.retry_at.get(&device.id).map(|at| at.since(now));
-            if retry.is_none() && (device.stage != Stage::Active || device.pending.is_empty()) {
-                continue;
+            match self.lateness(now, device) {
+                Lateness::Never => {}
+                Lateness::At(at) => {
+                    self.late_at = Some(self.late_at.map_or(at, |earlier| earlier.min(at)));
+                }
+                Lateness::Now => late.push(device.id),
             }
-            let Some(decode) = self.decode_time(now, device.id) else { continue };
-            let late = decode.saturating_mul(LATE_FACTOR);
-            // Half of the patience is left to those that are asked instead.
-            let silent_max = self.plan.patience / 2;
-            let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
-            if silent || retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
-                return true;
-            }
-            if retry.is_some() {
-                continue;
-            }
-            // Silence alone makes it late then; arrivals come here again.
-            let at = device.last_arrival + late.min(silent_max) + Duration::from_nanos(1);
-            self.late_at = Some(self.late_at.map_or(at, |earlier| earlier.min(at)));
         }
-        false
+        late
+    }
+
+    fn lateness(&self, now: Time, device: &Device) -> Lateness {
+        let retry = self.retry_at.get(&device.id).map(|at| at.since(now));
+        if retry.is_none() && (device.stage != Stage::Active || device.pending.is_empty()) {
+            return Lateness::Never;
+        }
+        let Some(decode) = self.decode_time(now, device.id) else { return Lateness::Never };
+        let late = decode.saturating_mul(LATE_FACTOR);
+        // Half of the patience is left to those that are asked instead.
+        let silent_max = self.plan.patience / 2;
+        let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
+        if silent || retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
+            return Lateness::Now;
+        }
+        if retry.is_some() {
+            return Lateness::Never;
+        }
+        // Silence alone makes it late then; arrivals come here again.
+        Lateness::At(device.last_arrival + late.min(silent_max) + Duration::from_nanos(1))
     }
 
     /// When, at the earliest, all that the device owes will be here: by its pace, and as long again as it was silent.
