@@ -26,7 +26,9 @@ use anyhow::{Result, ensure};
 use core::time::Duration;
 use steadfast_protocol::{
     SegmentId, Time,
-    serve::{ParityChunk, ParityMode, Reserve, ReserveAction, ReserveInput, ReserveOptions, ReservePolicy},
+    serve::{
+        Reserve, ReserveAction, ReserveInput, ReserveOptions, ReservePolicy, ReservedChunk, parity_log::Mode,
+    },
 };
 
 /// The experiment's name.
@@ -191,14 +193,14 @@ fn parts(write: &Write) -> impl Iterator<Item = (u64, u32)> {
 impl Case {
     /// One of the segment's parity chunks gets a delta, or is made: the others get the same, so it stands for all.
     fn write(&mut self, segment: u64, new: bool, delta: Option<u32>, at: Duration) -> Result<()> {
-        let chunk = ParityChunk { segment: SegmentId(segment), index: K as u32 };
+        let chunk = ReservedChunk { segment: SegmentId(segment), index: K as u32 };
         let now = Time(0) + at;
         if new {
             self.reserve.handle(now, ReserveInput::Created { chunk, chunk_bytes: CHUNK_BYTES })?;
         }
         let Some(bytes) = delta else { return Ok(()) };
         self.counts.deltas += 1;
-        if self.reserve.mode(chunk) == ParityMode::InPlace {
+        if self.reserve.mode(chunk) == Mode::InPlace {
             self.counts.in_place += 1;
             return Ok(());
         }

@@ -38,8 +38,8 @@ pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
 pub(crate) use reservations::efficiency;
 pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};
 pub use reserve::{
-    DELTA_BYTES_MIN, LOOK_MAX, PERIOD, ParityChunk, ParityMode, RESERVE_FIRST_BYTES, Reserve, ReserveAction,
-    ReserveError, ReserveInput, ReserveOptions, ReservePolicy, SMOOTHING, UTILITY_FIRST,
+    DELTA_BYTES_MIN, LOOK_MAX, PERIOD, RESERVE_FIRST_BYTES, Reserve, ReserveAction, ReserveError,
+    ReserveInput, ReserveOptions, ReservePolicy, ReservedChunk, SMOOTHING, UTILITY_FIRST,
 };
 pub use sharing::Sharing;
 pub use sweep::{ExtentFacts, Sweep, SweepAction, SweepInput, SweepOptions, SweepTotals};

@@ -39,6 +39,7 @@
 //! again, which keeps space longer than needed and loses none. A chunk made while a period's end is being worked
 //! through may be looked at by it.
 
+use super::parity_log::Mode;
 use crate::{BlockIndex, SegmentId, Time};
 use core::{
     ops::Bound::{Excluded, Unbounded},
@@ -64,7 +65,7 @@ const WHOLE: u64 = 1_000_000_000;
 
 /// One parity chunk of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ParityChunk {
+pub struct ReservedChunk {
     /// The segment.
     pub segment: SegmentId,
     /// The chunk's index in it.
@@ -112,29 +113,20 @@ impl Default for ReserveOptions {
     }
 }
 
-/// How a chunk's parity is updated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParityMode {
-    /// Deltas go to the log.
-    Logged,
-    /// There is no reserve: read, XOR, write (as full overwrite does, §4.1.2).
-    InPlace,
-}
-
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReserveInput {
     /// A parity chunk was made; [`Reserve::reserved_bytes`] then says how much to reserve.
     Created {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// Its size.
         chunk_bytes: u32,
     },
     /// A parity chunk was there when the device was opened.
     Found {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// Its size.
         chunk_bytes: u32,
         /// Its reserve, a multiple of that.
@@ -145,31 +137,31 @@ pub enum ReserveInput {
     /// A delta went to the chunk's log; [`Reserve::room_bytes`] said that it fits.
     Appended {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// What it takes of the log.
         bytes: u32,
     },
     /// The chunk's log was merged: on the way of an update that did not fit, or because it was asked for.
     Merged {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// What the log still holds: deltas that came while it was merged or were not committed yet.
         left_bytes: u64,
     },
     /// The space of [`ReserveAction::Shrink`] was given back.
     Shrunk {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
     },
     /// The action asked for of this chunk failed; it is looked at again when the next period ends.
     Failed {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
     },
     /// The chunk was freed with its reserve.
     Deleted {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
     },
     /// Time passed.
     Tick,
@@ -181,12 +173,12 @@ pub enum ReserveAction {
     /// Merge the log into its parity, off the way of updates.
     Merge {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
     },
     /// Give the end of the reserve back; nothing of the log lies there, and no delta may go there from now on.
     Shrink {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// What stays reserved.
         to_bytes: u64,
     },
@@ -209,7 +201,7 @@ pub enum ReserveError {
     #[error("parity chunk {chunk:?} is there already")]
     Known {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
     },
     /// A chunk's numbers do not go together.
     #[error(
@@ -228,7 +220,7 @@ pub enum ReserveError {
     #[error("a delta of {bytes} bytes does not fit the {room_bytes} left in the log of {chunk:?}")]
     NoRoom {
         /// Which.
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         /// The delta.
         bytes: u32,
         /// What is free.
@@ -291,19 +283,19 @@ enum Stage {
     Resting,
     /// At the chunks behind this one.
     Looking {
-        after: Option<ParityChunk>,
+        after: Option<ReservedChunk>,
     },
     Merging {
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         spare_chunks: u32,
     },
     /// Merged as asked; what is spare is given back next.
     Merged {
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         spare_chunks: u32,
     },
     Shrinking {
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         from_chunks: u32,
     },
 }
@@ -317,7 +309,7 @@ pub struct Reserve {
     period: Duration,
     rules: Rules,
     /// Chunks that have a reserve.
-    chunks: BTreeMap<ParityChunk, Entry>,
+    chunks: BTreeMap<ReservedChunk, Entry>,
     total_bytes: u64,
     stage: Stage,
     now: Time,
@@ -465,25 +457,25 @@ impl Reserve {
     }
 
     /// How the chunk's parity is updated; a chunk that is not known has no reserve.
-    pub fn mode(&self, chunk: ParityChunk) -> ParityMode {
+    pub fn mode(&self, chunk: ReservedChunk) -> Mode {
         match self.reserved_bytes(chunk) {
-            0 => ParityMode::InPlace,
-            _ => ParityMode::Logged,
+            0 => Mode::InPlace,
+            _ => Mode::Logged,
         }
     }
 
     /// What is reserved for the chunk.
-    pub fn reserved_bytes(&self, chunk: ParityChunk) -> u64 {
+    pub fn reserved_bytes(&self, chunk: ReservedChunk) -> u64 {
         self.chunks.get(&chunk).map_or(0, Entry::reserved_bytes)
     }
 
     /// What of that is free for further deltas.
-    pub fn room_bytes(&self, chunk: ParityChunk) -> u64 {
+    pub fn room_bytes(&self, chunk: ReservedChunk) -> u64 {
         self.chunks.get(&chunk).map_or(0, |entry| entry.reserved_bytes() - u64::from(entry.held_bytes))
     }
 
     /// The chunk's utility when the last period ended; none without reserve.
-    pub fn utility(&self, chunk: ParityChunk) -> Option<f64> {
+    pub fn utility(&self, chunk: ReservedChunk) -> Option<f64> {
         self.chunks.get(&chunk).map(|entry| f64::from(entry.utility) / WHOLE as f64)
     }
 
@@ -502,7 +494,7 @@ impl Reserve {
 
     fn add(
         &mut self,
-        chunk: ParityChunk,
+        chunk: ReservedChunk,
         chunk_bytes: u32,
         reserved_bytes: u64,
         held_bytes: u64,
@@ -531,7 +523,7 @@ impl Reserve {
         Ok(())
     }
 
-    fn merged(&mut self, chunk: ParityChunk, left_bytes: u64) -> Result<(), ReserveError> {
+    fn merged(&mut self, chunk: ReservedChunk, left_bytes: u64) -> Result<(), ReserveError> {
         let Some(entry) = self.chunks.get_mut(&chunk) else { return Ok(()) };
         let (chunk_bytes, reserved_bytes) = (entry.chunk_bytes, entry.reserved_bytes());
         if left_bytes > reserved_bytes {
@@ -546,7 +538,7 @@ impl Reserve {
         Ok(())
     }
 
-    fn failed(&mut self, failed: ParityChunk) {
+    fn failed(&mut self, failed: ReservedChunk) {
         let entry = self.chunks.get_mut(&failed);
         match (self.stage, entry) {
             (Stage::Merging { chunk, .. }, Some(entry)) if chunk == failed => {
@@ -564,7 +556,7 @@ impl Reserve {
     }
 
     /// From here on nothing is logged behind what stays.
-    fn shrink(&mut self, chunk: ParityChunk, to_chunks: u32) -> ReserveAction {
+    fn shrink(&mut self, chunk: ReservedChunk, to_chunks: u32) -> ReserveAction {
         let entry = self.chunks.get_mut(&chunk).expect("only a chunk that is there is shrunk");
         self.stage = Stage::Shrinking { chunk, from_chunks: entry.reserved_chunks };
         self.total_bytes -= entry.reserved_bytes();

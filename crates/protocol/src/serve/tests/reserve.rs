@@ -1,5 +1,6 @@
 //! One test a claim of PLR §4.2.2 and §6.3.2, then schedules of any kind against the paper's formula.
 
+use super::super::parity_log::Mode;
 use super::super::*;
 use super::rng;
 use crate::{SegmentId, Time};
@@ -12,8 +13,8 @@ const MIB: u64 = 1 << 20;
 const CHUNK: u32 = 2 << 20;
 const EIGHT: u64 = 8 * CHUNK as u64;
 
-fn parity(segment: u64) -> ParityChunk {
-    ParityChunk { segment: SegmentId(segment), index: 8 }
+fn parity(segment: u64) -> ReservedChunk {
+    ReservedChunk { segment: SegmentId(segment), index: 8 }
 }
 
 fn at(periods: u64) -> Time {
@@ -31,7 +32,7 @@ fn with_one(options: ReserveOptions) -> Reserve {
     reserve
 }
 
-fn append(reserve: &mut Reserve, chunk: ParityChunk, bytes: u64) {
+fn append(reserve: &mut Reserve, chunk: ReservedChunk, bytes: u64) {
     let input = ReserveInput::Appended { chunk, bytes: u32::try_from(bytes).unwrap() };
     reserve.handle(Time(0), input).unwrap();
 }
@@ -67,7 +68,7 @@ fn the_default_is_the_nearest_multiple_of_the_chunk() {
         reserve.handle(Time(0), ReserveInput::Created { chunk: parity(1), chunk_bytes }).unwrap();
         assert_eq!(reserve.reserved_bytes(parity(1)), reserved * MIB, "chunks of {chunk_bytes}");
         assert_eq!((reserve.total_bytes(), reserve.chunks()), (reserved * MIB, 1));
-        assert_eq!(reserve.mode(parity(1)), ParityMode::Logged);
+        assert_eq!(reserve.mode(parity(1)), Mode::Logged);
     }
 }
 
@@ -121,7 +122,7 @@ fn a_decimal_share_is_not_rounded_away() {
 fn a_chunk_without_reserve_is_updated_in_place() {
     let mut reserve = with_one(printed(0.0));
     assert_eq!(end(&mut reserve, 1), [ReserveAction::Shrink { chunk: parity(1), to_bytes: 0 }]);
-    assert_eq!(reserve.mode(parity(1)), ParityMode::InPlace);
+    assert_eq!(reserve.mode(parity(1)), Mode::InPlace);
     assert_eq!((reserve.total_bytes(), reserve.chunks(), reserve.utility(parity(1))), (0, 0, None));
     let refused = reserve.handle(at(1), ReserveInput::Appended { chunk: parity(1), bytes: 1 });
     assert_eq!(refused, Err(ReserveError::NoRoom { chunk: parity(1), bytes: 1, room_bytes: 0 }));
@@ -225,7 +226,7 @@ fn the_last_chunk_goes_when_no_delta_is_predicted() {
         assert!(reserve.reserved_bytes(parity(1)) > 0, "period {period}");
     }
     end(&mut reserve, 18);
-    assert_eq!(reserve.mode(parity(1)), ParityMode::InPlace);
+    assert_eq!(reserve.mode(parity(1)), Mode::InPlace);
     (1..=500).for_each(|period| drop(end(&mut as_printed, period)));
     assert_eq!(as_printed.reserved_bytes(parity(1)), u64::from(CHUNK));
 }
@@ -304,7 +305,7 @@ fn what_is_impossible_is_refused_and_changes_nothing() {
     assert_eq!((reserve.total_bytes(), reserve.room_bytes(parity(1))), (EIGHT, EIGHT));
     // Found without reserve: known to nobody, and in place.
     reserve.handle(Time(0), found(CHUNK, 0, 0)).unwrap();
-    assert_eq!((reserve.mode(parity(2)), reserve.chunks()), (ParityMode::InPlace, 1));
+    assert_eq!((reserve.mode(parity(2)), reserve.chunks()), (Mode::InPlace, 1));
 }
 
 /// A period's end is many short steps, and other inputs go in between.
@@ -383,7 +384,7 @@ fn any_schedule_follows_the_formula() {
             ..ReserveOptions::default()
         };
         let mut reserve = Reserve::new(Time(0), options).unwrap();
-        let mut twins: BTreeMap<ParityChunk, Twin> = BTreeMap::new();
+        let mut twins: BTreeMap<ReservedChunk, Twin> = BTreeMap::new();
         for period in 1..=30 {
             for _ in 0..draw(60) {
                 let chunk = parity(draw(12));
@@ -411,7 +412,7 @@ fn any_schedule_follows_the_formula() {
                 twin.held += bytes;
                 twin.used += bytes;
             }
-            let before: BTreeMap<ParityChunk, u64> =
+            let before: BTreeMap<ReservedChunk, u64> =
                 twins.iter().map(|(&chunk, twin)| (chunk, twin.reserved)).collect();
             let done = end(&mut reserve, period);
             shrunk += done.iter().filter(|action| matches!(action, ReserveAction::Shrink { .. })).count();
