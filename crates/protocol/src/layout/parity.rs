@@ -9,7 +9,7 @@
 //!
 //! Invariants: a chunk is c whole blocks of at most [`BLOCK_BYTES_MAX`], equally long, of whole granules; byte b of the
 //! segment is byte `b % chunk_bytes` of chunk `b / chunk_bytes`, and byte b of every parity chunk is of byte b of every data chunk,
-//! by the coefficients of [`mds`](steadfast_codes::mds); what the segment has no bytes for is zero.
+//! by the coefficients of [`mds`]; what the segment has no bytes for is zero.
 //!
 //! A segment of full size has chunks of just what they need; a shorter one, the last of its object, those of the next power
 //! of two, so that a file that grows doubles its last segment's chunks instead of storing them anew each time.
