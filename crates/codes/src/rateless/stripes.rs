@@ -8,7 +8,7 @@
 //!                data chunk 0     data chunk 1     chunk k-1     parity chunk 0 ..
 //! ```
 //!
-//! K = k c originals, c blocks a chunk; block r of parity chunk p is that of [`mds`](crate::mds) over block r of every data
+//! K = k c originals, c blocks a chunk; block r of parity chunk p is that of [`mds`] over block r of every data
 //! chunk, with the same coefficients, so that deltas made there are right here. Invariants: rows share nothing; any k
 //! blocks of a row give it, fewer give no more of it than they are; there is no block from n c on.
 
