@@ -531,7 +531,7 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     let adopt = Op::Adopt { segment: S, epoch: EPOCH, version: 4, patches };
     assert_eq!(call(&lane, adopt), Ok(OpOutput::Applied));
     let payload = Bytes::from_static(b"a delta");
-    let append = Op::LogAppend { segment: S, epoch: EPOCH, payload: payload.clone() };
+    let append = Op::LogAppend { segment: S, epoch: EPOCH, sequence: None, payload: payload.clone() };
     assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence: 1 }));
     let read = Op::LogRead { segment: S, sequence: 1 };
     assert_eq!(call(&lane, read), Ok(OpOutput::LogRecord(payload)));

@@ -42,12 +42,16 @@ pub const LISTENING: &str = "listening on ";
 pub const ADMIN: &str = "admin port at ";
 
 /// The experiments beside the dissertation's, by name, and what each shows.
-const EXPERIMENTS: [(&str, &str); 6] = [
+const EXPERIMENTS: [(&str, &str); 7] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
     (codfs::checker::NAME, "every order of events of two updates, crashes included, and three planted bugs"),
     (
         codfs::reserve::NAME,
         "space reserved for parity deltas and the merges it saves, over 41 days of a generated trace",
+    ),
+    (
+        codfs::storm::NAME,
+        "updates of erasure-coded chunks on devices that lose power, every synced byte compared",
     ),
     ("demo", "64 unequal disks, five schemes, then failures and a speculative write"),
     ("requests", "asking for all against asking adaptively: 1, 4 and 16 clients, 1 ms and 100 ms away"),
@@ -92,6 +96,7 @@ pub async fn run(
         "six-devices" => six_devices::run(program, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
         codfs::checker::NAME => codfs::checker::run(options, seed, say),
+        codfs::storm::NAME => codfs::storm::run(options, seed, say),
         codfs::reserve::NAME => codfs::reserve::run(options, seed, say),
         robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
         robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
@@ -112,6 +117,7 @@ pub fn show(name: &str, report: &Report) -> String {
         "six-devices" => six_devices::show(report),
         codes::overhead::NAME => codes::overhead::show(report),
         codfs::checker::NAME => codfs::checker::show(report),
+        codfs::storm::NAME => codfs::storm::show(report),
         codfs::reserve::NAME => codfs::reserve::show(report),
         robustore::fig4_1::NAME | robustore::table6_1::NAME | robustore::fig6_5::NAME => {
             robustore::settings::show(report)

@@ -442,6 +442,16 @@ pub enum LogError {
         /// The largest payload that fits now.
         free: u64,
     },
+    /// The record would get another number than it was to have.
+    #[error("record {sequence} of the log of segment {segment} is out of turn: {next} is the next")]
+    OutOfTurn {
+        /// The segment.
+        segment: SegmentId,
+        /// The number that it was to have.
+        sequence: u64,
+        /// The number that it would get.
+        next: u64,
+    },
     /// No such record is in force.
     #[error("the log of segment {segment} has no record {sequence}: {first} to before {next} are there")]
     NoRecord {

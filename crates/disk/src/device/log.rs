@@ -67,6 +67,25 @@ impl Device {
         Ok(sequence)
     }
 
+    /// The same, refused unless the record gets this number: of records that are appended one behind the other, none is
+    /// there without those before it.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfTurn`] where it would get another.
+    pub fn log_append_at(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        sequence: u64,
+        payload: &[u8],
+    ) -> Result<u64, LogError> {
+        let next = self.sound_log(segment)?.next_sequence();
+        if next != sequence {
+            return Err(LogError::OutOfTurn { segment, sequence, next });
+        }
+        self.log_append(segment, epoch, payload)
+    }
+
     /// The records in force, in order.
     pub fn log_entries(&mut self, segment: SegmentId) -> Result<Vec<LogEntry>, LogError> {
         let ring = self.sound_log(segment)?;

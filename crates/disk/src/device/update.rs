@@ -75,6 +75,8 @@ pub struct UpdatesInfo {
     pub merged: Vec<(u16, u64)>,
     /// Records in force in its log; none where it is damaged.
     pub log: Vec<LogEntry>,
+    /// Number that the log's next record gets; 0 where it is damaged.
+    pub log_next: u64,
     /// Bytes of the largest payload that the log takes now; 0 where it is damaged.
     pub log_free: u64,
     /// Bytes of the reserve.
@@ -296,6 +298,7 @@ impl Device {
             version: updating.version,
             merged: updating.merged.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
             log: Vec::new(),
+            log_next: 0,
             log_free: 0,
             reserve_bytes: updating.reserve_units() * UNIT_BYTES,
             chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
@@ -305,6 +308,7 @@ impl Device {
         info.damaged = ring.damaged().is_some();
         if !info.damaged {
             info.log = ring.entries().map(|e| LogEntry { sequence: e.sequence, bytes: e.bytes }).collect();
+            info.log_next = ring.next_sequence();
             info.log_free = ring.free(commits);
         }
         Ok(info)

@@ -167,6 +167,8 @@ pub enum Op {
         segment: SegmentId,
         /// The layout's epoch.
         epoch: Epoch,
+        /// The number that it must get, if it must: refused otherwise.
+        sequence: Option<u64>,
         /// What it holds.
         payload: Bytes,
     },

@@ -336,9 +336,12 @@ impl Worker {
                 let read = self.device.read_chunk(segment, range, &mut buf)?;
                 OpOutput::Chunk { offset: read.range.start, data: buf.into_bytes(), sums: read.sums }
             }
-            Op::LogAppend { segment, epoch, payload } => {
-                let sequence = self.device.log_append(segment, epoch, &payload).map_err(UpdateError::from)?;
-                OpOutput::Logged { sequence }
+            Op::LogAppend { segment, epoch, sequence, payload } => {
+                let appended = match sequence {
+                    Some(sequence) => self.device.log_append_at(segment, epoch, sequence, &payload),
+                    None => self.device.log_append(segment, epoch, &payload),
+                };
+                OpOutput::Logged { sequence: appended.map_err(UpdateError::from)? }
             }
             Op::LogRead { segment, sequence } => {
                 let payload = self.device.log_read(segment, sequence).map_err(UpdateError::from)?;

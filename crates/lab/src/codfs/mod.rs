@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`checker`] | every order of events of a few updates, crashes included |
 //! | [`reserve`] | the space reserved for deltas, and the merges that too little of it costs (Figures 9 and 10) |
+//! | [`storm`] | updates on real devices while nodes lose power |
 //! | [`harvard`] | a generated stand-in for the trace of §6.3.2 |
 //!
 //! Errata and what the text leaves open:
@@ -20,3 +21,4 @@
 pub mod checker;
 pub mod harvard;
 pub mod reserve;
+pub mod storm;

@@ -187,6 +187,13 @@ pub fn explore(
         outcome.states += 1;
         outcome.finals += u64::from(next.is_over());
         let events = drawn(&next, named);
+        if events.is_empty() && !next.is_over() {
+            let stuck =
+                Violation(format!("nothing can happen any more and not all is over: {}", next.outcome()));
+            let came = path.into_iter().filter_map(|(_, _, event)| event).chain([event]).collect();
+            outcome.violation = Some((stuck, came));
+            return outcome;
+        }
         path.push((next, events, Some(event)));
     }
     outcome

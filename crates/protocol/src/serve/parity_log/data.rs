@@ -3,10 +3,14 @@
 //! ```text
 //!                 configure                  all answered            what was missing is here
 //!  Unconfigured ─────────────▶ Asking ─────────────────▶ Fetching ──────────────────────────▶ Serving
-//!                                 ▲                                                             │
-//!                                 └──────────────── configure (a later epoch) ──────────────────┤
-//!  Fenced ◀───────────────────────── refused: the epoch is old ─────────────────────────────────┘
+//!                                 ▲  ▲                     │ its source is lost                  │
+//!                                 │  └─────────────────────┘                                     │
+//!                                 └──────────────── configure (a later epoch), from any ─────────┤
+//!  Fenced ◀───────────────── refused: a later epoch, or life; from any but Unconfigured ─────────┘
 //! ```
+//!
+//! A chunk whose node was left out of a layout returns to one only made anew: its versions beyond the last committed one may
+//! be another's. So a core lives under layouts that list its chunk without a break.
 //!
 //! Invariants: `committed <= durable <= staged`; a version is sent to a parity node only after all before it were sent or
 //! are known there; nothing is staged before every live parity node has said what it has.
@@ -46,7 +50,7 @@ pub enum DataInput {
         /// The version that it got: the one after the last.
         version: u64,
     },
-    /// [`DataAction::Stage`] was refused; it has no version.
+    /// [`DataAction::Stage`] was refused; it has no version, and the driver answers whoever asked.
     NotStaged {
         /// The update.
         request: u64,
@@ -60,11 +64,18 @@ pub enum DataInput {
     Versions {
         /// Who.
         parity: ParityNumber,
+        /// The epoch that it was asked under.
+        epoch: Epoch,
         /// The last version of this chunk that it holds durably.
         received: u64,
     },
     /// The answer to [`DataAction::Fetch`]: the driver has the difference.
     Fetched {
+        /// Which.
+        version: u64,
+    },
+    /// The other answer to it: the log does not hold that difference.
+    NotFetched {
         /// Which.
         version: u64,
     },
@@ -97,20 +108,23 @@ pub enum DataInput {
         /// Who.
         parity: ParityNumber,
     },
-    /// Nothing has happened for a while: whoever was not told yet what is committed is told.
+    /// Nothing has happened for a while: whoever was not told yet what is committed is told. It must come: a parity node whose
+    /// log is full waits for it.
     Tick,
 }
 
 /// Why a parity node does not take a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// It knows a later epoch.
-    Stale,
-    /// It lacks an earlier version.
-    Gap {
-        /// The version that it needs next.
-        expected: u64,
+    /// It knows a later epoch, or a later life of the sender under the same.
+    Stale {
+        /// The epoch that it knows.
+        held: Epoch,
+        /// Whether it heard of a later life of the sender under that epoch.
+        superseded: bool,
     },
+    /// It lacks an earlier version, or has not been asked yet in its present life.
+    Gap,
 }
 
 /// What to do.
@@ -123,8 +137,11 @@ pub enum DataAction {
         parity: ParityNumber,
         /// The epoch that it must make durable before it answers.
         epoch: Epoch,
+        /// The sender's life: it refuses differences of earlier ones from then on.
+        session: u64,
     },
-    /// Get a version's difference from a parity node's log; answered by [`DataInput::Fetched`].
+    /// Get a version's difference from a parity node's log; answered by [`DataInput::Fetched`] or
+    /// [`DataInput::NotFetched`].
     Fetch {
         /// From whom.
         parity: ParityNumber,
@@ -148,6 +165,8 @@ pub enum DataAction {
         parity: ParityNumber,
         /// Which.
         version: u64,
+        /// Under which epoch.
+        epoch: Epoch,
         /// Committed by now.
         committed: u64,
     },
@@ -155,6 +174,8 @@ pub enum DataAction {
     Tell {
         /// Whom.
         parity: ParityNumber,
+        /// Under which epoch.
+        epoch: Epoch,
         /// Committed by now.
         committed: u64,
     },
@@ -175,11 +196,15 @@ pub enum DataAction {
         /// The update.
         request: u64,
     },
-    /// A parity node lacks versions that nobody keeps any more: its chunk must be made anew before it takes part.
+    /// A parity node lacks versions that nobody keeps any more: its chunk must be made anew before it takes part. Nothing is
+    /// committed until a layout leaves it out; said again with each update until then.
     Behind {
         /// Who.
         parity: ParityNumber,
     },
+    /// The logs hold later versions than this chunk and their differences are gone: the chunk must be made anew from the
+    /// others. It serves nothing.
+    Outdated,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -187,14 +212,15 @@ enum Phase {
     Unconfigured,
     /// Not all parity nodes have said what they hold.
     Asking,
-    /// Differences are fetched, and adopted, up to `target`.
+    /// Differences are fetched from `first` to `target`, and adopted where this node lacks them.
     Fetching {
+        first: u64,
         next: u64,
         target: u64,
         from: ParityNumber,
     },
     Serving,
-    /// A later epoch exists that this node was not told of.
+    /// A later epoch exists that this node was not told of, or the chunk is outdated.
     Fenced,
 }
 
@@ -213,6 +239,7 @@ struct Peer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DataChunk {
     medium: Medium,
+    session: u64,
     epoch: Epoch,
     phase: Phase,
     peers: BTreeMap<ParityNumber, Peer>,
@@ -221,6 +248,8 @@ pub struct DataChunk {
     /// Updates that were staged and are not committed, by version.
     staged_requests: BTreeMap<u64, u64>,
     staging: VecDeque<u64>,
+    /// A version on its way into the chunk; nothing is levelled meanwhile.
+    adopting: Option<u64>,
     staged: u64,
     durable: u64,
     committed: u64,
@@ -230,21 +259,25 @@ pub struct DataChunk {
 }
 
 impl DataChunk {
-    /// A chunk that is durable up to `version`, of which the driver has the differences from `kept_from` on (as
-    /// [`steadfast_disk::Device`] keeps what was not released; `version + 1` where it has none).
-    pub fn new(medium: Medium, version: u64, kept_from: u64) -> Self {
+    /// A chunk that is durable up to `version`, of which the driver has the differences from `kept_from` on without a gap
+    /// (as [`steadfast_disk::Device::held`] gives them; `version + 1` where it has none). `session` is greater than that of
+    /// every earlier core for this chunk under the same epoch: a count of this node's starts.
+    pub fn new(medium: Medium, session: u64, version: u64, kept_from: u64) -> Self {
         assert!(kept_from >= 1 && kept_from <= version + 1, "kept from {kept_from} at version {version}");
         Self {
             medium,
+            session,
             epoch: Epoch(0),
             phase: Phase::Unconfigured,
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
             staged_requests: BTreeMap::new(),
             staging: VecDeque::new(),
+            adopting: None,
             staged: version,
             durable: version,
-            committed: kept_from - 1,
+            // What is committed is what all logs have, and they were not asked yet.
+            committed: 0,
             kept_from,
             actions: VecDeque::new(),
         }
@@ -305,24 +338,30 @@ impl DataChunk {
                 self.durable = self.durable.max(through.min(self.staged));
                 self.commit();
             }
-            DataInput::Versions { parity, received } => self.learn(parity, received),
+            DataInput::Versions { parity, epoch, received } => {
+                if epoch == self.epoch {
+                    self.learn(parity, received);
+                }
+            }
             DataInput::Fetched { version } => self.was_fetched(version),
+            DataInput::NotFetched { version } => self.was_not_fetched(version),
             DataInput::Adopted { version } => self.was_adopted(version),
             DataInput::Acked { parity, through } => self.acked(parity, through),
-            DataInput::Refused { reason: Refusal::Stale, .. } => self.fence(),
-            DataInput::Refused { parity, reason: Refusal::Gap { expected } } => {
-                if self.phase == Phase::Serving {
-                    self.learn(parity, expected.saturating_sub(1));
+            DataInput::Refused { reason: Refusal::Stale { held, superseded }, .. } => {
+                if held > self.epoch || superseded && held == self.epoch {
+                    self.fence();
                 }
+            }
+            DataInput::Refused { parity, reason: Refusal::Gap } | DataInput::Connected { parity } => {
+                self.ask(parity);
             }
             DataInput::Lost { parity } => {
                 if let Some(peer) = self.peers.get_mut(&parity) {
                     *peer = Peer::default();
                 }
-            }
-            DataInput::Connected { parity } => {
-                if self.phase != Phase::Fenced && self.peers.contains_key(&parity) {
-                    self.actions.push_back(DataAction::Ask { parity, epoch: self.epoch });
+                if matches!(self.phase, Phase::Fetching { from, .. } if from == parity) {
+                    // It says anew what it has.
+                    self.phase = Phase::Asking;
                 }
             }
             DataInput::Tick => self.tell(),
@@ -337,9 +376,20 @@ impl DataChunk {
         self.peers = parities.iter().map(|parity| (*parity, Peer::default())).collect();
         self.phase = Phase::Asking;
         for parity in parities {
-            self.actions.push_back(DataAction::Ask { parity: *parity, epoch });
+            self.ask(*parity);
         }
         self.level();
+    }
+
+    /// Asks what a parity node holds; until it answers nothing of it is known.
+    fn ask(&mut self, parity: ParityNumber) {
+        let Some(peer) = self.peers.get_mut(&parity) else { return };
+        if self.phase == Phase::Fenced {
+            return;
+        }
+        *peer = Peer::default();
+        let (epoch, session) = (self.epoch, self.session);
+        self.actions.push_back(DataAction::Ask { parity, epoch, session });
     }
 
     /// A parity node's account of what it holds.
@@ -360,25 +410,24 @@ impl DataChunk {
     fn level(&mut self) {
         let held: Option<Vec<(u64, ParityNumber)>> =
             self.peers.iter().map(|(parity, peer)| Some((peer.received?, *parity))).collect();
-        let Some(held) = held else { return };
+        let Some(held) = held.filter(|_| self.adopting.is_none()) else { return };
         let highest = held.iter().copied().max_by_key(|(received, parity)| (*received, u16::MAX - parity));
         let lowest = held.iter().map(|(received, _)| *received).min().unwrap_or(self.staged);
         let Some((target, from)) = highest else { return self.serve() };
-        if self.medium == Medium::StandIn && target > self.staged {
-            // Nothing lies here: what the logs hold is the chunk. Whatever all of them have needs no one's help.
-            (self.staged, self.durable) = (target, target);
-            self.kept_from = target + 1;
-            self.committed = self.committed.max(lowest);
+        if self.medium == Medium::StandIn && lowest > self.staged {
+            // Nothing lies here: what all logs have is the chunk, and needs no one's help.
+            (self.staged, self.durable, self.kept_from) = (lowest, lowest, lowest + 1);
         }
-        let next = match self.medium {
-            Medium::Own => self.staged + 1,
-            Medium::StandIn => lowest + 1,
-        };
-        if self.medium == Medium::StandIn && next < self.kept_from {
-            self.kept_from = next;
-        }
+        // What this node lacks itself, and what a log lacks of which this node has no difference any more: it brought it
+        // forward before a crash.
+        let next = if lowest + 1 < self.kept_from { lowest + 1 } else { self.staged + 1 };
+        self.fetch(next, target, from);
+    }
+
+    /// Gets the differences from `next` to `target`, if there are any, and serves then.
+    fn fetch(&mut self, next: u64, target: u64, from: ParityNumber) {
         if next <= target {
-            self.phase = Phase::Fetching { next, target, from };
+            self.phase = Phase::Fetching { first: next, next, target, from };
             self.actions.push_back(DataAction::Fetch { parity: from, version: next });
         } else {
             self.serve();
@@ -387,30 +436,60 @@ impl DataChunk {
 
     fn was_fetched(&mut self, version: u64) {
         let Phase::Fetching { next, .. } = self.phase else { return };
-        if version != next {
+        if version != next || self.adopting.is_some() {
             return;
         }
         match self.medium {
-            Medium::Own => self.actions.push_back(DataAction::Adopt { version }),
-            Medium::StandIn => self.advance(version),
+            Medium::Own if version > self.staged => {
+                self.adopting = Some(version);
+                self.actions.push_back(DataAction::Adopt { version });
+            }
+            Medium::StandIn if version > self.staged => {
+                (self.staged, self.durable) = (version, version);
+                self.advance(version);
+            }
+            Medium::Own | Medium::StandIn => self.advance(version),
         }
     }
 
+    /// The highest log has merged it.
+    fn was_not_fetched(&mut self, version: u64) {
+        let Phase::Fetching { next, target, from, .. } = self.phase else { return };
+        if version != next {
+            return;
+        }
+        if version <= self.staged {
+            // Only another log lacks it, and for good: sending to it tells.
+            return self.fetch(self.staged + 1, target, from);
+        }
+        // What is merged was committed, so this chunk had it once.
+        self.fence();
+        self.actions.push_back(DataAction::Outdated);
+    }
+
     fn was_adopted(&mut self, version: u64) {
-        let Phase::Fetching { next, .. } = self.phase else { return };
-        if version == next {
-            self.staged = version;
-            self.durable = version;
-            self.advance(version);
+        if self.adopting != Some(version) {
+            return;
+        }
+        self.adopting = None;
+        (self.staged, self.durable) = (version, version);
+        match self.phase {
+            Phase::Fetching { next, .. } if next == version => self.advance(version),
+            Phase::Asking => self.level(),
+            _ => {}
         }
     }
 
     fn advance(&mut self, version: u64) {
-        let Phase::Fetching { target, from, .. } = self.phase else { return };
+        let Phase::Fetching { first, target, from, .. } = self.phase else { return };
         if version == target {
+            // Without a gap to those that were kept.
+            if target + 1 >= self.kept_from {
+                self.kept_from = self.kept_from.min(first);
+            }
             return self.serve();
         }
-        self.phase = Phase::Fetching { next: version + 1, target, from };
+        self.phase = Phase::Fetching { first, next: version + 1, target, from };
         self.actions.push_back(DataAction::Fetch { parity: from, version: version + 1 });
     }
 
@@ -464,7 +543,8 @@ impl DataChunk {
         }
         for version in peer.sent + 1..=staged {
             peer.told = committed;
-            self.actions.push_back(DataAction::Send { parity, version, committed });
+            let epoch = self.epoch;
+            self.actions.push_back(DataAction::Send { parity, version, epoch, committed });
         }
         peer.sent = peer.sent.max(staged);
     }
@@ -502,7 +582,8 @@ impl DataChunk {
         for (parity, peer) in &mut self.peers {
             if peer.received.is_some() && peer.told < self.committed {
                 peer.told = self.committed;
-                self.actions.push_back(DataAction::Tell { parity: *parity, committed: self.committed });
+                let (parity, epoch, committed) = (*parity, self.epoch, self.committed);
+                self.actions.push_back(DataAction::Tell { parity, epoch, committed });
             }
         }
     }

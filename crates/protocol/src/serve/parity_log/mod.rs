@@ -35,7 +35,16 @@
 //!   has merged it: whoever levels finds its difference there and brings all forward;
 //! - a version that the data node holds and some log lost: its old bytes are still in place, so its difference can be
 //!   formed again and is sent again;
-//! - each version is one difference for ever: nothing is stamped before all live parity nodes said what they have.
+//! - each version is one difference for ever: nothing is stamped before all live parity nodes said what they have, and none
+//!   takes what an earlier life of the sender had stamped.
+//!
+//! **The window.** The primary lets no more updates of a segment be uncommitted than every log has room for when all else is
+//! merged, and begins only when all data chunks are level. Else one log could be full of what another has no room for, and
+//! the other way round, and nothing would ever be committed.
+//!
+//! **Lives.** A data chunk's core has a session, greater than that of every earlier one under its epoch. A parity node
+//! takes differences only of the one that asked last: what a node sent before it lost power, and what it
+//! stamped again since, have the same version and other bytes.
 //!
 //! **Epochs.** A change of who takes part (a node is left out, another primary) is a new epoch of the layout. Parity nodes
 //! make it durable before they answer under it, and refuse older ones, so that a node that was left out and does not know

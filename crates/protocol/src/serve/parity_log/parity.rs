@@ -7,14 +7,14 @@
 //!          Logged: append ──▶ Appended ──▶ ack        InPlace: overwrite ──▶ Overwritten ──▶ ack
 //!                    │ full                            (redo record; undone or repeated never, since the
 //!                    ▼                                  version is stored with the bytes)
-//!          merge what is committed, append again
+//!          merge what is committed; once nothing is under way, append in the order of versions again
 //! ```
 //!
 //! Invariants: the versions of a data chunk are taken one after the other, each once; `merged <= committed` where it is
 //! logged; a merge takes the log's committed prefix, and makes patches, versions and the log's new start durable as one;
 //! nothing is answered before it is durable; an epoch is durable before anything is answered under it.
 
-use super::ChunkNumber;
+use super::{ChunkNumber, Refusal};
 use crate::Epoch;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,7 +23,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub enum Mode {
     /// In the reserve beside the chunk (PLR).
     Logged,
-    /// Into the chunk at once (FO; also PLR where the reserve was given back, §4.2.2).
+    /// Into the chunk at once (FO; also PLR where the reserve was given back, §4.2.2). The medium must keep the difference
+    /// until [`ParityAction::Release`], for whoever levels.
     InPlace,
 }
 
@@ -32,10 +33,12 @@ pub enum Mode {
 pub enum ParityInput {
     /// A difference arrived; the driver keeps its bytes until it is answered.
     Difference {
-        /// Who waits for the answer.
+        /// Who waits for the answer; no two differences of other bytes alike.
         reply: u64,
         /// The sender's epoch.
         epoch: Epoch,
+        /// The sender's life.
+        session: u64,
         /// The data chunk.
         chunk: ChunkNumber,
         /// Its version.
@@ -54,12 +57,14 @@ pub enum ParityInput {
         /// Bytes that it takes there.
         bytes: u32,
     },
-    /// [`ParityAction::Append`] found no room.
+    /// [`ParityAction::Append`] found no room, or not its number because one before it found none.
     Full {
         /// The data chunk.
         chunk: ChunkNumber,
         /// Its version.
         version: u64,
+        /// The difference that it was.
+        reply: u64,
     },
     /// [`ParityAction::Overwrite`] is durable.
     Overwritten {
@@ -83,6 +88,8 @@ pub enum ParityInput {
         reply: u64,
         /// The asker's epoch.
         epoch: Epoch,
+        /// The asker's life: from now on differences of earlier ones are refused.
+        session: u64,
         /// The data chunk.
         chunk: ChunkNumber,
     },
@@ -102,12 +109,17 @@ pub enum ParityInput {
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ParityAction {
-    /// Append a difference to the log; answered by [`ParityInput::Appended`] or [`ParityInput::Full`].
+    /// Append a difference to the log as record `sequence` or not at all; answered, in the order asked, by
+    /// [`ParityInput::Appended`] or [`ParityInput::Full`]. An empty log has room for any record.
     Append {
         /// The data chunk.
         chunk: ChunkNumber,
         /// Its version.
         version: u64,
+        /// The number that its record must get: none is in the log without those before it.
+        sequence: u64,
+        /// The [`ParityInput::Difference`] that brought it.
+        reply: u64,
     },
     /// XOR its product into the chunk, together with its version, through a redo record; answered by
     /// [`ParityInput::Overwritten`].
@@ -116,6 +128,8 @@ pub enum ParityAction {
         chunk: ChunkNumber,
         /// Its version.
         version: u64,
+        /// The [`ParityInput::Difference`] that brought it.
+        reply: u64,
     },
     /// Fold these records, XOR their products into the chunk, and make that, the versions and the log's new start durable as
     /// one; answered by [`ParityInput::Merged`].
@@ -146,7 +160,7 @@ pub enum ParityAction {
         /// Who waits.
         reply: u64,
         /// Why.
-        reason: super::Refusal,
+        reason: Refusal,
     },
     /// In place, a version became committed: its old bytes are not needed any more.
     Release {
@@ -166,6 +180,8 @@ pub struct ParityState {
     pub merged: Vec<(ChunkNumber, u64)>,
     /// The log in its order.
     pub log: Vec<Entry>,
+    /// Number of the log's next record.
+    pub log_next: u64,
 }
 
 /// A record of the log.
@@ -188,6 +204,8 @@ struct Versions {
     durable: u64,
     committed: u64,
     merged: u64,
+    /// The last epoch and life that asked; none since this node started: nothing is taken before.
+    session: Option<(Epoch, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,8 +228,17 @@ pub struct ParityChunk {
     log: VecDeque<Entry>,
     /// Whoever waits for something durable: answered in order.
     waiters: Vec<(u64, ChunkNumber, Epoch, Waiter)>,
-    /// Differences that found the log full, in order.
-    stalled: VecDeque<(ChunkNumber, u64)>,
+    /// Differences that wait for room.
+    stalled: BTreeMap<(ChunkNumber, u64), u64>,
+    /// Whether appends are under way behind one that found no room.
+    failing: bool,
+    /// Appends and overwrites that were asked for and not answered.
+    writing: usize,
+    /// Number of the record after those, and after those that are in the log.
+    next_sequence: u64,
+    appended_next: u64,
+    /// Whether there may be room that was not there when the stalled ones were tried.
+    retry: bool,
     /// Records of the merge in hand.
     merging: usize,
     merging_to: Vec<(ChunkNumber, u64)>,
@@ -224,12 +251,14 @@ impl ParityChunk {
         let mut chunks: BTreeMap<ChunkNumber, Versions> = BTreeMap::new();
         for (chunk, merged) in state.merged {
             let committed = if mode == Mode::Logged { merged } else { 0 };
-            chunks.insert(chunk, Versions { received: merged, durable: merged, committed, merged });
+            let versions = Versions { received: merged, durable: merged, committed, merged, session: None };
+            chunks.insert(chunk, versions);
         }
         for entry in &state.log {
             let versions = chunks.entry(entry.chunk).or_default();
-            versions.received = versions.received.max(entry.version);
-            versions.durable = versions.received;
+            // What was merged may still stand in a log whose start did not move: never, as both move as one.
+            assert_eq!(entry.version, versions.durable + 1, "a log has every version in order");
+            (versions.received, versions.durable) = (entry.version, entry.version);
         }
         Self {
             mode: if state.log.is_empty() { mode } else { Mode::Logged },
@@ -240,7 +269,12 @@ impl ParityChunk {
             chunks,
             log: state.log.into(),
             waiters: Vec::new(),
-            stalled: VecDeque::new(),
+            stalled: BTreeMap::new(),
+            failing: false,
+            writing: 0,
+            next_sequence: state.log_next,
+            appended_next: state.log_next,
+            retry: false,
             merging: 0,
             merging_to: Vec::new(),
             actions: VecDeque::new(),
@@ -285,29 +319,46 @@ impl ParityChunk {
     /// Tells it what happened; then [`ParityChunk::poll`] until `None`.
     pub fn handle(&mut self, input: ParityInput) {
         match input {
-            ParityInput::Difference { reply, epoch, chunk, version, committed } => {
-                self.take(reply, epoch, chunk, version, committed);
+            ParityInput::Difference { reply, epoch, session, chunk, version, committed } => {
+                if self.admit(reply, epoch, session, chunk) {
+                    self.take(reply, epoch, chunk, version, committed);
+                }
             }
             ParityInput::Appended { chunk, version, sequence, bytes } => {
                 self.log.push_back(Entry { sequence, chunk, version, bytes });
-                self.became_durable(chunk, version);
+                self.appended_next = sequence + 1;
+                self.written(chunk, version);
             }
-            ParityInput::Full { chunk, version } => {
-                self.stalled.push_back((chunk, version));
-                self.merge();
+            ParityInput::Full { chunk, version, reply } => {
+                self.writing -= 1;
+                self.failing = self.writing > 0;
+                if version <= self.versions(chunk).received {
+                    let asked = |(_, of, _, waiter): &(u64, ChunkNumber, Epoch, Waiter)| {
+                        *of == chunk && *waiter == Waiter::Ask
+                    };
+                    if self.waiters.iter().any(asked) {
+                        // Room may depend on what the asker does with the answer.
+                        self.forget_from(chunk, version);
+                        self.answer();
+                    } else {
+                        // One that arrived again since is of a later life.
+                        self.stalled.entry((chunk, version)).or_insert(reply);
+                    }
+                }
+                self.make_room();
             }
             ParityInput::Overwritten { chunk, version } => {
-                self.became_durable(chunk, version);
                 let versions = self.chunks.entry(chunk).or_default();
                 versions.merged = versions.merged.max(version);
+                self.written(chunk, version);
             }
             ParityInput::Committed { epoch, chunk, through } => {
                 if epoch >= self.epoch {
                     self.committed(chunk, through);
                 }
             }
-            ParityInput::Ask { reply, epoch, chunk } => {
-                if self.admit(reply, epoch) {
+            ParityInput::Ask { reply, epoch, session, chunk } => {
+                if self.asked(reply, epoch, session, chunk) {
                     self.waiters.push((reply, chunk, epoch, Waiter::Ask));
                     self.answer();
                 }
@@ -326,9 +377,10 @@ impl ParityChunk {
     }
 
     /// Whether the sender's epoch is not older than any; a newer one is made durable.
-    fn admit(&mut self, reply: u64, epoch: Epoch) -> bool {
+    fn raise(&mut self, reply: u64, epoch: Epoch) -> bool {
         if epoch < self.epoch {
-            self.actions.push_back(ParityAction::Refuse { reply, reason: super::Refusal::Stale });
+            let reason = Refusal::Stale { held: self.epoch, superseded: false };
+            self.actions.push_back(ParityAction::Refuse { reply, reason });
             return false;
         }
         if epoch > self.epoch {
@@ -338,55 +390,131 @@ impl ParityChunk {
         true
     }
 
-    fn take(&mut self, reply: u64, epoch: Epoch, chunk: ChunkNumber, version: u64, committed: u64) {
-        if !self.admit(reply, epoch) {
-            return;
+    /// Whether a difference is of the life of its sender that asked last.
+    fn admit(&mut self, reply: u64, epoch: Epoch, session: u64, chunk: ChunkNumber) -> bool {
+        if !self.raise(reply, epoch) {
+            return false;
         }
+        let reason = match self.versions(chunk).session {
+            Some(last) if last == (epoch, session) => return true,
+            Some(last) if last > (epoch, session) => Refusal::Stale { held: last.0, superseded: true },
+            _ => Refusal::Gap,
+        };
+        self.actions.push_back(ParityAction::Refuse { reply, reason });
+        false
+    }
+
+    /// Whether the asker is not an earlier life of one that asked; if so, what is of earlier ones and not in the log yet is
+    /// forgotten: nobody was answered for it, and whoever asks sends it again.
+    fn asked(&mut self, reply: u64, epoch: Epoch, session: u64, chunk: ChunkNumber) -> bool {
+        if !self.raise(reply, epoch) {
+            return false;
+        }
+        let versions = self.chunks.entry(chunk).or_default();
+        if let Some(last) = versions.session.filter(|last| *last > (epoch, session)) {
+            let reason = Refusal::Stale { held: last.0, superseded: true };
+            self.actions.push_back(ParityAction::Refuse { reply, reason });
+            return false;
+        }
+        versions.session = Some((epoch, session));
+        let first = self.stalled.range((chunk, 0)..).next().map(|(key, _)| *key);
+        if let Some((_, version)) = first.filter(|(of, _)| *of == chunk) {
+            self.forget_from(chunk, version);
+        }
+        true
+    }
+
+    /// Forgets differences that found no room, from a version on.
+    fn forget_from(&mut self, chunk: ChunkNumber, version: u64) {
+        self.chunks.entry(chunk).or_default().received = version - 1;
+        self.stalled.retain(|(of, _), _| *of != chunk);
+        let actions = &mut self.actions;
+        self.waiters.retain(|&(reply, of, _, waiter)| {
+            let gone = of == chunk && matches!(waiter, Waiter::Difference { version: of } if of >= version);
+            if gone {
+                actions.push_back(ParityAction::Refuse { reply, reason: Refusal::Gap });
+            }
+            !gone
+        });
+    }
+
+    fn take(&mut self, reply: u64, epoch: Epoch, chunk: ChunkNumber, version: u64, committed: u64) {
         self.committed(chunk, committed);
-        let mode = self.mode;
         let versions = self.chunks.entry(chunk).or_default();
         let expected = versions.received + 1;
         if version > expected {
-            let reason = super::Refusal::Gap { expected };
-            self.actions.push_back(ParityAction::Refuse { reply, reason });
+            self.actions.push_back(ParityAction::Refuse { reply, reason: Refusal::Gap });
             return;
         }
         self.waiters.push((reply, chunk, epoch, Waiter::Difference { version }));
         if version == expected {
             versions.received = version;
-            if self.stalled.is_empty() {
-                self.actions.push_back(match mode {
-                    Mode::Logged => ParityAction::Append { chunk, version },
-                    Mode::InPlace => ParityAction::Overwrite { chunk, version },
-                });
+            if self.stalled.is_empty() && !self.failing {
+                self.write(chunk, version, reply);
             } else {
-                // Behind what waits for room, so that the log keeps the order of versions.
-                self.stalled.push_back((chunk, version));
+                // Behind what waits for room.
+                self.stalled.insert((chunk, version), reply);
             }
         }
         self.answer();
     }
 
+    fn write(&mut self, chunk: ChunkNumber, version: u64, reply: u64) {
+        self.writing += 1;
+        self.actions.push_back(match self.mode {
+            Mode::Logged => {
+                let sequence = self.next_sequence;
+                self.next_sequence += 1;
+                ParityAction::Append { chunk, version, sequence, reply }
+            }
+            Mode::InPlace => ParityAction::Overwrite { chunk, version, reply },
+        });
+    }
+
+    fn written(&mut self, chunk: ChunkNumber, version: u64) {
+        self.writing -= 1;
+        self.failing &= self.writing > 0;
+        self.became_durable(chunk, version);
+        self.make_room();
+        self.change_mode();
+    }
+
+    /// Tries the stalled ones again once all that was tried is answered and there may be room; merges to make some.
+    fn make_room(&mut self) {
+        if self.stalled.is_empty() {
+            return;
+        }
+        self.merge();
+        if self.writing > 0 || self.merging > 0 || !(self.retry || self.log.is_empty()) {
+            return;
+        }
+        self.retry = false;
+        self.next_sequence = self.appended_next;
+        for ((chunk, version), reply) in std::mem::take(&mut self.stalled) {
+            self.write(chunk, version, reply);
+        }
+    }
+
     fn became_durable(&mut self, chunk: ChunkNumber, version: u64) {
         let versions = self.chunks.entry(chunk).or_default();
-        versions.durable = versions.durable.max(version);
+        assert_eq!(version, versions.durable + 1, "the medium takes differences in the order asked");
+        versions.durable = version;
         self.answer();
     }
 
     fn committed(&mut self, chunk: ChunkNumber, through: u64) {
-        let in_place = self.mode == Mode::InPlace;
         let versions = self.chunks.entry(chunk).or_default();
         let through = through.min(versions.durable);
         if through <= versions.committed {
             return;
         }
-        versions.committed = through;
-        if in_place {
+        if versions.merged > versions.committed {
+            // Overwritten in place before it was committed.
+            let through = through.min(versions.merged);
             self.actions.push_back(ParityAction::Release { chunk, through });
         }
-        if !self.stalled.is_empty() {
-            self.merge();
-        }
+        versions.committed = through;
+        self.make_room();
     }
 
     /// Answers whoever waits for what is durable by now.
@@ -441,17 +569,19 @@ impl ParityChunk {
             let versions = self.chunks.entry(chunk).or_default();
             versions.merged = versions.merged.max(version);
         }
-        for (chunk, version) in std::mem::take(&mut self.stalled) {
-            self.actions.push_back(ParityAction::Append { chunk, version });
-        }
+        self.retry = true;
+        self.make_room();
         self.change_mode();
     }
 
     fn change_mode(&mut self) {
-        let appending = self.chunks.values().any(|versions| versions.received != versions.durable);
-        if self.log.is_empty() && self.merging == 0 && !appending {
+        if self.mode == self.wanted_mode {
+            return;
+        }
+        if self.log.is_empty() && self.merging == 0 && self.writing == 0 {
             self.mode = self.wanted_mode;
-        } else if self.wanted_mode == Mode::InPlace {
+            self.make_room();
+        } else {
             self.merge();
         }
     }

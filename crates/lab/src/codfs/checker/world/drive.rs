@@ -1,6 +1,6 @@
 //! What the cores want, carried out: messages and operations of media.
 
-use super::{Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write};
+use super::{Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write, asked, reply};
 use steadfast_protocol::serve::parity_log::{
     DataAction, DataChunk, DataInput, ParityAction, ParityChunk, ParityInput,
 };
@@ -9,7 +9,7 @@ impl World {
     pub(super) fn at_data(&mut self, from: Actor, to: Actor, message: Message) -> Result<(), Violation> {
         let parity = (from - K) as u16;
         let input = match message {
-            Message::Versions { received } => DataInput::Versions { parity, received },
+            Message::Versions { epoch, received } => DataInput::Versions { parity, epoch, received },
             Message::Acked { through } => DataInput::Acked { parity, through },
             Message::Refused { reason } => DataInput::Refused { parity, reason },
             Message::Fetched { record } => {
@@ -31,13 +31,15 @@ impl World {
         let node = &mut self.parity[number];
         let Some(core) = node.core.as_mut() else { return Ok(()) };
         match message {
-            Message::Ask { epoch, chunk } => {
-                core.handle(ParityInput::Ask { reply: 2 * from as u64 + 1, epoch, chunk });
+            Message::Ask { epoch, session, chunk } => {
+                let reply = reply(from, session, epoch, 0);
+                core.handle(ParityInput::Ask { reply, epoch, session, chunk });
             }
-            Message::Difference { epoch, record, committed } => {
-                node.arrived.insert((record.chunk, record.version), record);
-                let (reply, chunk, version) = (2 * from as u64, record.chunk, record.version);
-                core.handle(ParityInput::Difference { reply, epoch, chunk, version, committed });
+            Message::Difference { epoch, session, record, committed } => {
+                let (chunk, version) = (record.chunk, record.version);
+                let reply = reply(from, session, epoch, version);
+                node.arrived.insert(reply, record);
+                core.handle(ParityInput::Difference { reply, epoch, session, chunk, version, committed });
             }
             Message::Committed { epoch, chunk, through } => {
                 core.handle(ParityInput::Committed { epoch, chunk, through });
@@ -61,8 +63,9 @@ impl World {
             let Some(action) = self.data_core_mut(actor).and_then(DataChunk::poll) else { return Ok(()) };
             let chunk = self.chunk_of(actor);
             match action {
-                DataAction::Ask { parity, epoch } => {
-                    self.send(actor, K + parity as usize, Message::Ask { epoch, chunk: chunk as u16 });
+                DataAction::Ask { parity, epoch, session } => {
+                    let ask = Message::Ask { epoch, session, chunk: chunk as u16 };
+                    self.send(actor, K + parity as usize, ask);
                 }
                 DataAction::Fetch { parity, version } => {
                     let fetch = Message::Fetch { chunk: chunk as u16, version };
@@ -78,16 +81,16 @@ impl World {
                     self.decoding = Some(request as usize);
                 }
                 DataAction::Stage { request } => self.stage(actor, request as usize)?,
-                DataAction::Send { parity, version, committed } => {
+                DataAction::Send { parity, version, epoch, committed } => {
                     let node = self.data_node_mut(actor).expect("only a node that is up sends");
                     let record = *node.kept.get(&version).ok_or_else(|| {
                         Violation(format!("actor {actor} is to send version {version} and has it no more"))
                     })?;
-                    let epoch = node.core.as_ref().expect("up").epoch();
-                    self.send(actor, K + parity as usize, Message::Difference { epoch, record, committed });
+                    let session = node.session;
+                    let difference = Message::Difference { epoch, session, record, committed };
+                    self.send(actor, K + parity as usize, difference);
                 }
-                DataAction::Tell { parity, committed } => {
-                    let epoch = self.data_core(actor).expect("up").epoch();
+                DataAction::Tell { parity, epoch, committed } => {
                     let tell = Message::Committed { epoch, chunk: chunk as u16, through: committed };
                     self.send(actor, K + parity as usize, tell);
                 }
@@ -97,8 +100,14 @@ impl World {
                     let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);
                     disks.for_each(|disk| disk.held.retain(|version, _| *version > through));
                 }
-                DataAction::Answer { request, .. } => self.finished(request as usize, Progress::Acked)?,
+                DataAction::Answer { request, version } => {
+                    self.is_durable(actor, version)?;
+                    self.finished(request as usize, Progress::Acked)?;
+                }
                 DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown)?,
+                DataAction::Outdated => {
+                    return Err(Violation(format!("chunk {chunk} is outdated by crashes alone")));
+                }
                 DataAction::Behind { parity } => {
                     return Err(Violation(format!(
                         "actor {actor}: parity {parity} fell behind what is kept"
@@ -127,15 +136,25 @@ impl World {
     }
 
     /// Carries out what a parity chunk's core wants.
+    /// Answers on the connection of the question: to an earlier life of the asker there is none.
+    fn answer(&mut self, number: usize, reply: u64, message: Message) {
+        let (actor, session, ..) = asked(reply);
+        if self.data_node_mut(actor).is_some_and(|node| node.session == session) {
+            self.send(K + number, actor, message);
+        }
+    }
+
     pub(super) fn run_parity(&mut self, number: usize) -> Result<(), Violation> {
         loop {
             let planted = self.planted;
             let node = &mut self.parity[number];
             let Some(action) = node.core.as_mut().and_then(ParityChunk::poll) else { return Ok(()) };
             match action {
-                ParityAction::Append { chunk, version } => {
-                    let record = node.arrived.remove(&(chunk, version)).expect("it arrived");
-                    let sequence = node.now.next;
+                ParityAction::Append { chunk, version, sequence, reply } => {
+                    let record = node.arrived.remove(&reply).expect("it arrived");
+                    if sequence != node.now.next {
+                        return Err(Violation(format!("parity {number}: record {sequence} is out of turn")));
+                    }
                     node.now.next += 1;
                     if planted == Some(Planted::LostDelta) && number == 1 && version == 2 {
                         node.now.merged.insert(chunk, version);
@@ -144,8 +163,8 @@ impl World {
                     }
                     node.wait(ParityInput::Appended { chunk, version, sequence, bytes: 1 });
                 }
-                ParityAction::Overwrite { chunk, version } => {
-                    let record = node.arrived.remove(&(chunk, version)).expect("it arrived");
+                ParityAction::Overwrite { chunk, version, reply } => {
+                    let record = node.arrived.remove(&reply).expect("it arrived");
                     node.now.add(number, record);
                     node.now.merged.insert(chunk, version);
                     node.now.held.insert((chunk, version), record);
@@ -177,15 +196,16 @@ impl World {
                     node.wait(ParityInput::Fenced { epoch });
                 }
                 ParityAction::Ack { reply, through, .. } => {
-                    let message = if reply % 2 == 0 {
-                        Message::Acked { through }
-                    } else {
-                        Message::Versions { received: through }
+                    node.arrived.remove(&reply);
+                    let message = match asked(reply) {
+                        (_, _, epoch, 0) => Message::Versions { epoch, received: through },
+                        _ => Message::Acked { through },
                     };
-                    self.send(K + number, reply as usize / 2, message);
+                    self.answer(number, reply, message);
                 }
                 ParityAction::Refuse { reply, reason } => {
-                    self.send(K + number, reply as usize / 2, Message::Refused { reason });
+                    node.arrived.remove(&reply);
+                    self.answer(number, reply, Message::Refused { reason });
                 }
                 ParityAction::Release { chunk, through } => {
                     let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);

@@ -19,6 +19,25 @@ impl World {
             && self.is_level()
     }
 
+    /// Whether a version that a writer is answered for survives a loss of all power: it is durable at the chunk's own node,
+    /// if it has one, and at every listed parity node.
+    pub(super) fn is_durable(&self, actor: Actor, version: u64) -> Result<(), Violation> {
+        let chunk = self.chunk_of(actor);
+        let own = actor == STAND_IN || self.data[actor].durable.version >= version;
+        let logged = self.parities().iter().all(|parity| {
+            let disk = &self.parity[*parity as usize].durable;
+            let merged = disk.merged.get(&(chunk as u16)).is_some_and(|merged| *merged >= version);
+            let of = |(_, record): &(u64, super::Record)| {
+                (record.chunk as usize, record.version) == (chunk, version)
+            };
+            merged || disk.log.iter().any(of)
+        });
+        if own && logged {
+            return Ok(());
+        }
+        Err(Violation(format!("version {version} of chunk {chunk} is answered and not durable everywhere")))
+    }
+
     /// A data chunk's bytes by the others and one parity chunk, or by any of them that is up.
     pub(super) fn decode(&self, chunk: usize, parity: Option<usize>) -> Option<Bytes> {
         let other = 1 - chunk;

@@ -86,9 +86,10 @@ struct Update {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Message {
-    Ask { epoch: Epoch, chunk: u16 },
-    Versions { received: u64 },
-    Difference { epoch: Epoch, record: Record, committed: u64 },
+    Ask { epoch: Epoch, session: u64, chunk: u16 },
+    Versions { epoch: Epoch, received: u64 },
+    Difference { epoch: Epoch, session: u64, record: Record, committed: u64 },
+
     Acked { through: u64 },
     Refused { reason: Refusal },
     Fetch { chunk: u16, version: u64 },
@@ -115,6 +116,8 @@ struct DataNode {
     steps: Vec<DataDisk>,
     adopting: Vec<u64>,
     kept: BTreeMap<u64, Record>,
+    /// How often it was started.
+    session: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -136,8 +139,24 @@ struct ParityNode {
     steps: Vec<ParityDisk>,
     /// What the core hears once it is flushed.
     done: Vec<ParityInput>,
-    arrived: BTreeMap<(u16, u64), Record>,
+    arrived: BTreeMap<Reply, Record>,
 }
+
+/// Names a question: who asked, in which life, under which epoch, of which version (0 where it asks for versions).
+type Reply = u64;
+
+fn reply(actor: Actor, session: u64, epoch: Epoch, version: u64) -> Reply {
+    ((session * 8 + epoch.0) * 16 + version) * 8 + actor as u64
+}
+
+/// What such a name says: who, in which life, under which epoch, of which version.
+fn asked(reply: Reply) -> (Actor, u64, Epoch, u64) {
+    let rest = reply / 8;
+    ((reply % 8) as Actor, rest / 16 / 8, Epoch(rest / 16 % 8), rest % 16)
+}
+
+/// Links of a data node's earlier life: what it sent before it lost power may still be read.
+const GHOST: Actor = 16;
 
 /// Actors: data nodes, then parity nodes, then the primary standing in for a data node that is gone.
 type Actor = usize;
@@ -223,12 +242,13 @@ impl World {
     pub fn new(mode: Mode, writes: &[Write], limits: Limits, planted: Option<Planted>) -> Self {
         let parities: Vec<u16> = (0..M as u16).collect();
         let node = || DataNode {
-            core: Some(DataChunk::new(Medium::Own, 0, 1)),
+            core: Some(DataChunk::new(Medium::Own, 1, 0, 1)),
             durable: DataDisk::default(),
             now: DataDisk::default(),
             steps: Vec::new(),
             adopting: Vec::new(),
             kept: BTreeMap::new(),
+            session: 1,
         };
         let parity = || ParityNode {
             core: Some(ParityChunk::new(mode, ParityState::default(), u64::MAX)),
@@ -262,13 +282,15 @@ impl World {
             let core = world.data[chunk].core.as_mut().expect("up");
             core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.clone() });
             for parity in &parities {
-                core.handle(DataInput::Versions { parity: *parity, received: 0 });
+                core.handle(DataInput::Versions { parity: *parity, epoch: Epoch(1), received: 0 });
             }
             while core.poll().is_some() {}
         }
         for node in &mut world.parity {
             let core = node.core.as_mut().expect("up");
-            core.handle(ParityInput::Ask { reply: 0, epoch: Epoch(1), chunk: 0 });
+            for chunk in 0..K as u16 {
+                core.handle(ParityInput::Ask { reply: 0, epoch: Epoch(1), session: 1, chunk });
+            }
             core.handle(ParityInput::Fenced { epoch: Epoch(1) });
             while core.poll().is_some() {}
             (node.durable.epoch, node.now.epoch) = (Epoch(1), Epoch(1));
@@ -380,6 +402,12 @@ impl World {
         self.updates.iter().all(over) && self.is_quiet()
     }
 
+    /// For people: what became of the updates.
+    pub fn outcome(&self) -> String {
+        let of = |update: &Update| format!("{:?} {:?}", update.write, update.progress);
+        self.updates.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+
     fn begin(&mut self, update: usize) {
         let acked = self.updates.iter().enumerate().filter(|(_, other)| other.progress == Progress::Acked);
         let after: Vec<usize> = acked.map(|(number, _)| number).collect();
@@ -444,6 +472,7 @@ impl World {
         let message = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front);
         self.links.retain(|_, link| !link.is_empty());
         let Some(message) = message else { return Ok(()) };
+        let from = from % GHOST;
         if (K..K + M).contains(&to) {
             self.at_parity(from, to, message)
         } else {
@@ -476,6 +505,13 @@ impl World {
 
     fn crash(&mut self, node: usize, kept: usize) -> Result<(), Violation> {
         self.limits.crashes -= 1;
+        if node < K {
+            for to in K..K + M {
+                let sent = self.links.remove(&(node, to)).unwrap_or_default();
+                self.links.entry((node + GHOST, to)).or_default().extend(sent);
+            }
+            self.links.retain(|_, link| !link.is_empty());
+        }
         self.links.retain(|(from, to), _| *from != node && *to != node);
         if let Some(number) = node.checked_sub(K) {
             let parity = &mut self.parity[number];
@@ -532,6 +568,7 @@ impl World {
                 epoch: parity.durable.epoch,
                 merged: parity.durable.merged.clone().into_iter().collect(),
                 log: parity.durable.log.iter().map(entry).collect(),
+                log_next: parity.durable.next,
             };
             parity.core = Some(ParityChunk::new(self.mode, state, merge_bytes_max));
             for actor in 0..=K + M {
@@ -545,7 +582,8 @@ impl World {
         let data = &mut self.data[node];
         data.kept = data.durable.held.clone();
         let kept_from = data.kept.keys().next().copied().unwrap_or(data.durable.version + 1);
-        let mut core = DataChunk::new(Medium::Own, data.durable.version, kept_from);
+        data.session += 1;
+        let mut core = DataChunk::new(Medium::Own, data.session, data.durable.version, kept_from);
         core.handle(DataInput::Configure { epoch, parities });
         data.core = Some(core);
         self.run_data(node)
@@ -559,11 +597,12 @@ impl World {
         if node < K {
             // The primary gives up waiting for it; what it may still say is not heard.
             self.forget_updates(node)?;
-            let mut core = DataChunk::new(Medium::StandIn, 0, 1);
+            let mut core = DataChunk::new(Medium::StandIn, 1, 0, 1);
             core.handle(DataInput::Configure { epoch, parities: parities.clone() });
             let (durable, now) = Default::default();
             let (steps, adopting, kept) = Default::default();
-            self.data.push(DataNode { core: Some(core), durable, now, steps, adopting, kept });
+            let session = 1;
+            self.data.push(DataNode { core: Some(core), durable, now, steps, adopting, kept, session });
         }
         for actor in 0..=K + M {
             let listed = actor == STAND_IN || actor < K && self.listed[actor];

@@ -1,0 +1,378 @@
+//! One node of the storm: a device on a medium that remembers, and the core of the chunk that it holds.
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use rand_pcg::Pcg64;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use steadfast_codes::mds;
+use steadfast_disk::{
+    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Updates,
+    Version, checksum,
+    device::{Apply, LogError, UpdateError},
+    media::CrashMedium,
+};
+use steadfast_protocol::serve::parity_log::{
+    DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk, ParityInput, ParityState,
+};
+
+use super::below;
+
+/// The segment of the storm; each device has one chunk of it.
+const SEGMENT: SegmentId = SegmentId(7);
+const VERSION: Version = Version(1);
+const CLUSTER: ClusterId = ClusterId(1);
+const BLOCK_BYTES: u32 = 16 << 10;
+/// Bytes of a chunk: four blocks, so that updates meet block ends, and few enough granules that they meet each other.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+/// Four to eight records: merges on the path, and a ring that wraps often.
+const RESERVE_BYTES: u64 = 64 << 10;
+/// Of one merge, less than the device takes at once.
+const MERGE_BYTES_MAX: u64 = 40 << 10;
+/// The smallest journal that takes updates.
+const JOURNAL_BYTES: u64 = 512 << 10;
+const CAPACITY: u64 = 2 << 20;
+
+/// A device that may be without power.
+pub(super) struct Disk {
+    medium: Arc<CrashMedium>,
+    device: Option<Device>,
+}
+
+/// A data chunk's node.
+pub(super) struct DataNode {
+    /// Its disk.
+    pub(super) disk: Disk,
+    /// The core; absent while the node is down.
+    pub(super) core: Option<DataChunk>,
+    /// Differences that may be asked for again.
+    pub(super) kept: BTreeMap<u64, Difference>,
+    /// Versions adopted since the last flush.
+    adopted: Vec<u64>,
+    /// How often it was started.
+    pub(super) session: u64,
+}
+
+/// A parity chunk's node.
+pub(super) struct ParityNode {
+    /// Its disk.
+    pub(super) disk: Disk,
+    /// The core; absent while the node is down.
+    pub(super) core: Option<ParityChunk>,
+    /// Differences on their way to the log.
+    pub(super) arrived: BTreeMap<u64, Difference>,
+    /// What the core hears after the next flush.
+    pub(super) done: Vec<ParityInput>,
+}
+
+impl Disk {
+    /// A device with one chunk on it.
+    fn new(number: u128, content: &[u8], reserve_bytes: u64, first: u32) -> Result<Self> {
+        let medium = Arc::new(CrashMedium::new(CAPACITY));
+        let options = FormatOptions {
+            checkpoint_bytes: Some(JOURNAL_BYTES),
+            journal_bytes: Some(JOURNAL_BYTES),
+            ..FormatOptions::new(CLUSTER, DeviceId(number))
+        };
+        Device::format(&*medium, options).context("format")?;
+        let mut device = Device::open(medium.clone(), None).context("open")?;
+        let blocks = CHUNK_BYTES as u32 / BLOCK_BYTES;
+        let spec = ExtentSpec {
+            segment: SEGMENT,
+            version: VERSION,
+            epoch: Epoch(1),
+            block_bytes: BLOCK_BYTES,
+            granule: Granule::KIB_4,
+            expected_blocks: blocks,
+            updates: Some(Updates { reserve_bytes }),
+        };
+        device.create_extent(spec).context("create")?;
+        for (index, block) in (first * blocks..).zip(content.chunks(BLOCK_BYTES as usize)) {
+            let sums = checksum::sums(block, Granule::KIB_4, SEGMENT, VERSION, index);
+            device.write_block(SEGMENT, Epoch(1), index, block, &sums).context("fill")?;
+        }
+        device.flush().context("flush")?;
+        drop(device);
+        // What led here is history: the log of writes begins now.
+        let medium = Arc::new(CrashMedium::from_image(medium.image()));
+        let mut disk = Self { medium, device: None };
+        disk.reopen(None)?;
+        Ok(disk)
+    }
+
+    pub(super) fn device(&mut self) -> Result<&mut Device> {
+        self.device.as_mut().context("the node is down")
+    }
+
+    /// Power is lost; `survives` says which sectors of unflushed writes are there after it.
+    pub(super) fn cut(&mut self, survives: impl FnMut(usize, usize) -> bool) {
+        self.device = None;
+        let image = self.medium.crash_image(self.medium.len(), survives);
+        self.medium = Arc::new(CrashMedium::from_image(image));
+    }
+
+    /// Power is back; `again` cuts it once more at a random point of the recovery.
+    pub(super) fn reopen(&mut self, again: Option<&mut Pcg64>) -> Result<()> {
+        if let Some(random) = again {
+            let device =
+                Device::open(self.medium.clone(), Some(CLUSTER)).context("open after a power loss")?;
+            drop(device);
+            let at = below(random, self.medium.len() as u64 + 1) as usize;
+            let image = self.medium.crash_image(at, |_, _| below(random, 2) == 0);
+            self.medium = Arc::new(CrashMedium::from_image(image));
+        }
+        let device = Device::open(self.medium.clone(), Some(CLUSTER)).context("open after a power loss")?;
+        device.self_check();
+        self.device = Some(device);
+        Ok(())
+    }
+
+    /// Whether anything waits for a flush.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| !device.is_clean())
+    }
+
+    /// Bytes of the chunk, whole granules.
+    fn read(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+        let mut buffer = AlignedBuf::zeroed(0);
+        let read = self.device()?.read_chunk(SEGMENT, range.clone(), &mut buffer).context("read")?;
+        ensure!(read.range == range, "{range:?} became {:?}", read.range);
+        Ok(buffer.to_vec())
+    }
+
+    /// All of the chunk as it is in place or in redo records.
+    pub(super) fn content(&mut self) -> Result<Vec<u8>> {
+        self.read(0..CHUNK_BYTES as u64)
+    }
+
+    /// What an idle lane does.
+    pub(super) fn idle(&mut self) -> Result<()> {
+        let device = self.device()?;
+        device.write_back(32 << 10).context("write back")?;
+        device.prepare_ahead().context("prepare")?;
+        Ok(())
+    }
+}
+
+impl DataNode {
+    /// The node of data chunk `number`.
+    pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
+        let disk = Disk::new(number as u128 + 1, content, 0, number as u32)?;
+        let (core, kept, adopted, session) = Default::default();
+        Ok(Self { disk, core, kept, adopted, session })
+    }
+
+    /// Begins to serve with what is durable.
+    pub(super) fn start(&mut self, parities: &[u16], chunk: u16) -> Result<()> {
+        self.session += 1;
+        let device = self.disk.device()?;
+        let version = device.updates(SEGMENT).context("describe")?.version;
+        let held = device.held(SEGMENT).context("held")?;
+        self.kept = held
+            .into_iter()
+            .map(|staged| {
+                let (offset, sums, bytes) = (staged.offset, staged.sums, staged.difference);
+                (staged.version, Difference { chunk, version: staged.version, offset, sums, bytes })
+            })
+            .collect();
+        // Those that end at the present version without a gap.
+        let mut kept_from = version + 1;
+        while kept_from > 1 && self.kept.contains_key(&(kept_from - 1)) {
+            kept_from -= 1;
+        }
+        let mut core = DataChunk::new(Medium::Own, self.session, version, kept_from);
+        core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.to_vec() });
+        self.core = Some(core);
+        Ok(())
+    }
+
+    /// Stamps an update; none where the device has to be released first.
+    pub(super) fn stage(&mut self, chunk: u16, offset: u64, new: &[u8]) -> Result<Option<u64>> {
+        let staged = match self.disk.device()?.stage(SEGMENT, Epoch(1), offset, new) {
+            Err(UpdateError::Held { .. }) => return Ok(None),
+            other => other.context("stage")?,
+        };
+        let (version, offset, sums, bytes) = (staged.version, staged.offset, staged.sums, staged.difference);
+        self.kept.insert(version, Difference { chunk, version, offset, sums, bytes });
+        Ok(Some(version))
+    }
+
+    /// Brings the chunk forward by a difference that some log had.
+    pub(super) fn adopt(&mut self, version: u64) -> Result<()> {
+        let Some(difference) = self.kept.get(&version).cloned() else {
+            bail!("version {version} is to be adopted and is not here")
+        };
+        let end = difference.offset + difference.bytes.len() as u64;
+        let mut bytes = self.disk.read(difference.offset..end)?;
+        bytes.iter_mut().zip(&difference.bytes).for_each(|(byte, other)| *byte ^= other);
+        let blocks = CHUNK_BYTES as u64 / u64::from(BLOCK_BYTES);
+        for (at, (granule, sum)) in bytes.chunks(4096).zip(&difference.sums).enumerate() {
+            let offset = difference.offset + at as u64 * 4096;
+            let tag = checksum::Tag {
+                segment: SEGMENT,
+                version: VERSION,
+                index: (u64::from(difference.chunk) * blocks + offset / u64::from(BLOCK_BYTES)) as u32,
+                granule_number: (offset % u64::from(BLOCK_BYTES) / 4096) as u32,
+            };
+            ensure!(checksum::sum(granule, &tag) == *sum, "version {version} did not come out right");
+        }
+        let patches = vec![(difference.offset, Bytes::from(bytes))];
+        self.disk.device()?.adopt(SEGMENT, Epoch(1), version, patches).context("adopt")?;
+        self.adopted.push(version);
+        Ok(())
+    }
+
+    /// Old bytes of versions up to here may go.
+    pub(super) fn release(&mut self, through: u64) -> Result<()> {
+        self.kept.retain(|version, _| *version > through);
+        self.disk.device()?.release(SEGMENT, through).context("release")
+    }
+
+    /// A flush returns.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let device = self.disk.device()?;
+        device.flush().context("flush")?;
+        let version = device.updates(SEGMENT).context("describe")?.version;
+        if let Some(core) = &mut self.core {
+            core.handle(DataInput::Durable { through: version });
+            for version in std::mem::take(&mut self.adopted) {
+                core.handle(DataInput::Adopted { version });
+            }
+        }
+        Ok(())
+    }
+
+    /// Power is lost.
+    pub(super) fn crash(&mut self, survives: impl FnMut(usize, usize) -> bool) {
+        self.disk.cut(survives);
+        self.core = None;
+        self.kept.clear();
+        self.adopted.clear();
+    }
+}
+
+impl ParityNode {
+    /// The node of parity chunk `number` of a code with `data` data chunks.
+    pub(super) fn new(data: usize, number: usize, content: &[u8]) -> Result<Self> {
+        let disk = Disk::new((data + number) as u128 + 1, content, RESERVE_BYTES, (data + number) as u32)?;
+        Ok(Self { disk, core: None, arrived: BTreeMap::new(), done: Vec::new() })
+    }
+
+    /// Begins to serve with what is durable.
+    pub(super) fn start(&mut self) -> Result<()> {
+        let info = self.disk.device()?.updates(SEGMENT).context("describe")?;
+        ensure!(!info.damaged, "a log lost records that were flushed");
+        let mut log = Vec::new();
+        for entry in &info.log {
+            let record = self.record(entry.sequence)?;
+            log.push(Entry {
+                sequence: entry.sequence,
+                chunk: record.chunk,
+                version: record.version,
+                bytes: entry.bytes,
+            });
+        }
+        let (epoch, merged, log_next) = (info.epoch, info.merged, info.log_next);
+        let state = ParityState { epoch, merged, log, log_next };
+        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX));
+        Ok(())
+    }
+
+    /// A record of the log.
+    pub(super) fn record(&mut self, sequence: u64) -> Result<Difference> {
+        let record = self.disk.device()?.log_read(SEGMENT, sequence).context("log")?;
+        Ok(Difference::decode(&record.into())?)
+    }
+
+    /// Appends a difference that arrived.
+    pub(super) fn append(&mut self, chunk: u16, version: u64, sequence: u64, reply: u64) -> Result<()> {
+        let record = self.arrived.get(&reply).context("it arrived")?.encode();
+        match self.disk.device()?.log_append_at(SEGMENT, Epoch(1), sequence, &record) {
+            Ok(sequence) => {
+                self.arrived.remove(&reply);
+                let bytes = record.len() as u32;
+                self.done.push(ParityInput::Appended { chunk, version, sequence, bytes });
+                Ok(())
+            }
+            Err(LogError::Full { .. } | LogError::OutOfTurn { .. }) => {
+                // Answered in the order asked: after what is not flushed yet.
+                self.done.push(ParityInput::Full { chunk, version, reply });
+                Ok(())
+            }
+            Err(error) => Err(error).context("append"),
+        }
+    }
+
+    /// Folds records into the chunk.
+    pub(super) fn merge(
+        &mut self,
+        code: &mds::Code,
+        number: usize,
+        sequences: &[u64],
+        merged: Vec<(u16, u64)>,
+        log_start: u64,
+    ) -> Result<()> {
+        let mut fold = Fold::default();
+        for sequence in sequences {
+            fold.add(&self.record(*sequence)?);
+        }
+        let mut patches = Vec::new();
+        for rows in fold.rows() {
+            let mut base = self.disk.read(rows.clone())?;
+            add(code, number, &fold, rows.start, &mut base)?;
+            patches.push((rows.start, Bytes::from(base)));
+        }
+        let apply = Apply { patches, merged, log_start: Some(log_start) };
+        self.disk.device()?.apply(SEGMENT, Epoch(1), apply).context("merge")?;
+        self.done.push(ParityInput::Merged);
+        Ok(())
+    }
+
+    /// The parity chunk with all that its log holds.
+    pub(super) fn current(&mut self, code: &mds::Code, number: usize) -> Result<Vec<u8>> {
+        let mut content = self.disk.content()?;
+        let entries = self.disk.device()?.log_entries(SEGMENT).context("log")?;
+        let mut fold = Fold::default();
+        for entry in entries {
+            fold.add(&self.record(entry.sequence)?);
+        }
+        add(code, number, &fold, 0, &mut content)?;
+        Ok(content)
+    }
+
+    /// A flush returns.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.disk.device()?.flush().context("flush")?;
+        if let Some(core) = &mut self.core {
+            std::mem::take(&mut self.done).into_iter().for_each(|input| core.handle(input));
+        }
+        Ok(())
+    }
+
+    /// An epoch is to be durable.
+    pub(super) fn fence(&mut self, epoch: Epoch) -> Result<()> {
+        self.disk.device()?.fence(SEGMENT, epoch).context("fence")?;
+        self.done.push(ParityInput::Fenced { epoch });
+        Ok(())
+    }
+
+    /// Power is lost.
+    pub(super) fn crash(&mut self, survives: impl FnMut(usize, usize) -> bool) {
+        self.disk.cut(survives);
+        self.core = None;
+        self.arrived.clear();
+        self.done.clear();
+    }
+}
+
+/// XORs the products of all differences that begin in `bytes` into them: rows from `start` on of a parity chunk.
+fn add(code: &mds::Code, number: usize, fold: &Fold, start: u64, bytes: &mut [u8]) -> Result<()> {
+    let end = start + bytes.len() as u64;
+    for (chunk, from, difference) in fold.parts().filter(|(_, from, _)| (start..end).contains(from)) {
+        let mut product = vec![0; difference.len()];
+        let old = vec![0; difference.len()];
+        code.delta(chunk as usize, from as usize, CHUNK_BYTES, &old, difference, number, &mut product)?;
+        let at = (from - start) as usize;
+        bytes[at..at + product.len()].iter_mut().zip(&product).for_each(|(byte, other)| *byte ^= other);
+    }
+    Ok(())
+}
