@@ -246,7 +246,7 @@ impl Device {
         patches: Vec<(u64, Bytes)>,
     ) -> Result<(), UpdateError> {
         let held = self.check_update(segment, epoch)?.version;
-        if version < held {
+        if version <= held {
             return Err(UpdateError::Backwards { segment, held, given: version });
         }
         let patches = self.place_patches(segment, patches)?;

@@ -1,10 +1,10 @@
 //! `codfs/checker`: every order of events of a few updates. The update cores that serve data
 //! ([`steadfast_protocol::serve::parity_log`]) are driven through each state that they can reach, with crashes at any step,
-//! a node left out of the layout (dead, or only suspected and still at work), merges and degraded gathers.
+//! a node left out of the layout (dead, or, of a data chunk, only suspected and still at work), merges and degraded gathers.
 //!
 //! Depth first over the set of states seen; a state is the whole world, so nothing is explored twice, and nothing is left
-//! out within the limits of a case and [`STATES_MAX`]. Where states came to that bound, metric `exhaustive` is 0. At every
-//! quiet moment and in every gather all ways to read every chunk (its own node, a decode by either parity chunk) must give
+//! out within the limits of a case and [`STATES_MAX`]. Where states came to that bound, metric `exhaustive` is 0, and
+//! random walks look at what lies beyond. At every quiet moment and in every gather all ways to read every chunk (its own node, a decode by either parity chunk) must give
 //! the same bytes, and bytes that a writer may expect. A violation is an error that names the events leading to it. Three bugs
 //! are put in on purpose and must be found: metric `found`, with the number of `events` that show each.
 
@@ -14,6 +14,8 @@ use self::world::{Event, Limits, Planted, Violation, World, Write};
 use crate::{Options, report::Report};
 use anyhow::{Result, bail, ensure};
 use comfy_table::{Table, presets};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use steadfast_protocol::serve::parity_log::Mode;
@@ -24,6 +26,8 @@ pub const NAME: &str = "codfs/checker";
 const STATES_MAX: u64 = 2_000_000;
 /// Of a quick run.
 const STATES_MAX_QUICK: u64 = 50_000;
+/// One walk for so many states, where those came to the bound: about as many steps as half the states took.
+const WALKS_SHARE: u64 = 100;
 
 /// Two updates of one chunk that share a row, and of two chunks that do.
 const WRITES: [(&str, [Write; 2]); 2] = [
@@ -144,8 +148,9 @@ pub struct Outcome {
     pub violation: Option<(Violation, Vec<Event>)>,
 }
 
-/// Explores every order of events of these writes; `states_max` bounds memory. Where it does, `seed` decides which states are
-/// seen: events are tried in an order drawn for each state, so that they are not all of one corner.
+/// Explores every order of events of these writes; `states_max` bounds memory. Where it does, walks from the first state to an
+/// end follow, at each of whose steps `seed` draws one of the events: a search in depth that is cut short has seen all ways to
+/// end of a few beginnings, a walk sees one way of any.
 pub fn explore(
     mode: Mode,
     writes: &[Write],
@@ -196,7 +201,42 @@ pub fn explore(
         }
         path.push((next, events, Some(event)));
     }
+    if outcome.states >= states_max {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        for _ in 0..states_max / WALKS_SHARE {
+            walk(World::new(mode, writes, limits, planted), &mut random, &mut outcome);
+            if outcome.violation.is_some() {
+                break;
+            }
+        }
+    }
     outcome
+}
+
+/// Goes from `world` to an end.
+fn walk(mut world: World, random: &mut Pcg64Mcg, outcome: &mut Outcome) {
+    let mut came = Vec::new();
+    loop {
+        let mut events = world.events();
+        if events.is_empty() {
+            if world.is_over() {
+                outcome.finals += 1;
+            } else {
+                let said = format!("nothing can happen any more and not all is over: {}", world.outcome());
+                outcome.violation = Some((Violation(said), came));
+            }
+            return;
+        }
+        let drawn = random.next_u64() % events.len() as u64;
+        let event = events.swap_remove(drawn as usize);
+        outcome.transitions += 1;
+        let stepped = world.step(&event);
+        came.push(event);
+        if let Err(violation) = stepped {
+            outcome.violation = Some((violation, came));
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

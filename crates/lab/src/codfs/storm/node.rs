@@ -273,7 +273,7 @@ impl ParityNode {
         }
         let (epoch, merged, log_next) = (info.epoch, info.merged, info.log_next);
         let state = ParityState { epoch, merged, log, log_next };
-        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX));
+        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX)?);
         Ok(())
     }
 

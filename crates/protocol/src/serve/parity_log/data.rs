@@ -253,7 +253,8 @@ pub struct DataChunk {
     staged: u64,
     durable: u64,
     committed: u64,
-    /// The first version whose difference the driver has; everything before it is committed.
+    /// The driver has the differences from this version to the last staged one. What is before it is committed, or was adopted
+    /// before a crash and is fetched again where a log lacks it.
     kept_from: u64,
     actions: VecDeque<DataAction>,
 }

@@ -61,14 +61,10 @@ mod record;
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
 pub use fold::Fold;
 pub use locks::{Locks, Purpose, Ticket};
-pub use parity::{Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
+pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, MalformedDifference};
 
 /// Number of a data chunk in its segment: 0 to k - 1.
 pub type ChunkNumber = u16;
 /// Number of a parity chunk in its segment: 0 to m - 1.
 pub type ParityNumber = u16;
-
-/// Bytes that one update of a chunk may change: longer ones are cut by whoever asks. 128 KiB: with its checksums a quarter
-/// of the smallest journal that takes updates, and the largest record that the paper's evaluation writes (§6.2.2).
-pub const UPDATE_BYTES_MAX: u32 = 128 << 10;

@@ -184,6 +184,23 @@ pub struct ParityState {
     pub log_next: u64,
 }
 
+/// A log that lacks a version of a data chunk, or has one twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "record {sequence} of a parity log has version {version} of data chunk {chunk} where {expected} is next: make the parity \
+     chunk anew from the others"
+)]
+pub struct BrokenLog {
+    /// The record.
+    pub sequence: u64,
+    /// The data chunk.
+    pub chunk: ChunkNumber,
+    /// The version that it has.
+    pub version: u64,
+    /// The version that the chunk and the records before it make the next one.
+    pub expected: u64,
+}
+
 /// A record of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
@@ -234,8 +251,9 @@ pub struct ParityChunk {
     failing: bool,
     /// Appends and overwrites that were asked for and not answered.
     writing: usize,
-    /// Number of the record after those, and after those that are in the log.
+    /// Number of the record after those.
     next_sequence: u64,
+    /// Number of the record after those that are in the log.
     appended_next: u64,
     /// Whether there may be room that was not there when the stalled ones were tried.
     retry: bool,
@@ -247,7 +265,10 @@ pub struct ParityChunk {
 
 impl ParityChunk {
     /// A parity chunk as it is on its device; `merge_bytes_max` bounds one merge.
-    pub fn new(mode: Mode, state: ParityState, merge_bytes_max: u64) -> Self {
+    ///
+    /// # Errors
+    /// [`BrokenLog`] where the log is not what a core has written: the chunk must be made anew from the others.
+    pub fn new(mode: Mode, state: ParityState, merge_bytes_max: u64) -> Result<Self, BrokenLog> {
         let mut chunks: BTreeMap<ChunkNumber, Versions> = BTreeMap::new();
         for (chunk, merged) in state.merged {
             let committed = if mode == Mode::Logged { merged } else { 0 };
@@ -256,11 +277,13 @@ impl ParityChunk {
         }
         for entry in &state.log {
             let versions = chunks.entry(entry.chunk).or_default();
-            // What was merged may still stand in a log whose start did not move: never, as both move as one.
-            assert_eq!(entry.version, versions.durable + 1, "a log has every version in order");
+            if entry.version != versions.durable + 1 {
+                let (Entry { sequence, chunk, version, .. }, expected) = (*entry, versions.durable + 1);
+                return Err(BrokenLog { sequence, chunk, version, expected });
+            }
             (versions.received, versions.durable) = (entry.version, entry.version);
         }
-        Self {
+        Ok(Self {
             mode: if state.log.is_empty() { mode } else { Mode::Logged },
             wanted_mode: mode,
             epoch: state.epoch,
@@ -278,7 +301,7 @@ impl ParityChunk {
             merging: 0,
             merging_to: Vec::new(),
             actions: VecDeque::new(),
-        }
+        })
     }
 
     /// The highest epoch that was seen.
@@ -330,8 +353,8 @@ impl ParityChunk {
                 self.written(chunk, version);
             }
             ParityInput::Full { chunk, version, reply } => {
-                self.writing -= 1;
-                self.failing = self.writing > 0;
+                self.failing = true;
+                self.answered();
                 if version <= self.versions(chunk).received {
                     let asked = |(_, of, _, waiter): &(u64, ChunkNumber, Epoch, Waiter)| {
                         *of == chunk && *waiter == Waiter::Ask
@@ -472,11 +495,19 @@ impl ParityChunk {
     }
 
     fn written(&mut self, chunk: ChunkNumber, version: u64) {
-        self.writing -= 1;
-        self.failing &= self.writing > 0;
+        self.answered();
         self.became_durable(chunk, version);
         self.make_room();
         self.change_mode();
+    }
+
+    /// One of those under way is answered. After the last, what is in the log says which number is next.
+    fn answered(&mut self) {
+        self.writing -= 1;
+        if self.writing == 0 {
+            self.failing = false;
+            self.next_sequence = self.appended_next;
+        }
     }
 
     /// Tries the stalled ones again once all that was tried is answered and there may be room; merges to make some.
@@ -489,7 +520,6 @@ impl ParityChunk {
             return;
         }
         self.retry = false;
-        self.next_sequence = self.appended_next;
         for ((chunk, version), reply) in std::mem::take(&mut self.stalled) {
             self.write(chunk, version, reply);
         }

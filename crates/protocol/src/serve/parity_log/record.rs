@@ -35,21 +35,15 @@ pub struct MalformedDifference {
 }
 
 impl Difference {
-    /// The record's bytes before the difference itself.
-    pub fn head(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FIXED + 4 * self.sums.len());
+    /// The whole record.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(FIXED + 4 * self.sums.len() + self.bytes.len());
         out.extend_from_slice(&self.chunk.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&(self.sums.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&self.offset.to_le_bytes());
         self.sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
-        out.freeze()
-    }
-
-    /// The whole record.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::from(self.head());
         out.extend_from_slice(&self.bytes);
         out.freeze()
     }

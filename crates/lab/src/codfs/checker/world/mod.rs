@@ -1,8 +1,8 @@
 //! The world that the checker explores: the cores of one segment, the messages between them, and their media.
 //!
-//! Media are as the disk crate promises: operations of one device become durable in their order, a power loss keeps any
-//! prefix of those that were not flushed. Messages between two nodes arrive in order or, with a crash of either end, not
-//! at all. Contents are one byte a row, so that parity is arithmetic and not bookkeeping: a difference lost or applied
+//! Media are simpler than the disk crate's: of operations that were not flushed a power loss keeps a prefix
+//! (`codfs/storm` has the real ones). Messages between two nodes arrive in order; a crash loses those to the node, while what it
+//! had sent may still arrive beside what it sends in its next life. Contents are one byte a row, so that parity is arithmetic and not bookkeeping: a difference lost or applied
 //! twice gives other bytes.
 
 mod drive;
@@ -251,7 +251,7 @@ impl World {
             session: 1,
         };
         let parity = || ParityNode {
-            core: Some(ParityChunk::new(mode, ParityState::default(), u64::MAX)),
+            core: ParityChunk::new(mode, ParityState::default(), u64::MAX).ok(),
             durable: ParityDisk::default(),
             now: ParityDisk::default(),
             steps: Vec::new(),
@@ -570,7 +570,8 @@ impl World {
                 log: parity.durable.log.iter().map(entry).collect(),
                 log_next: parity.durable.next,
             };
-            parity.core = Some(ParityChunk::new(self.mode, state, merge_bytes_max));
+            let core = ParityChunk::new(self.mode, state, merge_bytes_max);
+            parity.core = Some(core.map_err(|broken| Violation(broken.to_string()))?);
             for actor in 0..=K + M {
                 if let Some(core) = self.data_core_mut(actor) {
                     core.handle(DataInput::Connected { parity: number as u16 });
