@@ -17,6 +17,7 @@
 mod bytes;
 mod error;
 mod gather;
+mod in_place;
 mod leave;
 mod session;
 mod tune;
@@ -57,6 +58,8 @@ pub struct AmendReport {
     pub written_bytes: u64,
     /// Of those written: what they hold is as it was, and they were written to make one piece of many small ones.
     pub merged_blocks: u32,
+    /// Bytes changed in place, where they lie: a parity segment's (PLR §4).
+    pub in_place_bytes: u64,
     /// Blocks that the object has no more, or with other contents.
     pub dropped_blocks: u32,
     /// Payload bytes of those.

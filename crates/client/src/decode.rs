@@ -1,7 +1,7 @@
 //! Checking and decoding on a thread of its own, so that neither holds up what still arrives: slices go in, verdicts
 //! on whole blocks come out in the same order, and idle time is used to take work off the end.
 
-use crate::stream::Event;
+use crate::{states::States, stream::Event};
 use bytes::BytesMut;
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
     BlockIndex, DeviceId,
     layout::{Holder, SegmentLayout},
-    message::Slice,
+    message::{ReadState, Slice},
     read::Cause,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -35,9 +35,19 @@ pub(crate) enum Verified {
 }
 
 enum Job {
+    State(DeviceId, ReadState),
     Slice(DeviceId, Slice, BytesMut),
     Last(DeviceId, Event),
-    Solve(usize, Range<BlockIndex>, oneshot::Sender<Result<Vec<BytesMut>, DecodeError>>),
+    Solve(usize, Range<BlockIndex>, oneshot::Sender<Result<Vec<BytesMut>, SolveError>>),
+}
+
+/// Why originals were not solved for.
+#[derive(Debug)]
+pub(crate) enum SolveError {
+    /// What is here does not make them.
+    Decode(DecodeError),
+    /// Chunks that change in place were read at states that do not fit each other.
+    Mixed,
 }
 
 /// The asking end.
@@ -57,10 +67,16 @@ impl Decoding {
             holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
+            states: States::new(layout),
             say,
         };
         tokio::task::spawn_blocking(move || worker.run(&asked));
         Self { jobs, verified }
+    }
+
+    /// What a device holds of its chunk, from now on.
+    pub(crate) fn state(&self, device: DeviceId, state: ReadState) {
+        self.ask(Job::State(device, state));
     }
 
     /// A slice has arrived.
@@ -92,7 +108,7 @@ impl Decoding {
         &self,
         threads: usize,
         wanted: Range<BlockIndex>,
-    ) -> Result<Vec<BytesMut>, DecodeError> {
+    ) -> Result<Vec<BytesMut>, SolveError> {
         let (say, solved) = oneshot::channel();
         self.ask(Job::Solve(threads, wanted, say));
         solved.await.expect("the decoder does not panic")
@@ -107,6 +123,7 @@ struct Worker {
     holders: BTreeMap<DeviceId, Holder>,
     block_bytes: usize,
     granule_bytes: u32,
+    states: States,
     say: mpsc::UnboundedSender<Verified>,
 }
 
@@ -123,6 +140,10 @@ impl Worker {
                 },
             };
             let verified = match job {
+                Job::State(device, state) => {
+                    self.states.now.insert(device, state);
+                    continue;
+                }
                 Job::Slice(device, slice, payload) => {
                     let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
                     let found = self.take(device, &slice, payload);
@@ -136,7 +157,7 @@ impl Worker {
                 Job::Last(..) => None,
                 Job::Solve(threads, wanted, say) => {
                     // Nobody waits any more when the read was given up.
-                    let _ = say.send(solve(self.decoder, threads, wanted));
+                    let _ = say.send(solve(self.decoder, threads, wanted, &self.states));
                     return;
                 }
             };
@@ -156,6 +177,7 @@ impl Worker {
         if !in_order || offset + payload.len() > self.block_bytes || !self.intact(device, slice, &payload) {
             return Some(Verified::Corrupt { device, index });
         }
+        self.states.took(device, index);
         let mut block = match before {
             None => payload,
             Some(mut block) => {
@@ -203,11 +225,15 @@ fn solve(
     decoder: Decoder<BytesMut>,
     threads: usize,
     wanted: Range<BlockIndex>,
-) -> Result<Vec<BytesMut>, DecodeError> {
+    states: &States,
+) -> Result<Vec<BytesMut>, SolveError> {
     if wanted.clone().all(|index| decoder.original(index).is_some()) {
         return Ok(decoder.into_originals(wanted).expect("they are all here"));
     }
-    let mut originals = decoder.solve(threads)?;
+    if !states.fit() {
+        return Err(SolveError::Mixed);
+    }
+    let mut originals = decoder.solve(threads).map_err(SolveError::Decode)?;
     originals.truncate(wanted.end as usize);
     originals.drain(..wanted.start as usize);
     Ok(originals)

@@ -2,7 +2,8 @@
 
 use crate::{
     Client, ClientError, GetError, ObjectStat,
-    decode::{Decoding, Verified},
+    chunks::originals as originals_at_one_state,
+    decode::{Decoding, SolveError, Verified},
     memory::Held,
     reserve::Reading,
     stream::{Event, Streams},
@@ -501,6 +502,7 @@ impl<'a> SegmentReader<'a> {
                 self.decoding.last(device, last);
             }
             // A storage server confirms nothing to a reader and needs no credit from it.
+            Some((device, Event::State(state))) => self.decoding.state(device, state),
             Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
         }
     }
@@ -533,10 +535,19 @@ impl<'a> SegmentReader<'a> {
         let arrived = self.start.elapsed();
         let originals = self.decoding.solve(threads, self.wanted.clone()).await;
         tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
-        originals.map_err(|error| GetError::Layout {
-            segment: Box::new(self.layout.clone()),
-            detail: error.to_string(),
-        })
+        match originals {
+            Ok(originals) => Ok(originals),
+            Err(SolveError::Mixed) => {
+                tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
+                let (originals, bytes) =
+                    originals_at_one_state(self.client, self.layout, self.wanted.clone()).await?;
+                self.received_bytes += bytes;
+                Ok(originals)
+            }
+            Err(SolveError::Decode(error)) => {
+                Err(GetError::Layout { segment: Box::new(self.layout.clone()), detail: error.to_string() })
+            }
+        }
     }
 
     /// Counts what the cancelled streams had moved, as far as their servers say so soon.

@@ -19,6 +19,7 @@
 //! | `tidy` | seals and deletions, behind the answer |
 
 mod amend;
+mod chunks;
 mod decode;
 mod devices;
 mod error;
@@ -31,6 +32,7 @@ mod put;
 mod reader;
 mod reserve;
 mod source;
+mod states;
 mod stream;
 mod tidy;
 

@@ -23,6 +23,7 @@ use steadfast_protocol::{
         Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
     },
     plan::{Plan, Quality, Scheme, Wanted, Wish},
+    policy::Policy,
     read::Cause,
     write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
@@ -264,6 +265,7 @@ impl Put<'_> {
             core: Writer::new(write, Time(0)),
             streams: Streams::new(),
             reserved: Arc::clone(&self.reserved),
+            policy: self.begun.policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
             start: Instant::now(),
@@ -295,7 +297,7 @@ impl Put<'_> {
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
             seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
-        Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish).await?)
+        Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish, &BTreeSet::new()).await?)
     }
 
     /// Frees what the layouts do not list and marks the rest as committed.
@@ -330,6 +332,7 @@ pub(crate) struct SegmentWriter<'a> {
     pub(crate) core: Writer,
     pub(crate) streams: Streams,
     pub(crate) reserved: Arc<Reserved>,
+    pub(crate) policy: Policy,
     pub(crate) epoch: Epoch,
     pub(crate) intent: IntentId,
     pub(crate) start: Instant,
@@ -345,9 +348,9 @@ impl SegmentWriter<'_> {
         loop {
             while let Some(action) = self.core.poll() {
                 match action {
-                    Action::Open { device, expected_blocks } => {
+                    Action::Open { device, expected_blocks, chunk } => {
                         touched.insert((device, self.maker.segment));
-                        self.open(device, expected_blocks);
+                        self.open(device, expected_blocks, chunk);
                     }
                     Action::Push { device, indices } => self.streams.push(device, indices),
                     Action::Finish { device } => self.streams.finish(device),
@@ -369,7 +372,12 @@ impl SegmentWriter<'_> {
         }
     }
 
-    fn open(&mut self, device: DeviceId, expected_blocks: u32) {
+    fn open(&mut self, device: DeviceId, expected_blocks: u32, chunk: Option<u32>) {
+        let chunk_bytes = u64::from(expected_blocks) * u64::from(self.maker.geometry.block_bytes);
+        let reserve_bytes = match (&self.policy, chunk) {
+            (Policy::Parity(policy), Some(chunk)) => policy.kept_beside(chunk, chunk_bytes),
+            _ => None,
+        };
         let request = NodeRequest::Write(WriteOpen {
             device,
             segment: self.maker.segment,
@@ -378,6 +386,7 @@ impl SegmentWriter<'_> {
             block_bytes: self.maker.geometry.block_bytes,
             granule_bytes: self.maker.geometry.granule_bytes,
             expected_blocks,
+            reserve_bytes,
         });
         let request = self.reserved.under(device, request);
         let address = self.client.address_of(device);
@@ -397,6 +406,6 @@ fn input(device: DeviceId, event: Event) -> Option<Input> {
         Event::Ended(_) => Input::Failed { device, cause: FailureKind::Protocol },
         Event::Failed(Cause::Unreachable(_)) => Input::Failed { device, cause: FailureKind::Unreachable },
         Event::Failed(Cause::Fault(fault)) => Input::Failed { device, cause: FailureKind::from(&fault) },
-        Event::Slice { .. } => return None,
+        Event::Slice { .. } | Event::State(_) => return None,
     })
 }

@@ -234,17 +234,21 @@ async fn ask(pool: &Pool, address: &str, wish: Reserve) -> Result<(), (RefusalRe
 }
 
 impl Client {
-    /// Chooses devices for a write, and has them keep the bandwidth it wishes for.
+    /// Chooses devices for a write, none of those that leave, and has them keep the bandwidth it wishes for.
     pub(crate) async fn plan_write(
         &self,
         reserved: &Reserved,
         wanted: &Wanted,
         wish: &Wish,
+        leaving: &BTreeSet<DeviceId>,
     ) -> Result<Plan, Denied> {
         let rates = |plan: &Plan| {
             plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
         };
-        let plan = |candidates: &[Candidate]| plan::choose_for(candidates, wanted, wish);
+        let plan = |candidates: &[Candidate]| {
+            let staying = candidates.iter().filter(|candidate| !leaving.contains(&candidate.device));
+            plan::choose_for(&staying.cloned().collect::<Vec<_>>(), wanted, wish)
+        };
         self.negotiate(reserved, wish, plan, rates).await.map(|(plan, _)| plan)
     }
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use steadfast_net::{Open, Pool, StreamReceiver, StreamSender};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IndexRanges,
-    message::{self, Fault, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority, Slice},
+    message::{self, Fault, NodeAnswer, NodeEvent, NodePush, NodeRequest, Priority, ReadState, Slice},
     read::Cause,
 };
 use tokio::sync::{mpsc, watch};
@@ -16,6 +16,8 @@ use tokio::sync::{mpsc, watch};
 pub(crate) enum Event {
     /// Its OPEN went out.
     Opened,
+    /// What the chunk held when the slices that follow were read.
+    State(ReadState),
     /// A slice of a block arrived.
     Slice { slice: Slice, payload: BytesMut },
     /// Blocks became durable.
@@ -193,6 +195,8 @@ async fn receive(mut receiver: StreamReceiver, speaker: &Speaker) -> Event {
             Some(steadfast_net::Event::Data { body, payload }) => match message::decode(&body) {
                 Ok(NodeEvent::Slice(slice)) => speaker.say(Event::Slice { slice, payload }),
                 Ok(NodeEvent::Confirmed { blocks }) => speaker.say(Event::Confirmed(blocks)),
+                Ok(NodeEvent::State(state)) => speaker.say(Event::State(state)),
+                Ok(NodeEvent::Log(_)) => return protocol("only a log stream is answered so".to_owned()),
                 Err(error) => return protocol(error.to_string()),
             },
             Some(steadfast_net::Event::Credit(bytes)) => speaker.say(Event::Credit(bytes)),

@@ -538,7 +538,7 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     let Ok(OpOutput::Updates(info)) = call(&lane, Op::DescribeUpdates { segment: S }) else { panic!() };
     assert_eq!((info.version, info.merged, info.log.len()), (4, vec![(2, 8)], 1));
     let read = Op::ReadChunk { segment: S, offset: 4000, len: 100 };
-    let Ok(OpOutput::Chunk { offset: 0, data, sums }) = call(&lane, read) else { panic!() };
+    let Ok(OpOutput::Chunk { offset: 0, data, sums, .. }) = call(&lane, read) else { panic!() };
     assert_eq!((data.len(), sums.len(), data[4096]), (8192, 2, 5));
     let shrink = Op::ShrinkReserve { segment: S, epoch: EPOCH, reserve_bytes: 0 };
     let refused = call(&lane, shrink.clone());

@@ -68,6 +68,7 @@ fn query_name(query: &Query) -> &'static str {
         Query::Buckets => "buckets",
         Query::Registry => "registry",
         Query::SegmentStates { .. } => "segment_states",
+        Query::Layout { .. } => "layout",
         Query::ObjectsOn { .. } => "objects_on",
         Query::Holdings { .. } => "holdings",
     }

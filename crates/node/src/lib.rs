@@ -33,6 +33,7 @@ mod served;
 mod service;
 mod streams;
 mod sweep;
+mod updates;
 mod watch;
 
 pub use error::NodeError;

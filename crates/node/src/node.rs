@@ -9,6 +9,7 @@ use crate::{
     served::{self, Served},
     service::Service,
     sweep,
+    updates::{self, Updates},
     watch::Watched,
 };
 use std::{
@@ -17,7 +18,7 @@ use std::{
     sync::Arc,
 };
 use steadfast_admin::Admin;
-use steadfast_net::{Connected, Server};
+use steadfast_net::{Connected, Pool, Server};
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId,
     message::{NodeRecord, Role},
@@ -88,7 +89,12 @@ impl Node {
         let (node, devices) = blocking(move || devices::start(prepared, cluster, &making, None)).await??;
         let (wish, wishes) = mpsc::channel(WISHES_MAX);
         let devices = Served::new(devices, added.clone());
-        let service = Arc::new(Service::new(devices, wish, options.limits, options.write_budget_bytes));
+        let client = identity::random_u128()?;
+        let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
+        let peers = Pool::new(hello(Role::Node(node), Some(cluster)), asking.clone());
+        let updates = Arc::new(Updates::new(meta.clone(), peers));
+        let (limits, budget) = (options.limits, options.write_budget_bytes);
+        let service = Arc::new(Service::new(devices, updates, wish, limits, budget));
 
         let address = options.listen.to_string();
         let listen = |source| NodeError::Listen { address: address.clone(), source };
@@ -103,8 +109,6 @@ impl Node {
                 connection(service.clone(), connected)
             }))
         };
-        let client = identity::random_u128()?;
-        let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
         let record = NodeRecord {
             node,
             cluster: Some(cluster),
@@ -145,6 +149,9 @@ impl Node {
                 sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await })
             };
             service.devices.swept(id, sweep);
+        }
+        for device in service.devices.all() {
+            sweeping.spawn(updates::recover(service.updates.clone(), device));
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
         let joining = Joining { service: service.clone(), meta, record, options, added };
@@ -205,6 +212,7 @@ impl Node {
         self.serving.abort();
         self.living.abort();
         self.sweeping.shutdown().await;
+        self.service.updates.stop().await;
         let mut closing = JoinSet::new();
         for device in self.service.devices.all() {
             closing.spawn_blocking(move || served::close(&device));
@@ -252,7 +260,7 @@ async fn connection(service: Arc<Service>, connected: Connected) {
     }
 }
 
-fn report_panic(ended: Result<(), tokio::task::JoinError>) {
+pub(crate) fn report_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {

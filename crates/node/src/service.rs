@@ -9,6 +9,7 @@ use crate::{
     report,
     served::Served,
     streams::{read, write},
+    updates::{Updates, rows},
 };
 use std::{
     sync::{
@@ -29,6 +30,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 /// What all streams of a node share.
 pub(crate) struct Service {
     pub(crate) devices: Served,
+    /// Chunks that change in place.
+    pub(crate) updates: Arc<Updates>,
     /// Directories that are to be devices.
     joining: mpsc::Sender<Wish>,
     /// Waiting writers are told when budget comes back.
@@ -57,12 +60,14 @@ impl Drop for Admitted<'_> {
 impl Service {
     pub(crate) fn new(
         devices: Served,
+        updates: Arc<Updates>,
         joining: mpsc::Sender<Wish>,
         limits: Limits,
         write_budget_bytes: u64,
     ) -> Self {
         Self {
             devices,
+            updates,
             joining,
             budget_freed: Notify::new(),
             activity: Activity::default(),
@@ -132,6 +137,11 @@ impl Service {
                 read::serve(self, &opened, &mut stream, device, &pieces, reservation).await
             }
             NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
+            // As long as the chunk is changed now and then: no place among the streams that come and go.
+            NodeRequest::Log { device, segment, chunk } => match self.device(device) {
+                Ok(device) => self.updates.log(device, segment, chunk, &mut stream).await,
+                Err(fault) => Err(fault),
+            },
             short => match self.short(&opened, &mut stream, short).await {
                 // Lost: the asker knows by itself.
                 Ok(answer) => stream.end(message::encode(&answer)).or(Ok(())),
@@ -152,7 +162,9 @@ impl Service {
         stream: &mut Stream,
         request: NodeRequest,
     ) -> Result<NodeAnswer, Fault> {
-        let _admitted = self.admit(Priority::Control, Load::default())?;
+        let moves = matches!(request, NodeRequest::Update { .. } | NodeRequest::ReadRows(_));
+        // What moves data is admitted by its own class.
+        let _admitted = if moves { None } else { Some(self.admit(Priority::Control, Load::default())?) };
         let class = lane_priority(opened.priority);
         match request {
             NodeRequest::Seal { device, segment, keep } => {
@@ -176,6 +188,29 @@ impl Service {
                     other => unreachable!("a description answers a description, not {other:?}"),
                 }
             }
+            NodeRequest::Update { device, segment, offset, bytes } => {
+                let served = self.device(device)?;
+                let _admitted = self.admit(opened.priority, self.load(&served, true, None))?;
+                let updating = self.updates.update(served, segment, opened.epoch, offset, bytes);
+                let mut early = Vec::new();
+                let version = tokio::select! {
+                    version = updating => version?,
+                    fault = gone(stream, &mut early) => return Err(fault),
+                };
+                Ok(NodeAnswer::Updated { version })
+            }
+            NodeRequest::ChunkVersions { device, segment } => {
+                rows::versions(self, &*self.device(device)?, segment).await.map(NodeAnswer::ChunkVersions)
+            }
+            NodeRequest::ReadRows(wanted) => {
+                let served = self.device(wanted.device)?;
+                let _admitted = self.admit(opened.priority, self.load(&served, false, None))?;
+                rows::read(self, &served, stream, &wanted, opened.credit).await
+            }
+            NodeRequest::Fence { device, segment } => {
+                let op = Op::Fence { segment, epoch: opened.epoch };
+                self.change(device, opened, stream, class, op).await.map(|_| NodeAnswer::Done)
+            }
             NodeRequest::Status => Ok(NodeAnswer::Status(NodeStatus {
                 devices: self.devices.all().iter().map(|device| report::device(device)).collect(),
                 streams: self.admission().streams().saturating_sub(1),
@@ -198,7 +233,9 @@ impl Service {
             NodeRequest::AddDevice { dir, capacity_bytes, thick } => {
                 self.add_device(&dir, capacity_bytes, thick).await
             }
-            NodeRequest::Read { .. } | NodeRequest::Write(_) => unreachable!("served as streams"),
+            NodeRequest::Read { .. } | NodeRequest::Write(_) | NodeRequest::Log { .. } => {
+                unreachable!("served as streams")
+            }
             NodeRequest::UnderReservation { .. } => {
                 Err(Fault::Protocol("only a read or a write can use a reservation".to_owned()))
             }

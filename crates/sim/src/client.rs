@@ -436,7 +436,7 @@ impl ClientHost {
             let Kind::Writing(writing) = &mut access.kind else { return };
             let Some(action) = writing.core.as_mut().and_then(Writer::poll) else { return };
             match action {
-                write::Action::Open { device, expected_blocks } => {
+                write::Action::Open { device, expected_blocks, .. } => {
                     let request = NodeRequest::Write(WriteOpen {
                         device,
                         segment: writing.segment,
@@ -445,6 +445,8 @@ impl ClientHost {
                         block_bytes: writing.block_bytes,
                         granule_bytes: writing.granule_bytes,
                         expected_blocks,
+                        // A model of a device keeps no bytes that could change.
+                        reserve_bytes: None,
                     });
                     let epoch = writing.commit.as_ref().map_or(Epoch(1), |commit| commit.segment().2);
                     self.open(wire, access, device, request, epoch, 0);

@@ -270,6 +270,7 @@ impl NodeHost {
                         WriteInput::Slice { index, offset, bytes: payload.bytes, sums }
                     }
                     NodePush::Finish => WriteInput::Finish,
+                    NodePush::Log(push) => panic!("a write takes no {push:?}"),
                 };
                 core.handle(now, input, &mut self.budget);
             }

@@ -45,15 +45,23 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
         line["length"] = json!(length);
         print_json(&line)?;
     } else {
-        say!(
-            "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
-            show_bytes(length),
-            changed.read_blocks,
-            changed.written_blocks,
-            changed.stored_after,
-            show_bytes(changed.written_bytes),
-            changed.latency.as_secs_f64()
-        )?;
+        if changed.in_place_bytes == length && length > 0 {
+            say!(
+                "changed {} of {object} from byte {first} on, where they lie, in {:.4} s",
+                show_bytes(length),
+                changed.latency.as_secs_f64()
+            )?;
+        } else {
+            say!(
+                "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
+                show_bytes(length),
+                changed.read_blocks,
+                changed.written_blocks,
+                changed.stored_after,
+                show_bytes(changed.written_bytes),
+                changed.latency.as_secs_f64()
+            )?;
+        }
     }
     client.tidy().await;
     Ok(())
@@ -88,6 +96,7 @@ pub(crate) fn report(object: &ObjectName, changed: &AmendReport) -> serde_json::
         "decoded_segments": changed.decoded_segments,
         "written_blocks": changed.written_blocks,
         "written_bytes": changed.written_bytes,
+        "in_place_bytes": changed.in_place_bytes,
         "merged_blocks": changed.merged_blocks,
         "dropped_blocks": changed.dropped_blocks,
         "freed_bytes": changed.freed_bytes,

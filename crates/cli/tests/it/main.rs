@@ -11,6 +11,7 @@ mod configuration;
 mod crashes;
 mod devices;
 mod failures;
+mod in_place;
 mod leaving;
 mod load;
 mod objects;

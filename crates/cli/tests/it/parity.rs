@@ -227,11 +227,12 @@ fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     original[4_000_000..4_700_000].copy_from_slice(&fs::read(&patch).unwrap());
     bed.get_equals("object", &original);
     assert!(segments().iter().all(|segment| chunks(segment).len() == 6));
-    // What was replaced is freed: three segments of (6, 4), of 4, 4 and (1 MiB + 5 B) padded to 2 MiB.
+    // What was replaced is freed: three segments of (6, 4), of 4, 4 and (1 MiB + 5 B) padded to 2 MiB, and
+    // beside their parity chunks as much again: 15 and 5 MiB.
     block_on(async {
         let client = bed.client().await;
         eventually("old chunks are freed", Duration::from_secs(10), async || {
-            bed.used_bytes(&client).await < 17 << 20
+            bed.used_bytes(&client).await < 22 << 20
         })
         .await;
         client.remove("data", "object").await.unwrap();

@@ -77,9 +77,17 @@ impl Raw {
     ) {
         let Name { segment, version, epoch, intent } = name;
         let block_bytes = blocks.values().next().unwrap().len() as u32;
-        let expected_blocks = blocks.len() as u32;
-        let open =
-            WriteOpen { device, segment, version, intent, block_bytes, granule_bytes, expected_blocks };
+        let (expected_blocks, reserve_bytes) = (blocks.len() as u32, None);
+        let open = WriteOpen {
+            device,
+            segment,
+            version,
+            intent,
+            block_bytes,
+            granule_bytes,
+            expected_blocks,
+            reserve_bytes,
+        };
         let body = message::encode(&NodeRequest::Write(open));
         let connection = self.pool.connection(node).await.unwrap();
         let mut stream = connection.open(Open { body, epoch, ..Open::default() }).unwrap();

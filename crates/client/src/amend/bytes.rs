@@ -43,6 +43,14 @@ impl NewBytes {
         (from < to).then(|| from - start..to - start)
     }
 
+    /// `length` of them, those for byte `at` of the object on.
+    pub(super) fn read(&mut self, at: u64, length: usize) -> io::Result<Bytes> {
+        self.source.seek(SeekFrom::Start(self.origin + at - self.offset))?;
+        let mut bytes = vec![0; length];
+        self.source.read_exact(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
     /// Writes them over `blocks`, the originals from `first` on of a segment that begins at `start`.
     pub(super) fn patch(&mut self, start: u64, first: u32, blocks: &mut [BytesMut]) -> io::Result<()> {
         let mut at = start + u64::from(first) * blocks.first().map_or(0, |block| block.len() as u64);

@@ -3,6 +3,7 @@
 use crate::{Busy, ClientError, GetError};
 use std::io;
 use steadfast_protocol::{
+    SegmentId,
     message::MetaFault,
     plan::{PlanError, TrimError},
     write::WriteError,
@@ -57,6 +58,15 @@ pub enum AmendError {
     Contended {
         /// How often it was begun.
         attempts: u32,
+    },
+    /// Too few of the nodes that have a segment answer.
+    #[error(
+        "so few nodes of segment {segment} answer that others could still change it in place: `steadfast status` shows which \
+         servers are missing"
+    )]
+    Unfenced {
+        /// The segment.
+        segment: SegmentId,
     },
     /// So few blocks would not survive what the bucket promises.
     #[error("refused: {0}")]

@@ -91,7 +91,7 @@ impl Gathering<'_> {
                     self.core.handle(now, Input::Failed { device, cause })
                 }
                 // A storage server confirms nothing to a reader and needs no credit from it.
-                Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
+                Some((_, Event::Confirmed(_) | Event::Credit(_) | Event::State(_))) => {}
             }
         }
     }

@@ -12,6 +12,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
     layout::{CodeKind, SegmentLayout},
+    plan::Wish,
 };
 
 impl Client {
@@ -44,7 +45,9 @@ impl Client {
                 .finish(start, async |amendment| {
                     for position in affected {
                         let layout = amendment.layouts[position].clone();
-                        amendment.layouts[position] = leave(amendment, &layout, leaving).await?;
+                        let before = &amendment.layouts[..position];
+                        let offset = before.iter().map(|layout| layout.length).sum();
+                        amendment.layouts[position] = leave(amendment, (&layout, offset), leaving).await?;
                     }
                     Ok(true)
                 })
@@ -56,9 +59,15 @@ impl Client {
 
 async fn leave(
     amendment: &mut Amendment<'_>,
-    layout: &SegmentLayout,
+    (layout, offset): (&SegmentLayout, u64),
     leaving: &BTreeSet<DeviceId>,
 ) -> Result<SegmentLayout, AmendError> {
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && amendment.fence(layout).await? {
+        // Versions go with the chunk that they count: one that is moved alone would not be what parity holds.
+        let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
+        let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
+        return amendment.store_anew(layout, offset, originals, &Wish::default(), leaving).await;
+    }
     let code = code(layout)?;
     let places = amendment.places(leaving, layout);
     let mut dropped = IndexRanges::new();

@@ -230,6 +230,14 @@ impl<'a> Amendment<'a> {
         plan::candidates(&registry)
     }
 
+    /// Ends changes in place of a segment that is to be replaced; whether there were any.
+    pub(super) async fn fence(&self, layout: &SegmentLayout) -> Result<bool, AmendError> {
+        match self.client.fence(layout, self.begun.epoch).await {
+            Some(fenced) => Ok(fenced.changed),
+            None => Err(AmendError::Unfenced { segment: layout.segment }),
+        }
+    }
+
     /// The original blocks of a segment, decoded.
     pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
@@ -305,13 +313,15 @@ impl<'a> Amendment<'a> {
         Ok(Some(Written { name, shares: done.holders }))
     }
 
-    /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object.
+    /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object; on none of
+    /// the devices `leaving`.
     pub(super) async fn store_anew(
         &mut self,
         layout: &SegmentLayout,
         offset: u64,
         originals: Arc<Originals>,
         wish: &Wish,
+        leaving: &BTreeSet<DeviceId>,
     ) -> Result<SegmentLayout, AmendError> {
         let policy = self.begun.policy;
         let geometry = Geometry {
@@ -338,7 +348,7 @@ impl<'a> Amendment<'a> {
         let length = layout.length;
         let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
         let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
-        let plan = self.client.plan_write(&self.reserved, &wanted, wish).await?;
+        let plan = self.client.plan_write(&self.reserved, &wanted, wish, leaving).await?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme,
@@ -378,6 +388,7 @@ impl<'a> Amendment<'a> {
             core: Writer::new(spec, Time(0)),
             streams: Streams::new(),
             reserved: Arc::clone(&self.reserved),
+            policy: self.begun.policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
             start: Instant::now(),

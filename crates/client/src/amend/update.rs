@@ -4,9 +4,10 @@ use super::{
     AmendError, AmendReport,
     bytes::NewBytes,
     gather::gather,
+    in_place::InPlace,
     session::{Amendment, Contents, Replaced, Written, code, dialled, given, parts},
 };
-use crate::{Client, PutOptions, source::Originals};
+use crate::{Client, ObjectStat, PutOptions, source::Originals};
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,7 +70,7 @@ impl Client {
                 return Err(AmendError::Extends { offset, length, size });
             }
             let mut parts = Vec::new();
-            let mut at = 0;
+            let mut at = 0u64;
             for (position, layout) in found.segments.iter().enumerate() {
                 parts.extend(new.within(at, layout.length).map(|range| Part { position, at, range }));
                 at += layout.length;
@@ -77,9 +78,19 @@ impl Client {
             if parts.is_empty() {
                 return Ok(AmendReport::unchanged(&found, start));
             }
+            let mut in_place_bytes = 0;
+            if !quality.wants_pace() {
+                let sent;
+                (parts, sent) = change_in_place(client, &found, parts, &mut source).await?;
+                in_place_bytes = sent;
+            }
+            if parts.is_empty() {
+                return Ok(AmendReport { in_place_bytes, ..AmendReport::unchanged(&found, start) });
+            }
             let (object, of, asked) = ((bucket, key), (parts.len(), true), Instant::now());
             let wish = Wish { quality, round_trip: Duration::ZERO };
             let mut amendment = Amendment::begin(client, object, found, of, (wish, length)).await?;
+            amendment.report.in_place_bytes = in_place_bytes;
             // To begin is one round trip.
             amendment.wish.round_trip = asked.elapsed();
             amendment
@@ -109,6 +120,32 @@ struct Part {
     range: Range<u64>,
 }
 
+/// Changes in place what can be; the parts that are left, and the bytes that were changed.
+async fn change_in_place(
+    client: &Client,
+    found: &ObjectStat,
+    parts: Vec<Part>,
+    source: &mut Option<NewBytes>,
+) -> Result<(Vec<Part>, u64), AmendError> {
+    let (mut left, mut bytes) = (Vec::new(), 0);
+    for part in parts {
+        let layout = &found.segments[part.position];
+        let changed = match InPlace::of(&found.policy, layout, &part.range) {
+            Some(in_place) => {
+                let new = source.as_mut().expect("it is given back");
+                let of = (part.at, part.range.clone());
+                in_place.change(client, layout, of, new).await.map_err(AmendError::Source)?
+            }
+            None => None,
+        };
+        match changed {
+            Some(sent) => bytes += sent,
+            None => left.push(part),
+        }
+    }
+    Ok((left, bytes))
+}
+
 /// Changes one segment; its layout as it is to be.
 async fn change(
     amendment: &mut Amendment<'_>,
@@ -117,17 +154,21 @@ async fn change(
     source: &mut Option<NewBytes>,
     wish: &Wish,
 ) -> Result<SegmentLayout, AmendError> {
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) {
+        // What is changed in place from now on would be lost.
+        amendment.fence(layout).await?;
+    }
     if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && part.range != (0..layout.length) {
         // A chunk is whole in one piece: blocks of it are not replaced one by one.
         let originals = amendment.decode(layout).await?;
         let originals = patched(source, part.at, layout, originals).await?;
-        return amendment.store_anew(layout, part.at, originals, wish).await;
+        return amendment.store_anew(layout, part.at, originals, wish, &BTreeSet::new()).await;
     }
     if part.range == (0..layout.length) {
         let block = || BytesMut::zeroed(layout.block_bytes as usize);
         let originals = (0..layout.code.originals).map(|_| block()).collect();
         let originals = patched(source, part.at, layout, originals).await?;
-        return amendment.store_anew(layout, part.at, originals, wish).await;
+        return amendment.store_anew(layout, part.at, originals, wish, &BTreeSet::new()).await;
     }
     let code = code(layout)?;
     let places = amendment.places(&BTreeSet::new(), layout);

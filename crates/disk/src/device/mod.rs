@@ -39,7 +39,7 @@ pub use error::{
 };
 pub use log::LogEntry;
 pub use open::FormatOptions;
-pub use update::{Apply, ChunkRead, Staged, UpdatesInfo};
+pub use update::{Apply, ChunkRead, ChunkState, Staged, UpdatesInfo};
 
 use self::{overlay::Overlay, tables::Tables};
 use crate::{

@@ -55,6 +55,17 @@ pub struct Apply {
     pub log_start: Option<u64>,
 }
 
+/// What an updatable extent held at the moment of a read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ChunkState {
+    /// How many updates a data chunk has seen, those of the read among them.
+    pub version: u64,
+    /// Data chunks, and the version of each that a parity chunk held.
+    pub merged: Vec<(u16, u64)>,
+    /// Whether its log had records, which what was read does not show.
+    pub logged: bool,
+}
+
 /// What a read of a chunk gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkRead {
@@ -85,6 +96,8 @@ pub struct UpdatesInfo {
     pub chunk_bytes: u64,
     /// Whether the log lost records.
     pub damaged: bool,
+    /// Bytes that one update may have ([`Device::update_bytes_max`]).
+    pub update_bytes_max: u64,
 }
 
 impl Device {
@@ -303,6 +316,7 @@ impl Device {
             reserve_bytes: updating.reserve_units() * UNIT_BYTES,
             chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
             damaged: false,
+            update_bytes_max: self.update_bytes_max(),
         };
         let ring = self.log(segment)?;
         info.damaged = ring.damaged().is_some();
@@ -312,6 +326,19 @@ impl Device {
             info.log_free = ring.free(commits);
         }
         Ok(info)
+    }
+
+    /// What an extent holds now, where it may be updated.
+    pub fn chunk_state(&mut self, segment: SegmentId) -> Option<ChunkState> {
+        let updating = self.index.get(segment)?.updates.as_ref()?;
+        let merged = updating.merged.iter().map(|(chunk, version)| (*chunk, *version)).collect();
+        let (version, reserve) = (updating.version, updating.reserve_units());
+        // A log that cannot be read may have any.
+        let logged = reserve > 0
+            && self
+                .log(segment)
+                .map_or(true, |ring| ring.damaged().is_some() || ring.entries().next().is_some());
+        Some(ChunkState { version, merged, logged })
     }
 
     /// Whether this extent may be updated under this epoch.

@@ -34,8 +34,8 @@ use self::{speed::Meters, worker::Worker};
 pub use self::{speed::Speed, status::LaneStatus};
 use crate::{
     device::{
-        Apply, ChangeError, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed, Staged,
-        UpdateError, UpdatesInfo, Usage, WriteError,
+        Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed,
+        Staged, UpdateError, UpdatesInfo, Usage, WriteError,
     },
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
     queue::{Kind, Priority, Queue, RequestId},
@@ -266,6 +266,8 @@ pub enum OpOutput {
         data: Bytes,
         /// Their checksums, one a granule.
         sums: Vec<u32>,
+        /// What the extent held then, where it may be updated.
+        state: Option<ChunkState>,
     },
     /// The extent is final, durably.
     Sealed(Sealed),
@@ -302,6 +304,8 @@ pub enum OpOutput {
         data: Bytes,
         /// Their checksums, one a granule.
         sums: Vec<u32>,
+        /// What the extent held then.
+        state: ChunkState,
     },
     /// The record is durable.
     Logged {

@@ -87,7 +87,7 @@ fn writes_are_grouped_and_read_back() {
     assert!(after.flushes - before.flushes <= 3, "{} flushes", after.flushes - before.flushes);
     assert!(after.writes - before.writes <= 16, "{} writes", after.writes - before.writes);
     for index in 0..33 {
-        let Ok(OpOutput::Slice { offset: 0, data, sums }) = call(&lane, read(index)) else { panic!() };
+        let Ok(OpOutput::Slice { offset: 0, data, sums, .. }) = call(&lane, read(index)) else { panic!() };
         assert!(data.iter().all(|&b| b == index as u8) && data.len() == BLOCK as usize && sums.len() == 4);
     }
     let status = lane.status();

@@ -299,7 +299,8 @@ impl Worker {
                 let mut buf = self.device.pool().take(0);
                 let read =
                     self.device.read_block(segment, index, offset..offset.saturating_add(len), &mut buf)?;
-                OpOutput::Slice { offset: read.range.start, data: buf.into_bytes(), sums: read.sums }
+                let state = self.device.chunk_state(segment);
+                OpOutput::Slice { offset: read.range.start, data: buf.into_bytes(), sums: read.sums, state }
             }
             Op::Seal { segment, epoch, keep } => OpOutput::Sealed(self.device.seal(segment, epoch, &keep)?),
             Op::Delete { segment, epoch } => OpOutput::Deleted { found: self.device.delete(segment, epoch)? },
@@ -334,7 +335,8 @@ impl Worker {
                 let mut buf = self.device.pool().take(0);
                 let range = offset..offset.saturating_add(u64::from(len));
                 let read = self.device.read_chunk(segment, range, &mut buf)?;
-                OpOutput::Chunk { offset: read.range.start, data: buf.into_bytes(), sums: read.sums }
+                let state = self.device.chunk_state(segment).unwrap_or_default();
+                OpOutput::Chunk { offset: read.range.start, data: buf.into_bytes(), sums: read.sums, state }
             }
             Op::LogAppend { segment, epoch, sequence, payload } => {
                 let appended = match sequence {

@@ -18,13 +18,21 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
     layout::PIECES_PER_HOLDER_MAX,
     message::{
-        self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, Slice, Want,
+        self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, ReadState,
+        Slice, Want,
     },
     serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
 };
 use tokio::sync::mpsc;
 
 type Answer = (SliceId, Result<OpOutput, OpError>);
+
+/// A slice that was read, and what its extent held then.
+struct Held {
+    data: Bytes,
+    sums: Vec<u32>,
+    state: ReadState,
+}
 
 struct Admitted<'a>(&'a Service, ReadTicket);
 
@@ -68,6 +76,7 @@ pub(crate) async fn serve(
         lane_stream: service.lane_stream(),
         core,
         held: BTreeMap::new(),
+        told: ReadState::default(),
         sending: Vec::new(),
         answer,
         answers,
@@ -152,7 +161,9 @@ struct Driver<'a> {
     lane_stream: u64,
     core: ReadStream,
     /// Slices that were read and wait for their turn.
-    held: BTreeMap<SliceId, (Bytes, Vec<u32>)>,
+    held: BTreeMap<SliceId, Held>,
+    /// What the reader knows of the chunk that it reads.
+    told: ReadState,
     /// Slices that the connection has and may not have sent.
     sending: Vec<SliceId>,
     answer: mpsc::UnboundedSender<Answer>,
@@ -243,7 +254,13 @@ impl Driver<'_> {
     }
 
     fn send(&mut self, stream: &Stream, slice: SliceId, index: BlockIndex, offset: u32) {
-        let (payload, sums) = self.held.remove(&slice).expect("a slice that was read is held");
+        let Held { data: payload, sums, state } =
+            self.held.remove(&slice).expect("a slice that was read is held");
+        if state != self.told {
+            // Lost: the next event says so, and cancels.
+            let _ = stream.send_now(message::encode(&NodeEvent::State(state.clone())), Bytes::new());
+            self.told = state;
+        }
         self.served.stream_sent_bytes.fetch_add(payload.len() as u64, Relaxed);
         let body = message::encode(&NodeEvent::Slice(Slice { index, offset, sums }));
         // Lost: the next event says so, and cancels.
@@ -253,9 +270,14 @@ impl Driver<'_> {
 
     fn answered(&mut self, (slice, answer): Answer) {
         let result = match answer {
-            Ok(OpOutput::Slice { data, sums, .. }) => {
+            Ok(OpOutput::Slice { data, sums, state, .. }) => {
                 self.served.stream_read_bytes.fetch_add(data.len() as u64, Relaxed);
-                self.held.insert(slice, (data, sums));
+                let state = state.map_or_else(ReadState::default, |state| ReadState {
+                    version: state.version,
+                    merged: state.merged,
+                    logged: state.logged,
+                });
+                self.held.insert(slice, Held { data, sums, state });
                 ReadResult::Good
             }
             Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),

@@ -10,7 +10,9 @@ use crate::{
     service::{Service, gone, indices, lane_priority, operation},
 };
 use bytes::{Bytes, BytesMut};
-use steadfast_disk::{ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority};
+use steadfast_disk::{
+    ExtentSpec, Granule, Op, OpError, OpOutput, Priority as LanePriority, Updates, device::CreateError,
+};
 use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     BlockIndex, Epoch, IndexRanges, ReservationId,
@@ -73,9 +75,17 @@ async fn create(
         block_bytes: open.block_bytes,
         granule,
         expected_blocks: open.expected_blocks,
-        updates: None,
+        updates: open.reserve_bytes.map(|reserve_bytes| Updates { reserve_bytes }),
     };
-    match operation(service, served, LanePriority::Interactive, Op::CreateExtent(spec)).await {
+    let make = |spec| operation(service, served, LanePriority::Interactive, Op::CreateExtent(spec));
+    let made = match make(spec).await {
+        // A chunk on so small a device is stored anew where it changes.
+        Err(OpError::Create(CreateError::JournalTooSmall { .. })) => {
+            make(ExtentSpec { updates: None, ..spec }).await
+        }
+        made => made,
+    };
+    match made {
         Ok(OpOutput::Created(extent)) => Ok(indices(&extent.blocks)),
         Ok(other) => unreachable!("a creation answers with the extent, not {other:?}"),
         Err(error) => {
@@ -169,6 +179,9 @@ impl Driver<'_> {
                 self.tell(WriteInput::Slice { index: slice.index, offset: slice.offset, bytes, sums });
             }
             Ok(NodePush::Finish) => self.tell(WriteInput::Finish),
+            Ok(NodePush::Log(_)) => {
+                self.tell(WriteInput::Violation { what: "a write takes no differences".to_owned() });
+            }
             Err(error) => self.tell(WriteInput::Violation { what: error.to_string() }),
         }
     }

@@ -394,6 +394,7 @@ pub fn open(device: DeviceId, segment: u64, block_bytes: u32, granule: Granule) 
         block_bytes,
         granule_bytes: granule.bytes(),
         expected_blocks: 16,
+        reserve_bytes: None,
     }
 }
 

@@ -14,7 +14,7 @@
 //! A segment of full size has chunks of just what they need; a shorter one, the last of its object, those of the next power
 //! of two, so that a file that grows doubles its last segment's chunks instead of storing them anew each time.
 
-use super::{BLOCK_BYTES_MAX, CodeKind, Geometry, PARITY_GRANULE_BYTES, SegmentLayout};
+use super::{BLOCK_BYTES_MAX, CodeKind, Geometry, Holder, PARITY_GRANULE_BYTES, SegmentLayout};
 use crate::{BlockIndex, DeviceId, IndexRanges, policy::Parity};
 use core::ops::Range;
 use steadfast_codes::mds::{self, MdsError};
@@ -139,6 +139,13 @@ impl ParityGeometry {
         let holders: Vec<DeviceId> =
             (0..self.chunks).map(|chunk| self.holder(layout, chunk)).collect::<Option<_>>()?;
         (holders.len() == layout.holders.len()).then_some(holders)
+    }
+
+    /// The devices of all chunks of a segment whose chunks may be changed in place: each lies as a put has stored it. Where
+    /// chunks were moved their versions are not those that parity counts.
+    pub fn updatable(&self, layout: &SegmentLayout) -> Option<Vec<DeviceId>> {
+        let as_stored = |holder: &Holder| matches!(&holder.pieces[..], [piece] if (piece.segment, piece.version) == (layout.segment, layout.version));
+        self.holders(layout).filter(|_| layout.holders.iter().all(as_stored))
     }
 
     /// The sizes of the segment's pieces.

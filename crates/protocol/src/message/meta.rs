@@ -159,6 +159,11 @@ pub enum Query {
         /// The device that asks.
         device: DeviceId,
     },
+    /// Where a coded segment lies. Storage servers that change chunks of it in place ask this.
+    Layout {
+        /// The segment.
+        segment: SegmentId,
+    },
     /// A page of the segments that have blocks on some devices, in the order of their names. A bounded look: a page may
     /// be empty and not be the last.
     ObjectsOn {
@@ -206,6 +211,8 @@ pub enum MetaAnswer {
         /// The policy of its bucket, which says how replicas are read.
         policy: Policy,
     },
+    /// Where a coded segment lies; absent where no object has it.
+    Layout(Option<SegmentLayout>),
     /// A page of a listing.
     Page {
         /// Objects in byte order of their keys.

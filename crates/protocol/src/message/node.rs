@@ -1,10 +1,13 @@
 //! Messages of the storage servers.
 
 use super::DeviceActivity;
+use super::{LogEvent, LogPush};
 use crate::{
     BlockIndex, DeviceId, IndexRanges, IntentId, ReservationId, SegmentId, Version,
     layout::{Holder, PIECES_PER_HOLDER_MAX, Piece},
+    serve::parity_log::ChunkNumber,
 };
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// What a stream to a storage server asks; the body of its OPEN. Requests that change data carry the epoch in the
@@ -43,6 +46,46 @@ pub enum NodeRequest {
     },
     /// What the device holds of a segment.
     Describe {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// Change bytes of a data chunk in place (PLR §4): at most [`UPDATE_BYTES_MAX`](super::UPDATE_BYTES_MAX). Answered by
+    /// [`NodeAnswer::Updated`] when the change survives what the bucket promises; [`NodeFault::NotInPlace`] where it cannot be
+    /// made, or may have been made and cannot be confirmed: storing the segment anew is the way then.
+    Update {
+        /// The chunk's device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+        /// First byte in the chunk.
+        offset: u64,
+        /// The new bytes.
+        bytes: Bytes,
+    },
+    /// A data chunk's node keeps a stream to each parity chunk's node, by which differences go to the log there: [`LogPush`]es
+    /// one way, [`LogEvent`]s the other.
+    Log {
+        /// The parity chunk's device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+        /// The data chunk.
+        chunk: ChunkNumber,
+    },
+    /// Which versions a device holds of a chunk that changes in place. Answered by [`NodeAnswer::ChunkVersions`].
+    ChunkVersions {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// Rows of a chunk as they were at given versions. Answered by payload and [`NodeAnswer::Rows`], or
+    /// [`NodeFault::Overtaken`] where those versions are not to be had any more, or not yet.
+    ReadRows(ReadRows),
+    /// Refuse changes in place under epochs older than the request's, durably.
+    Fence {
         /// The device.
         device: DeviceId,
         /// The segment.
@@ -176,6 +219,62 @@ pub struct WriteOpen {
     pub granule_bytes: u32,
     /// Blocks the writer expects to place here, from measured speed; more may come.
     pub expected_blocks: u32,
+    /// Whether the blocks are a chunk that changes in place, and how many bytes are kept beside it for a log. Just the
+    /// expected blocks come then.
+    pub reserve_bytes: Option<u64>,
+}
+
+/// Asks for rows of a chunk: bytes within one of its blocks, whole granules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadRows {
+    /// The device.
+    pub device: DeviceId,
+    /// The segment.
+    pub segment: SegmentId,
+    /// First byte in the chunk.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Which state of them.
+    pub at: RowsAt,
+}
+
+/// A state of a chunk's rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RowsAt {
+    /// Of a data chunk: with so many updates.
+    Data(u64),
+    /// Of a parity chunk: with so many updates of each data chunk; those that are not named had none.
+    Parity {
+        /// k.
+        data: u16,
+        /// n - k.
+        parity: u16,
+        /// Which of the parity chunks.
+        number: u16,
+        /// Data chunks and their versions.
+        versions: Vec<(ChunkNumber, u64)>,
+    },
+}
+
+/// What a device holds of a chunk that changes in place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkVersions {
+    /// How many updates a data chunk has seen.
+    pub version: u64,
+    /// The last version of each data chunk that a parity chunk or its log holds.
+    pub held: Vec<(ChunkNumber, u64)>,
+}
+
+/// What a chunk held when blocks of it were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadState {
+    /// How many updates a data chunk had seen.
+    pub version: u64,
+    /// The last version of each data chunk that was part of a parity chunk.
+    pub merged: Vec<(ChunkNumber, u64)>,
+    /// Whether there were differences in its log, which the blocks do not show.
+    pub logged: bool,
 }
 
 /// DATA from a storage server.
@@ -183,6 +282,10 @@ pub struct WriteOpen {
 pub enum NodeEvent {
     /// A slice of a block; its bytes are the frame's payload.
     Slice(Slice),
+    /// What the chunk held when the slices that follow were read; as a new chunk where none came yet.
+    State(ReadState),
+    /// On a [`NodeRequest::Log`].
+    Log(LogEvent),
     /// These blocks are durable.
     Confirmed {
         /// Newly durable blocks.
@@ -197,6 +300,8 @@ pub enum NodePush {
     Slice(Slice),
     /// No more blocks will come on this stream, where it writes; no more are wanted than are being read, where it reads.
     Finish,
+    /// On a [`NodeRequest::Log`].
+    Log(LogPush),
 }
 
 /// Names the payload of a DATA frame: consecutive bytes of one block, on granule boundaries.
@@ -220,8 +325,20 @@ pub enum NodeAnswer {
         /// All durable blocks of this stream.
         blocks: IndexRanges,
     },
-    /// Sealed, deleted, redrawn.
+    /// Sealed, deleted, fenced, redrawn.
     Done,
+    /// Bytes of a chunk are changed, durably.
+    Updated {
+        /// The chunk's version with it.
+        version: u64,
+    },
+    /// What a device holds of a chunk.
+    ChunkVersions(ChunkVersions),
+    /// The rows were sent.
+    Rows {
+        /// Seeded CRC-32C of each granule.
+        sums: Vec<u32>,
+    },
     /// What the device holds.
     Described {
         /// Blocks it holds.
@@ -360,6 +477,22 @@ pub enum NodeFault {
     /// A request that makes no sense for this device or segment.
     #[error("invalid request: {0}")]
     Invalid(String),
+    /// Bytes that cannot be changed in place, now or at all.
+    #[error("segment {segment} cannot be changed in place: {detail}; store it anew")]
+    NotInPlace {
+        /// The segment.
+        segment: SegmentId,
+        /// Why.
+        detail: String,
+    },
+    /// Rows at versions that are gone or not there yet.
+    #[error("segment {segment} on device {device} went on, or is behind: ask for its versions again")]
+    Overtaken {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
     /// A read of more pieces than one request may name.
     #[error("a read of {given} pieces, 1 to {PIECES_PER_HOLDER_MAX} are allowed: ask in several requests")]
     Pieces {

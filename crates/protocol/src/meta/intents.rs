@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Epoch, IntentId, SegmentId, Time, Version,
-    layout::SegmentLayout,
+    layout::{CodeKind, SegmentLayout},
     message::{MetaAnswer, MetaFault, PutBegun},
 };
 use serde::{Deserialize, Serialize};
@@ -187,7 +187,7 @@ pub(super) fn commit(
             check_base(&intent.bucket, &intent.key, base, current)?;
             let kept = previous.as_ref().filter(|_| !rewrites);
             if let Some(kept) = kept {
-                check_same(kept, size, layouts)?;
+                check_same(kept.size == size, &before, layouts)?;
             }
             (&before[..], kept.map_or(intent.version, |kept| kept.contents))
         }
@@ -212,9 +212,15 @@ fn check_base(bucket: &str, key: &str, base: Version, current: Option<Version>) 
     Err(MetaFault::Conflict { bucket: bucket.to_owned(), key: key.to_owned(), base, current })
 }
 
-/// Whether an amendment that says to keep the object's bytes can have done so.
-fn check_same(object: &StoredObject, size: u64, layouts: &[SegmentLayout]) -> Result<(), MetaFault> {
-    if object.size == size && object.segments.iter().eq(layouts.iter().map(|layout| &layout.segment)) {
+/// Whether an amendment that says to keep the object's bytes can have done so: segments are kept in their order, or, of chunks
+/// that change in place, stored anew in their place.
+fn check_same(same_size: bool, before: &[SegmentLayout], after: &[SegmentLayout]) -> Result<(), MetaFault> {
+    let kept = |(old, new): (&SegmentLayout, &SegmentLayout)| {
+        let anew = matches!(old.code.kind, CodeKind::ReedSolomon { .. })
+            && (old.length, old.code.kind) == (new.length, new.code.kind);
+        old.segment == new.segment || anew
+    };
+    if same_size && before.len() == after.len() && before.iter().zip(after).all(kept) {
         return Ok(());
     }
     Err(MetaFault::BadLayout(

@@ -138,6 +138,7 @@ pub fn ask(view: &dyn View, now: Time, liveness: &Liveness, query: &Query) -> Re
         Query::Buckets => buckets::all(view),
         Query::Registry => registry::report(view, now, liveness),
         Query::SegmentStates { segments, device } => segments::states(view, segments, *device),
+        Query::Layout { segment } => segments::layout(view, *segment),
         Query::ObjectsOn { devices, after, limit } => holdings::objects_on(view, devices, *after, *limit),
         Query::Holdings { after } => holdings::sums(view, *after),
     }

@@ -166,6 +166,14 @@ pub(super) fn states(
     Ok(MetaAnswer::SegmentStates(segments.iter().map(state).collect::<Result<_, _>>()?))
 }
 
+/// Where a coded segment lies.
+pub(super) fn layout(view: &dyn View, segment: SegmentId) -> Result<MetaAnswer, MetaFault> {
+    Ok(MetaAnswer::Layout(match record(view, segment)? {
+        Some(Record::Coded(committed)) => Some(committed.layout),
+        Some(Record::PieceOf(_)) | None => None,
+    }))
+}
+
 /// The put for which `segment` is named, if it is not over.
 fn granted(view: &dyn View, segment: SegmentId) -> Result<Option<IntentId>, ViewError> {
     let (from, to) = keys::grants_from(segment);

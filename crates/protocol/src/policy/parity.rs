@@ -4,6 +4,7 @@
 //! Text: `parity:code=rs(6,4),segment=16MiB,update=plr,reserve=4MiB,domain=node`. Each part may be left out.
 
 use super::{Domain, PolicyError, bad, domain, show_domain};
+use crate::message::UPDATE_BYTES_MAX;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +97,32 @@ impl Parity {
             ParityUpdate::Plr => self.reserve_bytes.unwrap_or(chunk_bytes),
             ParityUpdate::Fo => 0,
         }
+    }
+}
+
+/// What a record takes in a log beyond the granules that it holds, at most: its head and its end, and the granule that an
+/// update reaches into at either side.
+const RECORD_OVERHEAD: u64 = 4 * RESERVE_UNIT;
+
+impl Parity {
+    /// Bytes of records of one data chunk that may be uncommitted at a time, beside a parity chunk of `chunk_bytes`: so many of
+    /// every data chunk take half the reserve, so that they fit it wherever its head stands.
+    pub fn window_bytes(&self, chunk_bytes: u64) -> u64 {
+        self.reserve_of(chunk_bytes) / 2 / u64::from(self.data())
+    }
+
+    /// The most bytes of one change in place, whole granules; none where there are no such changes: parity is overwritten,
+    /// or there is too little room for a log.
+    pub fn update_bytes_max(&self, chunk_bytes: u64) -> Option<u32> {
+        let room =
+            self.window_bytes(chunk_bytes).saturating_sub(RECORD_OVERHEAD) / RESERVE_UNIT * RESERVE_UNIT;
+        u32::try_from(room.min(UPDATE_BYTES_MAX.into())).ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// Bytes to keep beside a chunk of `chunk_bytes`, data or parity, for changes in place; none where there are none.
+    pub fn kept_beside(&self, chunk: u32, chunk_bytes: u64) -> Option<u64> {
+        self.update_bytes_max(chunk_bytes)?;
+        Some(if chunk < self.data() { 0 } else { self.reserve_of(chunk_bytes) })
     }
 }
 

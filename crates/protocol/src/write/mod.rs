@@ -217,6 +217,8 @@ pub enum Action {
         device: DeviceId,
         /// Blocks it is expected to get, from measured speed; more or fewer may come.
         expected_blocks: u32,
+        /// The chunk that it gets, of a code of chunks; just its blocks come then.
+        chunk: Option<u32>,
     },
     /// Encode these blocks and send them, in order, after what was pushed before.
     Push {

@@ -167,7 +167,8 @@ impl ParityWriter {
         one.lane.counts = true;
         (one.chunk, one.next) = (Some(chunk), blocks.start);
         let expected_blocks = blocks.end - blocks.start;
-        self.actions.push_back(Action::Open { device: one.lane.target.device, expected_blocks });
+        let chunk = Some(blocks.start / expected_blocks);
+        self.actions.push_back(Action::Open { device: one.lane.target.device, expected_blocks, chunk });
     }
 
     /// The device to turn to for a chunk: of a domain that no other chunk is or may get to be in, and where there is a

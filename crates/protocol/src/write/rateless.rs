@@ -159,7 +159,7 @@ impl RatelessWriter {
         self.lanes[position].open(self.now);
         let expected_blocks = self.share(&self.shares(), position);
         let device = self.lanes[position].target.device;
-        self.actions.push_back(Action::Open { device, expected_blocks });
+        self.actions.push_back(Action::Open { device, expected_blocks, chunk: None });
     }
 
     /// What a lane is expected to take: its part of N by planned speed, equal parts where none is known.

@@ -178,7 +178,7 @@ impl ReplicatedWriter {
         self.lanes[position].open(self.now);
         self.opened[position] = self.now;
         let device = self.lanes[position].target.device;
-        self.actions.push_back(Action::Open { device, expected_blocks: 1 });
+        self.actions.push_back(Action::Open { device, expected_blocks: 1, chunk: None });
     }
 
     fn step(&mut self) {

@@ -56,7 +56,11 @@ impl StripedWriter {
         for (&target, share) in spec.devices.iter().zip(shares).filter(|(_, share)| !share.is_empty()) {
             let mut lane = Lane::new(target, now);
             lane.open(now);
-            actions.push_back(Action::Open { device: target.device, expected_blocks: count(share.len()) });
+            actions.push_back(Action::Open {
+                device: target.device,
+                expected_blocks: count(share.len()),
+                chunk: None,
+            });
             lanes.push((lane, share));
         }
         Self { spec, judge, lanes, blocks, pushed_blocks: 0, progress: now, now, actions, over: false }
@@ -172,7 +176,11 @@ impl StripedWriter {
             {
                 lane.open(now);
                 let expected_blocks = count(left.len());
-                self.actions.push_back(Action::Open { device: lane.target.device, expected_blocks });
+                self.actions.push_back(Action::Open {
+                    device: lane.target.device,
+                    expected_blocks,
+                    chunk: None,
+                });
             }
             while lane.affords(block_bytes) > 0 {
                 let Some(index) = left.pop_front() else { break };

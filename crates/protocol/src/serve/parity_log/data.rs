@@ -17,6 +17,7 @@
 
 use super::ParityNumber;
 use crate::Epoch;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What stands behind a data chunk at the node that answers for it.
@@ -114,7 +115,7 @@ pub enum DataInput {
 }
 
 /// Why a parity node does not take a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Refusal {
     /// It knows a later epoch, or a later life of the sender under the same.
     Stale {

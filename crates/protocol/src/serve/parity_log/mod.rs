@@ -9,16 +9,16 @@
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
 //!
 //! ```text
-//!   writer        primary             data node                    each parity node
-//!     │ Update ─────▶│ lock, split ──────▶│ old ^ new = difference,      │
-//!     │              │                    │ version v                    │
-//!     │              │                    ├── Difference(v) ────────────▶│ appended to the log
-//!     │              │                    │ redo(v) flushed  ║  in       │ flushed
-//!     │              │                    │                  ║ parallel  │
-//!     │              │                    │◀───────────────── Acked(v) ──┤
-//!     │◀──── done ───│◀── committed(v) ───┤                              │
-//!     │              │                    │ old bytes may be overwritten │
-//!     │              │                    ├── committed(v), later ──────▶│ v may be merged
+//!   writer                          data node                    each parity node
+//!     │ Update ───────────────────────▶│ old ^ new = difference,      │
+//!     │                                │ version v                    │
+//!     │                                ├── Difference(v) ────────────▶│ appended to the log
+//!     │                                │ redo(v) flushed  ║  in       │ flushed
+//!     │                                │                  ║ parallel  │
+//!     │                                │◀───────────────── Acked(v) ──┤
+//!     │◀─────────────────────── done ──┤                              │
+//!     │                                │ old bytes may be overwritten │
+//!     │                                ├── committed(v), later ──────▶│ v may be merged
 //! ```
 //!
 //! **What is logged is the difference of the data**, old XOR new, and not the parity delta of the paper: the parity
@@ -38,9 +38,11 @@
 //! - each version is one difference for ever: nothing is stamped before all live parity nodes said what they have, and none
 //!   takes what an earlier life of the sender had stamped.
 //!
-//! **The window.** The primary lets no more updates of a segment be uncommitted than every log has room for when all else is
-//! merged, and begins only when all data chunks are level. Else one log could be full of what another has no room for, and
-//! the other way round, and nothing would ever be committed.
+//! **The window.** A data chunk's driver lets no more of it be uncommitted than its part of half a reserve
+//! ([`crate::policy::Parity::window_bytes`]), so that what is uncommitted of all chunks fits every log when all else is merged. Else one
+//! log could be full of what another has no room for, and the other way round, and nothing would ever be committed.
+//!
+//! **Degraded reads** take no lock: logs have the chunk at several versions ([`common`]).
 //!
 //! **Lives.** A data chunk's core has a session, greater than that of every earlier one under its epoch. A parity node
 //! takes differences only of the one that asked last: what a node sent before it lost power, and what it
@@ -57,12 +59,14 @@ mod fold;
 mod locks;
 mod parity;
 mod record;
+mod rows;
 
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
 pub use fold::Fold;
 pub use locks::{Locks, Purpose, Ticket};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, MalformedDifference};
+pub use rows::{ParityOf, VersionsByChunk, common, take_back};
 
 /// Number of a data chunk in its segment: 0 to k - 1.
 pub type ChunkNumber = u16;

@@ -18,6 +18,7 @@ fn open(block_bytes: u32, expected_blocks: u32) -> WriteOpen {
         block_bytes,
         granule_bytes: 64 * KIB,
         expected_blocks,
+        reserve_bytes: None,
     }
 }
 

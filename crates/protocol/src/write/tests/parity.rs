@@ -20,8 +20,8 @@ fn actions(core: &mut Writer) -> Vec<Action> {
     std::iter::from_fn(|| core.poll()).collect()
 }
 
-fn open(device: u128) -> Action {
-    Action::Open { device: DeviceId(device), expected_blocks: 2 }
+fn open(device: u128, chunk: u32) -> Action {
+    Action::Open { device: DeviceId(device), expected_blocks: 2, chunk: Some(chunk) }
 }
 
 fn push(device: u128, indices: Range<u32>) -> Action {
@@ -59,7 +59,7 @@ fn named<const N: usize>(held: [(u128, &str); N]) -> Vec<(u128, String)> {
 #[test]
 fn each_device_gets_its_chunk_and_all_must_confirm() {
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
-    assert_eq!(actions(&mut core), [open(0), open(1), open(2)]);
+    assert_eq!(actions(&mut core), [open(0, 0), open(1, 1), open(2, 2)]);
     assert_eq!(credit(&mut core, 1, 2, 9), [push(2, 4..6)]);
     assert_eq!(credit(&mut core, 1, 0, 1), [push(0, 0..1)]);
     assert_eq!(credit(&mut core, 2, 1, 2), [push(1, 2..4)]);
@@ -95,7 +95,7 @@ fn the_chunk_of_a_laggard_goes_to_a_spare_and_whoever_has_it_first_keeps_it() {
         let wake = core.wake_at().unwrap();
         assert_eq!(wake, Time(200 * MS), "twice a hundred milliseconds at least");
         core.handle(wake, Input::Tick);
-        assert_eq!(actions(&mut core), [open(3)]);
+        assert_eq!(actions(&mut core), [open(3, 1)]);
         assert_eq!(credit(&mut core, wake.0, 3, 2), [push(3, 2..4)]);
         let (first, other) = if spare_wins { (3, 1) } else { (1, 3) };
         let last = confirm(&mut core, wake.0 + MS, first, 2..4);
@@ -110,8 +110,8 @@ fn the_chunk_of_a_laggard_goes_to_a_spare_and_whoever_has_it_first_keeps_it() {
 fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let mut core = with_one_silent(5, 3);
     // One that was confirmed is written anew, too.
-    assert_eq!(fail(&mut core, 2 * MS, 0, FailureKind::Unreachable), [open(3)]);
-    assert_eq!(fail(&mut core, 2 * MS, 1, FailureKind::Medium), [open(4)]);
+    assert_eq!(fail(&mut core, 2 * MS, 0, FailureKind::Unreachable), [open(3, 0)]);
+    assert_eq!(fail(&mut core, 2 * MS, 1, FailureKind::Medium), [open(4, 1)]);
     credit(&mut core, 2 * MS, 3, 2);
     assert_eq!(confirm(&mut core, 3 * MS, 3, 0..2), []);
     let last = fail(&mut core, 3 * MS, 4, FailureKind::Unreachable);
@@ -128,8 +128,8 @@ fn no_two_chunks_share_a_domain() {
     disks.extend([disk(0, 100.0), disk(1, 100.0), disk(2, 100.0)]);
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks, 3), Time(0));
     actions(&mut core);
-    assert_eq!(fail(&mut core, MS, 1, FailureKind::Full), [open(4)]);
-    assert_eq!(fail(&mut core, MS, 2, FailureKind::Protocol), [open(5)]);
+    assert_eq!(fail(&mut core, MS, 1, FailureKind::Full), [open(4, 1)]);
+    assert_eq!(fail(&mut core, MS, 2, FailureKind::Protocol), [open(5, 2)]);
     let last = fail(&mut core, MS, 5, FailureKind::Full);
     assert!(matches!(last.last(), Some(Action::Failed(WriteError::Full { full: 2, .. }))), "{last:?}");
 }
@@ -142,14 +142,14 @@ fn a_refusal_is_waited_for_where_nobody_stands_in() {
     assert_eq!(fail(&mut core, MS, 1, refused), []);
     assert_eq!(core.wake_at(), Some(Time(51 * MS)));
     core.handle(Time(51 * MS), Input::Tick);
-    assert_eq!(actions(&mut core), [open(1)]);
+    assert_eq!(actions(&mut core), [open(1, 1)]);
     // Once it got something nobody knows what of it is durable.
     credit(&mut core, 52 * MS, 1, 1);
     let last = fail(&mut core, 53 * MS, 1, refused);
     assert!(matches!(last.last(), Some(Action::Failed(WriteError::NoPlace { .. }))), "{last:?}");
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
     actions(&mut core);
-    assert_eq!(fail(&mut core, MS, 1, refused), [open(3)]);
+    assert_eq!(fail(&mut core, MS, 1, refused), [open(3, 1)]);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn an_amendment_writes_the_chunks_wanted_beside_those_that_stay() {
         ..put.clone()
     };
     let mut core = Writer::new(amended(&[0, 2, 3]), Time(0));
-    assert_eq!(actions(&mut core), [open(3)]);
+    assert_eq!(actions(&mut core), [open(3, 1)]);
     credit(&mut core, MS, 3, 2);
     let last = confirm(&mut core, 2 * MS, 3, 2..4);
     assert_eq!(held(done(&last)), named([(3, "2-3")]));

@@ -24,7 +24,8 @@ fn push(device: u128, index: u32) -> Action {
 fn a_stripe_goes_round_and_waits_for_all() {
     let disks: Vec<Disk> = (0..2).map(|domain| disk(domain, 1.0)).collect();
     let mut core = Writer::new(spec((Kind::Replicated, 5), 4096, STRIPE, &disks, 2), Time(0));
-    let open = |device, expected_blocks| Action::Open { device: DeviceId(device), expected_blocks };
+    let open =
+        |device, expected_blocks| Action::Open { device: DeviceId(device), expected_blocks, chunk: None };
     assert_eq!(actions(&mut core), [open(0, 3), open(1, 2)]);
     core.handle(Time(1), Input::Credit { device: DeviceId(0), bytes: 2 * 4096 + 100 });
     assert_eq!(actions(&mut core), [push(0, 0), push(0, 2)]);

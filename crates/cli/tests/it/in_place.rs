@@ -1,0 +1,250 @@
+//! Chunks that change in place: small updates of parity buckets on real processes, read while servers are down, and storms of
+//! them while servers are killed.
+
+use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{io::Cursor, sync::Arc, time::Duration};
+use steadfast_client::{Client, Options};
+use steadfast_protocol::layout::ParityGeometry;
+
+const MIB: usize = 1 << 20;
+
+/// Changes bytes of `data/object` and of its model.
+async fn change(client: &Client, model: &mut [u8], offset: usize, new: Vec<u8>) -> u64 {
+    model[offset..offset + new.len()].copy_from_slice(&new);
+    let changed = client.update("data", "object", offset as u64, Cursor::new(new)).await.unwrap();
+    changed.in_place_bytes
+}
+
+async fn get(client: &Client) -> Vec<u8> {
+    let (sink, whole) = Collected::new();
+    client.get("data", "object", None, sink).await.unwrap();
+    whole.lock().unwrap().clone()
+}
+
+/// A sink that can be looked into.
+#[derive(Clone, Default)]
+struct Collected(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Collected {
+    fn new() -> (Self, Arc<std::sync::Mutex<Vec<u8>>>) {
+        let sink = Self::default();
+        (sink.clone(), sink.0)
+    }
+}
+
+impl std::io::Write for Collected {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn patient(bed: &Bed) -> Client {
+    let options = Options { patience: Duration::from_secs(60), ..Options::default() };
+    Client::connect(bed.cluster.address(), options).await.unwrap()
+}
+
+#[test]
+fn small_updates_go_where_the_chunks_are_and_any_two_servers_may_be_lost_after() {
+    let seed = seed();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    // Two full segments and a short one.
+    let mut model = bytes(9 * MIB + 12_345, seed);
+    block_on(async {
+        let client = patient(&bed).await;
+        let size = Some(model.len() as u64);
+        client.put("data", "object", Cursor::new(model.clone()), size).await.unwrap();
+        let before = client.stat("data", "object").await.unwrap();
+        for _ in 0..60 {
+            let length = 1 + (random.next_u64() % 20_000) as usize;
+            let offset = (random.next_u64() % (model.len() - length) as u64) as usize;
+            let new = bytes(length, random.next_u64());
+            assert_eq!(change(&client, &mut model, offset, new).await, length as u64, "at {offset}");
+        }
+        // Two at once, of the same bytes and others.
+        let (one, two) = (vec![1; 30_000], vec![2; 30_000]);
+        let at = MIB - 20_000;
+        model[at..at + 30_000].fill(3);
+        let both = tokio::join!(
+            client.update("data", "object", at as u64, Cursor::new(one)),
+            client.update("data", "object", at as u64, Cursor::new(two)),
+        );
+        both.0.unwrap();
+        both.1.unwrap();
+        model[at..at + 30_000].fill(3);
+        client.update("data", "object", at as u64, Cursor::new(vec![3; 30_000])).await.unwrap();
+        let after = client.stat("data", "object").await.unwrap();
+        assert_eq!(after.object.version, before.object.version, "in place is no new version");
+        assert!(get(&client).await == model, "healthy");
+    });
+    // Data and parity, with logs that nobody merged yet and logs that somebody did.
+    for (first, second) in [(0, 1), (2, 5), (3, 4)] {
+        block_on(async {
+            let client = patient(&bed).await;
+            let new = bytes(5000, random.next_u64());
+            let offset = (random.next_u64() % (model.len() - 5000) as u64) as usize;
+            assert_eq!(change(&client, &mut model, offset, new).await, 5000);
+        });
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        block_on(async {
+            let client = patient(&bed).await;
+            assert!(get(&client).await == model, "without {first} and {second}");
+        });
+        bed.restart(first);
+        bed.restart(second);
+    }
+}
+
+#[test]
+fn an_update_with_a_server_down_stores_the_segment_anew_and_the_next_one_is_in_place_again() {
+    let mut bed = Bed::with_bucket(&shape(8, 1), "parity:segment=4MiB");
+    let mut model = bytes(4 * MIB, seed());
+    let dead = block_on(async {
+        let client = patient(&bed).await;
+        client.put("data", "object", Cursor::new(model.clone()), Some(4 << 20)).await.unwrap();
+        assert_eq!(change(&client, &mut model, 777, vec![7; 5000]).await, 5000);
+        // The server of the chunk that is changed, and one of parity.
+        let stat = client.stat("data", "object").await.unwrap();
+        let shape = ParityGeometry::of_layout(&stat.segments[0]).unwrap();
+        let holders = shape.holders(&stat.segments[0]).unwrap();
+        let nodes = client.registry().await.unwrap().nodes;
+        let of = |device| {
+            let node = nodes.iter().find(|node| node.record.devices[0].0 == device).unwrap();
+            (0..8).find(|&number| bed.cluster.node_address(number) == node.record.address).unwrap()
+        };
+        [of(holders[0]), of(holders[5])]
+    });
+    dead.iter().for_each(|&node| bed.cluster.kill_node(node).unwrap());
+    block_on(async {
+        let client = patient(&bed).await;
+        let before = client.stat("data", "object").await.unwrap().object.version;
+        assert_eq!(change(&client, &mut model, 4000, vec![9; 6000]).await, 0, "two servers of it are down");
+        assert!(client.stat("data", "object").await.unwrap().object.version > before);
+        assert!(get(&client).await == model);
+        assert_eq!(
+            change(&client, &mut model, 2000, vec![4; 6000]).await,
+            6000,
+            "they hold nothing of it any more"
+        );
+        assert!(get(&client).await == model);
+    });
+    dead.iter().for_each(|&node| bed.restart(node));
+    block_on(async {
+        let client = patient(&bed).await;
+        assert!(get(&client).await == model, "what comes back is not asked");
+        // A device that leaves: what was changed goes along.
+        let stat = client.stat("data", "object").await.unwrap();
+        let leaving = stat.segments[0].holders[1].device;
+        let moved = client.without_devices("data", "object", &[leaving].into()).await.unwrap();
+        assert!(moved.written_blocks > 0);
+        let stat = client.stat("data", "object").await.unwrap();
+        assert!(stat.segments[0].holders.iter().all(|holder| holder.device != leaving));
+        assert!(get(&client).await == model, "after a move");
+        assert_eq!(change(&client, &mut model, 1 << 20, vec![5; 6000]).await, 6000);
+        assert!(get(&client).await == model);
+    });
+}
+
+/// Writers change places of their own and one that they share, while any two servers are killed and started again. What a
+/// writer was told to be done is there at the end, whoever was killed when.
+#[test]
+fn nothing_acknowledged_is_lost_in_a_storm_of_updates_and_kills() {
+    const WRITERS: usize = 4;
+    const ROUNDS: usize = 6;
+    let seed = seed();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=2MiB,reserve=512KiB");
+    let length = 2 * MIB;
+    let original = bytes(length, seed);
+    block_on(async {
+        let client = patient(&bed).await;
+        client.put("data", "object", Cursor::new(original.clone()), Some(length as u64)).await.unwrap();
+    });
+    let part = length / WRITERS;
+    let models: Vec<Vec<u8>> =
+        (0..WRITERS).map(|writer| original[writer * part..(writer + 1) * part].to_vec()).collect();
+    let models = Arc::new(std::sync::Mutex::new(models));
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let address = bed.cluster.address().to_owned();
+    let threads: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (models, stop, address) = (models.clone(), stop.clone(), address.clone());
+            let mut random = Pcg64Mcg::seed_from_u64(seed ^ (writer as u64 + 1));
+            std::thread::spawn(move || {
+                let (mut updates, mut in_place) = (0u64, 0u64);
+                block_on(async {
+                    let options = Options { patience: Duration::from_secs(8), ..Options::default() };
+                    let client = Client::connect(&address, options).await.unwrap();
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let size = 1 + (random.next_u64() % 9000) as usize;
+                        let at = (random.next_u64() % (part - size) as u64) as usize;
+                        let new = bytes(size, random.next_u64());
+                        // Until it is done: what an update that failed has done nobody knows, but this writer alone changes
+                        // these bytes.
+                        loop {
+                            let offset = (writer * part + at) as u64;
+                            match client.update("data", "object", offset, Cursor::new(new.clone())).await {
+                                Ok(report) => {
+                                    updates += 1;
+                                    in_place += u64::from(report.in_place_bytes > 0);
+                                    break;
+                                }
+                                Err(error) => {
+                                    println!("writer {writer}: {error}");
+                                    tokio::time::sleep(Duration::from_millis(100)).await;
+                                }
+                            }
+                        }
+                        models.lock().unwrap()[writer][at..at + size].copy_from_slice(&new);
+                    }
+                });
+                (updates, in_place)
+            })
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        std::thread::sleep(Duration::from_millis(300 + random.next_u64() % 700));
+        let first = (random.next_u64() % 6) as usize;
+        let second = (first + 1 + (random.next_u64() % 5) as usize) % 6;
+        println!("round {round}: {first} and {second} are killed");
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        std::thread::sleep(Duration::from_millis(random.next_u64() % 1500));
+        bed.restart(first);
+        bed.restart(second);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for (writer, thread) in threads.into_iter().enumerate() {
+        let (updates, in_place) = thread.join().unwrap();
+        println!("writer {writer}: {updates} updates, {in_place} in place");
+        assert!(updates > 0);
+    }
+    let model = models.lock().unwrap().concat();
+    block_on(async {
+        let client = patient(&bed).await;
+        eventually("all servers answer", Duration::from_secs(20), async || {
+            client.get("data", "object", None, std::io::sink()).await.is_ok()
+        })
+        .await;
+        assert!(get(&client).await == model, "with all servers");
+    });
+    for (first, second) in [(0, 3), (1, 4), (2, 5)] {
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        block_on(async {
+            let client = patient(&bed).await;
+            assert!(get(&client).await == model, "without {first} and {second}");
+        });
+        bed.restart(first);
+        bed.restart(second);
+    }
+}

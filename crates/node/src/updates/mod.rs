@@ -1,0 +1,251 @@
+//! Chunks that change in place at this node: the drivers of [`steadfast_protocol::serve::parity_log`].
+//!
+//! ```text
+//!   client ── Update ──▶ data::Host ══ link (NodeRequest::Log) ══▶ parity::Host of another node
+//!                          │ lane: redo, flush                       │ lane: log, flush; merges
+//! ```
+//!
+//! A host is a task that owns the core of one chunk. It begins when the chunk is first spoken of, asks the metadata server
+//! where the segment lies and the device what it holds, and ends when nothing has happened for a while: all that matters
+//! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start.
+
+mod data;
+mod link;
+mod parity;
+mod peers;
+mod recover;
+pub(crate) mod rows;
+
+pub(crate) use recover::recover;
+
+use crate::{devices::ServedDevice, membership::Meta};
+use peers::Peers;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority};
+use steadfast_net::{Pool, Stream};
+use steadfast_protocol::{
+    DeviceId, Epoch, SegmentId, Version,
+    layout::{ParityGeometry, SegmentLayout},
+    message::{Fault, NodeFault, RefusalReason},
+    serve::parity_log::ChunkNumber,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// Chunks that may be changed at a time: a host keeps some kilobytes, and the differences under way.
+const HOSTS_MAX: usize = 4096;
+/// A host ends when nothing happened for so long: its streams and its memory are worth less than a question on the next
+/// update. Picked by eye.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// The hosts of a node.
+pub(crate) struct Updates {
+    data: Hosts<data::Event>,
+    parity: Hosts<parity::Event>,
+    peers: Peers,
+    tasks: Mutex<JoinSet<()>>,
+    numbers: AtomicU64,
+}
+
+/// Hosts of one kind, by device and segment.
+struct Hosts<Event>(Mutex<BTreeMap<(DeviceId, SegmentId), mpsc::UnboundedSender<Event>>>);
+
+/// One chunk of a segment, as the metadata server says.
+pub(crate) struct Chunk {
+    pub(crate) device: Arc<ServedDevice>,
+    pub(crate) segment: SegmentId,
+    pub(crate) version: Version,
+    pub(crate) epoch: Epoch,
+    pub(crate) shape: ParityGeometry,
+    /// Which chunk of the segment.
+    pub(crate) number: u32,
+    /// The devices of all chunks.
+    pub(crate) holders: Vec<DeviceId>,
+}
+
+impl Updates {
+    /// `pool` is for connections to other nodes.
+    pub(crate) fn new(meta: Arc<Meta>, pool: Pool) -> Self {
+        Self {
+            data: Hosts(Mutex::default()),
+            parity: Hosts(Mutex::default()),
+            peers: Peers::new(meta, pool),
+            tasks: Mutex::default(),
+            // Above the numbers of streams, which a lane tells apart by them.
+            numbers: AtomicU64::new(1 << 63),
+        }
+    }
+
+    /// Changes bytes of a data chunk; its version with the change.
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        epoch: Epoch,
+        offset: u64,
+        bytes: bytes::Bytes,
+    ) -> Result<u64, Fault> {
+        let (reply, answered) = oneshot::channel();
+        self.tell_data(device, segment, data::Event::Update { epoch, offset, bytes, reply })?;
+        answered.await.unwrap_or_else(|_| Err(not_in_place(segment, "its node stops serving it")))
+    }
+
+    /// Serves a stream of a data chunk's differences until it ends.
+    pub(crate) async fn log(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        chunk: ChunkNumber,
+        stream: &mut Stream,
+    ) -> Result<(), Fault> {
+        let number = self.number();
+        let opened = parity::Event::Opened { stream: number, chunk, sender: stream.sender() };
+        let host = self.tell_parity(device, segment, opened)?;
+        parity::forward(number, stream, &host).await;
+        Ok(())
+    }
+
+    /// Has a data chunk's host begin, so that what its device holds becomes committed.
+    fn begin(self: &Arc<Self>, device: Arc<ServedDevice>, segment: SegmentId) {
+        if let Err(fault) = self.tell_data(device, segment, data::Event::Begin) {
+            tracing::warn!(%segment, %fault, "held updates are not levelled now");
+        }
+    }
+
+    fn tell_data(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        event: data::Event,
+    ) -> Result<(), Fault> {
+        let updates = self.clone();
+        self.data.tell(device.id, segment, event, |events, sender| {
+            let host = data::run(updates.clone(), device, segment, events, sender);
+            updates.spawn(host);
+        })?;
+        Ok(())
+    }
+
+    fn tell_parity(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        event: parity::Event,
+    ) -> Result<mpsc::UnboundedSender<parity::Event>, Fault> {
+        let updates = self.clone();
+        self.parity.tell(device.id, segment, event, |events, sender| {
+            let host = parity::run(updates.clone(), device, segment, events, sender);
+            updates.spawn(host);
+        })
+    }
+
+    fn spawn(&self, host: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = tasks.try_join_next() {
+            crate::node::report_panic(ended);
+        }
+        tasks.spawn(host);
+    }
+
+    /// A number that nothing else has.
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends all hosts; what they had acknowledged is durable.
+    pub(crate) async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.shutdown().await;
+    }
+
+    /// Where a segment lies that has a chunk on this device, and may be changed in place.
+    async fn chunk(&self, device: Arc<ServedDevice>, segment: SegmentId) -> Result<Chunk, Fault> {
+        let layout = self.peers.layout(segment).await?;
+        let found = layout.as_ref().and_then(|layout| chunk_of(layout, device.id));
+        let Some((layout, (shape, number, holders))) = layout.as_ref().zip(found) else {
+            return Err(not_in_place(segment, "its chunks do not lie as they were stored, or it is gone"));
+        };
+        let (version, epoch) = (layout.version, layout.epoch);
+        Ok(Chunk { device, segment, version, epoch, shape, number, holders })
+    }
+}
+
+/// The shape of a segment, which of its chunks a device has, and the devices of all.
+fn chunk_of(layout: &SegmentLayout, device: DeviceId) -> Option<(ParityGeometry, u32, Vec<DeviceId>)> {
+    let shape = ParityGeometry::of_layout(layout)?;
+    let holders = shape.updatable(layout)?;
+    let number = holders.iter().position(|&holder| holder == device)?;
+    Some((shape, u32::try_from(number).ok()?, holders))
+}
+
+impl<Event> Hosts<Event> {
+    /// Tells a host something; `begin` starts it where there is none.
+    fn tell(
+        &self,
+        device: DeviceId,
+        segment: SegmentId,
+        event: Event,
+        begin: impl FnOnce(mpsc::UnboundedReceiver<Event>, mpsc::UnboundedSender<Event>),
+    ) -> Result<mpsc::UnboundedSender<Event>, Fault> {
+        let mut hosts = self.lock();
+        let known = hosts.get(&(device, segment)).filter(|sender| !sender.is_closed());
+        let sender = match known {
+            Some(sender) => sender.clone(),
+            None if hosts.len() >= HOSTS_MAX => {
+                return Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1000 });
+            }
+            None => {
+                let (sender, events) = mpsc::unbounded_channel();
+                begin(events, sender.clone());
+                hosts.insert((device, segment), sender.clone());
+                sender
+            }
+        };
+        // Under the lock, so that a host that ends for want of work has looked before or will see it.
+        let _ = sender.send(event);
+        Ok(sender)
+    }
+
+    /// Takes a host out that has nothing to do, unless it was told something meanwhile.
+    fn leave(&self, device: DeviceId, segment: SegmentId, events: &mpsc::UnboundedReceiver<Event>) -> bool {
+        let mut hosts = self.lock();
+        let quiet = events.is_empty();
+        if quiet {
+            hosts.remove(&(device, segment));
+        }
+        quiet
+    }
+
+    /// Takes a host out that cannot go on; what it was told since is dropped with its channel.
+    fn remove(&self, device: DeviceId, segment: SegmentId, events: &mut mpsc::UnboundedReceiver<Event>) {
+        let mut hosts = self.lock();
+        events.close();
+        if hosts.get(&(device, segment)).is_some_and(mpsc::UnboundedSender::is_closed) {
+            hosts.remove(&(device, segment));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(DeviceId, SegmentId), mpsc::UnboundedSender<Event>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn not_in_place(segment: SegmentId, detail: impl std::fmt::Display) -> Fault {
+    Fault::Node(NodeFault::NotInPlace { segment, detail: detail.to_string() })
+}
+
+/// One operation of a device's lane, and its answer.
+async fn ask(device: &ServedDevice, stream: u64, class: LanePriority, op: Op) -> Result<OpOutput, OpError> {
+    let (answer, answered) = oneshot::channel();
+    device.lane.submit(stream, class, op, Box::new(move |result| drop(answer.send(result))));
+    answered.await.unwrap_or(Err(OpError::Closed))
+}

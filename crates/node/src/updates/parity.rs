@@ -1,0 +1,523 @@
+//! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
+
+use super::{Chunk, IDLE_MAX, Updates, ask, not_in_place};
+use crate::{devices::ServedDevice, fault::fault};
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use steadfast_disk::{
+    DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
+    device::{Apply, LogError, UpdateError, UpdatesInfo},
+};
+use steadfast_net::{Event as NetEvent, Stream, StreamSender};
+use steadfast_protocol::{
+    Epoch,
+    message::{self, Fault, LogEvent, LogPush, NodeEvent, NodeFault, NodePush},
+    serve::parity_log::{
+        ChunkNumber, Difference, Entry, Fold, Mode, ParityAction, ParityChunk, ParityInput, ParityOf,
+        ParityState,
+    },
+};
+use tokio::sync::mpsc;
+
+/// A log that was not appended to for so long is merged as far as it is committed. Picked by eye: long enough that a burst of
+/// updates is over.
+const QUIET: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a host hears.
+pub(super) enum Event {
+    /// A data chunk's node opened a stream.
+    Opened { stream: u64, chunk: ChunkNumber, sender: StreamSender },
+    /// It said this on it.
+    Push { stream: u64, push: LogPush, payload: Bytes },
+    /// The stream is over.
+    Closed { stream: u64 },
+    /// The lane answered.
+    Lane(Asked, Result<OpOutput, OpError>),
+    /// A merge was made, or not.
+    Merged(Result<(), Fault>),
+}
+
+/// What the lane was asked.
+pub(super) enum Asked {
+    Append { number: u64 },
+    Fence { epoch: Epoch },
+    Record { stream: u64, version: u64 },
+}
+
+/// Gives a stream's messages to its host until either is over.
+pub(super) async fn forward(number: u64, stream: &mut Stream, host: &mpsc::UnboundedSender<Event>) {
+    loop {
+        let event = tokio::select! {
+            event = stream.recv() => event,
+            () = host.closed() => break,
+        };
+        match event {
+            Some(NetEvent::Data { body, payload }) => match message::decode(&body) {
+                Ok(NodePush::Log(push)) => {
+                    let push = Event::Push { stream: number, push, payload: payload.freeze() };
+                    if host.send(push).is_err() {
+                        break;
+                    }
+                }
+                _ => {
+                    stream.fail(&Fault::Protocol("a stream of differences takes nothing else".to_owned()));
+                    break;
+                }
+            },
+            Some(NetEvent::Credit(_)) => {}
+            Some(NetEvent::Cancelled) => {
+                stream.fail(&Fault::Cancelled);
+                break;
+            }
+            Some(NetEvent::Lost(_) | NetEvent::End(_) | NetEvent::Failed(_)) | None => break,
+        }
+    }
+    let _ = host.send(Event::Closed { stream: number });
+}
+
+/// Serves a parity chunk until nothing is to be done.
+pub(super) async fn run(
+    updates: Arc<Updates>,
+    device: Arc<ServedDevice>,
+    segment: SegmentId,
+    mut events: mpsc::UnboundedReceiver<Event>,
+    sender: mpsc::UnboundedSender<Event>,
+) {
+    let id = device.id;
+    let ended = match Host::begin(&updates, device, segment, sender).await {
+        Ok(mut host) => match host.serve(&updates, &mut events).await {
+            None => return,
+            Some(why) => {
+                for link in host.links.values() {
+                    link.sender.fail(&why);
+                }
+                why
+            }
+        },
+        Err(fault) => fault,
+    };
+    tracing::debug!(device = %id, %segment, %ended, "a parity chunk takes no more differences");
+    updates.parity.remove(id, segment, &mut events);
+    while let Ok(event) = events.try_recv() {
+        if let Event::Opened { sender, .. } = event {
+            sender.fail(&ended);
+        }
+    }
+}
+
+struct Link {
+    chunk: ChunkNumber,
+    sender: StreamSender,
+}
+
+/// A difference that is not answered.
+struct Arrived {
+    chunk: ChunkNumber,
+    record: Bytes,
+}
+
+/// An append that was asked for; the core hears of them in their order.
+struct Appending {
+    number: u64,
+    chunk: ChunkNumber,
+    version: u64,
+    reply: u64,
+    bytes: u32,
+    answer: Option<Result<u64, OpError>>,
+}
+
+#[derive(Clone, Copy)]
+enum Waiter {
+    Ask { epoch: Epoch },
+    Difference,
+}
+
+struct Host {
+    chunk: Arc<Chunk>,
+    of: Arc<ParityOf>,
+    core: ParityChunk,
+    sender: mpsc::UnboundedSender<Event>,
+    links: BTreeMap<u64, Link>,
+    lane_stream: u64,
+    /// What one data chunk may have uncommitted.
+    window_bytes: u64,
+    replies: BTreeMap<u64, (u64, Waiter)>,
+    arrived: BTreeMap<u64, Arrived>,
+    appending: VecDeque<Appending>,
+    next: u64,
+    appended_at: Instant,
+    over: Option<Fault>,
+}
+
+impl Host {
+    async fn begin(
+        updates: &Arc<Updates>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        sender: mpsc::UnboundedSender<Event>,
+    ) -> Result<Self, Fault> {
+        let chunk = updates.chunk(device, segment).await?;
+        let Some(number) = chunk.number.checked_sub(chunk.shape.data) else {
+            return Err(not_in_place(segment, "this device has a data chunk of it"));
+        };
+        let lane_stream = updates.number();
+        let (info, log) = log(&chunk.device, lane_stream, LanePriority::Normal, segment).await?;
+        let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
+            sequence: entry.sequence,
+            chunk: difference.chunk,
+            version: difference.version,
+            bytes: entry.bytes,
+        });
+        let state = ParityState {
+            epoch: info.epoch,
+            merged: info.merged.clone(),
+            log: entries.collect(),
+            log_next: info.log_next,
+        };
+        // What a merge changes and its map are one record.
+        let core = ParityChunk::new(Mode::Logged, state, info.update_bytes_max / 2)
+            .map_err(|broken| not_in_place(segment, broken))?;
+        let shape = chunk.shape;
+        // At most 255 chunks.
+        let of = ParityOf::new(shape.data as u16, shape.parity() as u16, number as u16, shape.chunk_bytes());
+        let of = of.map_err(|error| not_in_place(segment, error))?;
+        Ok(Self {
+            window_bytes: info.reserve_bytes / 2 / u64::from(chunk.shape.data),
+            chunk: Arc::new(chunk),
+            of: Arc::new(of),
+            core,
+            sender,
+            links: BTreeMap::new(),
+            lane_stream,
+            replies: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            appending: VecDeque::new(),
+            next: 1,
+            appended_at: Instant::now(),
+            over: None,
+        })
+    }
+
+    /// Serves until nothing is to be done (`None`) or it cannot go on.
+    async fn serve(
+        &mut self,
+        updates: &Arc<Updates>,
+        events: &mut mpsc::UnboundedReceiver<Event>,
+    ) -> Option<Fault> {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut busy_at = Instant::now();
+        loop {
+            self.carry_out(updates);
+            if let Some(why) = self.over.take() {
+                return Some(why);
+            }
+            tokio::select! {
+                biased;
+                Some(event) = events.recv() => {
+                    busy_at = Instant::now();
+                    self.heard(event);
+                    while let Ok(event) = events.try_recv() {
+                        self.heard(event);
+                    }
+                }
+                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() => {
+                    if self.appended_at.elapsed() > QUIET {
+                        self.core.handle(ParityInput::MergeDue);
+                    }
+                    let idle = self.links.is_empty() && !self.core.is_merging() && self.appending.is_empty();
+                    if idle
+                        && busy_at.elapsed() > IDLE_MAX
+                        && updates.parity.leave(self.chunk.device.id, self.chunk.segment, events)
+                    {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, event: Event) {
+        match event {
+            Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
+            Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
+            Event::Closed { stream } => drop(self.links.remove(&stream)),
+            Event::Lane(Asked::Append { number }, answer) => self.appended(number, answer),
+            Event::Lane(Asked::Fence { epoch }, answer) => match answer {
+                Ok(_) => self.core.handle(ParityInput::Fenced { epoch }),
+                Err(error) => self.over = Some(self.failed(error)),
+            },
+            Event::Lane(Asked::Record { stream, version }, answer) => match answer {
+                Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
+                _ => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
+            },
+            Event::Merged(Ok(())) => self.core.handle(ParityInput::Merged),
+            Event::Merged(Err(fault)) => self.over = Some(fault),
+        }
+    }
+
+    fn opened(&mut self, stream: u64, chunk: ChunkNumber, sender: StreamSender) {
+        if u32::from(chunk) >= self.chunk.shape.data {
+            return sender
+                .fail(&Fault::Protocol(format!("a segment of {} data chunks", self.chunk.shape.data)));
+        }
+        let window_bytes = self.window_bytes;
+        // Twice, as what was sent before a stream was lost is sent again.
+        sender.grant(u32::try_from(2 * window_bytes).unwrap_or(u32::MAX));
+        self.links.insert(stream, Link { chunk, sender });
+        self.say(stream, &LogEvent::Welcome { window_bytes }, Bytes::new());
+    }
+
+    fn say(&self, stream: u64, event: &LogEvent, payload: Bytes) {
+        if let Some(link) = self.links.get(&stream) {
+            // Lost: the stream's end says so.
+            let _ = link.sender.send_now(message::encode(&NodeEvent::Log(event.clone())), payload);
+        }
+    }
+
+    fn pushed(&mut self, stream: u64, push: LogPush, payload: Bytes) {
+        let Some(link) = self.links.get(&stream) else { return };
+        let chunk = link.chunk;
+        link.sender.grant(u32::try_from(payload.len()).unwrap_or(0));
+        let reply = self.next;
+        self.next += 1;
+        match push {
+            LogPush::Ask { epoch, session } => {
+                // What was not taken of its earlier life is forgotten by the core, too.
+                let appending: Vec<u64> = self.appending.iter().map(|append| append.reply).collect();
+                self.arrived.retain(|reply, arrived| arrived.chunk != chunk || appending.contains(reply));
+                self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
+                self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
+            }
+            LogPush::Difference { epoch, session, version, committed } => {
+                let sound = Difference::decode(&payload).is_ok_and(|difference| {
+                    let end = difference.offset.saturating_add(difference.bytes.len() as u64);
+                    (difference.chunk, difference.version) == (chunk, version)
+                        && end <= self.chunk.shape.chunk_bytes()
+                });
+                if !sound {
+                    let said = Fault::Protocol("a record that is not of the difference announced".to_owned());
+                    link.sender.fail(&said);
+                    self.links.remove(&stream);
+                    return;
+                }
+                self.replies.insert(reply, (stream, Waiter::Difference));
+                self.arrived.insert(reply, Arrived { chunk, record: payload });
+                self.core.handle(ParityInput::Difference {
+                    reply,
+                    epoch,
+                    session,
+                    chunk,
+                    version,
+                    committed,
+                });
+            }
+            LogPush::Committed { epoch, through } => {
+                self.core.handle(ParityInput::Committed { epoch, chunk, through });
+            }
+            LogPush::Fetch { version } => {
+                let entry = self.core.log().find(|entry| (entry.chunk, entry.version) == (chunk, version));
+                match entry.map(|entry| entry.sequence) {
+                    Some(sequence) => {
+                        let segment = self.chunk.segment;
+                        self.ask(Asked::Record { stream, version }, Op::LogRead { segment, sequence });
+                    }
+                    None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, updates: &Arc<Updates>) {
+        while let Some(action) = self.core.poll() {
+            match action {
+                ParityAction::Append { chunk, version, sequence, reply } => {
+                    self.append(chunk, version, sequence, reply);
+                }
+                ParityAction::Merge { sequences, merged, log_start } => {
+                    let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
+                    let stream = self.lane_stream;
+                    updates.spawn(async move {
+                        let made = merge(&chunk, &of, stream, &sequences, merged, log_start).await;
+                        // The host is gone: another finds the log as it is.
+                        let _ = sender.send(Event::Merged(made));
+                    });
+                }
+                ParityAction::Fence { epoch } => {
+                    let segment = self.chunk.segment;
+                    self.ask(Asked::Fence { epoch }, Op::Fence { segment, epoch });
+                }
+                ParityAction::Ack { reply, through, .. } => {
+                    self.arrived.remove(&reply);
+                    match self.replies.remove(&reply) {
+                        Some((stream, Waiter::Ask { epoch })) => {
+                            self.say(stream, &LogEvent::Versions { epoch, received: through }, Bytes::new());
+                        }
+                        Some((stream, Waiter::Difference)) => {
+                            self.say(stream, &LogEvent::Acked { through }, Bytes::new());
+                        }
+                        None => {}
+                    }
+                }
+                ParityAction::Refuse { reply, reason } => {
+                    self.arrived.remove(&reply);
+                    if let Some((stream, _)) = self.replies.remove(&reply) {
+                        self.say(stream, &LogEvent::Refused { reason }, Bytes::new());
+                    }
+                }
+                ParityAction::Overwrite { .. } | ParityAction::Release { .. } => {
+                    unreachable!("differences are logged here")
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, chunk: ChunkNumber, version: u64, sequence: u64, reply: u64) {
+        let Some(arrived) = self.arrived.get(&reply) else {
+            let why = format_args!("version {version} of chunk {chunk} is to be logged and is not here");
+            self.over = Some(not_in_place(self.chunk.segment, why));
+            return;
+        };
+        let (payload, number) = (arrived.record.clone(), self.next);
+        self.next += 1;
+        self.appended_at = Instant::now();
+        let bytes = u32::try_from(payload.len()).expect("a record fits a frame");
+        self.appending.push_back(Appending { number, chunk, version, reply, bytes, answer: None });
+        // Under the epoch that the core knows: what was fenced since is refused by the device.
+        let (segment, epoch) = (self.chunk.segment, self.core.epoch());
+        self.ask(
+            Asked::Append { number },
+            Op::LogAppend { segment, epoch, sequence: Some(sequence), payload },
+        );
+    }
+
+    fn appended(&mut self, number: u64, answer: Result<OpOutput, OpError>) {
+        let answer = answer.map(|output| match output {
+            OpOutput::Logged { sequence } => sequence,
+            other => unreachable!("an append is answered by its number, not {other:?}"),
+        });
+        if let Some(append) = self.appending.iter_mut().find(|append| append.number == number) {
+            append.answer = Some(answer);
+        }
+        while let Some(append) = self.appending.front()
+            && append.answer.is_some()
+        {
+            let Some(Appending { chunk, version, reply, bytes, answer: Some(answer), .. }) =
+                self.appending.pop_front()
+            else {
+                unreachable!("just looked at");
+            };
+            match answer {
+                Ok(sequence) => {
+                    self.arrived.remove(&reply);
+                    self.core.handle(ParityInput::Appended { chunk, version, sequence, bytes });
+                }
+                Err(OpError::Update(UpdateError::Log(
+                    LogError::Full { .. } | LogError::OutOfTurn { .. },
+                ))) => {
+                    self.core.handle(ParityInput::Full { chunk, version, reply });
+                }
+                Err(error) => {
+                    self.over = Some(self.failed(error));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ask(&self, asked: Asked, op: Op) {
+        let sender = self.sender.clone();
+        // The host is gone: nobody needs the answer.
+        let reply = Box::new(move |result| drop(sender.send(Event::Lane(asked, result))));
+        self.chunk.device.lane.submit(self.lane_stream, LanePriority::Normal, op, reply);
+    }
+
+    fn failed(&self, error: OpError) -> Fault {
+        Fault::Node(fault(self.chunk.device.id, error))
+    }
+}
+
+/// What a device says of a parity chunk, and the records of its log. One that is taken out meanwhile makes it begin again.
+pub(super) async fn log(
+    device: &ServedDevice,
+    stream: u64,
+    class: LanePriority,
+    segment: SegmentId,
+) -> Result<(UpdatesInfo, Vec<Difference>), Fault> {
+    const ATTEMPTS: u32 = 8;
+    let failed = |error| Fault::Node(fault(device.id, error));
+    'again: for _ in 0..ATTEMPTS {
+        let info = match ask(device, stream, class, Op::DescribeUpdates { segment }).await.map_err(failed)? {
+            OpOutput::Updates(info) => info,
+            other => unreachable!("a description answers a description, not {other:?}"),
+        };
+        if info.damaged {
+            return Err(not_in_place(segment, "the log of its parity lost records"));
+        }
+        let mut log = Vec::with_capacity(info.log.len());
+        for entry in &info.log {
+            let op = Op::LogRead { segment, sequence: entry.sequence };
+            match ask(device, stream, class, op).await {
+                Ok(OpOutput::LogRecord(record)) => {
+                    let decoded = Difference::decode(&record);
+                    log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
+                }
+                Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
+                Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => continue 'again,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        return Ok((info, log));
+    }
+    Err(overtaken(device.id, segment))
+}
+
+pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
+    Fault::Node(NodeFault::Overtaken { device, segment })
+}
+
+/// Folds records into the chunk, durably.
+async fn merge(
+    chunk: &Chunk,
+    of: &ParityOf,
+    stream: u64,
+    sequences: &[u64],
+    merged: Vec<(ChunkNumber, u64)>,
+    log_start: u64,
+) -> Result<(), Fault> {
+    let (device, segment, class) = (&*chunk.device, chunk.segment, LanePriority::Background);
+    let failed = |error| Fault::Node(fault(device.id, error));
+    let mut fold = Fold::default();
+    for &sequence in sequences {
+        match ask(device, stream, class, Op::LogRead { segment, sequence }).await.map_err(failed)? {
+            OpOutput::LogRecord(record) => {
+                fold.add(&Difference::decode(&record).map_err(|malformed| not_in_place(segment, malformed))?);
+            }
+            other => unreachable!("a record is answered by a record, not {other:?}"),
+        }
+    }
+    let mut patches = Vec::new();
+    for rows in fold.rows() {
+        let len = u32::try_from(rows.end - rows.start).expect("a merge is bounded");
+        let op = Op::ReadChunk { segment, offset: rows.start, len };
+        let mut bytes = match ask(device, stream, class, op).await.map_err(failed)? {
+            OpOutput::Chunk { data, .. } => data.to_vec(),
+            other => unreachable!("rows are answered by rows, not {other:?}"),
+        };
+        of.add(&fold, rows.start, &mut bytes).map_err(|error| not_in_place(segment, error))?;
+        patches.push((rows.start, Bytes::from(bytes)));
+    }
+    let apply = Apply { patches, merged, log_start: Some(log_start) };
+    // A device keeps the highest epoch; a merge is of what was committed under any.
+    let epoch = chunk.epoch;
+    match ask(device, stream, class, Op::Apply { segment, epoch, apply }).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}

@@ -1,0 +1,57 @@
+//! The other nodes: where segments lie and devices are served, as the metadata server says, and connections to them.
+
+use super::not_in_place;
+use crate::membership::Meta;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+use steadfast_net::{Connection, Pool};
+use steadfast_protocol::{
+    DeviceId, SegmentId,
+    layout::SegmentLayout,
+    message::{Fault, MetaAnswer, Query},
+};
+
+pub(super) struct Peers {
+    meta: Arc<Meta>,
+    pool: Pool,
+    addresses: Mutex<BTreeMap<DeviceId, String>>,
+}
+
+impl Peers {
+    pub(super) fn new(meta: Arc<Meta>, pool: Pool) -> Self {
+        Self { meta, pool, addresses: Mutex::default() }
+    }
+
+    /// Where a segment lies; none where no object has it.
+    pub(super) async fn layout(&self, segment: SegmentId) -> Result<Option<SegmentLayout>, Fault> {
+        match self.meta.query(Query::Layout { segment }).await {
+            Some(MetaAnswer::Layout(layout)) => Ok(layout),
+            _ => Err(not_in_place(segment, "the metadata server does not say where it lies")),
+        }
+    }
+
+    /// A connection to the node that serves a device; none where it cannot be had now.
+    pub(super) async fn connection(&self, device: DeviceId) -> Option<Connection> {
+        if let Some(address) = self.address(device)
+            && let Ok(connection) = self.pool.connection(&address).await
+        {
+            return Some(connection);
+        }
+        // It may be served elsewhere by now.
+        let Some(MetaAnswer::Registry(registry)) = self.meta.query(Query::Registry).await else {
+            return None;
+        };
+        let served = registry.nodes.into_iter().flat_map(|node| {
+            let address = node.record.address;
+            node.record.devices.into_iter().map(move |(device, _)| (device, address.clone()))
+        });
+        *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = served.collect();
+        self.pool.connection(&self.address(device)?).await.ok()
+    }
+
+    fn address(&self, device: DeviceId) -> Option<String> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
+    }
+}

@@ -1,0 +1,167 @@
+//! Rows of a chunk at given versions, for whoever decodes: by operations of the lane alone, so that updates go on.
+
+use super::parity::{log, overtaken};
+use crate::{
+    devices::ServedDevice,
+    fault::fault,
+    service::{Service, operation},
+};
+use bytes::Bytes;
+use steadfast_disk::{
+    Granule, Op, OpError, OpOutput, Priority as LanePriority, checksum, device::UpdateError,
+};
+use steadfast_net::Stream;
+use steadfast_protocol::{
+    SegmentId,
+    layout::BLOCK_BYTES_MAX,
+    message::{ChunkVersions, Fault, NodeAnswer, NodeFault, PAYLOAD_BYTES_MAX, ReadRows, RowsAt},
+    serve::parity_log::{ParityOf, VersionsByChunk, take_back},
+};
+
+const CLASS: LanePriority = LanePriority::Normal;
+
+/// Which versions a device holds of a chunk.
+pub(crate) async fn versions(
+    service: &Service,
+    device: &ServedDevice,
+    segment: SegmentId,
+) -> Result<ChunkVersions, Fault> {
+    let op = Op::DescribeUpdates { segment };
+    if let Err(OpError::Update(UpdateError::NotUpdatable { .. })) =
+        operation(service, device, CLASS, op).await
+    {
+        // It never changes.
+        return Ok(ChunkVersions::default());
+    }
+    let (info, log) = log(device, service.lane_stream(), CLASS, segment).await?;
+    let mut held: VersionsByChunk = info.merged.into_iter().collect();
+    held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
+    Ok(ChunkVersions { version: info.version, held: held.into_iter().collect() })
+}
+
+/// Sends rows as they were at the versions asked for.
+pub(crate) async fn read(
+    service: &Service,
+    device: &ServedDevice,
+    stream: &mut Stream,
+    wanted: &ReadRows,
+    credit: u32,
+) -> Result<NodeAnswer, Fault> {
+    let invalid = |detail: &str| Fault::Node(NodeFault::Invalid(detail.to_owned()));
+    if wanted.length == 0 || wanted.length > BLOCK_BYTES_MAX || wanted.length > credit {
+        return Err(invalid("rows are asked for a block at a time at most, and granted"));
+    }
+    let segment = wanted.segment;
+    let extent = match operation(service, device, CLASS, Op::Describe { segment }).await {
+        Ok(OpOutput::Described(Some(extent))) => extent,
+        Ok(OpOutput::Described(None)) => {
+            return Err(Fault::Node(NodeFault::UnknownSegment { device: device.id, segment }));
+        }
+        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
+        Err(error) => return Err(Fault::Node(fault(device.id, error))),
+    };
+    let block_bytes = u64::from(extent.block_bytes);
+    let (first, last) =
+        (wanted.offset / block_bytes, (wanted.offset + u64::from(wanted.length) - 1) / block_bytes);
+    let granule = u64::from(extent.granule.bytes());
+    if first != last
+        || !wanted.offset.is_multiple_of(granule)
+        || !u64::from(wanted.length).is_multiple_of(granule)
+    {
+        return Err(invalid("rows are whole granules within one block"));
+    }
+    let begin = extent.blocks.first().map_or(0, |range| range.start);
+    let bytes = match &wanted.at {
+        RowsAt::Data(version) => data(service, device, wanted, *version).await?,
+        RowsAt::Parity { data, parity, number, versions } => {
+            let chunk_bytes = extent.block_count() * block_bytes;
+            let of = ParityOf::new(*data, *parity, *number, chunk_bytes);
+            let of = of.map_err(|error| invalid(&error.to_string()))?;
+            parity_rows(service, device, wanted, &of, &versions.iter().copied().collect()).await?
+        }
+    };
+    let index = begin + u32::try_from(first).expect("a chunk has few blocks");
+    let granule_first =
+        u32::try_from(wanted.offset % block_bytes / granule).expect("a block has few granules");
+    let sums = sums(&bytes, extent.granule, segment, extent.version, index, granule_first);
+    let bytes = Bytes::from(bytes);
+    for at in (0..bytes.len()).step_by(PAYLOAD_BYTES_MAX as usize) {
+        let part = bytes.slice(at..bytes.len().min(at + PAYLOAD_BYTES_MAX as usize));
+        if stream.send(Vec::new(), part).await.is_err() {
+            return Err(Fault::Cancelled);
+        }
+    }
+    Ok(NodeAnswer::Rows { sums })
+}
+
+fn sums(
+    bytes: &[u8],
+    granule: Granule,
+    segment: SegmentId,
+    version: steadfast_protocol::Version,
+    index: u32,
+    first: u32,
+) -> Vec<u32> {
+    let granules = bytes.chunks(granule.bytes() as usize).zip(first..);
+    let tag = |granule_number| checksum::Tag { segment, version, index, granule_number };
+    granules.map(|(bytes, number)| checksum::sum(bytes, &tag(number))).collect()
+}
+
+/// Rows of a data chunk: as they are, less what is newer than asked for.
+async fn data(
+    service: &Service,
+    device: &ServedDevice,
+    wanted: &ReadRows,
+    version: u64,
+) -> Result<Vec<u8>, Fault> {
+    let failed = |error| Fault::Node(fault(device.id, error));
+    let segment = wanted.segment;
+    let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
+    let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
+        OpOutput::Chunk { data, state, .. } => (data, state),
+        other => unreachable!("rows are answered by rows, not {other:?}"),
+    };
+    let mut bytes = bytes.to_vec();
+    if state.version == version {
+        return Ok(bytes);
+    }
+    let op = Op::Held { segment: Some(segment) };
+    let held = match operation(service, device, CLASS, op).await.map_err(failed)? {
+        OpOutput::Held(held) => held,
+        other => unreachable!("what is held is answered by what is held, not {other:?}"),
+    };
+    let held = held.iter().map(|staged| (staged.version, staged.offset, &staged.difference[..]));
+    match take_back(&mut bytes, wanted.offset, (state.version, version), held) {
+        true => Ok(bytes),
+        false => Err(overtaken(device.id, segment)),
+    }
+}
+
+/// Rows of a parity chunk: as they are, and what its log has up to the versions asked for.
+async fn parity_rows(
+    service: &Service,
+    device: &ServedDevice,
+    wanted: &ReadRows,
+    of: &ParityOf,
+    versions: &VersionsByChunk,
+) -> Result<Vec<u8>, Fault> {
+    let failed = |error| Fault::Node(fault(device.id, error));
+    let segment = wanted.segment;
+    // The log first: what is merged between the two is then seen in the chunk, and is told.
+    let (info, log) = log(device, service.lane_stream(), CLASS, segment).await?;
+    let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
+    let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
+        OpOutput::Chunk { data, state, .. } => (data, state),
+        other => unreachable!("rows are answered by rows, not {other:?}"),
+    };
+    if state.merged != info.merged {
+        return Err(overtaken(device.id, segment));
+    }
+    let mut bytes = bytes.to_vec();
+    let merged = state.merged.into_iter().collect();
+    let brought = of.bring(&mut bytes, wanted.offset, &merged, &log, versions);
+    match brought.map_err(|error| super::not_in_place(segment, error))? {
+        true => Ok(bytes),
+        false => Err(overtaken(device.id, segment)),
+    }
+}
