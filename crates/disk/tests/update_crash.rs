@@ -32,6 +32,8 @@ struct DataState {
     version: u64,
     /// Where it was staged; `None`: adopted.
     staged: Option<u64>,
+    /// How many of its updates came as products of another chunk's.
+    overwritten: u64,
     content: Vec<u8>,
 }
 
@@ -75,7 +77,7 @@ impl Script {
         let medium = Arc::new(medium);
         let mut device = open(medium.clone());
         let content = chunk(&mut device, DATA, BLOCKS, 0);
-        let data = vec![DataState { version: 0, staged: None, content }];
+        let data = vec![DataState { version: 0, staged: None, overwritten: 0, content }];
         let content = chunk(&mut device, PARITY, BLOCKS, RESERVE);
         let parity = vec![ParityState { content, log_start: 1 }];
         drop(device);
@@ -139,14 +141,23 @@ impl Script {
         let len = 1 + below(&mut self.random, 6000) as usize;
         let new = random_bytes(&mut self.random, len);
         let last = self.data.last().unwrap();
-        let (version, mut content) = (last.version + 1, last.content.clone());
-        match self.device.stage(DATA, EPOCH, offset, &new) {
+        let (version, mut content, mut overwritten) =
+            (last.version + 1, last.content.clone(), last.overwritten);
+        let staged = if below(&mut self.random, 3) == 0 {
+            overwritten += 1;
+            let at = offset as usize..offset as usize + len;
+            content[at.clone()].copy_from_slice(&xor(&last.content[at], &new));
+            self.device.overwrite(DATA, EPOCH, offset, &new, (9, overwritten))
+        } else {
+            content[offset as usize..][..len].copy_from_slice(&new);
+            self.device.stage(DATA, EPOCH, offset, &new)
+        };
+        match staged {
             Ok(staged) => {
-                content[offset as usize..][..len].copy_from_slice(&new);
                 let range = staged.offset as usize..staged.offset as usize + staged.difference.len();
                 assert_eq!(staged.version, version);
                 assert_eq!(staged.difference[..], xor(&last.content[range.clone()], &content[range])[..]);
-                self.data.push(DataState { version, staged: Some(staged.offset), content });
+                self.data.push(DataState { version, staged: Some(staged.offset), overwritten, content });
             }
             Err(UpdateError::Held { .. }) => self.release(),
             Err(error) => panic!("{error}"),
@@ -157,10 +168,10 @@ impl Script {
         let (offset, bytes) = self.patch();
         let last = self.data.last().unwrap();
         let version = last.version + below(&mut self.random, 3) + 1;
-        let mut content = last.content.clone();
+        let (mut content, overwritten) = (last.content.clone(), last.overwritten);
         content[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         match self.device.adopt(DATA, EPOCH, version, vec![(offset, bytes.into())]) {
-            Ok(()) => self.data.push(DataState { version, staged: None, content }),
+            Ok(()) => self.data.push(DataState { version, staged: None, overwritten, content }),
             Err(UpdateError::Held { .. }) => self.release(),
             Err(error) => panic!("{error}"),
         }
@@ -270,10 +281,13 @@ impl Script {
     }
 
     fn check_data(&self, device: &mut Device, promise: Promise) {
-        let version = device.updates(DATA).unwrap().version;
+        let info = device.updates(DATA).unwrap();
+        let version = info.version;
         let at = self.data.iter().position(|s| s.version == version).expect("a version there was");
         assert!(at >= promise.data, "{version} is older than what was flushed");
         assert!(chunk_content(device, DATA).unwrap() == self.data[at].content, "version {version} is torn");
+        let overwritten = self.data[at].overwritten;
+        assert_eq!(info.merged, Vec::from_iter((overwritten > 0).then_some((9, overwritten))));
         let held = device.held(DATA).unwrap();
         let mut must: Vec<u64> = self.data[..=at]
             .iter()

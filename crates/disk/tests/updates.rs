@@ -137,6 +137,56 @@ fn what_is_held_stays_held_through_checkpoints() {
     assert_eq!(medium.image()[at..at + 4096], [1; 4096]);
 }
 
+/// Full overwrite: the versions of data chunks change with the content, and what it replaced is held until its release.
+#[test]
+fn parity_overwritten_in_place_knows_whose_version_it_is_and_can_be_taken_back() {
+    let (mut device, _) = device();
+    let mut content = chunk(&mut device, S, 4, 0);
+    let old = content.clone();
+    let given = [(0, vec![1; 5000], (3, 1)), (4096, vec![7; 100], (0, 1)), (0, vec![9; 4096], (3, 2))];
+    for (number, (offset, product, of)) in given.iter().enumerate() {
+        let staged = device.overwrite(S, EPOCH, *offset, product, *of).unwrap();
+        assert_eq!((staged.version, staged.of), (number as u64 + 1, Some(*of)));
+        let at = *offset as usize;
+        content[at..at + product.len()].iter_mut().zip(product).for_each(|(byte, other)| *byte ^= other);
+    }
+    assert_eq!(
+        device.overwrite(S, EPOCH, 0, &[1], (3, 2)),
+        Err(UpdateError::Backwards { segment: S, held: 2, given: 2 })
+    );
+    assert!(device.overwrite(S, EPOCH, 0, &[1], (1, 2)).is_err(), "version 1 is missing");
+    device.flush().unwrap();
+    // The journal goes round, and the device is opened again: by checkpoint and by frames.
+    for epoch in 2..300 {
+        for _ in 0..2 {
+            assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+            assert_eq!(device.updates(S).unwrap().merged, [(0, 1), (3, 2)]);
+            let held = device.held(S).unwrap();
+            let of: Vec<_> = held.iter().map(|staged| staged.of.unwrap()).collect();
+            assert_eq!(of, [(3, 1), (0, 1), (3, 2)]);
+            let mut back = content.clone();
+            for staged in &held {
+                let at = staged.offset as usize;
+                let changed = &mut back[at..at + staged.difference.len()];
+                changed.iter_mut().zip(&staged.difference).for_each(|(byte, other)| *byte ^= other);
+            }
+            assert_eq!(back, old);
+            if epoch % 100 != 0 {
+                break;
+            }
+            device = reopen(device);
+        }
+        device.fence(T, Epoch(epoch)).unwrap();
+        device.flush().unwrap();
+    }
+    device.release(S, 2).unwrap();
+    device.flush().unwrap();
+    device.write_back(u64::MAX).unwrap();
+    let mut device = reopen(device);
+    assert_eq!(device.held(S).unwrap().len(), 1);
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+}
+
 #[test]
 fn bounds_are_errors_with_numbers() {
     let (mut device, _) = device();

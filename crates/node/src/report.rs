@@ -43,6 +43,8 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
             service_ns: status
                 .service_time
                 .map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            medium_reads: status.counters.reads,
+            medium_writes: status.counters.writes,
             flushes: status.counters.flushes,
             stream_read_bytes: device.stream_read_bytes.load(Relaxed),
             stream_sent_bytes: device.stream_sent_bytes.load(Relaxed),

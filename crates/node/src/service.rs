@@ -199,6 +199,10 @@ impl Service {
                 };
                 Ok(NodeAnswer::Updated { version })
             }
+            NodeRequest::Level { device, segment } => {
+                self.updates.begin(self.device(device)?, segment);
+                Ok(NodeAnswer::Done)
+            }
             NodeRequest::ChunkVersions { device, segment } => {
                 rows::versions(self, &*self.device(device)?, segment).await.map(NodeAnswer::ChunkVersions)
             }

@@ -3,7 +3,9 @@
 
 mod parity;
 
-pub use parity::{CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use parity::{
+    CHUNKS_MAX, IN_PLACE_WINDOW_BYTES, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+};
 
 use core::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};

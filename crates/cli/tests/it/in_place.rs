@@ -52,9 +52,18 @@ async fn patient(bed: &Bed) -> Client {
 
 #[test]
 fn small_updates_go_where_the_chunks_are_and_any_two_servers_may_be_lost_after() {
+    small_updates("parity:segment=4MiB");
+}
+
+#[test]
+fn small_updates_overwrite_parity_and_any_two_servers_may_be_lost_after() {
+    small_updates("parity:segment=4MiB,update=fo");
+}
+
+fn small_updates(policy: &str) {
     let seed = seed();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    let mut bed = Bed::with_bucket(&shape(6, 1), policy);
     // Two full segments and a short one.
     let mut model = bytes(9 * MIB + 12_345, seed);
     block_on(async {
@@ -157,11 +166,20 @@ fn an_update_with_a_server_down_stores_the_segment_anew_and_the_next_one_is_in_p
 /// writer was told to be done is there at the end, whoever was killed when.
 #[test]
 fn nothing_acknowledged_is_lost_in_a_storm_of_updates_and_kills() {
+    storm("parity:segment=2MiB,reserve=512KiB");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_a_storm_where_parity_is_overwritten() {
+    storm("parity:segment=2MiB,update=fo");
+}
+
+fn storm(policy: &str) {
     const WRITERS: usize = 4;
     const ROUNDS: usize = 6;
     let seed = seed();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=2MiB,reserve=512KiB");
+    let mut bed = Bed::with_bucket(&shape(6, 1), policy);
     let length = 2 * MIB;
     let original = bytes(length, seed);
     block_on(async {

@@ -38,6 +38,8 @@ pub(super) struct Patch {
 pub(super) struct Change {
     /// The version that a staged update makes; `None`: not held itself.
     pub(super) version: Option<u64>,
+    /// Of a parity chunk: which version of which data chunk it is.
+    pub(super) of: Option<(u16, u64)>,
     pub(super) patches: Vec<Patch>,
     record_bytes: u64,
 }
@@ -144,16 +146,16 @@ impl Overlay {
     /// `commit`.
     pub(super) fn follow(&mut self, record: &Record, index: &Index, commit: u64) {
         match record {
-            Record::Staged { segment, version, position, bytes } => {
+            Record::Staged { segment, version, position, bytes, of } => {
                 if let Some(extent) = index.get(*segment) {
                     let patch = Patch::new(extent, *position, bytes);
-                    self.push(extent, Some(*version), vec![patch], record, commit);
+                    self.push(extent, (Some(*version), *of), vec![patch], record, commit);
                 }
             }
             Record::Applied { segment, patches, .. } if !patches.is_empty() => {
                 if let Some(extent) = index.get(*segment) {
                     let patches = patches.iter().map(|(at, bytes)| Patch::new(extent, *at, bytes)).collect();
-                    self.push(extent, None, patches, record, commit);
+                    self.push(extent, (None, None), patches, record, commit);
                 }
             }
             Record::Released { segment, through } => self.drain(*segment, *through, commit),
@@ -172,9 +174,13 @@ impl Overlay {
         let changes = self.segments.iter().flat_map(|(s, layers)| layers.queue.iter().map(|c| (*s, c)));
         changes
             .map(|(segment, change)| match (change.version, &change.patches[..]) {
-                (Some(version), [patch]) => {
-                    Record::Staged { segment, version, position: patch.position, bytes: patch.bytes.clone() }
-                }
+                (Some(version), [patch]) => Record::Staged {
+                    segment,
+                    version,
+                    position: patch.position,
+                    bytes: patch.bytes.clone(),
+                    of: change.of,
+                },
                 (_, patches) => Record::Applied {
                     segment,
                     version: None,
@@ -189,7 +195,7 @@ impl Overlay {
     fn push(
         &mut self,
         extent: &Extent,
-        version: Option<u64>,
+        (version, of): (Option<u64>, Option<(u16, u64)>),
         patches: Vec<Patch>,
         record: &Record,
         commit: u64,
@@ -197,7 +203,7 @@ impl Overlay {
         let record_bytes = record.redo_bytes() as u64;
         let layers = self.segments.entry(extent.segment).or_default();
         layers.granule = u64::from(extent.granule.bytes());
-        layers.queue.push_back(Change { version, patches, record_bytes });
+        layers.queue.push_back(Change { version, of, patches, record_bytes });
         self.queued_bytes += record_bytes;
         // Nothing is released by it: version 0 is no update's.
         self.drain(extent.segment, 0, commit);

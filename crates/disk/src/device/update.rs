@@ -42,6 +42,8 @@ pub struct Staged {
     pub difference: Bytes,
     /// Checksums of the new granules.
     pub sums: Vec<u32>,
+    /// Of a parity chunk: which data chunk's update it is, and which version that makes.
+    pub of: Option<(u16, u64)>,
 }
 
 /// A change of a parity chunk.
@@ -136,18 +138,52 @@ impl Device {
         offset: u64,
         new: &[u8],
     ) -> Result<Staged, UpdateError> {
+        self.stage_with(segment, epoch, (offset, new), None, |old, new| old.copy_from_slice(new))
+    }
+
+    /// The same for a parity chunk that takes differences in place (full overwrite, §3.2): XORs `product` into it, as version
+    /// `of.1` of data chunk `of.0`, the next one.
+    pub fn overwrite(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        offset: u64,
+        product: &[u8],
+        of: (u16, u64),
+    ) -> Result<Staged, UpdateError> {
+        let updating = self.check_update(segment, epoch)?;
+        let merged = updating.merged.get(&of.0).copied();
+        if of.1 != merged.unwrap_or(0) + 1 {
+            return Err(UpdateError::Backwards { segment, held: merged.unwrap_or(0), given: of.1 });
+        }
+        if merged.is_none() && !self.index_has_room(MERGED) {
+            return Err(UpdateError::IndexFull);
+        }
+        self.stage_with(segment, epoch, (offset, product), Some(of), |old, product| {
+            old.iter_mut().zip(product).for_each(|(old, product)| *old ^= product);
+        })
+    }
+
+    fn stage_with(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        (offset, given): (u64, &[u8]),
+        of: Option<(u16, u64)>,
+        put: impl FnOnce(&mut [u8], &[u8]),
+    ) -> Result<Staged, UpdateError> {
         let held = self.check_update(segment, epoch)?.version;
         let version = held.checked_add(1).ok_or(UpdateError::LastVersion { segment })?;
-        let end = offset.saturating_add(new.len() as u64);
+        let end = offset.saturating_add(given.len() as u64);
         let (base, positions) = self.positions(segment, offset..end)?;
         self.check_size(positions.end - positions.start)?;
         let mut old = self.pool.take(0);
         self.read_granules(segment, positions.clone(), usize::MAX, &mut old)?;
         let mut content = old.to_vec();
         let within = (base + offset - positions.start) as usize;
-        content[within..within + new.len()].copy_from_slice(new);
+        put(&mut content[within..within + given.len()], given);
         let bytes = Bytes::from(content);
-        let record = Record::Staged { segment, version, position: positions.start, bytes: bytes.clone() };
+        let record = Record::Staged { segment, version, position: positions.start, bytes: bytes.clone(), of };
         self.check_held(&record)?;
         self.record_update(segment, epoch, record)?;
         let sums = self.overlay.queue(segment).last().map(|change| change.patches[0].sums.clone());
@@ -156,6 +192,7 @@ impl Device {
             offset: positions.start - base,
             difference: difference(&old, &bytes),
             sums: sums.expect("it was just queued"),
+            of,
         })
     }
 
@@ -182,7 +219,9 @@ impl Device {
         let granule = extent.granule.bytes() as usize;
         let changes = self.overlay.queue(segment).enumerate();
         let staged: Vec<_> = changes
-            .filter_map(|(number, change)| Some((number, change.version?, change.patches.first()?.clone())))
+            .filter_map(|(number, change)| {
+                Some((number, (change.version?, change.of), change.patches.first()?.clone()))
+            })
             .filter(|(_, _, patch)| {
                 // A seal may have dropped the blocks it changed.
                 let end = patch.position + patch.bytes.len() as u64;
@@ -191,7 +230,7 @@ impl Device {
             .collect();
         let mut old = self.pool.take(0);
         let mut held = Vec::with_capacity(staged.len());
-        for (before, version, patch) in staged {
+        for (before, (version, of), patch) in staged {
             let positions = patch.position..patch.position + patch.bytes.len() as u64;
             self.read_granules(segment, positions, before, &mut old)?;
             held.push(Staged {
@@ -199,6 +238,7 @@ impl Device {
                 offset: patch.position - base,
                 difference: difference(&old, &patch.bytes),
                 sums: patch.sums,
+                of,
             });
         }
         Ok(held)

@@ -102,6 +102,8 @@ pub enum Record {
         position: u64,
         /// The new content: whole granules.
         bytes: Bytes,
+        /// Of a parity chunk: which data chunk's update it is, and which version that makes.
+        of: Option<(u16, u64)>,
     },
     /// Redo of a change that may be in place once it is durable.
     Applied {
@@ -231,10 +233,14 @@ impl Record {
                 out.put_u64(reserve.start);
                 out.put_u64(reserve.end - reserve.start);
             }
-            Record::Staged { segment, version, position, bytes } => {
-                out.put_u8(8);
+            Record::Staged { segment, version, position, bytes, of } => {
+                out.put_u8(if of.is_some() { 12 } else { 8 });
                 out.put_u64(segment.0);
                 out.put_u64(*version);
+                if let Some((chunk, version)) = of {
+                    out.put_u16(*chunk);
+                    out.put_u64(*version);
+                }
                 put_patch(out, *position, bytes);
             }
             Record::Applied { segment, version, patches, merged, log } => {
@@ -312,10 +318,11 @@ impl Record {
                 let (start, units) = (reader.u64()?, reader.u64()?);
                 Record::Updatable { segment, reserve: start..start.saturating_add(units) }
             }
-            8 => {
+            8 | 12 => {
                 let version = reader.u64()?;
+                let of = if kind == 12 { Some((reader.u16()?, reader.u64()?)) } else { None };
                 let (position, bytes) = patch(reader)?;
-                Record::Staged { segment, version, position, bytes }
+                Record::Staged { segment, version, position, bytes, of }
             }
             9 => {
                 let flags = reader.u8()?;

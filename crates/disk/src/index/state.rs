@@ -131,13 +131,14 @@ impl Index {
                 extent.updates = Some(updating);
                 Ok(())
             })?,
-            Record::Staged { segment, version, position, bytes } => self.change(*segment, |extent| {
+            Record::Staged { segment, version, position, bytes, of } => self.change(*segment, |extent| {
                 check_patch(extent, *position, bytes.len())?;
                 let updating = updating(extent)?;
                 if updating.version.checked_add(1) != Some(*version) {
                     return Err(Malformed { what: "version of an update" });
                 }
                 updating.version = *version;
+                updating.merge(of.as_slice());
                 Ok(())
             })?,
             Record::Applied { segment, version, patches, merged, log } => {

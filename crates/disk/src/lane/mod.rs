@@ -118,6 +118,19 @@ pub enum Op {
         /// The new bytes.
         new: Bytes,
     },
+    /// XOR a product into a parity chunk, as a version of a data chunk: answered like [`Op::Stage`].
+    Overwrite {
+        /// Its segment.
+        segment: SegmentId,
+        /// The layout's epoch.
+        epoch: Epoch,
+        /// First byte in the chunk.
+        offset: u64,
+        /// What is XORed.
+        product: Bytes,
+        /// The data chunk and its version.
+        of: (u16, u64),
+    },
     /// Answered when everything served before it is durable.
     Barrier,
     /// Change a parity chunk; answered when that is durable.
@@ -205,6 +218,7 @@ impl Op {
             | Op::Delete { .. }
             | Op::Fence { .. }
             | Op::Stage { .. }
+            | Op::Overwrite { .. }
             | Op::Barrier
             | Op::Apply { .. }
             | Op::Adopt { .. }
@@ -222,7 +236,7 @@ impl Op {
 
     /// Whether it is answered after a flush.
     fn joins_group(&self) -> bool {
-        self.kind() == Kind::Write && !matches!(self, Op::Stage { .. })
+        self.kind() == Kind::Write && !matches!(self, Op::Stage { .. } | Op::Overwrite { .. })
     }
 
     /// Whether it is one of the operations on chunks that change in place.
@@ -242,6 +256,7 @@ impl Op {
             Op::WriteBlock { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
             Op::ReadSlice { len, .. } | Op::ReadChunk { len, .. } => u64::from(*len),
             Op::Stage { new, .. } => new.len() as u64,
+            Op::Overwrite { product, .. } => product.len() as u64,
             Op::Apply { apply: Apply { patches, .. }, .. } | Op::Adopt { patches, .. } => {
                 patches.iter().map(|(_, bytes)| bytes.len() as u64).sum()
             }

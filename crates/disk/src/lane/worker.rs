@@ -316,6 +316,9 @@ impl Worker {
             Op::Stage { segment, epoch, offset, new } => {
                 OpOutput::Staged(self.device.stage(segment, epoch, offset, &new)?)
             }
+            Op::Overwrite { segment, epoch, offset, product, of } => {
+                OpOutput::Staged(self.device.overwrite(segment, epoch, offset, &product, of)?)
+            }
             Op::Barrier => OpOutput::Durable,
             Op::Apply { segment, epoch, apply } => {
                 self.device.apply(segment, epoch, apply)?;

@@ -502,7 +502,7 @@ fn size(record: &Bytes) -> u64 {
 }
 
 fn record(chunk: ChunkNumber, staged: Staged) -> Bytes {
-    let Staged { version, offset, difference: bytes, sums } = staged;
+    let Staged { version, offset, difference: bytes, sums, .. } = staged;
     Difference { chunk, version, offset, sums, bytes }.encode()
 }
 
@@ -512,6 +512,9 @@ fn brought_forward(chunk: &Chunk, difference: &Difference, base: &Bytes) -> Opti
         return None;
     }
     let new: Bytes = base.iter().zip(&difference.bytes).map(|(old, changed)| old ^ changed).collect();
+    if difference.sums.iter().all(|sum| *sum == 0) {
+        return Some(new);
+    }
     let granule = PARITY_GRANULE_BYTES as usize;
     let block_bytes = u64::from(chunk.shape.block_bytes);
     let first = chunk.shape.blocks_of(chunk.number).start;

@@ -114,8 +114,8 @@ impl Updates {
         Ok(())
     }
 
-    /// Has a data chunk's host begin, so that what its device holds becomes committed.
-    fn begin(self: &Arc<Self>, device: Arc<ServedDevice>, segment: SegmentId) {
+    /// Has a data chunk's host begin, so that what devices hold of it becomes committed.
+    pub(crate) fn begin(self: &Arc<Self>, device: Arc<ServedDevice>, segment: SegmentId) {
         if let Err(fault) = self.tell_data(device, segment, data::Event::Begin) {
             tracing::warn!(%segment, %fault, "held updates are not levelled now");
         }

@@ -16,6 +16,7 @@ use steadfast_net::{Event as NetEvent, Stream, StreamSender};
 use steadfast_protocol::{
     Epoch,
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodeFault, NodePush},
+    policy::IN_PLACE_WINDOW_BYTES,
     serve::parity_log::{
         ChunkNumber, Difference, Entry, Fold, Mode, ParityAction, ParityChunk, ParityInput, ParityOf,
         ParityState,
@@ -46,6 +47,10 @@ pub(super) enum Event {
 /// What the lane was asked.
 pub(super) enum Asked {
     Append { number: u64 },
+    Overwrite { chunk: ChunkNumber, version: u64 },
+    Barrier { chunk: ChunkNumber, version: u64 },
+    Held { stream: u64, version: u64 },
+    Release,
     Fence { epoch: Epoch },
     Record { stream: u64, version: u64 },
 }
@@ -138,6 +143,50 @@ enum Waiter {
     Difference,
 }
 
+/// Differences that go into the chunk at once (FO).
+#[derive(Default)]
+struct InPlace {
+    /// In the order asked; the first may be under way.
+    waiting: VecDeque<(ChunkNumber, u64, u64)>,
+    under_way: bool,
+    /// Overwritten and not released: the device's number of each, and which version of which data chunk it is.
+    held: BTreeMap<u64, (ChunkNumber, u64)>,
+    /// Committed, by data chunk.
+    committed: BTreeMap<ChunkNumber, u64>,
+}
+
+impl InPlace {
+    async fn begin(device: &ServedDevice, stream: u64, segment: SegmentId) -> Result<Self, Fault> {
+        let op = Op::Held { segment: Some(segment) };
+        let held = match ask(device, stream, LanePriority::Normal, op).await {
+            Ok(OpOutput::Held(held)) => held,
+            Ok(other) => unreachable!("what is held is answered by what is held, not {other:?}"),
+            Err(error) => return Err(Fault::Node(fault(device.id, error))),
+        };
+        let held = held.into_iter().filter_map(|staged| Some((staged.version, staged.of?))).collect();
+        Ok(Self { held, ..Self::default() })
+    }
+
+    fn waits(&self) -> bool {
+        !self.waiting.is_empty() || !self.held.is_empty()
+    }
+
+    /// A data chunk's versions are committed: up to which of the device's numbers all are. It releases in its own order.
+    fn release(&mut self, chunk: ChunkNumber, through: u64) -> Option<u64> {
+        let committed = self.committed.entry(chunk).or_default();
+        *committed = (*committed).max(through);
+        let mut released = None;
+        while let Some(first) = self.held.first_entry() {
+            let (chunk, version) = *first.get();
+            if version > self.committed.get(&chunk).copied().unwrap_or(0) {
+                break;
+            }
+            released = Some(first.remove_entry().0);
+        }
+        released
+    }
+}
+
 struct Host {
     chunk: Arc<Chunk>,
     of: Arc<ParityOf>,
@@ -150,6 +199,7 @@ struct Host {
     replies: BTreeMap<u64, (u64, Waiter)>,
     arrived: BTreeMap<u64, Arrived>,
     appending: VecDeque<Appending>,
+    in_place: InPlace,
     next: u64,
     appended_at: Instant,
     over: Option<Fault>,
@@ -181,14 +231,20 @@ impl Host {
             log_next: info.log_next,
         };
         // What a merge changes and its map are one record.
-        let core = ParityChunk::new(Mode::Logged, state, info.update_bytes_max / 2)
+        let (mode, window_bytes) = match info.reserve_bytes {
+            0 => (Mode::InPlace, IN_PLACE_WINDOW_BYTES),
+            reserve => (Mode::Logged, reserve / 2 / u64::from(chunk.shape.data)),
+        };
+        let core = ParityChunk::new(mode, state, info.update_bytes_max / 2)
             .map_err(|broken| not_in_place(segment, broken))?;
+        let in_place = InPlace::begin(&chunk.device, lane_stream, segment).await?;
         let shape = chunk.shape;
         // At most 255 chunks.
         let of = ParityOf::new(shape.data as u16, shape.parity() as u16, number as u16, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
         Ok(Self {
-            window_bytes: info.reserve_bytes / 2 / u64::from(chunk.shape.data),
+            window_bytes,
+            in_place,
             chunk: Arc::new(chunk),
             of: Arc::new(of),
             core,
@@ -227,10 +283,11 @@ impl Host {
                         self.heard(event);
                     }
                 }
-                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() => {
+                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.in_place.waits() => {
                     if self.appended_at.elapsed() > QUIET {
                         self.core.handle(ParityInput::MergeDue);
                     }
+                    self.overwrite();
                     let idle = self.links.is_empty() && !self.core.is_merging() && self.appending.is_empty();
                     if idle
                         && busy_at.elapsed() > IDLE_MAX
@@ -257,6 +314,19 @@ impl Host {
                 Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
                 _ => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
             },
+            Event::Lane(Asked::Overwrite { chunk, version }, answer) => {
+                self.overwritten(chunk, version, answer)
+            }
+            Event::Lane(Asked::Barrier { chunk, version }, answer) => match answer {
+                Ok(_) => self.core.handle(ParityInput::Overwritten { chunk, version }),
+                Err(error) => self.over = Some(self.failed(error)),
+            },
+            Event::Lane(Asked::Held { stream, version }, answer) => self.held(stream, version, answer),
+            Event::Lane(Asked::Release, answer) => {
+                if let Err(error) = answer {
+                    self.over = Some(self.failed(error));
+                }
+            }
             Event::Merged(Ok(())) => self.core.handle(ParityInput::Merged),
             Event::Merged(Err(fault)) => self.over = Some(fault),
         }
@@ -290,8 +360,10 @@ impl Host {
         match push {
             LogPush::Ask { epoch, session } => {
                 // What was not taken of its earlier life is forgotten by the core, too.
-                let appending: Vec<u64> = self.appending.iter().map(|append| append.reply).collect();
-                self.arrived.retain(|reply, arrived| arrived.chunk != chunk || appending.contains(reply));
+                let appending = self.appending.iter().map(|append| append.reply);
+                let overwriting = self.in_place.waiting.iter().map(|(_, _, reply)| *reply);
+                let under_way: Vec<u64> = appending.chain(overwriting).collect();
+                self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
                 self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
                 self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
             }
@@ -328,7 +400,9 @@ impl Host {
                         let segment = self.chunk.segment;
                         self.ask(Asked::Record { stream, version }, Op::LogRead { segment, sequence });
                     }
-                    None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
+                    // Overwritten in place it may be held still.
+                    None => self
+                        .ask(Asked::Held { stream, version }, Op::Held { segment: Some(self.chunk.segment) }),
                 }
             }
         }
@@ -371,8 +445,16 @@ impl Host {
                         self.say(stream, &LogEvent::Refused { reason }, Bytes::new());
                     }
                 }
-                ParityAction::Overwrite { .. } | ParityAction::Release { .. } => {
-                    unreachable!("differences are logged here")
+                ParityAction::Overwrite { chunk, version, reply } => {
+                    self.in_place.waiting.push_back((chunk, version, reply));
+                    self.overwrite();
+                }
+                ParityAction::Release { chunk, through } => {
+                    if let Some(through_version) = self.in_place.release(chunk, through) {
+                        let segment = self.chunk.segment;
+                        self.ask(Asked::Release, Op::Release { segment, through_version });
+                    }
+                    self.overwrite();
                 }
             }
         }
@@ -428,6 +510,66 @@ impl Host {
                     return;
                 }
             }
+        }
+    }
+
+    /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
+    fn overwrite(&mut self) {
+        if self.in_place.under_way {
+            return;
+        }
+        let Some(&(chunk, version, reply)) = self.in_place.waiting.front() else { return };
+        let segment = self.chunk.segment;
+        let difference =
+            self.arrived.get(&reply).and_then(|arrived| Difference::decode(&arrived.record).ok());
+        let product = difference.as_ref().and_then(|difference| self.of.product(difference).ok());
+        let Some((difference, product)) = difference.zip(product) else {
+            let why =
+                format_args!("version {version} of chunk {chunk} is to be overwritten with and is not here");
+            self.over = Some(not_in_place(segment, why));
+            return;
+        };
+        self.in_place.under_way = true;
+        let (epoch, offset) = (self.core.epoch(), difference.offset);
+        let op = Op::Overwrite { segment, epoch, offset, product: product.into(), of: (chunk, version) };
+        self.ask(Asked::Overwrite { chunk, version }, op);
+    }
+
+    fn overwritten(&mut self, chunk: ChunkNumber, version: u64, answer: Result<OpOutput, OpError>) {
+        self.in_place.under_way = false;
+        match answer {
+            Ok(OpOutput::Staged(staged)) => {
+                if let Some((_, _, reply)) = self.in_place.waiting.pop_front() {
+                    self.arrived.remove(&reply);
+                }
+                self.in_place.held.insert(staged.version, (chunk, version));
+                self.ask(Asked::Barrier { chunk, version }, Op::Barrier);
+                self.overwrite();
+            }
+            Ok(other) => unreachable!("an overwrite is answered as staged, not {other:?}"),
+            // Tried again when something was released, here or of another segment.
+            Err(OpError::Update(UpdateError::Held { .. })) => {}
+            Err(error) => self.over = Some(self.failed(error)),
+        }
+    }
+
+    /// Sends a difference that is held where it was overwritten with.
+    fn held(&self, stream: u64, version: u64, answer: Result<OpOutput, OpError>) {
+        let chunk = self.links.get(&stream).map(|link| link.chunk);
+        let staged = match answer {
+            Ok(OpOutput::Held(held)) => held
+                .into_iter()
+                .find(|staged| staged.of.is_some() && staged.of == chunk.map(|chunk| (chunk, version))),
+            _ => None,
+        };
+        let record = staged.zip(chunk).and_then(|(staged, chunk)| {
+            let bytes = self.of.difference(chunk, &staged.difference).ok()?;
+            let (offset, sums) = (staged.offset, vec![0; staged.sums.len()]);
+            Some(Difference { chunk, version, offset, sums, bytes: bytes.into() }.encode())
+        });
+        match record {
+            Some(record) => self.say(stream, &LogEvent::Record { version }, record),
+            None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
         }
     }
 

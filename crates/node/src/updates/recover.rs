@@ -5,6 +5,8 @@ use super::Updates;
 use crate::devices::ServedDevice;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use steadfast_disk::{Op, OpOutput, Priority as LanePriority, SegmentId};
+use steadfast_net::Open;
+use steadfast_protocol::message::{self, NodeRequest, Priority};
 
 /// Between two looks. What is held this long is not on its way.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -21,9 +23,27 @@ pub(crate) async fn recover(updates: Arc<Updates>, device: Arc<ServedDevice>) {
             held.iter().filter(|segment| before.as_ref().is_none_or(|before| before.contains(segment)));
         for &segment in waiting {
             tracing::debug!(device = %device.id, %segment, "levelling what is held");
-            updates.begin(device.clone(), segment);
+            level(&updates, &device, segment).await;
         }
         before = Some(held);
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// A data chunk levels itself; of a parity chunk the nodes of all data chunks are asked to.
+async fn level(updates: &Arc<Updates>, device: &Arc<ServedDevice>, segment: SegmentId) {
+    // One that is gone, or was moved, is freed by the sweep.
+    let Ok(chunk) = updates.chunk(device.clone(), segment).await else { return };
+    if chunk.number < chunk.shape.data {
+        return updates.begin(device.clone(), segment);
+    }
+    for &holder in &chunk.holders[..chunk.shape.data as usize] {
+        let Some(connection) = updates.peers.connection(holder).await else { continue };
+        let request = NodeRequest::Level { device: holder, segment };
+        let (body, deadline) = (message::encode(&request), Some(AGAIN));
+        let open = Open { body, priority: Priority::Background, epoch: chunk.epoch, deadline, credit: 0 };
+        if let Err(error) = connection.call(open).await {
+            tracing::debug!(device = %holder, %segment, %error, "not asked to level");
+        }
     }
 }

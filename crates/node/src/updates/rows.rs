@@ -158,7 +158,26 @@ async fn parity_rows(
         return Err(overtaken(device.id, segment));
     }
     let mut bytes = bytes.to_vec();
-    let merged = state.merged.into_iter().collect();
+    let mut merged: VersionsByChunk = state.merged.into_iter().collect();
+    if merged.iter().any(|(chunk, version)| version > versions.get(chunk).unwrap_or(&0)) {
+        // Overwritten in place: what is newer is taken back, where it is still held.
+        let op = Op::Held { segment: Some(segment) };
+        let held = match operation(service, device, CLASS, op).await.map_err(failed)? {
+            OpOutput::Held(held) => held,
+            other => unreachable!("what is held is answered by what is held, not {other:?}"),
+        };
+        for (chunk, version) in &mut merged {
+            let wanted_version = versions.get(chunk).copied().unwrap_or(0).min(*version);
+            let of_chunk = held.iter().filter_map(|staged| {
+                let (of, version) = staged.of?;
+                (of == *chunk).then_some((version, staged.offset, &staged.difference[..]))
+            });
+            if !take_back(&mut bytes, wanted.offset, (*version, wanted_version), of_chunk) {
+                return Err(overtaken(device.id, segment));
+            }
+            *version = wanted_version;
+        }
+    }
     let brought = of.bring(&mut bytes, wanted.offset, &merged, &log, versions);
     match brought.map_err(|error| super::not_in_place(segment, error))? {
         true => Ok(bytes),

@@ -9,6 +9,10 @@ pub struct DeviceActivity {
     pub queued_bytes: u64,
     /// Smoothed time that one read or write takes it, in nanoseconds; 0 before the first.
     pub service_ns: u64,
+    /// Read operations of its medium.
+    pub medium_reads: u64,
+    /// Write operations of its medium.
+    pub medium_writes: u64,
     /// Flushes of its medium.
     pub flushes: u64,
     /// Payload bytes read from it for readers.

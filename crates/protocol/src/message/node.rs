@@ -74,6 +74,13 @@ pub enum NodeRequest {
         /// The data chunk.
         chunk: ChunkNumber,
     },
+    /// Bring a data chunk and its parity to the same versions, without a change: whoever holds something until then asks for it.
+    Level {
+        /// The data chunk's device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+    },
     /// Which versions a device holds of a chunk that changes in place. Answered by [`NodeAnswer::ChunkVersions`].
     ChunkVersions {
         /// The device.

@@ -104,15 +104,22 @@ impl Parity {
 /// update reaches into at either side.
 const RECORD_OVERHEAD: u64 = 4 * RESERVE_UNIT;
 
+/// Bytes of one data chunk's updates that may be uncommitted at a time where parity is overwritten in place: devices hold what
+/// they replaced until then. Picked by eye: a few of the largest.
+pub const IN_PLACE_WINDOW_BYTES: u64 = 256 << 10;
+
 impl Parity {
     /// Bytes of records of one data chunk that may be uncommitted at a time, beside a parity chunk of `chunk_bytes`: so many of
-    /// every data chunk take half the reserve, so that they fit it wherever its head stands.
+    /// every data chunk take half the reserve, so that they fit it wherever its head stands. Without a reserve parity is
+    /// overwritten in place.
     pub fn window_bytes(&self, chunk_bytes: u64) -> u64 {
-        self.reserve_of(chunk_bytes) / 2 / u64::from(self.data())
+        match self.reserve_of(chunk_bytes) {
+            0 => IN_PLACE_WINDOW_BYTES,
+            reserve => reserve / 2 / u64::from(self.data()),
+        }
     }
 
-    /// The most bytes of one change in place, whole granules; none where there are no such changes: parity is overwritten,
-    /// or there is too little room for a log.
+    /// The most bytes of one change in place, whole granules; none where there is too little room for a log.
     pub fn update_bytes_max(&self, chunk_bytes: u64) -> Option<u32> {
         let room =
             self.window_bytes(chunk_bytes).saturating_sub(RECORD_OVERHEAD) / RESERVE_UNIT * RESERVE_UNIT;

@@ -4,7 +4,7 @@
 //! 0 chunk u16   2 zero u16   4 granules u32   8 version u64   16 offset u64   24 granules x crc32c u32   then the bytes
 //! ```
 //! all little endian. The checksums are those of the *new* granules: whoever brings data forward by this record can tell
-//! that it came out right.
+//! that it came out right. All of them are zero where that is not known: parity that was overwritten in place has none.
 
 use super::ChunkNumber;
 use bytes::{Bytes, BytesMut};
@@ -20,7 +20,7 @@ pub struct Difference {
     pub version: u64,
     /// First byte within the chunk, at a granule's start.
     pub offset: u64,
-    /// The checksums of the granules as they are after the update.
+    /// The checksums of the granules as they are after the update; zeros where they are not known.
     pub sums: Vec<u32>,
     /// Old bytes XOR new bytes, whole granules.
     pub bytes: Bytes,

@@ -62,6 +62,33 @@ impl ParityOf {
         Ok(())
     }
 
+    /// What a difference makes of this parity chunk, to be XORed into the same bytes of it.
+    ///
+    /// # Errors
+    /// As [`ParityOf::add`].
+    pub fn product(&self, difference: &Difference) -> Result<Vec<u8>, MdsError> {
+        let (old, mut product) = (vec![0; difference.bytes.len()], vec![0; difference.bytes.len()]);
+        let (chunk, from) = (usize::from(difference.chunk), difference.offset as usize);
+        self.code.delta(chunk, from, self.chunk_bytes, &old, &difference.bytes, self.number, &mut product)?;
+        Ok(product)
+    }
+
+    /// The difference of a data chunk that made `product`: with nothing else changed, what the chunk must be.
+    ///
+    /// # Errors
+    /// A chunk that the code does not have.
+    pub fn difference(&self, chunk: ChunkNumber, product: &[u8]) -> Result<Vec<u8>, MdsError> {
+        let nothing = vec![0; product.len()];
+        let mut available: Vec<(usize, &[u8])> = (0..self.code.k())
+            .filter(|other| *other != usize::from(chunk))
+            .map(|other| (other, &nothing[..]))
+            .collect();
+        available.push((self.code.k() + self.number, product));
+        let mut difference = vec![0; product.len()];
+        self.code.reconstruct(&available, &mut [(chunk.into(), &mut difference[..])])?;
+        Ok(difference)
+    }
+
     /// Makes rows of the chunk, from `start` on, those at the versions `wanted`: `merged` is what they are at, and `log` the
     /// differences beyond. Whether it could be done: not where the chunk is beyond those versions, or behind them.
     ///
