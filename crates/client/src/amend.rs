@@ -19,6 +19,7 @@ mod error;
 mod gather;
 mod in_place;
 mod leave;
+mod ranges;
 mod session;
 mod tune;
 mod update;
