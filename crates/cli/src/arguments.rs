@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Bucket(Bucket),
     /// Store a file (or standard input, `-`) as BUCKET/KEY, or over some of its bytes
     Put(Put),
+    /// Change bytes of BUCKET/KEY from an offset on, as many as the file (or standard input, `-`) has: `put --range N-`
+    Write(Write),
     /// Fetch BUCKET/KEY into a file (or standard output, `-`)
     Get(Get),
     /// List buckets, or the objects of BUCKET whose keys begin with a prefix (BUCKET/PREFIX)
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Device(crate::commands::device::Device),
     /// Slow down, stall or free an emulated device of a running cluster
     Emulate(Emulate),
+    /// Make a recorded trace's reads and writes of an object in BUCKET, as fast as its devices let them
+    Replay(Replay),
     /// Run a named experiment
     #[command(subcommand)]
     Lab(Lab),
@@ -255,6 +259,59 @@ pub(crate) struct Put {
     /// blocks that hold them are written
     #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Write {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    /// The first byte to change, counted from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) offset: u64,
+    /// The file that has the new bytes, or `-` for standard input; they end within the object
+    pub(crate) file: PathBuf,
+    /// What it wants, as `put --range` takes it
+    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
+    pub(crate) qos: steadfast_client::Quality,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// The trace, plain or packed with gzip: CloudPhysics, HP Labs' workstations, or a search engine's disks (MQSim)
+    pub(crate) trace: PathBuf,
+    /// A bucket of policy `parity`
+    pub(crate) bucket: String,
+    /// The object in it; stored first where it is not there
+    #[arg(long, default_value = "replay", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) key: String,
+    /// Bytes of the object, 1 MiB at least; regions that the trace touches beyond them share the place of the first ones
+    /// [default: as many as the trace touches]
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    pub(crate) size: Option<u64>,
+    /// Only the first requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    /// Requests outstanding at a time
+    #[arg(long, value_name = "D", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) depth: u16,
+    /// When writes are made durable: `write` (each before it is done), a number of writes, or `end` (the cache stores what it
+    /// has no room for)
+    #[arg(long, value_name = "WHEN", default_value = "write")]
+    pub(crate) sync: steadfast_lab::replay::SyncRule,
+    /// Begin no request before its time in the trace
+    #[arg(long)]
+    pub(crate) paced: bool,
+    /// Memory for what was written and is not stored yet [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    pub(crate) cache: Option<u64>,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

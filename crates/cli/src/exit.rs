@@ -14,7 +14,7 @@
 //! | 9 | what was wished for is not to be had now: try again in a while |
 
 use std::process::ExitCode;
-use steadfast_client::{AmendError, ClientError, DrainError, GetError, PutError, RemoveError};
+use steadfast_client::{AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError};
 use steadfast_protocol::message::MetaFault;
 
 /// The command line or the configuration file is wrong; `clap` says the former by itself.
@@ -47,6 +47,9 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
 
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<crate::config::Problems>() {
+        return WRONG_COMMAND;
+    }
+    if matches!(error.downcast_ref::<FileError>(), Some(FileError::Policy { .. })) {
         return WRONG_COMMAND;
     }
     let client = error

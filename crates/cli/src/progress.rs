@@ -22,3 +22,9 @@ pub(crate) fn bytes_and_count(total: u64, json: bool) -> ProgressBar {
     let template = "{wide_bar} {bytes}/{total_bytes} {msg} {bytes_per_sec} {eta} left";
     bytes(Some(total), json).with_style(ProgressStyle::with_template(template).expect("a fixed template"))
 }
+
+/// A bar for `total` requests, with a message beside them.
+pub(crate) fn count(total: u64, json: bool) -> ProgressBar {
+    let template = "{wide_bar} {pos}/{len} requests {per_sec} {eta} left {msg}";
+    bytes(Some(total), json).with_style(ProgressStyle::with_template(template).expect("a fixed template"))
+}

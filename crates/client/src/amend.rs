@@ -19,13 +19,14 @@ mod error;
 mod gather;
 mod in_place;
 mod leave;
+mod ranges;
 mod session;
 mod tune;
 mod update;
 
 pub use error::AmendError;
 
-use crate::{Client, ObjectStat};
+use crate::{Client, ClientError, ObjectStat};
 use std::time::{Duration, Instant};
 use steadfast_protocol::Version;
 
@@ -100,21 +101,41 @@ impl Client {
         mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         for _ in 0..ATTEMPTS_MAX {
-            let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
-            let (found, _) = (found?, registry?);
+            let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
-            match once(self, found).await {
-                Err(error) if error.is_conflict() => {}
-                // What was read may have been replaced meanwhile.
-                Err(error @ AmendError::Read(_)) => {
-                    if self.stat(bucket, key).await?.object.version == base {
-                        return Err(error);
-                    }
-                }
-                other => return other,
+            let outcome = once(self, found).await;
+            if let Some(outcome) = self.unless_overtaken((bucket, key), base, outcome).await {
+                return outcome;
             }
-            tracing::debug!(bucket, key, %base, "another writer was first");
         }
         Err(AmendError::Contended { attempts: ATTEMPTS_MAX })
+    }
+
+    /// An object as it is now, and with it where all servers listen.
+    async fn to_amend(&self, bucket: &str, key: &str) -> Result<ObjectStat, ClientError> {
+        let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
+        registry?;
+        found
+    }
+
+    /// What a change of version `base` came to; none where another writer was first and it is to be made again.
+    async fn unless_overtaken<T>(
+        &self,
+        (bucket, key): (&str, &str),
+        base: Version,
+        outcome: Result<T, AmendError>,
+    ) -> Option<Result<T, AmendError>> {
+        match outcome {
+            Err(error) if error.is_conflict() => {}
+            // What was read may have been replaced meanwhile.
+            Err(error @ AmendError::Read(_)) => match self.stat(bucket, key).await {
+                Ok(now) if now.object.version == base => return Some(Err(error)),
+                Ok(_) => {}
+                Err(error) => return Some(Err(error.into())),
+            },
+            other => return Some(other),
+        }
+        tracing::debug!(bucket, key, %base, "another writer was first");
+        None
     }
 }

@@ -1,12 +1,13 @@
 //! Errors of the client library, one enum for each operation, said from the caller's side.
 
-use crate::Busy;
+use crate::{AmendError, Busy};
 use std::{io, time::Duration};
 use steadfast_protocol::{
     DeviceId,
     layout::SegmentLayout,
     message::{Fault, MetaFault},
     plan::PlanError,
+    policy::Policy,
     read::ReadError,
     write::WriteError,
 };
@@ -121,6 +122,38 @@ pub enum PutError {
         announced: u64,
         /// As read.
         given: u64,
+    },
+}
+
+/// Why an open object could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Where it lies could not be found out.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// It could not be read.
+    #[error(transparent)]
+    Read(#[from] GetError),
+    /// It could not be changed. What was written and is not stored is kept for the next sync.
+    #[error(transparent)]
+    Write(#[from] AmendError),
+    /// Objects of this bucket are not opened for writing.
+    #[error(
+        "bucket `{bucket}` has policy `{policy}`, whose objects are not written through a handle: choose policy `parity` for          files that change (`steadfast bucket create NAME --policy parity`). Objects of this one are read through a handle that is          opened for reading, and changed by `put --range`"
+    )]
+    Policy {
+        /// The bucket.
+        bucket: String,
+        /// Its policy.
+        policy: Policy,
+    },
+    /// A write through a handle that was opened for reading.
+    #[error("{bucket}/{key} was opened for reading alone: open it for writing")]
+    ReadOnly {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
     },
 }
 

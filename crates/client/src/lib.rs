@@ -11,6 +11,7 @@
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
 //! | `reader` | an open object: reads at any place, reading ahead |
+//! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
 //! | `put` | a segment write: cores, encoder, commit, seal |
 //! | `feed` | the segments of a put: cut from the source and encoded ahead |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
@@ -24,6 +25,7 @@ mod decode;
 mod devices;
 mod error;
 mod feed;
+mod file;
 mod get;
 mod maker;
 mod memory;
@@ -38,7 +40,8 @@ mod tidy;
 
 pub use amend::{AmendError, AmendReport};
 pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
-pub use error::{ClientError, GetError, PutError};
+pub use error::{ClientError, FileError, GetError, PutError};
+pub use file::{File, FileCounts, FileOptions};
 pub use get::{GetOptions, GetReport};
 pub use put::{PutOptions, PutReport};
 pub use reader::ObjectReader;

@@ -233,7 +233,11 @@ impl ObjectReader {
 }
 
 /// Bytes `wanted` of the object, in pieces.
-async fn fetch(client: &Client, found: &ObjectStat, wanted: Range<u64>) -> Result<VecDeque<Bytes>, GetError> {
+pub(crate) async fn fetch(
+    client: &Client,
+    found: &ObjectStat,
+    wanted: Range<u64>,
+) -> Result<VecDeque<Bytes>, GetError> {
     let mut pieces = VecDeque::new();
     // Nothing is reserved: how fast an open object will be read, and for how long, nobody knows.
     let wish = Wish::default();

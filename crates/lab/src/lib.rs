@@ -12,6 +12,7 @@
 //! | [`cpu`] | processor time of processes |
 //! | [`original`] | the bytes stored and compared |
 //! | [`trace`] | recorded requests of real systems: readers, what they come to, where they lie in one small file |
+//! | [`replay`] | such requests made of a store |
 //! | [`page`] | what `lab run --json` printed, as one page with charts |
 //! | [`report`] | the figures printed, a crate of its own |
 
@@ -24,6 +25,7 @@ pub mod disks;
 pub mod io;
 pub mod original;
 pub mod page;
+pub mod replay;
 pub mod requests;
 pub mod robustore;
 pub mod six_devices;

@@ -11,6 +11,7 @@ mod health;
 pub(crate) mod lab;
 pub(crate) mod list;
 pub(crate) mod objects;
+pub(crate) mod replay;
 pub(crate) mod servers;
 pub(crate) mod sim;
 pub(crate) mod status;

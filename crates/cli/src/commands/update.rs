@@ -1,7 +1,12 @@
-//! `steadfast put --range`: changes bytes of an object that is there.
+//! `steadfast put --range` and `steadfast write`: changes bytes of an object that is there.
 
 use super::{connect, objects::Counted, print_json};
-use crate::{arguments::Put, object_name::ObjectName, progress, units::show_bytes};
+use crate::{
+    arguments::{Put, Write},
+    object_name::ObjectName,
+    progress,
+    units::show_bytes,
+};
 use anyhow::{Context, bail};
 use serde_json::json;
 use std::{
@@ -10,6 +15,12 @@ use std::{
     path::Path,
 };
 use steadfast_client::{AmendReport, PutOptions};
+
+/// `put --range OFFSET-` by a name of its own.
+pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
+    let Write { object, offset, file, qos, cluster, output } = arguments;
+    run(Put { file, object, qos, range: None, cluster, output }, (offset, None)).await
+}
 
 /// Stores the file over the bytes from `first` on, up to `last` where that is named.
 pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> anyhow::Result<()> {

@@ -4,7 +4,6 @@
 //! What cannot be changed so is stored anew: where a node is out of reach, where chunks were moved, and where so much of a
 //! segment changes that this costs less.
 
-use super::bytes::NewBytes;
 use crate::{Client, chunks::call};
 use bytes::Bytes;
 use core::ops::Range;
@@ -40,29 +39,29 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    /// Whether bytes `range` of a segment are to be changed in place.
-    pub(super) fn of(policy: &Policy, layout: &SegmentLayout, range: &Range<u64>) -> Option<Self> {
+    /// Whether a change of so many bytes of a segment is to be made in place.
+    pub(super) fn of(policy: &Policy, layout: &SegmentLayout, bytes: u64) -> Option<Self> {
         let Policy::Parity(policy) = policy else { return None };
         let policy: &Parity = policy;
         let shape = ParityGeometry::of_layout(layout)?;
         let holders = shape.updatable(layout)?;
         let bytes_max = policy.update_bytes_max(shape.chunk_bytes())?;
-        let small = (range.end - range.start).saturating_mul(SHARE_MAX) <= shape.capacity_bytes();
+        let small = bytes.saturating_mul(SHARE_MAX) <= shape.capacity_bytes();
         small.then_some(Self { shape, holders, bytes_max })
     }
 
-    /// Changes bytes `range` of a segment that begins at byte `at` of the object; the bytes that were sent, or none where not
-    /// all of them could be confirmed.
+    /// Changes bytes `ranges` of a segment that begins at byte `at` of the object to what `read` has for the object's bytes;
+    /// the bytes that were sent, or none where not all of them could be confirmed.
     pub(super) async fn change(
         &self,
         client: &Client,
         layout: &SegmentLayout,
-        (at, range): (u64, Range<u64>),
-        new: &mut NewBytes,
+        (at, ranges): (u64, &[Range<u64>]),
+        mut read: impl FnMut(u64, usize) -> io::Result<Bytes>,
     ) -> io::Result<Option<u64>> {
         let mut under_way: JoinSet<bool> = JoinSet::new();
         let mut sent = 0;
-        for part in self.shape.parts(range) {
+        for part in ranges.iter().flat_map(|range| self.shape.parts(range.clone())) {
             let device = self.holders[part.chunk as usize];
             let mut from = part.within.start;
             while from < part.within.end {
@@ -70,7 +69,7 @@ impl InPlace {
                 let to = ((from + u64::from(self.bytes_max)) / u64::from(self.bytes_max)
                     * u64::from(self.bytes_max))
                 .min(part.within.end);
-                let bytes = new.read(at + part.offset + (from - part.within.start), (to - from) as usize)?;
+                let bytes = read(at + part.offset + (from - part.within.start), (to - from) as usize)?;
                 if under_way.len() >= PARALLEL && !ended_well(&mut under_way).await {
                     return Ok(None);
                 }

@@ -19,7 +19,7 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, SegmentId, Time, Version,
+    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
@@ -50,6 +50,25 @@ pub(super) struct Amendment<'a> {
     pub(super) reserved: Arc<Reserved>,
     /// Devices that refused to keep bandwidth for it: nothing is written there.
     refused: BTreeSet<DeviceId>,
+}
+
+/// The lease and the reservations of an amendment.
+pub(super) struct Kept<'a> {
+    client: &'a Client,
+    intent: IntentId,
+    lease_ms: u32,
+    reserved: Arc<Reserved>,
+}
+
+impl Kept<'_> {
+    /// Renews them for as long as `work` takes.
+    pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = work => done,
+            never = renew(self.client, self.intent, self.lease_ms) => match never {},
+            never = self.reserved.renewing() => match never {},
+        }
+    }
 }
 
 /// What a change does to the blocks of a segment.
@@ -143,17 +162,38 @@ impl<'a> Amendment<'a> {
         start: Instant,
         work: impl AsyncFnOnce(&mut Self) -> Result<bool, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let (client, intent, lease_ms) = (self.client, self.begun.intent, self.begun.lease_ms);
-        let reserved = Arc::clone(&self.reserved);
+        let kept = self.kept();
         let committing = async {
-            self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
+            self.take_policy()?;
             if work(&mut self).await? { self.commit().await.map(Some) } else { Ok(None) }
         };
-        let committed = tokio::select! {
-            committed = committing => committed,
-            never = renew(client, intent, lease_ms) => match never {},
-            never = reserved.renewing() => match never {},
-        };
+        let committed = kept.during(committing).await;
+        self.end(start, committed).await
+    }
+
+    /// What keeps it alive while it is made.
+    pub(super) fn kept(&self) -> Kept<'a> {
+        Kept {
+            client: self.client,
+            intent: self.begun.intent,
+            lease_ms: self.begun.lease_ms,
+            reserved: Arc::clone(&self.reserved),
+        }
+    }
+
+    /// Takes what is wished for into the policy that it is made by.
+    pub(super) fn take_policy(&mut self) -> Result<(), PlanError> {
+        self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
+        Ok(())
+    }
+
+    /// Tidies up after it was committed, or after there was nothing to do; gives everything up where it failed.
+    pub(super) async fn end(
+        mut self,
+        start: Instant,
+        committed: Result<Option<Vec<Freed>>, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
+        let (client, intent) = (self.client, self.begun.intent);
         self.reserved.give_back();
         self.report.latency = start.elapsed();
         self.report.stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
@@ -180,7 +220,7 @@ impl<'a> Amendment<'a> {
         }
     }
 
-    async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
+    pub(super) async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
         let commit =
             Change::Commit { intent: self.begun.intent, size: self.size, segments: self.layouts.clone() };
         match self.client.metadata.change(commit).await? {

@@ -130,11 +130,12 @@ async fn change_in_place(
     let (mut left, mut bytes) = (Vec::new(), 0);
     for part in parts {
         let layout = &found.segments[part.position];
-        let changed = match InPlace::of(&found.policy, layout, &part.range) {
+        let changed = match InPlace::of(&found.policy, layout, part.range.end - part.range.start) {
             Some(in_place) => {
                 let new = source.as_mut().expect("it is given back");
-                let of = (part.at, part.range.clone());
-                in_place.change(client, layout, of, new).await.map_err(AmendError::Source)?
+                let (of, read) =
+                    ((part.at, core::slice::from_ref(&part.range)), |at, length| new.read(at, length));
+                in_place.change(client, layout, of, read).await.map_err(AmendError::Source)?
             }
             None => None,
         };
@@ -154,19 +155,10 @@ async fn change(
     source: &mut Option<NewBytes>,
     wish: &Wish,
 ) -> Result<SegmentLayout, AmendError> {
-    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) {
-        // What is changed in place from now on would be lost.
-        amendment.fence(layout).await?;
-    }
-    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && part.range != (0..layout.length) {
-        // A chunk is whole in one piece: blocks of it are not replaced one by one.
-        let originals = amendment.decode(layout).await?;
-        let originals = patched(source, part.at, layout, originals).await?;
-        return amendment.store_anew(layout, part.at, originals, wish, &BTreeSet::new()).await;
-    }
-    if part.range == (0..layout.length) {
-        let block = || BytesMut::zeroed(layout.block_bytes as usize);
-        let originals = (0..layout.code.originals).map(|_| block()).collect();
+    // A chunk is whole in one piece: blocks of it are not replaced one by one.
+    let (chunks, whole) = (is_parity(layout), part.range == (0..layout.length));
+    if chunks || whole {
+        let originals = anew_of(amendment, layout, whole).await?;
         let originals = patched(source, part.at, layout, originals).await?;
         return amendment.store_anew(layout, part.at, originals, wish, &BTreeSet::new()).await;
     }
@@ -192,6 +184,27 @@ async fn change(
     let written = write(amendment, layout, &places, &replaced, contents).await?;
     let written = written.expect("any block can be made of the originals");
     Ok(amendment.amended(layout, &replaced, &written))
+}
+
+fn is_parity(layout: &SegmentLayout) -> bool {
+    matches!(layout.code.kind, CodeKind::ReedSolomon { .. })
+}
+
+/// The originals that a segment is stored anew of; zeros where the `whole` of it changes.
+pub(super) async fn anew_of(
+    amendment: &mut Amendment<'_>,
+    layout: &SegmentLayout,
+    whole: bool,
+) -> Result<Vec<BytesMut>, AmendError> {
+    if is_parity(layout) {
+        // What is changed in place from now on would be lost.
+        amendment.fence(layout).await?;
+    }
+    if whole {
+        let block = || BytesMut::zeroed(layout.block_bytes as usize);
+        return Ok((0..layout.code.originals).map(|_| block()).collect());
+    }
+    Ok(amendment.decode(layout).await?)
 }
 
 /// Whether more redundancy is wished for than the segment has.

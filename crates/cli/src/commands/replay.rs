@@ -1,0 +1,65 @@
+//! `steadfast replay`: a recorded trace's requests, made of an object of this cluster.
+
+use super::{connect, print_json};
+use crate::{arguments::Replay, progress, units::show_bytes};
+use std::sync::Arc;
+use steadfast_lab::replay::{self, Latency, Options, Outcome, Requests, Step};
+
+pub(crate) async fn run(arguments: Replay) -> anyhow::Result<()> {
+    let Replay { trace, bucket, key, size, limit, depth, sync, paced, cache, cluster, output } = arguments;
+    let requests = Requests::read(&trace, limit, size)?;
+    let client = Arc::new(connect(&cluster).await?);
+    let bar = progress::count(requests.count(), output.json);
+    let cache_bytes = cache.unwrap_or(steadfast_client::FileOptions::default().cache_bytes);
+    let options = Options { bucket, key, size, depth: depth.into(), sync, paced, cache_bytes, seed: SEED };
+    let object = format!("{}/{}", options.bucket, options.key);
+    let (shown, stored) = (bar.clone(), object.clone());
+    let step = move |step| match step {
+        Step::Storing(bytes) => shown.set_message(format!("storing {stored}, {}", show_bytes(bytes))),
+        Step::Request => {
+            if shown.position() == 0 {
+                shown.set_message("");
+            }
+            shown.inc(1);
+        }
+    };
+    let outcome = replay::run(&client, requests, options, step).await;
+    bar.finish_and_clear();
+    // What was stored anew leaves old blocks behind.
+    client.tidy().await;
+    let outcome = outcome?;
+    if output.json {
+        return print_json(&outcome);
+    }
+    show(&object, &outcome)
+}
+
+/// The bytes written are made from this; nobody chooses among them.
+const SEED: u64 = 1;
+
+fn show(object: &str, outcome: &Outcome) -> anyhow::Result<()> {
+    let Outcome { requests, requests_per_s, seconds, reads, read_bytes, writes, written_bytes, .. } = outcome;
+    let stored = if outcome.stored { ", stored before" } else { "" };
+    say!("object     {object}, {}{stored}", show_bytes(outcome.object_bytes))?;
+    if outcome.folded_regions > 0 {
+        say!("           {} MiB of the trace share their place with others", outcome.folded_regions)?;
+    }
+    say!("requests   {requests} in {seconds:.2} s, {requests_per_s:.0} a second")?;
+    say!("reads      {reads}, {}{}", show_bytes(*read_bytes), show_latency(outcome.read_latency))?;
+    say!("writes     {writes}, {}{}", show_bytes(*written_bytes), show_latency(outcome.write_latency))?;
+    say!(
+        "stored     {} in place, {} segments anew; {} syncs, {} for room",
+        show_bytes(outcome.in_place_bytes),
+        outcome.segments_anew,
+        outcome.syncs,
+        outcome.evictions
+    )?;
+    Ok(())
+}
+
+fn show_latency(latency: Option<Latency>) -> String {
+    let show = |Latency { p50_ms, p95_ms, p99_ms, max_ms }| {
+        format!(": p50 {p50_ms:.2} ms, p95 {p95_ms:.2} ms, p99 {p99_ms:.2} ms, max {max_ms:.2} ms")
+    };
+    latency.map(show).unwrap_or_default()
+}

@@ -1,0 +1,301 @@
+//! File handles on real processes: reads and writes against a model, what others see and when, segments that are stored anew
+//! under a handle, and what is refused. `steadfast write` beside them.
+
+use crate::common::{Bed, block_on, bytes, seed, shape};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    io::{Cursor, Write},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+use steadfast_client::{AmendError, Client, File, FileError, FileOptions, Options};
+
+const MIB: usize = 1 << 20;
+
+async fn patient(bed: &Bed) -> Arc<Client> {
+    let options = Options { patience: Duration::from_secs(60), ..Options::default() };
+    Arc::new(Client::connect(bed.cluster.address(), options).await.unwrap())
+}
+
+async fn put(client: &Client, model: &[u8]) {
+    client.put("data", "object", Cursor::new(model.to_vec()), Some(model.len() as u64)).await.unwrap();
+}
+
+async fn open(client: &Arc<Client>) -> File {
+    client.open_file("data", "object").await.unwrap()
+}
+
+async fn write(file: &File, model: &mut [u8], offset: usize, new: &[u8]) {
+    file.write_at(offset as u64, new).await.unwrap();
+    model[offset..offset + new.len()].copy_from_slice(new);
+}
+
+async fn check(file: &File, model: &[u8], what: &str) {
+    assert_eq!(file.size(), model.len() as u64);
+    assert!(file.read_at(0, model.len()).await.unwrap() == model, "{what}");
+}
+
+#[test]
+fn reads_and_writes_are_those_of_a_plain_array_and_others_see_them_after_a_close() {
+    let seed = seed();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut below = move |most: usize| (random.next_u64() % most as u64) as usize;
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=2MiB");
+    let mut model = bytes(7 * MIB + 12_345, seed);
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, &model).await;
+        let other = patient(&bed).await;
+        let before = client.stat("data", "object").await.unwrap();
+        for round in 0..3 {
+            // Some of the rounds have to make room.
+            let options =
+                FileOptions { cache_bytes: [64 << 10, 128 << 10, 64 << 20][round], ..Default::default() };
+            let file = client.open_file_with("data", "object", &options).await.unwrap();
+            let (mut written, mut reads) = (0, 0);
+            for step in 0..150 {
+                let length = 1 + below(if step % 10 == 0 { 100_000 } else { 9000 });
+                let offset = below(model.len() - length);
+                if below(3) > 0 {
+                    let new = bytes(length, step ^ seed << 8);
+                    write(&file, &mut model, offset, &new).await;
+                    written += length as u64;
+                } else {
+                    let read = file.read_at(offset as u64, length).await.unwrap();
+                    assert!(read == model[offset..offset + length], "{length} at {offset}");
+                    reads += 1;
+                }
+                if step % 40 == 39 {
+                    file.sync().await.unwrap();
+                    let whole = open(&other).await.read_at(0, model.len()).await.unwrap();
+                    assert!(whole == model, "another client after a sync");
+                }
+            }
+            assert!(reads > 10);
+            check(&file, &model, "own writes, synced and not").await;
+            let last = below(model.len() - 5000);
+            write(&file, &mut model, last, &[round as u8; 5000]).await;
+            file.sync().await.unwrap();
+            let counts = file.counts();
+            println!("{written} bytes written, {counts:?}");
+            assert!((1..=written + 5000).contains(&counts.in_place_bytes));
+            assert_eq!((counts.lookups, counts.segments_anew), (0, 0), "the metadata server is not asked");
+            assert_eq!(counts.evictions == 0, round == 2);
+            file.sync().await.unwrap();
+            assert_eq!(file.counts(), counts, "nothing is stored twice");
+            write(&file, &mut model, 777, b"the last words").await;
+            file.close().await.unwrap();
+            check(&open(&other).await, &model, "another client after a close").await;
+            check(&open(&client).await, &model, "opened again").await;
+        }
+        let after = client.stat("data", "object").await.unwrap();
+        assert_eq!(after.object.version, before.object.version, "in place is no new version");
+        // At the end and behind it.
+        let file = open(&client).await;
+        let size = model.len() as u64;
+        assert_eq!(file.read_at(size - 10, 100).await.unwrap(), model[model.len() - 10..]);
+        assert!(file.read_at(size, 1).await.unwrap().is_empty());
+        assert!(file.read_at(u64::MAX, 1).await.unwrap().is_empty());
+        for (offset, length) in [(size, 1), (size - 99, 100), (u64::MAX, 100)] {
+            let refused = file.write_at(offset, &vec![1; length]).await.unwrap_err();
+            assert!(matches!(refused, FileError::Write(AmendError::Extends { .. })), "{refused}");
+        }
+        file.write_at(size, &[]).await.unwrap();
+        // What was not synced goes with the handle.
+        file.write_at(0, &[9; 100]).await.unwrap();
+        drop(file);
+        check(&open(&client).await, &model, "a dropped handle").await;
+    });
+}
+
+#[test]
+fn tasks_share_a_handle() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let mut model = bytes(4 * MIB, seed());
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, &model).await;
+        let file = Arc::new(open(&client).await);
+        let part = MIB / 2;
+        let mut writing = tokio::task::JoinSet::new();
+        for writer in 0..8usize {
+            let file = Arc::clone(&file);
+            writing.spawn(async move {
+                let mut random = Pcg64Mcg::seed_from_u64(writer as u64);
+                let mut mine = vec![None; part];
+                for step in 0..40u8 {
+                    let length = 1 + random.next_u64() as usize % 6000;
+                    let at = random.next_u64() as usize % (part - length);
+                    let byte = step ^ (writer as u8) << 5;
+                    file.write_at((writer * part + at) as u64, &vec![byte; length]).await.unwrap();
+                    mine[at..at + length].fill(Some(byte));
+                    if step % 4 == 3 {
+                        file.sync().await.unwrap();
+                    }
+                    let read = file.read_at((writer * part + at) as u64, length).await.unwrap();
+                    assert!(read.iter().all(|read| *read == byte));
+                }
+                (writer, mine)
+            });
+        }
+        while let Some(written) = writing.join_next().await {
+            let (writer, mine) = written.unwrap();
+            for (place, byte) in model[writer * part..].iter_mut().zip(mine) {
+                *place = byte.unwrap_or(*place);
+            }
+        }
+        file.sync().await.unwrap();
+        check(&open(&patient(&bed).await).await, &model, "all that the tasks wrote").await;
+    });
+}
+
+#[test]
+fn segments_that_are_stored_anew_under_a_handle_are_found() {
+    let mut bed = Bed::with_bucket(&shape(8, 1), "parity:segment=1MiB");
+    let mut model = bytes(5 * MIB + 1000, seed());
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, &model).await;
+        let (file, other) = (open(&client).await, patient(&bed).await);
+        write(&file, &mut model, 10, &[1; 100]).await;
+        file.sync().await.unwrap();
+        // Another client stores the first segment anew.
+        model[2000..MIB].fill(7);
+        let large = other.update("data", "object", 2000, Cursor::new(vec![7; MIB - 2000])).await.unwrap();
+        assert_eq!(large.in_place_bytes, 0);
+        write(&file, &mut model, 500, &[2; 100]).await;
+        write(&file, &mut model, 3 * MIB + 500, &[2; 100]).await;
+        file.sync().await.unwrap();
+        let counts = file.counts();
+        assert_eq!((counts.in_place_bytes, counts.segments_anew, counts.lookups), (300, 0, 1));
+        check(&file, &model, "by the layout found anew").await;
+        write(&file, &mut model, 600, &[3; 100]).await;
+        file.sync().await.unwrap();
+        assert_eq!(file.counts().lookups, 1, "it is known now");
+        // Much of a segment is stored anew through the handle itself, beside ranges that are not.
+        write(&file, &mut model, MIB + 9, &vec![4; MIB / 2]).await;
+        write(&file, &mut model, MIB / 2 * 3 + 9000, &[5; 100]).await;
+        write(&file, &mut model, 2 * MIB, &vec![6; MIB]).await;
+        write(&file, &mut model, 4 * MIB + 1, &[5; 100]).await;
+        file.sync().await.unwrap();
+        assert_eq!(file.counts().segments_anew, 2);
+        check(&file, &model, "own segments anew").await;
+        check(&open(&other).await, &model, "as others see them").await;
+        // An object that was put anew is what the handle goes on with.
+        model = bytes(model.len(), 99);
+        put(&other, &model).await;
+        write(&file, &mut model, 4 * MIB, &[8; 100]).await;
+        file.sync().await.unwrap();
+        check(&file, &model, "another object").await;
+    });
+    bed.cluster.kill_node(0).unwrap();
+    bed.cluster.kill_node(5).unwrap();
+    block_on(async {
+        let client = patient(&bed).await;
+        let file = open(&client).await;
+        for segment in 0..5 {
+            write(&file, &mut model, segment * MIB + 70_000, &[segment as u8; 3000]).await;
+        }
+        check(&file, &model, "with two servers down").await;
+        file.sync().await.unwrap();
+        let counts = file.counts();
+        println!("{counts:?}");
+        assert!(counts.segments_anew > 0, "some of six lay on a dead one");
+        for segment in 0..5 {
+            write(&file, &mut model, segment * MIB + 90_000, &[segment as u8; 3000]).await;
+        }
+        file.sync().await.unwrap();
+        assert_eq!(file.counts().segments_anew, counts.segments_anew, "in place again");
+        check(&file, &model, "synced").await;
+        file.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_cannot_be_stored_is_kept_for_the_next_sync() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let mut model = bytes(2 * MIB, seed());
+    block_on(async {
+        let options = Options { patience: Duration::from_secs(4), ..Options::default() };
+        let client = Arc::new(Client::connect(bed.cluster.address(), options).await.unwrap());
+        put(&client, &model).await;
+        let file = open(&client).await;
+        write(&file, &mut model, 1000, &[1; 100]).await;
+        write(&file, &mut model, MIB + 1000, &[2; 100]).await;
+        (0..3).for_each(|node| bed.cluster.kill_node(node).unwrap());
+        let failed = file.sync().await.unwrap_err();
+        println!("{failed}");
+        assert_eq!(file.read_at(1000, 100).await.unwrap()[..], [1; 100], "it is still here");
+        (0..3).for_each(|node| bed.cluster.restart_node(node).unwrap());
+        let mut tries = 0;
+        while let Err(error) = file.sync().await {
+            println!("{error}");
+            tries += 1;
+            assert!(tries < 100, "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        check(&file, &model, "synced in the end").await;
+        check(&open(&patient(&bed).await).await, &model, "as others see it").await;
+    });
+}
+
+#[test]
+fn objects_of_other_policies_are_read_by_handle_and_not_written() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=0.5,tolerate=1");
+    let model = bytes(3 * MIB, seed());
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, &model).await;
+        let refused = client.open_file("data", "object").await.unwrap_err();
+        assert!(matches!(refused, FileError::Policy { .. }));
+        let said = refused.to_string();
+        for word in ["`data`", "`rateless:", "policy `parity`", "--range"] {
+            assert!(said.contains(word), "{said}");
+        }
+        let reading = FileOptions { write: false, ..FileOptions::default() };
+        let file = client.open_file_with("data", "object", &reading).await.unwrap();
+        check(&file, &model, "opened for reading").await;
+        assert_eq!(file.read_at(1_234_567, 1000).await.unwrap(), model[1_234_567..1_235_567]);
+        let refused = file.write_at(0, b"x").await.unwrap_err();
+        assert!(matches!(refused, FileError::ReadOnly { .. }), "{refused}");
+        file.close().await.unwrap();
+        let none = client.open_file("data", "nothing").await.unwrap_err();
+        assert!(matches!(none, FileError::Metadata(_)), "{none}");
+    });
+}
+
+#[test]
+fn the_command_writes_over_bytes_that_are_there() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let mut model = bytes(2 * MIB, seed());
+    bed.put(&bed.file("whole", model.len(), seed()), "object");
+    let patch = bed.file("patch", 5000, 3);
+    let said = bed.ok(&["write", "data/object", "--offset", "70000", patch.to_str().unwrap(), "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (said["first"].as_u64(), said["length"].as_u64(), said["in_place_bytes"].as_u64()),
+        (Some(70_000), Some(5000), Some(5000))
+    );
+    model[70_000..75_000].copy_from_slice(&bytes(5000, 3));
+    let mut child = bed
+        .command(&["write", "data/object", "--offset", "0", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"from standard input").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("where they lie"));
+    model[..19].copy_from_slice(b"from standard input");
+    bed.get_equals("object", &model);
+    let path = patch.to_str().unwrap();
+    let beyond = bed.fails(1, &["write", "data/object", "--offset", &(2 * MIB - 4999).to_string(), path]);
+    assert!(beyond.contains("Put the whole object"), "{beyond}");
+    bed.fails(2, &["write", "data/object", path]);
+    bed.fails(2, &["write", "data/object", "--offset", "-1", path]);
+    bed.fails(3, &["write", "data/nothing", "--offset", "0", path]);
+    bed.get_equals("object", &model);
+}

@@ -1,0 +1,260 @@
+//! What was written through a handle and is not stored yet, by segment: dirty ranges, and those that are being stored.
+//!
+//! ```text
+//!   write ─▶ dirty ─ take_off ─▶ flying ─ landed ─▶ gone
+//!              ▲                    │ failed
+//!              └────────────────────┘ below what was written meanwhile
+//! ```
+//!
+//! Invariants: the newest byte written to a place is dirty, flying or stored; of one segment no more than one lot flies at a
+//! time; what is held costs no more than the bound, unless a single write alone does.
+
+use super::runs::{Over, Runs};
+use bytes::Bytes;
+use std::{collections::BTreeMap, ops::Range};
+
+/// A moment of a handle: each write is one later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(u64);
+
+impl Moment {
+    /// After all writes.
+    pub(super) const LAST: Self = Self(u64::MAX);
+}
+
+/// Dirty ranges of segments, the least recently used first to go.
+#[derive(Debug)]
+pub(super) struct Cache {
+    bound: u64,
+    cost: u64,
+    now: Moment,
+    segments: BTreeMap<usize, Segment>,
+    /// Segments by when they were last used.
+    by_use: BTreeMap<Moment, usize>,
+}
+
+#[derive(Debug, Default)]
+struct Segment {
+    dirty: Runs,
+    /// When the first of them was written.
+    dirty_since: Moment,
+    flying: Vec<(u64, Bytes)>,
+    flying_since: Moment,
+    used: Moment,
+}
+
+impl Segment {
+    fn flying_cost(&self) -> u64 {
+        self.flying.iter().map(|(_, bytes)| bytes.len() as u64 + super::runs::RUN_BYTES).sum()
+    }
+
+    fn cost(&self) -> u64 {
+        self.dirty.cost() + self.flying_cost()
+    }
+}
+
+impl Cache {
+    /// A cache of at most `bound` bytes.
+    pub(super) fn new(bound: u64) -> Self {
+        let (cost, now, segments, by_use) = Default::default();
+        Self { bound, cost, now, segments, by_use }
+    }
+
+    /// The last write's moment.
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Takes bytes, which all lie in one segment, where there is room for them; else the segment to be stored first.
+    pub(super) fn write(&mut self, segment: usize, offset: u64, new: &[u8]) -> Result<(), usize> {
+        let range = offset..offset + new.len() as u64;
+        let growth = match self.segments.get(&segment) {
+            Some(held) => held.dirty.growth(&range),
+            None => Runs::default().growth(&range),
+        };
+        if self.cost + growth > self.bound
+            && let Some(&oldest) = self.by_use.values().next()
+        {
+            return Err(oldest);
+        }
+        self.now.0 += 1;
+        let now = self.now;
+        let held = self.segments.entry(segment).or_default();
+        let before = held.cost();
+        if held.dirty.is_empty() {
+            held.dirty_since = now;
+        }
+        held.dirty.write(offset, new, Over::Replace);
+        self.cost = self.cost - before + held.cost();
+        self.touch(segment);
+        Ok(())
+    }
+
+    /// Segments that have something written up to a moment.
+    pub(super) fn unstored(&self, upto: Moment) -> Vec<usize> {
+        let old = |held: &Segment| {
+            !held.flying.is_empty() && held.flying_since <= upto
+                || !held.dirty.is_empty() && held.dirty_since <= upto
+        };
+        self.segments.iter().filter(|(_, held)| old(held)).map(|(segment, _)| *segment).collect()
+    }
+
+    /// What is dirty of a segment, to be stored now; none where all that was written up to that moment is stored.
+    ///
+    /// # Panics
+    /// When some of the segment flies.
+    pub(super) fn take_off(&mut self, segment: usize, upto: Moment) -> Option<Vec<(u64, Bytes)>> {
+        let held = self.segments.get_mut(&segment)?;
+        assert!(held.flying.is_empty(), "one lot of a segment at a time");
+        if held.dirty.is_empty() || held.dirty_since > upto {
+            return None;
+        }
+        let before = held.cost();
+        held.flying = held.dirty.take();
+        held.flying_since = held.dirty_since;
+        self.cost = self.cost - before + held.cost();
+        Some(held.flying.clone())
+    }
+
+    /// What flew of a segment is stored, or is dirty again.
+    pub(super) fn landed(&mut self, segment: usize, stored: bool) {
+        let Some(held) = self.segments.get_mut(&segment) else { return };
+        let before = held.cost();
+        for (offset, bytes) in std::mem::take(&mut held.flying) {
+            if !stored {
+                held.dirty.write(offset, &bytes, Over::Keep);
+                held.dirty_since = held.flying_since;
+            }
+        }
+        self.cost = self.cost - before + held.cost();
+        if held.dirty.is_empty() {
+            self.by_use.remove(&held.used);
+            self.segments.remove(&segment);
+        }
+    }
+
+    /// What of `range`, which lies in `segments`, was written and is not stored. That is a use of them.
+    pub(super) fn seen(&mut self, segments: Range<usize>, range: &Range<u64>) -> Runs {
+        let mut seen = Runs::default();
+        let numbers: Vec<usize> = self.segments.range(segments).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let (held, before) = (&self.segments[&number], seen.cost());
+            for (offset, bytes) in &held.flying {
+                let (from, to) = (range.start.max(*offset), range.end.min(offset + bytes.len() as u64));
+                if from < to {
+                    // Both lie within the bytes that fly.
+                    let part = &bytes[(from - offset) as usize..(to - offset) as usize];
+                    seen.write(from, part, Over::Replace);
+                }
+            }
+            for (offset, bytes) in held.dirty.within(range) {
+                seen.write(offset, bytes, Over::Replace);
+            }
+            if seen.cost() > before {
+                self.now.0 += 1;
+                self.touch(number);
+            }
+        }
+        seen
+    }
+
+    fn touch(&mut self, segment: usize) {
+        let held = self.segments.get_mut(&segment).expect("only what is held is touched");
+        self.by_use.remove(&held.used);
+        held.used = self.now;
+        self.by_use.insert(self.now, segment);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::runs::RUN_BYTES;
+
+    fn dirty(cache: &Cache) -> Vec<usize> {
+        cache.unstored(cache.now())
+    }
+
+    /// Stores a segment as far as the cache knows.
+    fn store(cache: &mut Cache, segment: usize) -> Vec<(u64, Bytes)> {
+        let taken = cache.take_off(segment, cache.now()).unwrap();
+        cache.landed(segment, true);
+        taken
+    }
+
+    fn cost(cache: &Cache) -> u64 {
+        let cost = cache.segments.values().map(Segment::cost).sum();
+        assert_eq!(cache.cost, cost);
+        cost
+    }
+
+    #[test]
+    fn beyond_the_bound_the_least_recently_used_segment_goes_first() {
+        let room = 3 * (100 + RUN_BYTES);
+        let mut cache = Cache::new(room);
+        for segment in [7, 3, 5] {
+            cache.write(segment, segment as u64 * 1000, &[1; 100]).unwrap();
+        }
+        assert_eq!(cost(&cache), room);
+        assert_eq!(cache.write(4, 4000, &[1; 100]), Err(7), "the first that was written");
+        cache.write(7, 7000, &[2; 36]).unwrap();
+        assert_eq!(cache.write(4, 4000, &[1; 100]), Err(3), "7 was written again, which takes no room");
+        store(&mut cache, 3);
+        assert_eq!(cache.write(4, 4000, &[1; 200]), Err(5));
+        assert_eq!(cache.seen(0..10, &(5050..5060)).within(&(0..9000)).count(), 1);
+        assert_eq!(cache.write(4, 4000, &[1; 200]), Err(7), "5 was read");
+        assert_eq!(store(&mut cache, 7), [(7000, [[2; 36].as_slice(), &[1; 64]].concat().into())]);
+        cache.write(4, 4000, &[1; 200]).unwrap();
+        assert_eq!(dirty(&cache), [4, 5]);
+        assert!(cost(&cache) <= room);
+    }
+
+    #[test]
+    fn a_write_larger_than_the_bound_is_taken_alone() {
+        let mut cache = Cache::new(100);
+        cache.write(0, 0, &[1; 10]).unwrap();
+        assert_eq!(cache.write(1, 1000, &[1; 500]), Err(0));
+        store(&mut cache, 0);
+        cache.write(1, 1000, &[1; 500]).unwrap();
+        assert_eq!(cache.write(2, 2000, &[1]), Err(1));
+        store(&mut cache, 1);
+        assert_eq!((cost(&cache), cache.by_use.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_flies_is_seen_below_what_was_written_meanwhile_and_comes_back_where_it_was_not_stored() {
+        let mut cache = Cache::new(10_000);
+        cache.write(0, 0, &[1; 100]).unwrap();
+        let taken = cache.take_off(0, cache.now()).unwrap();
+        assert_eq!(taken, [(0, Bytes::from(vec![1; 100]))]);
+        cache.write(0, 50, &[2; 100]).unwrap();
+        let expected: Vec<u8> = [[1; 50].as_slice(), &[2; 100]].concat();
+        let seen = |cache: &mut Cache| cache.seen(0..1, &(0..200)).take();
+        assert_eq!(seen(&mut cache), [(0, expected.clone().into())]);
+        cache.landed(0, false);
+        assert_eq!(seen(&mut cache), [(0, expected.clone().into())]);
+        assert_eq!(store(&mut cache, 0), [(0, expected.into())]);
+        assert!(dirty(&cache).is_empty());
+        assert_eq!(cost(&cache), 0);
+    }
+
+    #[test]
+    fn what_was_written_after_a_moment_is_not_waited_for() {
+        let mut cache = Cache::new(10_000);
+        cache.write(0, 0, &[1; 10]).unwrap();
+        let first = cache.now();
+        cache.take_off(0, first).unwrap();
+        cache.write(0, 5, &[2; 10]).unwrap();
+        cache.write(1, 1000, &[2; 10]).unwrap();
+        assert_eq!(cache.unstored(first), [0], "it flies");
+        cache.landed(0, true);
+        assert!(cache.unstored(first).is_empty());
+        assert_eq!(cache.take_off(0, first), None);
+        assert_eq!(dirty(&cache), [0, 1]);
+        // What flew and failed is as old as it was.
+        cache.take_off(0, cache.now()).unwrap();
+        cache.landed(0, false);
+        assert_eq!(cache.unstored(first), [] as [usize; 0]);
+        assert_eq!(cache.take_off(0, cache.now()).unwrap(), [(5, Bytes::from(vec![2; 10]))]);
+    }
+}
