@@ -478,6 +478,25 @@ pub(crate) enum Sim {
     },
 }
 
+/// What `bench io` measures.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(crate) enum BenchPolicy {
+    /// D = 0.5, f = 2
+    #[default]
+    Rateless,
+    /// (6, 4) chunks
+    Parity,
+}
+
+impl From<BenchPolicy> for steadfast_lab::io::Measured {
+    fn from(policy: BenchPolicy) -> Self {
+        match policy {
+            BenchPolicy::Rateless => Self::Rateless,
+            BenchPolicy::Parity => Self::Parity,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Erasure codes: rates of encoding, reconstruction, deltas and decoding
@@ -502,6 +521,9 @@ pub(crate) enum Bench {
     Io {
         #[command(flatten)]
         output: Output,
+        /// Whose buckets: whole objects of either, and small updates of `parity`
+        #[arg(long, value_enum, default_value_t)]
+        policy: BenchPolicy,
         /// Few rounds, for a first look
         #[arg(long)]
         quick: bool,

@@ -19,10 +19,12 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
             let table = codes::show(&report);
             (output, report, table)
         }
-        Bench::Io { output, quick, only, dir, seed } => {
+        Bench::Io { output, policy, quick, only, dir, seed } => {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            let report = io::run(&program, &io::Options { quick, only, dir }, seed, say).await?;
-            let table = io::show(&report);
+            let report =
+                io::run(&program, &io::Options { measured: policy.into(), quick, only, dir }, seed, say)
+                    .await?;
+            let table = (io::show(&report) + &io::show_updates(&report)).trim_end().to_owned();
             (output, report, table)
         }
         Bench::Access { cluster, object, put, count, seed } => {

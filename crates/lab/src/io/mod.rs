@@ -9,6 +9,8 @@
 //! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
 //! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
 //!
+//! With the policy `parity` the same cases on real directories, and small updates ([`updates`]).
+//!
 //! Beside the processor's time stands what the parts cost alone ([`parts`]).
 //!
 //! Every access to real directories is made by a process of its own, started again for each: nothing is in its memory,
@@ -19,9 +21,10 @@ mod parts;
 mod raw;
 mod real;
 mod table;
+mod updates;
 
 pub use access::Access;
-pub use table::show;
+pub use table::{show, show_updates};
 
 use crate::{
     report::{Report, mean},
@@ -33,9 +36,39 @@ use std::path::{Path, PathBuf};
 /// The name under which figures are printed.
 pub const EXPERIMENT: &str = "io";
 
+/// The bucket that is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measured {
+    /// D = 0.5, f = 2.
+    #[default]
+    Rateless,
+    /// (6, 4) chunks: whole objects on real directories, and small updates.
+    Parity,
+}
+
+impl Measured {
+    /// The policy in its text form.
+    fn policy(self) -> &'static str {
+        match self {
+            Self::Rateless => "rateless:redundancy=0.5,tolerate=2",
+            Self::Parity => "parity:code=rs(6,4)",
+        }
+    }
+
+    /// What cases have behind their names.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Rateless => "",
+            Self::Parity => " parity",
+        }
+    }
+}
+
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
+    /// In which bucket.
+    pub measured: Measured,
     /// Few rounds, for a first look.
     pub quick: bool,
     /// Only the cases that have this in their name.
@@ -57,6 +90,11 @@ impl Options {
 pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut report = Report::new(seed);
     real::run(program, options, &mut report, seed, say).await?;
+    if options.measured == Measured::Parity {
+        updates::run(program, options, &mut report, seed, say).await?;
+        some(&report, options)?;
+        return Ok(report);
+    }
     let accesses = if options.quick { 6 } else { 12 };
     let wanted = |case: &str| options.wants(case);
     let emulated = six_devices::CASES.iter().any(|case| {
@@ -72,19 +110,31 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
             measured.add_to(&mut report, EXPERIMENT);
         }
     }
+    some(&report, options)?;
+    Ok(report)
+}
+
+/// Whether anything was measured.
+fn some(report: &Report, options: &Options) -> Result<()> {
     ensure!(
         !report.records.is_empty(),
         "no case has `{}` in its name: there are {}",
         options.only.as_deref().unwrap_or_default(),
-        names().join(", ")
+        names(options.measured).join(", ")
     );
-    Ok(report)
+    Ok(())
 }
 
 /// The names of all cases.
-fn names() -> Vec<String> {
-    let emulated = six_devices::CASES
-        .iter()
-        .flat_map(|case| ["get", "put"].map(|operation| six_devices::case_name(operation, case.name)));
-    real::CASES.iter().map(|case| case.name()).chain(emulated).collect()
+fn names(measured: Measured) -> Vec<String> {
+    let real = real::CASES.iter().map(|case| case.name(measured));
+    match measured {
+        Measured::Rateless => {
+            let emulated = six_devices::CASES.iter().flat_map(|case| {
+                ["get", "put"].map(|operation| six_devices::case_name(operation, case.name))
+            });
+            real.chain(emulated).collect()
+        }
+        Measured::Parity => real.chain(updates::CASES.iter().map(updates::Case::name)).collect(),
+    }
 }

@@ -9,7 +9,8 @@ use std::{
     net::{TcpListener, TcpStream},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Barrier,
+    sync::{Barrier, mpsc},
+    time::Instant,
 };
 use steadfast_disk::AlignedBuf;
 
@@ -97,6 +98,57 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     match options.clone().custom_flags(flags).open(path) {
         Ok(file) if !in_memory(path) => Ok((file, true)),
         _ => options.open(path).map(|file| (file, false)),
+    }
+}
+
+/// Small synced writes of several files at once: what an update that reaches so many devices takes at least.
+pub(super) struct ParallelWrites {
+    places: u64,
+    writers: Vec<Writer>,
+}
+
+/// A thread that writes where it is told and says when that is durable.
+struct Writer {
+    write: mpsc::Sender<u64>,
+    written: mpsc::Receiver<io::Result<()>>,
+}
+
+impl ParallelWrites {
+    /// One file of `bytes_each` in each directory, written once; each write has `length` bytes.
+    pub(super) fn new(dirs: &[PathBuf], bytes_each: u64, length: usize) -> Result<Self> {
+        drop(RawFiles::new(dirs, bytes_each)?);
+        let writers: Result<Vec<Writer>> = dirs
+            .iter()
+            .map(|dir| {
+                let (file, _) = open(&dir.join("raw"))?;
+                let (write, told) = mpsc::channel::<u64>();
+                let (say, written) = mpsc::channel();
+                std::thread::spawn(move || {
+                    let mut buffer = AlignedBuf::zeroed(length);
+                    buffer.fill(0x5a);
+                    while let Ok(at) = told.recv() {
+                        let done = file.write_all_at(&buffer, at).and_then(|()| file.sync_data());
+                        if say.send(done).is_err() {
+                            return;
+                        }
+                    }
+                });
+                Ok(Writer { write, written })
+            })
+            .collect();
+        Ok(Self { places: bytes_each / length as u64, writers: writers? })
+    }
+
+    /// One write of each, at a place drawn: seconds until all are durable.
+    pub(super) fn turn(&self, drawn: u64, length: u64) -> Result<f64> {
+        let start = Instant::now();
+        for writer in &self.writers {
+            writer.write.send(drawn % self.places * length).context("a writing thread ended")?;
+        }
+        for writer in &self.writers {
+            writer.written.recv().context("a writing thread ended")??;
+        }
+        Ok(start.elapsed().as_secs_f64())
     }
 }
 

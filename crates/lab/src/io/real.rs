@@ -1,7 +1,7 @@
 //! The cases on real directories.
 
 use super::{
-    Access, EXPERIMENT, Options,
+    Access, EXPERIMENT, Measured, Options,
     access::{Taken, sum_of},
     parts::Parts,
     raw::{RawFiles, in_memory, socket},
@@ -18,8 +18,7 @@ use steadfast_client::Client;
 
 const NODES: u32 = 6;
 const BUCKET: &str = "bench-io";
-const POLICY: &str = "rateless:redundancy=0.5,tolerate=2";
-/// N/K of that policy.
+/// N/K of the policies.
 pub(super) const STORED: f64 = 1.5;
 /// Of each device: what is stored at once (a large object twice, sixteen small ones twice), and room.
 const CAPACITY: u64 = 1 << 30;
@@ -48,7 +47,11 @@ pub(super) const CASES: [Case; 7] = [
 ];
 
 impl Case {
-    pub(super) fn name(&self) -> String {
+    pub(super) fn name(&self, measured: Measured) -> String {
+        self.access() + measured.suffix()
+    }
+
+    fn access(&self) -> String {
         match (self.put, self.clients, self.warm) {
             (true, 1, _) => format!("put-{}MiB", self.mebibytes),
             (true, clients, _) => format!("put-{}MiB clients={clients}", self.mebibytes),
@@ -99,7 +102,8 @@ pub(super) async fn run(
     seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let cases: Vec<Case> = CASES.into_iter().filter(|case| options.wants(&case.name())).collect();
+    let cases: Vec<Case> =
+        CASES.into_iter().filter(|case| options.wants(&case.name(options.measured))).collect();
     if cases.is_empty() {
         return Ok(());
     }
@@ -110,7 +114,7 @@ pub(super) async fn run(
     if in_memory(scratch.path()) {
         say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
     }
-    let mut bench = Bench::start(program, scratch.path(), seed, say).await?;
+    let mut bench = Bench::start(program, scratch.path(), options.measured, seed, say).await?;
     let rounds = if options.quick { 3 } else { 9 };
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
     bench.load(&cases).await?;
@@ -121,7 +125,7 @@ pub(super) async fn run(
         say(&format!("round {} of {rounds}", round + 1));
     }
     for (case, figures) in cases.iter().zip(&figures) {
-        let name = case.name();
+        let name = case.name(options.measured);
         let rate = quantile(&figures.rates, 0.5);
         let limit = quantile(&figures.limits, 0.5);
         say(&format!("{name}: {rate:.2} GB/s of {limit:.2}"));
@@ -142,7 +146,13 @@ pub(super) async fn run(
 }
 
 impl<'a> Bench<'a> {
-    async fn start(program: &'a Path, dir: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Self> {
+    async fn start(
+        program: &'a Path,
+        dir: &Path,
+        measured: Measured,
+        seed: u64,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Self> {
         say(&format!("making {NODES} devices of {} MiB below {}", CAPACITY >> 20, dir.display()));
         let shape = Shape {
             nodes: NODES,
@@ -153,7 +163,7 @@ impl<'a> Bench<'a> {
         };
         let cluster = LocalCluster::start(program, dir, &shape)?;
         let client = cluster.client(steadfast_client::Options::default()).await?;
-        client.create_bucket(BUCKET, POLICY.parse()?).await?;
+        client.create_bucket(BUCKET, measured.policy().parse()?).await?;
         let dirs: Vec<_> = (0..NODES as usize).map(|node| dir.join(format!("raw-{node}"))).collect();
         let raw = RawFiles::new(&dirs, RAW_BYTES)?;
         if !raw.direct() {

@@ -1,10 +1,10 @@
 //! The figures as a table, for people.
 
-use super::{EXPERIMENT, names};
+use super::{EXPERIMENT, Measured, names, updates};
 use crate::report::Report;
 use comfy_table::{CellAlignment, Table, presets};
 
-/// The table.
+/// The table of whole objects; empty where there were none.
 pub fn show(report: &Report) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
@@ -21,7 +21,7 @@ pub fn show(report: &Report) -> String {
         "limit ms",
         "I/O overhead",
     ]);
-    for case in names() {
+    for case in names(Measured::Rateless).into_iter().chain(names(Measured::Parity)) {
         let find = |metric: &str| {
             report.records.iter().find(|record| record.case == case && record.metric == metric)
         };
@@ -46,8 +46,69 @@ pub fn show(report: &Report) -> String {
             show(figure("io_overhead"), 3),
         ]);
     }
+    if table.row_count() == 0 {
+        return String::new();
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    table.to_string()
+    table.to_string() + "\n"
+}
+
+/// The updates' figures as a table of their own; empty where there were none.
+pub fn show_updates(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "",
+        "p50 ms",
+        "limit",
+        "of limit",
+        "p99 ms",
+        "limit",
+        "of limit",
+        "updates/s",
+        "CPU ms",
+        "reads (paper)",
+        "writes (paper)",
+        "flushes",
+        "with merges",
+    ]);
+    for case in updates::CASES {
+        let case = case.name();
+        let find = |metric: &str| {
+            report.records.iter().find(|record| record.case == case && record.metric == metric)
+        };
+        let Some((p50, p99)) = find("latency_p50").zip(find("latency_p99")) else { continue };
+        let show = |value: Option<f64>, digits: usize| {
+            value.map_or_else(String::new, |value| format!("{value:.digits$}"))
+        };
+        let figure = |metric: &str| report.value(EXPERIMENT, &case, metric);
+        let beside = |metric: &str| {
+            let paper = find(metric).and_then(|record| record.paper);
+            format!("{} ({})", show(figure(metric), 2), show(paper, 0))
+        };
+        table.add_row([
+            case.clone(),
+            show(p50.value, 3),
+            show(p50.limit, 3),
+            show(p50.ratio, 2),
+            show(p99.value, 3),
+            show(p99.limit, 3),
+            show(p99.ratio, 2),
+            show(figure("rate"), 0),
+            show(figure("cpu_ms"), 2),
+            beside("reads"),
+            beside("writes"),
+            show(figure("flushes"), 2),
+            format!("{} r {} w", show(figure("reads_after"), 2), show(figure("writes_after"), 2)),
+        ]);
+    }
+    if table.row_count() == 0 {
+        return String::new();
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string() + "\n"
 }

@@ -99,8 +99,8 @@ struct Host {
     wanted: BTreeMap<u64, Wanted>,
     /// Not given to the core yet: the window is full, or the device holds too much.
     queue: VecDeque<u64>,
-    /// Given to the core and not staged.
-    staging_bytes: u64,
+    /// Given to the core and not staged: what each takes of the window.
+    staging: BTreeMap<u64, u64>,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     kept_bytes: u64,
@@ -170,7 +170,7 @@ impl Host {
             session,
             wanted: BTreeMap::new(),
             queue: VecDeque::new(),
-            staging_bytes: 0,
+            staging: BTreeMap::new(),
             next_request: 1,
             over: None,
             chunk,
@@ -281,11 +281,11 @@ impl Host {
                 );
                 continue;
             }
-            if self.kept_bytes + self.staging_bytes + bytes > window {
+            if self.kept_bytes + self.staging.values().sum::<u64>() + bytes > window {
                 return;
             }
             self.queue.pop_front();
-            self.staging_bytes += bytes;
+            self.staging.insert(request, bytes);
             self.core.handle(DataInput::Update { request });
         }
     }
@@ -344,7 +344,11 @@ impl Host {
         let segment = self.chunk.segment;
         let (offset, new) = match self.wanted.get(&request) {
             Some(wanted) => (wanted.offset, wanted.bytes.clone()),
-            None => return self.core.handle(DataInput::NotStaged { request }),
+            None => {
+                // Whoever asked was told that it is not done.
+                self.staging.remove(&request);
+                return self.core.handle(DataInput::NotStaged { request });
+            }
         };
         self.ask(Asked::Stage { request }, Op::Stage { segment, epoch: self.chunk.epoch, offset, new });
         self.ask(Asked::Barrier, Op::Barrier);
@@ -361,7 +365,7 @@ impl Host {
         let segment = self.chunk.segment;
         match (asked, answer) {
             (Asked::Stage { request }, Ok(OpOutput::Staged(staged))) => {
-                self.staged(request);
+                self.staging.remove(&request);
                 let version = staged.version;
                 let record = record(self.chunk.number as ChunkNumber, staged);
                 self.kept_bytes += size(&record);
@@ -370,12 +374,12 @@ impl Host {
             }
             (Asked::Stage { request }, Err(OpError::Update(UpdateError::Held { .. }))) => {
                 // Tried again when something was released.
-                self.staged(request);
+                self.staging.remove(&request);
                 self.core.handle(DataInput::NotStaged { request });
                 self.queue.push_front(request);
             }
             (Asked::Stage { request }, Err(error)) => {
-                self.staged(request);
+                self.staging.remove(&request);
                 self.core.handle(DataInput::NotStaged { request });
                 let fault = Fault::Node(fault(self.chunk.device.id, error));
                 if matches!(fault, Fault::Node(NodeFault::StaleEpoch { .. })) {
@@ -389,13 +393,6 @@ impl Host {
             (Asked::Release, Ok(_)) => {}
             (_, Ok(other)) => unreachable!("the lane answers what it was asked, not {other:?}"),
             (_, Err(error)) => self.over = Some(Fault::Node(fault(self.chunk.device.id, error))),
-        }
-    }
-
-    /// The lane has answered a stage.
-    fn staged(&mut self, request: u64) {
-        if let Some(wanted) = self.wanted.get(&request) {
-            self.staging_bytes -= spread(wanted.offset, &wanted.bytes) + RECORD_OVERHEAD;
         }
     }
 
