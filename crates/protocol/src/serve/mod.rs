@@ -10,7 +10,7 @@
 //! | [`Fair`] | whose request goes to a device next while bandwidth of it is reserved |
 //! | [`Sharing`] | what it costs a device to be shared |
 //! | [`health()`] | how a device is, from what its lane says |
-//! | [`parity_log`] | updates of erasure-coded chunks: versions, logs beside the parity chunk, merges, locks |
+//! | [`parity_log`] | updates of erasure-coded chunks: versions, logs beside the parity chunk, merges, rows at one state |
 //! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
 //!
 //! They hold no payload: slices and blocks have names, the driver keeps their bytes. They choose no device and know

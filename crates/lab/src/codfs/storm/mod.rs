@@ -233,7 +233,7 @@ impl Storm {
 
     fn begin(&mut self, counts: &mut Counts) -> Result<()> {
         let chunk = below(&mut self.random, K as u64) as usize;
-        // What a primary sees to: all chunks are level, but for those in hand.
+        // All chunks are level, but for those in hand: else a log may fill with what another lacks.
         let waiting = |update: &&Update| update.progress == Progress::Sent && update.version.is_none();
         let mut uncommitted = self.updates.iter().filter(waiting).count() as u64;
         for node in &self.data {

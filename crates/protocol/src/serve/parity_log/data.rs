@@ -25,7 +25,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub enum Medium {
     /// The chunk itself.
     Own,
-    /// Nothing: its node is gone, and the primary answers for it by decoding the others (§5.2, degraded mode).
+    /// Nothing: its node is gone, and another answers for it by decoding the others (§5.2, degraded mode). `steadfast_node` does
+    /// not do so: a change of such a chunk stores its segment anew.
     StandIn,
 }
 

@@ -3,10 +3,10 @@
 //!
 //! | core | where it runs | what it does |
 //! |---|---|---|
-//! | [`DataChunk`] | the data chunk's node, or the primary for a chunk whose node is gone | stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
+//! | [`DataChunk`] | the data chunk's node, or one that stands in where that is gone | orders the chunk's updates: stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
 //! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
-//! | [`Locks`] | the segment's primary | updates beside each other, a degraded gather alone on its rows |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
+//! | [`common`], [`take_back`], [`ParityOf`] | a reader, a data chunk's node, a parity chunk's | rows of several chunks at one state |
 //!
 //! ```text
 //!   writer                          data node                    each parity node
@@ -42,13 +42,15 @@
 //! ([`crate::policy::Parity::window_bytes`]), so that what is uncommitted of all chunks fits every log when all else is merged. Else one
 //! log could be full of what another has no room for, and the other way round, and nothing would ever be committed.
 //!
-//! **Degraded reads** take no lock: logs have the chunk at several versions ([`common`]).
+//! **No node is the segment's primary.** Each data chunk's node orders its own updates, and nothing orders those of different
+//! chunks. A degraded read finds one state of all by their versions, and holds nobody up: logs have a chunk at several
+//! ([`common`]).
 //!
 //! **Lives.** A data chunk's core has a session, greater than that of every earlier one under its epoch. A parity node
 //! takes differences only of the one that asked last: what a node sent before it lost power, and what it
 //! stamped again since, have the same version and other bytes.
 //!
-//! **Epochs.** A change of who takes part (a node is left out, another primary) is a new epoch of the layout. Parity nodes
+//! **Epochs.** A change of who takes part (a node is left out, another takes its place) is a new epoch of the layout. Parity nodes
 //! make it durable before they answer under it, and refuse older ones, so that a node that was left out and does not know
 //! can commit nothing.
 //!
@@ -56,14 +58,12 @@
 
 mod data;
 mod fold;
-mod locks;
 mod parity;
 mod record;
 mod rows;
 
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
 pub use fold::Fold;
-pub use locks::{Locks, Purpose, Ticket};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};

@@ -1,10 +1,11 @@
 //! Rows of chunks at given versions: what a degraded read decodes.
 //!
-//! A gather has to see one state of several chunks while updates go on. No lock is taken for it, and no update waits: the
-//! log is where earlier and later states are. A parity node adds to its chunk just the differences up to the versions asked
-//! for; a data node takes back what it has staged beyond. From the last committed version to the newest both can be had,
-//! so the lowest versions that any of the nodes names are a state that all of them give. Only where more was committed and
-//! merged in between is the question asked again.
+//! A gather has to see one state of several chunks while updates go on. Nobody is held up for it: the log is where earlier and
+//! later states are. A parity node adds to its chunk just the differences up to the versions asked for; a data node takes back
+//! what it has staged beyond. From the last committed version to the newest both can be had, so the lowest versions that any of
+//! the nodes names are a state that all of them give. Where more was committed, released or merged in between, the question is
+//! asked again; so it is until a log has what another brought back to the data node after a crash, as the data node does not
+//! keep that difference.
 
 use super::{ChunkNumber, Difference, Fold};
 use core::ops::Range;

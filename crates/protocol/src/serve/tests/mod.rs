@@ -7,6 +7,7 @@ mod parity_log;
 mod read_stream;
 mod reservations;
 mod reserve;
+mod rows;
 mod sharing;
 mod sweep;
 mod write_stream;

@@ -360,39 +360,6 @@ fn a_log_that_is_not_what_was_written_is_an_error() {
 }
 
 #[test]
-fn a_gather_is_alone_on_its_rows_and_does_not_starve() {
-    let mut locks = Locks::default();
-    let (first, granted) = locks.acquire(0..10, Purpose::Update);
-    assert!(granted);
-    let (second, granted) = locks.acquire(5..15, Purpose::Update);
-    assert!(granted, "updates go beside each other");
-    let (gather, granted) = locks.acquire(8..12, Purpose::Gather);
-    assert!(!granted);
-    let (apart, granted) = locks.acquire(20..30, Purpose::Gather);
-    assert!(granted);
-    let (behind, granted) = locks.acquire(0..10, Purpose::Update);
-    assert!(!granted, "it came after the gather");
-    assert_eq!(locks.release(first), []);
-    assert_eq!(locks.release(second), [gather]);
-    assert_eq!(locks.release(gather), [behind]);
-    assert_eq!(locks.release(behind), []);
-    assert_eq!(locks.release(apart), []);
-    assert!(locks.is_empty());
-}
-
-#[test]
-fn waiting_for_rows_can_be_given_up() {
-    let mut locks = Locks::default();
-    let (held, _) = locks.acquire(0..10, Purpose::Update);
-    let (gather, _) = locks.acquire(0..10, Purpose::Gather);
-    let (behind, _) = locks.acquire(0..10, Purpose::Update);
-    assert_eq!(locks.release(gather), [behind]);
-    locks.release(held);
-    locks.release(behind);
-    assert!(locks.is_empty());
-}
-
-#[test]
 fn a_fold_is_the_sum_of_its_differences() {
     const LENGTH: usize = 64;
     for case in 0..200 {

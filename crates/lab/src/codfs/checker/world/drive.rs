@@ -1,6 +1,8 @@
 //! What the cores want, carried out: messages and operations of media.
 
-use super::{Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write, asked, reply};
+use super::{
+    Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write, asked, reply, xor,
+};
 use steadfast_protocol::serve::parity_log::{
     DataAction, DataChunk, DataInput, ParityAction, ParityChunk, ParityInput,
 };
@@ -18,6 +20,7 @@ impl World {
                 }
                 DataInput::Fetched { version: record.version }
             }
+            Message::NotFetched { version } => DataInput::NotFetched { version },
             other => unreachable!("{other:?} is for parity nodes"),
         };
         if let Some(core) = self.data_core_mut(to) {
@@ -47,10 +50,17 @@ impl World {
             Message::Fetch { chunk, version } => {
                 let logged = node.now.log.iter().map(|(_, record)| record).chain(node.now.held.values());
                 let found = logged.copied().find(|record| (record.chunk, record.version) == (chunk, version));
-                let record = found.ok_or_else(|| {
-                    Violation(format!("parity {number} was asked for {chunk}/{version} and has it no more"))
-                })?;
-                self.send(to, from, Message::Fetched { record });
+                let answer = match found {
+                    Some(record) => Message::Fetched { record },
+                    // Whoever stands in had it committed since; the asker does not know that it was left out.
+                    None if from < K && !self.listed[from] => Message::NotFetched { version },
+                    None => {
+                        return Err(Violation(format!(
+                            "parity {number} was asked for {chunk}/{version} and has it no more"
+                        )));
+                    }
+                };
+                self.send(to, from, answer);
             }
             other => unreachable!("{other:?} is for data nodes"),
         }
@@ -74,11 +84,11 @@ impl World {
                 DataAction::Adopt { version } => {
                     let node = self.data_node_mut(actor).expect("only a node that is up adopts");
                     let record = node.kept[&version];
-                    node.stage(record);
+                    node.adopt(record);
                     node.adopting.push(version);
                 }
                 DataAction::Stage { request } if actor == STAND_IN => {
-                    self.decoding = Some(request as usize);
+                    self.decoding.push_back(request as usize);
                 }
                 DataAction::Stage { request } => self.stage(actor, request as usize)?,
                 DataAction::Send { parity, version, epoch, committed } => {
@@ -102,9 +112,11 @@ impl World {
                 }
                 DataAction::Answer { request, version } => {
                     self.is_durable(actor, version)?;
-                    self.finished(request as usize, Progress::Acked)?;
+                    self.finished(request as usize, Progress::Acked);
                 }
-                DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown)?,
+                DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown),
+                // One that was left out serves nobody, and that is what it says.
+                DataAction::Outdated | DataAction::Behind { .. } if actor < K && !self.listed[actor] => {}
                 DataAction::Outdated => {
                     return Err(Violation(format!("chunk {chunk} is outdated by crashes alone")));
                 }
@@ -132,10 +144,12 @@ impl World {
             node.stage(record);
         }
         node.core.as_mut().expect("up").handle(DataInput::Staged { request: update as u64, version });
+        let mut content = old;
+        xor(&mut content, difference);
+        self.note_content(chunk as u16, version, content);
         Ok(())
     }
 
-    /// Carries out what a parity chunk's core wants.
     /// Answers on the connection of the question: to an earlier life of the asker there is none.
     fn answer(&mut self, number: usize, reply: u64, message: Message) {
         let (actor, session, ..) = asked(reply);
@@ -144,6 +158,7 @@ impl World {
         }
     }
 
+    /// Carries out what a parity chunk's core wants.
     pub(super) fn run_parity(&mut self, number: usize) -> Result<(), Violation> {
         loop {
             let planted = self.planted;

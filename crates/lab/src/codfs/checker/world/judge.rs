@@ -4,7 +4,7 @@ use super::{Actor, Bytes, K, M, Progress, STAND_IN, Update, Violation, World, pr
 use std::collections::VecDeque;
 
 impl World {
-    /// Whether every listed chunk's versions are level: what a degraded gather waits for.
+    /// Whether every listed chunk's versions are level: what a decode of a missing chunk's newest bytes waits for.
     pub(super) fn is_level(&self) -> bool {
         let level = |actor: Actor| {
             self.data_core(actor).is_some_and(|core| core.is_serving() && core.committed() == core.staged())
@@ -64,32 +64,44 @@ impl World {
                 return Err(Violation(format!("in {when} chunk {chunk} reads as {ways:?}")));
             }
             let Some(bytes) = ways.first() else { continue };
-            for (row, byte) in bytes.iter().enumerate() {
-                let expected = self.expected(chunk, row);
-                if !expected.contains(byte) {
-                    let why = format!("in {when} chunk {chunk} row {row} is {byte}, not one of {expected:?}");
-                    return Err(Violation(why));
-                }
+            self.may_be_read(when, chunk, *bytes, &self.acked())?;
+        }
+        Ok(())
+    }
+
+    /// Whether these bytes of a chunk are such as a reader may expect that begins when the updates `acked` are.
+    pub(super) fn may_be_read(
+        &self,
+        when: &str,
+        chunk: usize,
+        bytes: Bytes,
+        acked: &[usize],
+    ) -> Result<(), Violation> {
+        for (row, byte) in bytes.iter().enumerate() {
+            let expected = self.expected(chunk, row, acked);
+            if !expected.contains(byte) {
+                let why = format!("in {when} chunk {chunk} row {row} is {byte}, not one of {expected:?}");
+                return Err(Violation(why));
             }
         }
         Ok(())
     }
 
     /// What may stand in a row: no write that one acknowledged before another began has replaced.
-    fn expected(&self, chunk: usize, row: usize) -> Vec<u8> {
+    fn expected(&self, chunk: usize, row: usize, acked: &[usize]) -> Vec<u8> {
         let writes = |update: &Update| update.write.chunk == chunk && update.write.bytes[row] != 0;
-        let began = |update: &&Update| !matches!(update.progress, Progress::Waiting | Progress::Locked(_));
+        let began = |update: &Update| update.progress != Progress::Waiting;
         let all: Vec<(usize, &Update)> =
             self.updates.iter().enumerate().filter(|(_, update)| writes(update) && began(update)).collect();
-        let acked = |number: usize| self.updates[number].progress == Progress::Acked;
-        let replaced =
-            |number: usize| all.iter().any(|(other, update)| acked(*other) && update.after.contains(&number));
+        let replaced = |number: usize| {
+            all.iter().any(|(other, update)| acked.contains(other) && update.after.contains(&number))
+        };
         let mut expected: Vec<u8> = all
             .iter()
             .filter(|(number, _)| !replaced(*number))
             .map(|(_, update)| update.write.bytes[row])
             .collect();
-        if !all.iter().any(|(number, _)| acked(*number)) {
+        if !all.iter().any(|(number, _)| acked.contains(number)) {
             expected.push(0);
         }
         expected

@@ -2,18 +2,19 @@
 //!
 //! Media are simpler than the disk crate's: of operations that were not flushed a power loss keeps a prefix
 //! (`codfs/storm` has the real ones). Messages between two nodes arrive in order; a crash loses those to the node, while what it
-//! had sent may still arrive beside what it sends in its next life. Contents are one byte a row, so that parity is arithmetic and not bookkeeping: a difference lost or applied
-//! twice gives other bytes.
+//! had sent may still arrive beside what it sends in its next life. Contents are one byte a row, so that parity is arithmetic
+//! and not bookkeeping: a difference lost or applied twice gives other bytes.
 
 mod drive;
+mod gather;
 mod judge;
 
-use std::collections::{BTreeMap, VecDeque};
+use self::gather::{Gather, SOURCES};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steadfast_protocol::{
     Epoch,
     serve::parity_log::{
-        DataChunk, DataInput, Entry, Locks, Medium, Mode, ParityChunk, ParityInput, ParityState, Purpose,
-        Refusal, Ticket,
+        DataChunk, DataInput, Entry, Medium, Mode, ParityChunk, ParityInput, ParityState, Refusal,
     },
 };
 
@@ -33,6 +34,8 @@ pub enum Planted {
     LostDelta,
     /// A merge makes its patches durable and forgets to say so: after a crash the same versions are merged again.
     AppliedTwice,
+    /// A data node gives a gather its newest rows, whatever version they were asked for at.
+    GatherNewest,
 }
 
 /// What may happen, and how often.
@@ -70,8 +73,7 @@ struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Progress {
     Waiting,
-    Locked(Ticket),
-    Sent(Ticket),
+    Sent,
     Acked,
     Unknown,
 }
@@ -89,11 +91,11 @@ enum Message {
     Ask { epoch: Epoch, session: u64, chunk: u16 },
     Versions { epoch: Epoch, received: u64 },
     Difference { epoch: Epoch, session: u64, record: Record, committed: u64 },
-
     Acked { through: u64 },
     Refused { reason: Refusal },
     Fetch { chunk: u16, version: u64 },
     Fetched { record: Record },
+    NotFetched { version: u64 },
     Committed { epoch: Epoch, chunk: u16, through: u64 },
 }
 
@@ -101,7 +103,7 @@ enum Message {
 struct DataDisk {
     version: u64,
     content: Bytes,
-    /// Staged and not released.
+    /// Staged here and not released. What a log brought back is not among them, as the medium does not keep what it replaced.
     held: BTreeMap<u64, Record>,
 }
 
@@ -158,7 +160,7 @@ fn asked(reply: Reply) -> (Actor, u64, Epoch, u64) {
 /// Links of a data node's earlier life: what it sent before it lost power may still be read.
 const GHOST: Actor = 16;
 
-/// Actors: data nodes, then parity nodes, then the primary standing in for a data node that is gone.
+/// Actors: data nodes, then parity nodes, then whoever stands in for a data node that is gone.
 type Actor = usize;
 
 /// Everything; see the module's doc.
@@ -173,21 +175,11 @@ pub struct World {
     parity: Vec<ParityNode>,
     links: BTreeMap<(Actor, Actor), VecDeque<Message>>,
     updates: Vec<Update>,
-    locks: Locks,
-    tickets: BTreeMap<Ticket, Waiting>,
-    gather: Option<Ticket>,
-    gathering: bool,
-    /// An update that the primary stands in for and that waits for the bytes as they were.
-    decoding: Option<usize>,
-}
-
-/// Who holds rows or waits for them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Waiting {
-    Update(usize),
-    /// An update of a chunk whose node is gone: it reads the other chunks, so it is alone on its rows.
-    Degraded(usize),
-    Gather,
+    gather: Option<Gather>,
+    /// What data chunks are at each version that was stamped: another, where that one was lost and stamped again.
+    contents: BTreeMap<(u16, u64), BTreeSet<Bytes>>,
+    /// Updates of a chunk that is stood in for, which wait for the bytes as they were.
+    decoding: VecDeque<usize>,
 }
 
 /// One thing that can happen next.
@@ -209,11 +201,13 @@ pub enum Event {
     Merge(usize),
     /// A data node has nothing to do.
     Tick(usize),
-    /// Somebody asks for a degraded gather; and, once it holds the rows, reads.
-    Gather,
-    /// As said.
-    Read,
-    /// The primary decodes what an update of a missing chunk replaces.
+    /// A reader begins a degraded gather of both data chunks by these nodes.
+    Gather([Actor; K]),
+    /// One of them tells it which versions it has.
+    TellVersions(Actor),
+    /// One of them gives it its rows at the common state.
+    GiveRows(Actor),
+    /// Whoever stands in for a missing chunk decodes what an update of it replaces.
     Decode,
 }
 
@@ -271,11 +265,9 @@ impl World {
                 .iter()
                 .map(|write| Update { write: *write, progress: Progress::Waiting, after: Vec::new() })
                 .collect(),
-            locks: Locks::default(),
-            tickets: BTreeMap::new(),
             gather: None,
-            gathering: false,
-            decoding: None,
+            contents: BTreeMap::new(),
+            decoding: VecDeque::new(),
         };
         // The first levelling, over an empty segment, has no choices worth exploring.
         for chunk in 0..K {
@@ -341,12 +333,16 @@ impl World {
             }
         }
         if self.limits.gathers > 0 && self.gather.is_none() {
-            events.push(Event::Gather);
+            let listed = SOURCES.into_iter().filter(|sources| sources.iter().all(|node| self.listed[*node]));
+            events.extend(listed.map(Event::Gather));
         }
-        if self.gathering && self.is_level() {
-            events.push(Event::Read);
-        }
-        if self.decoding.is_some() && self.is_level() {
+        let (gathering, versions) = self.gathering();
+        events.extend(gathering.into_iter().map(if versions {
+            Event::TellVersions
+        } else {
+            Event::GiveRows
+        }));
+        if !self.decoding.is_empty() && self.is_level() {
             events.push(Event::Decode);
         }
         events
@@ -358,7 +354,7 @@ impl World {
     /// What must not be was.
     pub fn step(&mut self, event: &Event) -> Result<(), Violation> {
         match event {
-            Event::Begin(update) => self.begin(*update),
+            Event::Begin(update) => self.begin(*update)?,
             Event::Deliver(from, to) => self.deliver(*from, *to)?,
             Event::Flush(node) => self.flush(*node)?,
             Event::Crash(node, kept) => self.crash(*node, *kept)?,
@@ -371,23 +367,14 @@ impl World {
                 }
                 self.run_data(*actor)?;
             }
-            Event::Gather => {
-                self.limits.gathers -= 1;
-                let (ticket, granted) = self.locks.acquire(0..ROWS as u64, Purpose::Gather);
-                self.tickets.insert(ticket, Waiting::Gather);
-                self.gather = Some(ticket);
-                self.gathering = granted;
-            }
+            Event::Gather(sources) => self.gather(*sources),
+            Event::TellVersions(node) => self.tell_versions(*node),
+            Event::GiveRows(node) => self.give_rows(*node)?,
             Event::Decode => {
-                let update = self.decoding.take().expect("it waits");
-                self.stage(STAND_IN, update)?;
-                self.run_data(STAND_IN)?;
-            }
-            Event::Read => {
-                self.check("a degraded gather")?;
-                self.gathering = false;
-                let ticket = self.gather.take().expect("it holds the rows");
-                self.release(ticket)?;
+                if let Some(update) = self.decoding.pop_front() {
+                    self.stage(STAND_IN, update)?;
+                    self.run_data(STAND_IN)?;
+                }
             }
         }
         if self.is_quiet() {
@@ -396,10 +383,10 @@ impl World {
         Ok(())
     }
 
-    /// Whether every update has an outcome and nothing is on its way.
+    /// Whether every update and gather has an outcome and nothing is on its way.
     pub fn is_over(&self) -> bool {
         let over = |update: &Update| matches!(update.progress, Progress::Acked | Progress::Unknown);
-        self.updates.iter().all(over) && self.is_quiet()
+        self.updates.iter().all(over) && self.gather.is_none() && self.is_quiet()
     }
 
     /// For people: what became of the updates.
@@ -408,64 +395,30 @@ impl World {
         self.updates.iter().map(of).collect::<Vec<_>>().join("; ")
     }
 
-    fn begin(&mut self, update: usize) {
-        let acked = self.updates.iter().enumerate().filter(|(_, other)| other.progress == Progress::Acked);
-        let after: Vec<usize> = acked.map(|(number, _)| number).collect();
-        self.updates[update].after = after;
-        let lost = !self.listed[self.updates[update].write.chunk];
-        let waiting = if lost { Waiting::Degraded(update) } else { Waiting::Update(update) };
-        // What comes of it is a message or a disk operation; neither can go wrong here.
-        self.lock(waiting).expect("an update is only staged");
+    /// Updates that were acknowledged.
+    fn acked(&self) -> Vec<usize> {
+        let acked = self.updates.iter().enumerate().filter(|(_, update)| update.progress == Progress::Acked);
+        acked.map(|(number, _)| number).collect()
     }
 
-    fn lock(&mut self, waiting: Waiting) -> Result<(), Violation> {
-        let (update, purpose) = match waiting {
-            Waiting::Update(update) => (update, Purpose::Update),
-            Waiting::Degraded(update) => (update, Purpose::Gather),
-            Waiting::Gather => return Ok(()),
-        };
-        let (ticket, granted) = self.locks.acquire(rows(self.updates[update].write.bytes), purpose);
-        self.tickets.insert(ticket, waiting);
-        self.updates[update].progress = Progress::Locked(ticket);
-        if granted { self.send_update(update, waiting) } else { Ok(()) }
-    }
-
-    fn send_update(&mut self, update: usize, waiting: Waiting) -> Result<(), Violation> {
-        let Progress::Locked(ticket) = self.updates[update].progress else { return Ok(()) };
+    fn begin(&mut self, update: usize) -> Result<(), Violation> {
+        self.updates[update].after = self.acked();
+        self.updates[update].progress = Progress::Sent;
         let chunk = self.updates[update].write.chunk;
-        if !self.listed[chunk] && waiting == Waiting::Update(update) {
-            // The chunk's node was left out while it waited.
-            self.release(ticket)?;
-            return self.lock(Waiting::Degraded(update));
-        }
         let actor = if self.listed[chunk] { chunk } else { STAND_IN };
-        self.updates[update].progress = Progress::Sent(ticket);
         match self.data_core_mut(actor) {
             Some(core) => core.handle(DataInput::Update { request: update as u64 }),
             // Its node is down: the writer hears nothing.
-            None => return self.finished(update, Progress::Unknown),
+            None => self.finished(update, Progress::Unknown),
         }
         self.run_data(actor)
     }
 
-    fn finished(&mut self, update: usize, progress: Progress) -> Result<(), Violation> {
-        let Progress::Sent(ticket) = self.updates[update].progress else { return Ok(()) };
-        self.updates[update].progress = progress;
-        self.decoding = self.decoding.filter(|decoding| *decoding != update);
-        self.release(ticket)
-    }
-
-    fn release(&mut self, ticket: Ticket) -> Result<(), Violation> {
-        self.tickets.remove(&ticket);
-        for granted in self.locks.release(ticket) {
-            match self.tickets.get(&granted).copied() {
-                Some(waiting @ (Waiting::Update(update) | Waiting::Degraded(update))) => {
-                    self.send_update(update, waiting)?;
-                }
-                _ => self.gathering = true,
-            }
+    fn finished(&mut self, update: usize, progress: Progress) {
+        if self.updates[update].progress == Progress::Sent {
+            self.updates[update].progress = progress;
+            self.decoding.retain(|decoding| *decoding != update);
         }
-        Ok(())
     }
 
     fn deliver(&mut self, from: Actor, to: Actor) -> Result<(), Violation> {
@@ -540,17 +493,17 @@ impl World {
         data.steps.clear();
         data.adopting.clear();
         data.kept.clear();
-        self.forget_updates(node)
+        self.forget_updates(node);
+        Ok(())
     }
 
     /// The writers of updates that were at a node hear nothing of them.
-    fn forget_updates(&mut self, chunk: usize) -> Result<(), Violation> {
+    fn forget_updates(&mut self, chunk: usize) {
         for update in 0..self.updates.len() {
             if self.updates[update].write.chunk == chunk {
-                self.finished(update, Progress::Unknown)?;
+                self.finished(update, Progress::Unknown);
             }
         }
-        Ok(())
     }
 
     fn restart(&mut self, node: usize) -> Result<(), Violation> {
@@ -582,7 +535,11 @@ impl World {
         }
         let data = &mut self.data[node];
         data.kept = data.durable.held.clone();
-        let kept_from = data.kept.keys().next().copied().unwrap_or(data.durable.version + 1);
+        // Those that end at the present version without a gap.
+        let mut kept_from = data.durable.version + 1;
+        while data.kept.contains_key(&(kept_from - 1)) {
+            kept_from -= 1;
+        }
         data.session += 1;
         let mut core = DataChunk::new(Medium::Own, data.session, data.durable.version, kept_from);
         core.handle(DataInput::Configure { epoch, parities });
@@ -595,9 +552,10 @@ impl World {
         self.listed[node] = false;
         self.epoch = Epoch(self.epoch.0 + 1);
         let (epoch, parities) = (self.epoch, self.parities());
+        self.gather_without(node);
         if node < K {
-            // The primary gives up waiting for it; what it may still say is not heard.
-            self.forget_updates(node)?;
+            // The writers give up waiting for it; what it may still say is not heard.
+            self.forget_updates(node);
             let mut core = DataChunk::new(Medium::StandIn, 1, 0, 1);
             core.handle(DataInput::Configure { epoch, parities: parities.clone() });
             let (durable, now) = Default::default();
@@ -689,9 +647,13 @@ impl World {
 
 impl DataNode {
     fn stage(&mut self, record: Record) {
+        self.now.held.insert(record.version, record);
+        self.adopt(record);
+    }
+
+    fn adopt(&mut self, record: Record) {
         self.now.version = record.version;
         xor(&mut self.now.content, record.bytes);
-        self.now.held.insert(record.version, record);
         self.steps.push(self.now.clone());
     }
 }
@@ -715,10 +677,4 @@ impl ParityDisk {
         self.log.iter().for_each(|(_, record)| whole.add(number, *record));
         whole.base
     }
-}
-
-/// The rows that a write touches, from the first to the last.
-fn rows(bytes: Bytes) -> std::ops::Range<u64> {
-    let touched: Vec<u64> = (0..ROWS as u64).filter(|row| bytes[*row as usize] != 0).collect();
-    touched.first().copied().unwrap_or(0)..touched.last().map_or(0, |last| last + 1)
 }
