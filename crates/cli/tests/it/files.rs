@@ -299,3 +299,84 @@ fn the_command_writes_over_bytes_that_are_there() {
     bed.fails(3, &["write", "data/nothing", "--offset", "0", path]);
     bed.get_equals("object", &model);
 }
+
+/// Writers with handles of their own change places of their own in segments that they share, while any two servers are killed and
+/// started again. What was synced is there at the end, and what a handle reads is always its own.
+#[test]
+fn nothing_synced_is_lost_in_a_storm_of_handles_and_kills() {
+    const WRITERS: usize = 3;
+    const ROUNDS: usize = 4;
+    let seed = seed();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut bed = Bed::with_bucket(&shape(7, 1), "parity:segment=1MiB");
+    let original = bytes(WRITERS * MIB, seed);
+    block_on(async { put(&*patient(&bed).await, &original).await });
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let address = bed.cluster.address().to_owned();
+    let threads: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (original, stop, address) = (original.clone(), stop.clone(), address.clone());
+            let mut random = Pcg64Mcg::seed_from_u64(seed ^ (writer as u64 + 1));
+            // Stripes of 10000 bytes, in turn: every writer is in every segment.
+            let stripe = move |number: usize| (number * WRITERS + writer) * 10_000;
+            std::thread::spawn(move || {
+                let mut model = original;
+                let (mut syncs, mut failures) = (0, 0);
+                let counts = block_on(async {
+                    let options = Options { patience: Duration::from_secs(8), ..Options::default() };
+                    let client = Arc::new(Client::connect(&address, options).await.unwrap());
+                    let file = client.open_file("data", "object").await.unwrap();
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        for _ in 0..1 + random.next_u64() % 12 {
+                            let number = random.next_u64() as usize % (model.len() / 10_000 / WRITERS);
+                            let length = 1 + random.next_u64() as usize % 9000;
+                            let new = bytes(length, random.next_u64());
+                            write(&file, &mut model, stripe(number) + 500, &new).await;
+                            let read = file.read_at((stripe(number) + 500) as u64, length).await.unwrap();
+                            assert!(read == new, "its own write");
+                        }
+                        while let Err(error) = file.sync().await {
+                            println!("writer {writer}: {error}");
+                            failures += 1;
+                            tokio::time::sleep(Duration::from_millis(100)).await;
+                        }
+                        syncs += 1;
+                    }
+                    file.counts()
+                });
+                println!("writer {writer}: {syncs} syncs, {failures} failed, {counts:?}");
+                assert!(syncs > 0 && counts.in_place_bytes > 0);
+                let mine = (0..model.len() / 10_000 / WRITERS).map(stripe);
+                mine.map(|at| (at, model[at..at + 10_000].to_vec())).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    for _ in 0..ROUNDS {
+        std::thread::sleep(Duration::from_millis(300 + random.next_u64() % 500));
+        let first = (random.next_u64() % 7) as usize;
+        let second = (first + 1 + (random.next_u64() % 6) as usize) % 7;
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        std::thread::sleep(Duration::from_millis(random.next_u64() % 1000));
+        bed.restart(first);
+        bed.restart(second);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut model = original;
+    for thread in threads {
+        for (at, stripe) in thread.join().unwrap() {
+            model[at..at + stripe.len()].copy_from_slice(&stripe);
+        }
+    }
+    block_on(async {
+        let file = open(&patient(&bed).await).await;
+        check(&file, &model, "what was synced").await;
+    });
+    bed.cluster.kill_node(1).unwrap();
+    bed.cluster.kill_node(4).unwrap();
+    block_on(async {
+        let file = open(&patient(&bed).await).await;
+        check(&file, &model, "without two servers").await;
+    });
+}
