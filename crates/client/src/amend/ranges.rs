@@ -6,7 +6,7 @@ use super::{ATTEMPTS_MAX, AmendError, in_place::InPlace, session::Amendment, upd
 use crate::{Client, ObjectStat, source::Originals};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, time::Instant};
 use steadfast_protocol::{layout::SegmentLayout, plan::Wish};
 
 /// New bytes by where in the object they belong: in order, none empty, none overlapping another.
@@ -133,7 +133,8 @@ impl Client {
                 let layout = amendment.layouts[part.position].clone();
                 let _memory = self.memory.hold(layout.length);
                 let originals = anew_of(&mut amendment, &layout, part.bytes() == layout.length).await?;
-                let originals = patched(&layout, part.at, originals, ranges);
+                let blocks = over(&layout, part.at, originals, ranges).into_iter().map(BytesMut::freeze);
+                let originals = Originals::whole(blocks.collect(), layout.block_bytes, layout.code.originals);
                 let stored =
                     amendment.store_anew(&layout, part.at, originals, &wish, &BTreeSet::new()).await?;
                 amendment.layouts[part.position] = stored;
@@ -199,7 +200,7 @@ fn slice(ranges: &Ranges, at: u64, length: usize) -> Bytes {
 }
 
 /// The originals of a segment that begins at `at`, with the new bytes over them.
-fn patched(layout: &SegmentLayout, at: u64, mut originals: Vec<BytesMut>, ranges: &Ranges) -> Arc<Originals> {
+fn over(layout: &SegmentLayout, at: u64, mut originals: Vec<BytesMut>, ranges: &Ranges) -> Vec<BytesMut> {
     let block_bytes = u64::from(layout.block_bytes);
     for (offset, bytes) in ranges {
         let (mut from, end) = ((*offset).max(at), (offset + bytes.len() as u64).min(at + layout.length));
@@ -213,6 +214,92 @@ fn patched(layout: &SegmentLayout, at: u64, mut originals: Vec<BytesMut>, ranges
             from = to;
         }
     }
-    let blocks = originals.into_iter().map(BytesMut::freeze).collect();
-    Originals::whole(blocks, layout.block_bytes, layout.code.originals)
+    originals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{
+        Epoch, SegmentId, Time, Version,
+        layout::{CodeKind, CodeSpec},
+        message::ObjectRecord,
+        policy::Policy,
+    };
+
+    const BLOCK: u64 = 4096;
+
+    fn found(lengths: &[u64]) -> ObjectStat {
+        let segment = |&length: &u64| SegmentLayout {
+            segment: SegmentId(1),
+            version: Version(1),
+            epoch: Epoch(1),
+            length,
+            block_bytes: BLOCK as u32,
+            granule_bytes: BLOCK as u32,
+            code: CodeSpec {
+                kind: CodeKind::ReedSolomon { data: 4, parity: 2 },
+                originals: length.div_ceil(4 * BLOCK) as u32 * 4,
+                seed: 0,
+            },
+            holders: Vec::new(),
+        };
+        let object = ObjectRecord {
+            key: "object".to_owned(),
+            size: lengths.iter().sum(),
+            version: Version(1),
+            contents: Version(1),
+            committed: Time(0),
+            segments: Vec::new(),
+        };
+        let policy: Policy = "parity".parse().unwrap();
+        ObjectStat { object, segments: lengths.iter().map(segment).collect(), policy }
+    }
+
+    #[test]
+    fn ranges_fall_into_segments_whatever_their_ends() {
+        let found = found(&[20_000, 20_000, 20_000, 5000]);
+        let bytes = |length: usize, byte: u8| Bytes::from(vec![byte; length]);
+        let ranges = [
+            (10, bytes(5, 1)),
+            (100, bytes(25_000, 2)),
+            (39_999, bytes(20_002, 3)),
+            (64_000, bytes(1000, 4)),
+        ];
+        let parts = parts(&found, &ranges).unwrap();
+        let seen: Vec<_> = parts.iter().map(|part| (part.position, part.at, part.ranges.clone())).collect();
+        let expected: [(usize, u64, Vec<Range<u64>>); 4] = [
+            (0, 0, vec![10..15, 100..20_000]),
+            (1, 20_000, vec![0..5100, 19_999..20_000]),
+            (2, 40_000, core::iter::once(0..20_000).collect()),
+            (3, 60_000, vec![0..1, 4000..5000]),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(parts[2].bytes(), 20_000);
+        assert_eq!(slice(&ranges, 20_000, 5100), bytes(5100, 2));
+        assert_eq!(slice(&ranges, 60_000, 1), bytes(1, 3));
+        // The originals of each with the ranges over them, as a plain array has them.
+        let mut model = vec![0; 65_000];
+        for (offset, bytes) in &ranges {
+            model[*offset as usize..*offset as usize + bytes.len()].copy_from_slice(bytes);
+        }
+        for part in &parts {
+            let layout = &found.segments[part.position];
+            let zeros = (0..layout.code.originals).map(|_| BytesMut::zeroed(BLOCK as usize)).collect();
+            let patched: Vec<u8> = over(layout, part.at, zeros, &ranges).concat();
+            let (length, at) = (layout.length as usize, part.at as usize);
+            assert!(patched[..length] == model[at..at + length], "segment {}", part.position);
+            assert!(patched[length..].iter().all(|byte| *byte == 0), "nothing behind its end");
+        }
+    }
+
+    #[test]
+    fn what_ends_behind_the_object_is_refused() {
+        let found = found(&[20_000]);
+        for offset in [19_991, 20_000, u64::MAX] {
+            let ranges = [(0, Bytes::from_static(b"begin")), (offset, Bytes::from_static(b"ten bytes."))];
+            assert!(matches!(parts(&found, &ranges), Err(AmendError::Extends { .. })), "{offset}");
+        }
+        assert!(parts(&found, &[]).unwrap().is_empty());
+    }
 }
