@@ -4,14 +4,14 @@ mod decoded;
 
 pub(crate) use decoded::originals;
 
-use crate::Client;
+use crate::{Client, GetError};
 use bytes::BytesMut;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId,
     layout::{ParityGeometry, SegmentLayout},
-    message::{self, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority},
+    message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     read::Cause,
 };
 use tokio::task::JoinSet;
@@ -20,40 +20,75 @@ use tokio::task::JoinSet;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What became of the end of a segment's updates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fenced {
-    /// Whether any of its chunks may have been changed in place before.
+    /// Whether any of its chunks may have been changed in place, or may yet be.
     pub(crate) changed: bool,
+    /// Parity chunks that may take differences still: what is read must not be made of them.
+    pub(crate) unfenced: BTreeSet<DeviceId>,
 }
 
 impl Client {
-    /// Has nodes refuse changes in place of a segment under epochs before `epoch`: what is read of it from then on is all
-    /// that was and will be acknowledged. None where so few of them answer that one could still be.
-    pub(crate) async fn fence(&self, layout: &SegmentLayout, epoch: Epoch) -> Option<Fenced> {
+    /// Has nodes refuse changes in place of a segment under epochs before `epoch`: what is read of it from then on, but for
+    /// parity that could not be told, is all that was and will be acknowledged. None where so few of them answer that one
+    /// could still be. Chunks on devices that are `leaving` are moved whatever they hold.
+    pub(crate) async fn fence(
+        &self,
+        layout: &SegmentLayout,
+        epoch: Epoch,
+        leaving: &BTreeSet<DeviceId>,
+    ) -> Option<Fenced> {
         let Some((shape, holders)) =
             ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)))
         else {
-            return Some(Fenced { changed: false });
+            return Some(Fenced::default());
         };
         let segment = layout.segment;
         let fence = |device| NodeRequest::Fence { device, segment };
-        let fenced = self.ask_all(&holders, epoch, fence).await;
-        let is_fenced = |chunk: u32| matches!(fenced[chunk as usize], Some(NodeAnswer::Done));
+        let answers = self.ask_all(&holders, epoch, fence).await;
+        let is_fenced = |chunk: u32| match &answers[chunk as usize] {
+            Ok(answer) => *answer == NodeAnswer::Done,
+            // By somebody who began later, and whose change will be found instead.
+            Err(cause) => matches!(cause, Cause::Fault(Fault::Node(NodeFault::StaleEpoch { .. }))),
+        };
         // An update takes its data node and every parity node.
         let (mut data, mut parity) = (0..shape.data, shape.data..shape.chunks);
-        if !(parity.any(is_fenced) || data.all(is_fenced)) {
+        if !(parity.clone().any(is_fenced) || data.all(is_fenced)) {
             return None;
         }
+        let device = |chunk: u32| holders[chunk as usize];
+        let unfenced = parity.clone().filter(|&chunk| !is_fenced(chunk)).map(device).collect();
         let versions = self.chunk_versions(segment, &holders).await;
-        // Of those that do not answer nobody knows.
-        let unchanged =
-            |held: &ChunkVersions| held.version == 0 && held.held.iter().all(|(_, version)| *version == 0);
-        let told = versions.iter().all(|held| held.as_ref().is_some_and(unchanged));
-        let any_parity = shape.data..shape.chunks;
-        let by_parity =
-            any_parity.into_iter().any(|chunk| versions[chunk as usize].as_ref().is_some_and(unchanged));
-        let none_seen = versions.iter().flatten().all(unchanged);
-        Some(Fenced { changed: !(told || by_parity && none_seen) })
+        let unchanged = |chunk: u32| {
+            let held = versions[chunk as usize].as_ref();
+            held.is_some_and(|held| held.version == 0 && held.held.iter().all(|(_, version)| *version == 0))
+        };
+        // One that stays, and of which nobody knows, may have been changed, or be changed yet.
+        let sure = |chunk: u32| leaving.contains(&device(chunk)) || is_fenced(chunk) && unchanged(chunk);
+        let known = parity.any(|chunk| is_fenced(chunk) && unchanged(chunk));
+        let changed = !(known && (0..shape.chunks).all(sure));
+        Some(Fenced { changed, unfenced })
+    }
+
+    /// All bytes of an object in a parity bucket, decoded as if these devices were lost: what a drill reads.
+    ///
+    /// # Errors
+    /// As for a get with those devices out of reach.
+    pub async fn decoded_without(
+        &self,
+        bucket: &str,
+        key: &str,
+        devices: &BTreeSet<DeviceId>,
+    ) -> Result<Vec<u8>, GetError> {
+        let found = self.locate(bucket, key).await?;
+        let mut bytes = Vec::new();
+        for layout in &found.segments {
+            let (blocks, _) = originals(self, layout, devices, 0..layout.code.originals).await?;
+            let begin = bytes.len();
+            blocks.iter().for_each(|block| bytes.extend_from_slice(block));
+            bytes.truncate(begin + usize::try_from(layout.length).expect("a segment fits memory"));
+        }
+        Ok(bytes)
     }
 
     /// What the nodes of all chunks hold; none of those that do not answer.
@@ -61,7 +96,7 @@ impl Client {
         let ask = |device| NodeRequest::ChunkVersions { device, segment };
         let answers = self.ask_all(holders, Epoch(0), ask).await;
         let versions = answers.into_iter().map(|answer| match answer {
-            Some(NodeAnswer::ChunkVersions(versions)) => Some(versions),
+            Ok(NodeAnswer::ChunkVersions(versions)) => Some(versions),
             _ => None,
         });
         versions.collect()
@@ -73,7 +108,7 @@ impl Client {
         devices: &[DeviceId],
         epoch: Epoch,
         request: impl Fn(DeviceId) -> NodeRequest,
-    ) -> Vec<Option<NodeAnswer>> {
+    ) -> Vec<Result<NodeAnswer, Cause>> {
         let mut asking = JoinSet::new();
         for (place, &device) in devices.iter().enumerate() {
             let (pool, address, body) =
@@ -90,10 +125,11 @@ impl Client {
                 if let Err(cause) = &answer {
                     tracing::debug!(%device, %cause, "a chunk's node did not answer");
                 }
-                (place, answer.ok().map(|(answer, _)| answer))
+                (place, answer.map(|(answer, _)| answer))
             });
         }
-        let mut answers = vec![None; devices.len()];
+        let mut answers: Vec<Result<NodeAnswer, Cause>> =
+            devices.iter().map(|_| Err(Cause::Unreachable("it was not asked".to_owned()))).collect();
         while let Some(answered) = asking.join_next().await {
             let (place, answer) = answered.expect("asking does not panic");
             answers[place] = answer;

@@ -389,7 +389,16 @@ impl<'a> SegmentReader<'a> {
             true => (1, 0),
             false => reports.get(&device).copied().unwrap_or((0, 0)),
         };
-        let mut plan = ReadPlan::new(layout, reading.rule, || code.expected_extra(), seen);
+        let read = SegmentLayout {
+            holders: layout
+                .holders
+                .iter()
+                .filter(|holder| !reading.excluded.contains(&holder.device))
+                .cloned()
+                .collect(),
+            ..*layout
+        };
+        let mut plan = ReadPlan::new(&read, reading.rule, || code.expected_extra(), seen);
         plan.patience = client.options.patience;
         plan.round_trip = round_trip;
         let code_is = layout.code.kind;
@@ -539,8 +548,13 @@ impl<'a> SegmentReader<'a> {
             Ok(originals) => Ok(originals),
             Err(SolveError::Mixed) => {
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
-                let (originals, bytes) =
-                    originals_at_one_state(self.client, self.layout, self.wanted.clone()).await?;
+                let (originals, bytes) = originals_at_one_state(
+                    self.client,
+                    self.layout,
+                    &self.reading.excluded,
+                    self.wanted.clone(),
+                )
+                .await?;
                 self.received_bytes += bytes;
                 Ok(originals)
             }

@@ -75,6 +75,8 @@ pub(crate) struct Reading {
     pub(crate) rule: RequestRule,
     /// Holders that refused: asked last.
     pub(crate) refused: BTreeSet<DeviceId>,
+    /// Holders of what must not be read.
+    pub(crate) excluded: BTreeSet<DeviceId>,
     pub(crate) reserved: Arc<Reserved>,
 }
 
@@ -279,7 +281,8 @@ impl Client {
         let reserved = Reserved::new(self, Access::Read, wish.quality, length);
         let rule = self.options.request;
         if wish.quality == Quality::default() {
-            return Ok(Reading { rule, refused: BTreeSet::new(), reserved });
+            let (refused, excluded) = Default::default();
+            return Ok(Reading { rule, refused, excluded, reserved });
         }
         let mut bytes: BTreeMap<DeviceId, u64> = BTreeMap::new();
         for layout in layouts {
@@ -298,7 +301,8 @@ impl Client {
                     rule if rule.is_all() && !refusals.is_empty() => RequestRule::KPlus(0),
                     rule => rule,
                 };
-                Ok(Reading { rule, refused: refusals.into_keys().collect(), reserved })
+                let (refused, excluded) = (refusals.into_keys().collect(), BTreeSet::new());
+                Ok(Reading { rule, refused, excluded, reserved })
             }
             Err(denied) => Err(denied.into()),
         }

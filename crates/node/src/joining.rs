@@ -15,7 +15,7 @@ use crate::{
     membership::Meta,
     served,
     service::Service,
-    sweep,
+    sweep, updates,
 };
 use std::{path::PathBuf, sync::Arc};
 use steadfast_protocol::{
@@ -57,6 +57,7 @@ impl Joining {
                 Ok(device) => {
                     tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
                     let (id, service, meta) = (device.id, self.service.clone(), self.meta.clone());
+                    sweeping.spawn(updates::recover(service.updates.clone(), device.clone()));
                     let options = self.options.sweep;
                     let sweep =
                         sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });

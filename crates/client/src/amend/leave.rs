@@ -62,7 +62,7 @@ async fn leave(
     (layout, offset): (&SegmentLayout, u64),
     leaving: &BTreeSet<DeviceId>,
 ) -> Result<SegmentLayout, AmendError> {
-    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && amendment.fence(layout).await? {
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && amendment.fence(layout, leaving).await? {
         // Versions go with the chunk that they count: one that is moved alone would not be what parity holds.
         let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
         let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);

@@ -50,6 +50,12 @@ pub(super) struct Amendment<'a> {
     pub(super) reserved: Arc<Reserved>,
     /// Devices that refused to keep bandwidth for it: nothing is written there.
     refused: BTreeSet<DeviceId>,
+    /// The object's segments as they were found.
+    found: Vec<SegmentLayout>,
+    /// Segments that cannot be changed in place any more under the epoch that their layout has.
+    fenced: BTreeSet<SegmentId>,
+    /// Parity that could not be told so: nothing is read of it.
+    unfenced: BTreeSet<DeviceId>,
 }
 
 /// The lease and the reservations of an amendment.
@@ -147,11 +153,14 @@ impl<'a> Amendment<'a> {
             touched: BTreeSet::new(),
             base: found.object.version,
             size: found.object.size,
+            found: found.segments.clone(),
             layouts: found.segments,
             report,
             wish,
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
             refused: BTreeSet::new(),
+            fenced: BTreeSet::new(),
+            unfenced: BTreeSet::new(),
         })
     }
 
@@ -214,9 +223,30 @@ impl<'a> Amendment<'a> {
             }
             Err(error) => {
                 let unknown = matches!(error, AmendError::Metadata(ClientError::Unknown { .. }));
+                if !unknown {
+                    self.reopen().await;
+                }
                 client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Segments were fenced and are not replaced: they are listed as they were under the epoch that their nodes know now, so
+    /// that they can be changed in place again. Where that is not to be had, a later change stores them anew.
+    async fn reopen(&mut self) {
+        if self.fenced.is_empty() {
+            return;
+        }
+        let epoch = self.begun.epoch;
+        let raised = |layout: SegmentLayout| match self.fenced.contains(&layout.segment) {
+            true => SegmentLayout { epoch, ..layout },
+            false => layout,
+        };
+        let segments = self.found.drain(..).map(raised).collect();
+        let commit = Change::Commit { intent: self.begun.intent, size: self.size, segments };
+        if let Err(error) = self.client.metadata.change(commit).await {
+            tracing::debug!(%error, "segments stay fenced");
         }
     }
 
@@ -270,10 +300,18 @@ impl<'a> Amendment<'a> {
         plan::candidates(&registry)
     }
 
-    /// Ends changes in place of a segment that is to be replaced; whether there were any.
-    pub(super) async fn fence(&self, layout: &SegmentLayout) -> Result<bool, AmendError> {
-        match self.client.fence(layout, self.begun.epoch).await {
-            Some(fenced) => Ok(fenced.changed),
+    /// Ends changes in place of a segment that is to be replaced, or of which chunks are `leaving`; whether there were any.
+    pub(super) async fn fence(
+        &mut self,
+        layout: &SegmentLayout,
+        leaving: &BTreeSet<DeviceId>,
+    ) -> Result<bool, AmendError> {
+        self.fenced.insert(layout.segment);
+        match self.client.fence(layout, self.begun.epoch, leaving).await {
+            Some(fenced) => {
+                self.unfenced = fenced.unfenced;
+                Ok(fenced.changed)
+            }
             None => Err(AmendError::Unfenced { segment: layout.segment }),
         }
     }
@@ -281,7 +319,8 @@ impl<'a> Amendment<'a> {
     /// The original blocks of a segment, decoded.
     pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
-        let reading = Reading { rule: self.client.options.request, refused, reserved };
+        let (rule, excluded) = (self.client.options.request, self.unfenced.clone());
+        let reading = Reading { rule, refused, excluded, reserved };
         let mut reader =
             SegmentReader::new(self.client, layout, 0..layout.length, &self.begun.policy, None, &reading)?;
         let originals = reader.run().await?;

@@ -198,7 +198,7 @@ pub(super) async fn anew_of(
 ) -> Result<Vec<BytesMut>, AmendError> {
     if is_parity(layout) {
         // What is changed in place from now on would be lost.
-        amendment.fence(layout).await?;
+        amendment.fence(layout, &BTreeSet::new()).await?;
     }
     if whole {
         let block = || BytesMut::zeroed(layout.block_bytes as usize);

@@ -5,7 +5,10 @@ use super::call;
 use crate::{Client, GetError};
 use bytes::BytesMut;
 use core::ops::Range;
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use steadfast_disk::checksum;
 use steadfast_net::Open;
 use steadfast_protocol::{
@@ -19,28 +22,35 @@ use tokio::task::JoinSet;
 
 /// How often nodes are asked for a common state: each time another was committed and merged, within some milliseconds.
 const ATTEMPTS_MAX: u32 = 16;
+/// A chunk that failed so often is left out; so often too few answer before that is said.
+const FAILURES_MAX: u32 = 2;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The original blocks `wanted` of a segment, and how many bytes were received for them.
+/// The original blocks `wanted` of a segment, and how many bytes were received for them. Nothing is read of devices
+/// `excluded`.
 ///
 /// # Errors
 /// When too few of its chunks can be had, or it changes faster than a common state is found.
 pub(crate) async fn originals(
     client: &Client,
     layout: &SegmentLayout,
+    excluded: &BTreeSet<DeviceId>,
     wanted: Range<BlockIndex>,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
     let unusable =
         |detail: &str| GetError::Layout { segment: Box::new(layout.clone()), detail: detail.to_owned() };
     let found = ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)));
     let (shape, holders) = found.ok_or_else(|| unusable("its chunks do not fit each other"))?;
-    let mut gather = Gather { client, layout, shape, holders, received: 0, failed: BTreeMap::new() };
+    let (received, failed, short) = Default::default();
+    let mut gather = Gather { client, layout, excluded, shape, holders, received, failed, short };
     for attempt in 0..ATTEMPTS_MAX {
         if attempt > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        if let Some(originals) = gather.attempt(wanted.clone()).await? {
+        // From the newest state; and from the oldest that all have, where parity will never get the newest.
+        let newest = attempt % 2 == 0;
+        if let Some(originals) = gather.attempt(wanted.clone(), newest).await? {
             return Ok((originals, gather.received));
         }
     }
@@ -50,43 +60,83 @@ pub(crate) async fn originals(
 struct Gather<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
+    excluded: &'a BTreeSet<DeviceId>,
     shape: ParityGeometry,
     holders: Vec<DeviceId>,
     received: u64,
-    /// Chunks that could not be read although their node had answered, and why.
-    failed: BTreeMap<u32, Cause>,
+    /// How often a chunk could not be read although its node had answered, and why last.
+    failed: BTreeMap<u32, (u32, Cause)>,
+    /// How often too few chunks were to be had.
+    short: u32,
 }
 
 impl Gather<'_> {
     /// One common state, and all blocks at it; none where it was gone before they were read.
-    async fn attempt(&mut self, wanted: Range<BlockIndex>) -> Result<Option<Vec<BytesMut>>, GetError> {
+    async fn attempt(
+        &mut self,
+        wanted: Range<BlockIndex>,
+        newest: bool,
+    ) -> Result<Option<Vec<BytesMut>>, GetError> {
         let shape = self.shape;
         let versions = self.client.chunk_versions(self.layout.segment, &self.holders).await;
-        let lives = |chunk: &u32| versions[*chunk as usize].is_some() && !self.failed.contains_key(chunk);
+        let lives = |chunk: &u32| {
+            let failed = self.failed.get(chunk).map_or(0, |(times, _)| *times);
+            versions[*chunk as usize].is_some()
+                && failed < FAILURES_MAX
+                && !self.excluded.contains(&self.holders[*chunk as usize])
+        };
         let data: Vec<u32> = (0..shape.data).filter(lives).collect();
         let lost = shape.data as usize - data.len();
         let parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).take(lost).collect();
         if parity.len() < lost {
-            return Err(self.not_enough(wanted.end - wanted.start));
+            self.short += 1;
+            return if self.short < FAILURES_MAX {
+                Ok(None)
+            } else {
+                Err(self.not_enough(wanted.end - wanted.start))
+            };
         }
         let of = |chunk: &u32| versions[*chunk as usize].as_ref().expect("it lives");
         let held: Vec<VersionsByChunk> =
             parity.iter().map(|chunk| of(chunk).held.iter().copied().collect()).collect();
-        let newest = data.iter().map(|chunk| (*chunk as ChunkNumber, of(chunk).version));
-        let state = common(newest, &held, shape.data as ChunkNumber);
+        let named = data.iter().map(|chunk| (*chunk as ChunkNumber, of(chunk).version));
+        let oldest = common(named, &held, shape.data as ChunkNumber);
         let mut originals: BTreeMap<BlockIndex, BytesMut> = BTreeMap::new();
         for row in 0..shape.blocks {
             let asked: Vec<u32> =
                 (0..shape.data).filter(|chunk| wanted.contains(&(chunk * shape.blocks + row))).collect();
             let missing: Vec<u32> = asked.iter().copied().filter(|chunk| !data.contains(chunk)).collect();
-            let sources: Vec<u32> = match missing.is_empty() {
-                true => asked.clone(),
-                false => data.iter().chain(&parity).copied().collect(),
-            };
-            if sources.is_empty() {
+            if asked.is_empty() {
                 continue;
             }
-            let Some(blocks) = self.row(row, &sources, &state).await else { return Ok(None) };
+            let sources = if missing.is_empty() { &asked } else { &data };
+            let at = |chunk: ChunkNumber| match newest || missing.is_empty() {
+                true => RowsAt::Newest,
+                false => RowsAt::Data(oldest.get(&chunk).copied().unwrap_or(0)),
+            };
+            let Some(read) =
+                self.row(row, sources.iter().map(|&chunk| (chunk, at(chunk as ChunkNumber)))).await
+            else {
+                return Ok(None);
+            };
+            // What parity is to hold: just what the data shows, and of the lost what all of it has.
+            let mut state = oldest.clone();
+            state.extend(read.iter().map(|(chunk, version, _)| (*chunk as ChunkNumber, *version)));
+            let mut blocks: Vec<(u32, BytesMut)> =
+                read.into_iter().map(|(chunk, _, block)| (chunk, block)).collect();
+            if !missing.is_empty() {
+                let of_parity = |chunk: u32| RowsAt::Parity {
+                    data: shape.data as u16,
+                    parity: shape.parity() as u16,
+                    number: (chunk - shape.data) as u16,
+                    versions: state.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
+                };
+                let Some(read) = self.row(row, parity.iter().map(|&chunk| (chunk, of_parity(chunk)))).await
+                else {
+                    return Ok(None);
+                };
+                blocks.extend(read.into_iter().map(|(chunk, _, block)| (chunk, block)));
+            }
             let mut decoded: Vec<BytesMut> =
                 missing.iter().map(|_| BytesMut::zeroed(shape.block_bytes as usize)).collect();
             if !missing.is_empty() {
@@ -110,26 +160,17 @@ impl Gather<'_> {
         Ok(Some(originals.into_values().collect()))
     }
 
-    /// One block of each of these chunks, at that state; none where one of them cannot be had so.
+    /// One block of each of these chunks, at those states, and the version that it shows; none where one of them cannot be had
+    /// so.
     async fn row(
         &mut self,
         row: u32,
-        chunks: &[u32],
-        state: &VersionsByChunk,
-    ) -> Option<Vec<(u32, BytesMut)>> {
+        chunks: impl Iterator<Item = (u32, RowsAt)>,
+    ) -> Option<Vec<(u32, u64, BytesMut)>> {
         let shape = self.shape;
         let mut reading = JoinSet::new();
-        for &chunk in chunks {
+        for (chunk, at) in chunks {
             let device = self.holders[chunk as usize];
-            let at = match chunk.checked_sub(shape.data) {
-                None => RowsAt::Data(state.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)),
-                Some(number) => RowsAt::Parity {
-                    data: shape.data as u16,
-                    parity: shape.parity() as u16,
-                    number: number as u16,
-                    versions: state.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
-                },
-            };
             let request = NodeRequest::ReadRows(ReadRows {
                 device,
                 segment: self.layout.segment,
@@ -151,19 +192,17 @@ impl Gather<'_> {
         let mut all = true;
         while let Some(read) = reading.join_next().await {
             match read.expect("reading does not panic") {
-                (chunk, Ok((NodeAnswer::Rows { sums }, block))) => {
+                (chunk, Ok((NodeAnswer::Rows { version, sums }, block))) => {
                     self.received += block.len() as u64;
                     if self.intact(chunk * shape.blocks + row, &block, &sums) {
-                        blocks.push((chunk, block));
+                        blocks.push((chunk, version, block));
                     } else {
-                        self.failed
-                            .insert(chunk, Cause::Fault(Fault::Protocol("rows arrived damaged".to_owned())));
+                        self.fail(chunk, Cause::Fault(Fault::Protocol("rows arrived damaged".to_owned())));
                         all = false;
                     }
                 }
                 (chunk, Ok(_)) => {
-                    self.failed
-                        .insert(chunk, Cause::Fault(Fault::Protocol("no rows in the answer".to_owned())));
+                    self.fail(chunk, Cause::Fault(Fault::Protocol("no rows in the answer".to_owned())));
                     all = false;
                 }
                 (chunk, Err(cause)) => {
@@ -173,13 +212,18 @@ impl Gather<'_> {
                         cause,
                         Cause::Fault(Fault::Node(NodeFault::Overtaken { .. }) | Fault::Refused { .. })
                     ) {
-                        self.failed.insert(chunk, cause);
+                        self.fail(chunk, cause);
                     }
                     all = false;
                 }
             }
         }
         all.then_some(blocks)
+    }
+
+    fn fail(&mut self, chunk: u32, cause: Cause) {
+        let times = self.failed.get(&chunk).map_or(0, |(times, _)| *times);
+        self.failed.insert(chunk, (times + 1, cause));
     }
 
     fn intact(&self, index: BlockIndex, block: &[u8], sums: &[u32]) -> bool {
@@ -197,7 +241,8 @@ impl Gather<'_> {
     }
 
     fn not_enough(&self, missing: u32) -> GetError {
-        let failed = self.failed.iter().map(|(chunk, cause)| (self.holders[*chunk as usize], cause.clone()));
+        let failed =
+            self.failed.iter().map(|(chunk, (_, cause))| (self.holders[*chunk as usize], cause.clone()));
         GetError::Read(ReadError::NotEnough {
             missing,
             originals: self.shape.originals(),

@@ -1,10 +1,10 @@
 //! The host of a data chunk: drives [`DataChunk`] with the device's lane below it and a link to each parity node beside.
 
-use super::{Chunk, IDLE_MAX, Updates, ask, link, link::LinkEvent, not_in_place};
+use super::{Chunk, IDLE_MAX, Updates, ask, link, link::LinkEvent, not_in_place, parity::settle};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// A parity node that cannot be reached for so long holds up nobody any longer: whoever waits is told that the chunk cannot be
 /// changed in place now. Picked by eye: a process that is started again is back sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// No chunk is changed so often.
+const VERSION_MAX: u64 = u64::MAX / 2;
 /// Bytes that a record takes in a log beyond its granules: its head, and the rest of its last page.
 const RECORD_OVERHEAD: u64 = 2 * PARITY_GRANULE_BYTES as u64;
 
@@ -97,8 +99,10 @@ struct Host {
     /// This life, as parity nodes know it.
     session: u64,
     wanted: BTreeMap<u64, Wanted>,
-    /// Not given to the core yet: the window is full, or the device holds too much.
-    queue: VecDeque<u64>,
+    /// Not given to the core yet, in the order they came: the window is full, or the device holds too much.
+    queue: BTreeSet<u64>,
+    /// The record that was asked for, and of whom.
+    fetching: Option<(ParityNumber, u64)>,
     /// Given to the core and not staged: what each takes of the window.
     staging: BTreeMap<u64, u64>,
     /// Records of versions that are not committed.
@@ -122,6 +126,7 @@ impl Host {
         }
         let (device, lane_stream) = (&*chunk.device, updates.number());
         let failed = |error| Fault::Node(fault(device.id, error));
+        settle(device, lane_stream).await?;
         let ask = |op| ask(device, lane_stream, LanePriority::Normal, op);
         let version = match ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
             OpOutput::Updates(info) => info.version,
@@ -169,7 +174,8 @@ impl Host {
             lane_stream,
             session,
             wanted: BTreeMap::new(),
-            queue: VecDeque::new(),
+            queue: BTreeSet::new(),
+            fetching: None,
             staging: BTreeMap::new(),
             next_request: 1,
             over: None,
@@ -224,7 +230,7 @@ impl Host {
                     let request = self.next_request;
                     self.next_request += 1;
                     self.wanted.insert(request, Wanted { offset, bytes, reply });
-                    self.queue.push_back(request);
+                    self.queue.insert(request);
                     self.admit();
                 }
                 // Nobody waits any more: the answer is not needed.
@@ -266,14 +272,16 @@ impl Host {
     fn admit(&mut self) {
         let window = self.windows.iter().copied().min().flatten();
         let Some(window) = window else { return };
-        while let Some(request) = self.queue.front().copied() {
+        while let Some(request) = self.queue.first().copied() {
+            // Who gave up has done otherwise by now, and this must not come after it.
+            self.wanted.retain(|other, wanted| *other != request || !wanted.reply.is_closed());
             let Some(wanted) = self.wanted.get(&request) else {
-                self.queue.pop_front();
+                self.queue.pop_first();
                 continue;
             };
             let bytes = spread(wanted.offset, &wanted.bytes) + RECORD_OVERHEAD;
             if bytes > window {
-                self.queue.pop_front();
+                self.queue.pop_first();
                 let segment = self.chunk.segment;
                 self.answer(
                     request,
@@ -284,7 +292,7 @@ impl Host {
             if self.kept_bytes + self.staging.values().sum::<u64>() + bytes > window {
                 return;
             }
-            self.queue.pop_front();
+            self.queue.pop_first();
             self.staging.insert(request, bytes);
             self.core.handle(DataInput::Update { request });
         }
@@ -305,6 +313,7 @@ impl Host {
                     self.push(parity, LogPush::Committed { epoch, through: committed }, Bytes::new());
                 }
                 DataAction::Fetch { parity, version } => {
+                    self.fetching = Some((parity, version));
                     self.push(parity, LogPush::Fetch { version }, Bytes::new());
                 }
                 DataAction::Stage { request } => self.stage(request),
@@ -342,7 +351,8 @@ impl Host {
 
     fn stage(&mut self, request: u64) {
         let segment = self.chunk.segment;
-        let (offset, new) = match self.wanted.get(&request) {
+        let wanted = self.wanted.get(&request).filter(|wanted| !wanted.reply.is_closed());
+        let (offset, new) = match wanted {
             Some(wanted) => (wanted.offset, wanted.bytes.clone()),
             None => {
                 // Whoever asked was told that it is not done.
@@ -376,7 +386,7 @@ impl Host {
                 // Tried again when something was released.
                 self.staging.remove(&request);
                 self.core.handle(DataInput::NotStaged { request });
-                self.queue.push_front(request);
+                self.queue.insert(request);
             }
             (Asked::Stage { request }, Err(error)) => {
                 self.staging.remove(&request);
@@ -430,6 +440,10 @@ impl Host {
                 self.core.handle(DataInput::Connected { parity });
                 self.admit();
             }
+            LinkEvent::Heard(LogEvent::Versions { received, .. }, _) if received > VERSION_MAX => {
+                self.over =
+                    Some(not_in_place(self.chunk.segment, "a parity node names a version that cannot be"));
+            }
             LinkEvent::Heard(LogEvent::Versions { epoch, received }, _) => {
                 self.core.handle(DataInput::Versions { parity, epoch, received });
             }
@@ -439,13 +453,18 @@ impl Host {
             LinkEvent::Heard(LogEvent::Refused { reason }, _) => {
                 self.core.handle(DataInput::Refused { parity, reason });
             }
-            LinkEvent::Heard(LogEvent::Record { version }, record) => {
+            LinkEvent::Heard(LogEvent::Record { version }, record)
+                if self.fetching == Some((parity, version)) =>
+            {
+                self.fetching = None;
                 if let Some(before) = self.kept.insert(version, record.clone()) {
                     self.kept_bytes -= size(&before);
                 }
                 self.kept_bytes += size(&record);
                 self.core.handle(DataInput::Fetched { version });
             }
+            // Nobody asked for it.
+            LinkEvent::Heard(LogEvent::Record { .. }, _) => {}
             LinkEvent::Heard(LogEvent::NotHeld { version }, _) => {
                 self.core.handle(DataInput::NotFetched { version });
             }

@@ -6,7 +6,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use steadfast_net::{Event as NetEvent, Open, Stream};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId,
-    message::{self, LogEvent, LogPush, NodeEvent, NodePush, NodeRequest, Priority, UPDATE_BYTES_MAX},
+    message::{
+        self, Fault, LogEvent, LogPush, NodeEvent, NodeFault, NodePush, NodeRequest, Priority,
+        UPDATE_BYTES_MAX,
+    },
     serve::parity_log::{ChunkNumber, ParityNumber},
 };
 use tokio::{sync::mpsc, time::sleep};
@@ -38,7 +41,7 @@ pub(super) async fn run(
     let say = |event| host.send(data::Event::Link { parity: target.parity, event }).is_ok();
     loop {
         if let Some(stream) = open(&updates, &target).await
-            && !carry(stream, &mut commands, &say).await
+            && !carry(stream, &mut commands, &say, &|| updates.peers.forget(target.device)).await
         {
             return;
         }
@@ -75,6 +78,7 @@ async fn carry(
     mut stream: Stream,
     commands: &mut mpsc::UnboundedReceiver<Command>,
     say: &impl Fn(LinkEvent) -> bool,
+    moved: &impl Fn(),
 ) -> bool {
     // What was meant for a stream before this one: its host learns that it is lost, and asks anew.
     while commands.try_recv().is_ok() {}
@@ -101,6 +105,9 @@ async fn carry(
                     }
                 }
                 Some(NetEvent::Failed(fault)) => {
+                    if matches!(fault, Fault::Node(NodeFault::UnknownDevice(_))) {
+                        moved();
+                    }
                     tracing::debug!(%fault, "a parity node ended the stream of differences");
                     return true;
                 }

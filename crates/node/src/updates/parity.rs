@@ -1,6 +1,6 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
-use super::{Chunk, IDLE_MAX, Updates, ask, not_in_place};
+use super::{Chunk, IDLE_MAX, Updates, ask, not_in_place, recover};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
@@ -15,6 +15,7 @@ use steadfast_disk::{
 use steadfast_net::{Event as NetEvent, Stream, StreamSender};
 use steadfast_protocol::{
     Epoch,
+    layout::PARITY_GRANULE_BYTES,
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodeFault, NodePush},
     policy::IN_PLACE_WINDOW_BYTES,
     serve::parity_log::{
@@ -29,6 +30,9 @@ use tokio::sync::mpsc;
 const QUIET: Duration = Duration::from_millis(500);
 /// How often that is looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
+/// an update takes.
+const LEVEL_AFTER: Duration = Duration::from_secs(3);
 
 /// What a host hears.
 pub(super) enum Event {
@@ -101,6 +105,13 @@ pub(super) async fn run(
             Some(why) => {
                 for link in host.links.values() {
                     link.sender.fail(&why);
+                }
+                // A merge that is under way is this host's: another must not begin on what it is about to change.
+                while host.core.is_merging() {
+                    match events.recv().await {
+                        Some(Event::Merged(_)) | None => break,
+                        Some(_) => {}
+                    }
                 }
                 why
             }
@@ -196,6 +207,9 @@ struct Host {
     lane_stream: u64,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
+    reserve_bytes: u64,
+    /// When a data chunk that holds up the log was last asked to level.
+    asked_at: Instant,
     replies: BTreeMap<u64, (u64, Waiter)>,
     arrived: BTreeMap<u64, Arrived>,
     appending: VecDeque<Appending>,
@@ -217,6 +231,7 @@ impl Host {
             return Err(not_in_place(segment, "this device has a data chunk of it"));
         };
         let lane_stream = updates.number();
+        settle(&chunk.device, lane_stream).await?;
         let (info, log) = log(&chunk.device, lane_stream, LanePriority::Normal, segment).await?;
         let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
             sequence: entry.sequence,
@@ -244,6 +259,8 @@ impl Host {
         let of = of.map_err(|error| not_in_place(segment, error))?;
         Ok(Self {
             window_bytes,
+            reserve_bytes: info.reserve_bytes,
+            asked_at: Instant::now(),
             in_place,
             chunk: Arc::new(chunk),
             of: Arc::new(of),
@@ -278,9 +295,12 @@ impl Host {
                 biased;
                 Some(event) = events.recv() => {
                     busy_at = Instant::now();
-                    self.heard(event);
-                    while let Ok(event) = events.try_recv() {
+                    let mut next = Some(event);
+                    while let Some(event) = next {
                         self.heard(event);
+                        // At once: a question forgets differences that the core did not ask to append.
+                        self.carry_out(updates);
+                        next = events.try_recv().ok();
                     }
                 }
                 _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.in_place.waits() => {
@@ -288,6 +308,7 @@ impl Host {
                         self.core.handle(ParityInput::MergeDue);
                     }
                     self.overwrite();
+                    self.unblock(updates);
                     let idle = self.links.is_empty() && !self.core.is_merging() && self.appending.is_empty();
                     if idle
                         && busy_at.elapsed() > IDLE_MAX
@@ -370,8 +391,11 @@ impl Host {
             LogPush::Difference { epoch, session, version, committed } => {
                 let sound = Difference::decode(&payload).is_ok_and(|difference| {
                     let end = difference.offset.saturating_add(difference.bytes.len() as u64);
+                    let granule = u64::from(PARITY_GRANULE_BYTES);
                     (difference.chunk, difference.version) == (chunk, version)
                         && end <= self.chunk.shape.chunk_bytes()
+                        && difference.offset.is_multiple_of(granule)
+                        && difference.bytes.len() as u64 == difference.sums.len() as u64 * granule
                 });
                 if !sound {
                     let said = Fault::Protocol("a record that is not of the difference announced".to_owned());
@@ -416,9 +440,13 @@ impl Host {
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
                     let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
-                    let stream = self.lane_stream;
+                    // Updates wait for a merge where the log is rather full.
+                    let log_bytes: u64 = self.core.log().map(|entry| u64::from(entry.bytes)).sum();
+                    let full = 2 * log_bytes > self.reserve_bytes;
+                    let class = if full { LanePriority::Normal } else { LanePriority::Background };
+                    let lane = (self.lane_stream, class);
                     updates.spawn(async move {
-                        let made = merge(&chunk, &of, stream, &sequences, merged, log_start).await;
+                        let made = merge(&chunk, &of, lane, &sequences, merged, log_start).await;
                         // The host is gone: another finds the log as it is.
                         let _ = sender.send(Event::Merged(made));
                     });
@@ -510,6 +538,22 @@ impl Host {
                     return;
                 }
             }
+        }
+    }
+
+    /// The log's first record is not known to be committed, and nothing of it is merged: its chunk may be level and quiet, and
+    /// only this node has not heard. It is asked to say so.
+    fn unblock(&mut self, updates: &Arc<Updates>) {
+        let Some(first) = self.core.log().next().filter(|_| self.core.mergeable_bytes() == 0) else { return };
+        if self.appended_at.elapsed() < LEVEL_AFTER || self.asked_at.elapsed() < LEVEL_AFTER {
+            return;
+        }
+        self.asked_at = Instant::now();
+        let (chunk, number, asking) = (self.chunk.clone(), usize::from(first.chunk), updates.clone());
+        if let Some(&holder) = chunk.holders.get(number) {
+            updates.spawn(
+                async move { recover::ask_to_level(&asking, holder, chunk.segment, chunk.epoch).await },
+            );
         }
     }
 
@@ -620,6 +664,14 @@ pub(super) async fn log(
     Err(overtaken(device.id, segment))
 }
 
+/// Waits until what a host before this one did to the device is durable: what it finds there counts as that.
+pub(super) async fn settle(device: &ServedDevice, stream: u64) -> Result<(), Fault> {
+    match ask(device, stream, LanePriority::Normal, Op::Barrier).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
+    }
+}
+
 pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
     Fault::Node(NodeFault::Overtaken { device, segment })
 }
@@ -628,13 +680,21 @@ pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
 async fn merge(
     chunk: &Chunk,
     of: &ParityOf,
-    stream: u64,
+    (stream, class): (u64, LanePriority),
     sequences: &[u64],
     merged: Vec<(ChunkNumber, u64)>,
     log_start: u64,
 ) -> Result<(), Fault> {
-    let (device, segment, class) = (&*chunk.device, chunk.segment, LanePriority::Background);
+    let (device, segment) = (&*chunk.device, chunk.segment);
     let failed = |error| Fault::Node(fault(device.id, error));
+    let before = match ask(device, stream, class, Op::DescribeUpdates { segment }).await.map_err(failed)? {
+        OpOutput::Updates(info) => info,
+        other => unreachable!("a description answers a description, not {other:?}"),
+    };
+    let interfered = || not_in_place(segment, "somebody else merges its log");
+    if before.log.first().map(|entry| entry.sequence) != sequences.first().copied() {
+        return Err(interfered());
+    }
     let mut fold = Fold::default();
     for &sequence in sequences {
         match ask(device, stream, class, Op::LogRead { segment, sequence }).await.map_err(failed)? {
@@ -649,6 +709,8 @@ async fn merge(
         let len = u32::try_from(rows.end - rows.start).expect("a merge is bounded");
         let op = Op::ReadChunk { segment, offset: rows.start, len };
         let mut bytes = match ask(device, stream, class, op).await.map_err(failed)? {
+            // Of rows that have the fold already it would be taken out again.
+            OpOutput::Chunk { state, .. } if state.merged != before.merged => return Err(interfered()),
             OpOutput::Chunk { data, .. } => data.to_vec(),
             other => unreachable!("rows are answered by rows, not {other:?}"),
         };
@@ -656,8 +718,8 @@ async fn merge(
         patches.push((rows.start, Bytes::from(bytes)));
     }
     let apply = Apply { patches, merged, log_start: Some(log_start) };
-    // A device keeps the highest epoch; a merge is of what was committed under any.
-    let epoch = chunk.epoch;
+    // A merge is of what was committed, under whichever epoch: also where a later one is in force by now.
+    let epoch = before.epoch;
     match ask(device, stream, class, Op::Apply { segment, epoch, apply }).await {
         Ok(_) => Ok(()),
         Err(error) => Err(failed(error)),

@@ -51,6 +51,11 @@ impl Peers {
         self.pool.connection(&self.address(device)?).await.ok()
     }
 
+    /// Its node does not serve it any more.
+    pub(super) fn forget(&self, device: DeviceId) {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+    }
+
     fn address(&self, device: DeviceId) -> Option<String> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }

@@ -6,7 +6,10 @@ use crate::devices::ServedDevice;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use steadfast_disk::{Op, OpOutput, Priority as LanePriority, SegmentId};
 use steadfast_net::Open;
-use steadfast_protocol::message::{self, NodeRequest, Priority};
+use steadfast_protocol::{
+    DeviceId, Epoch,
+    message::{self, NodeRequest, Priority},
+};
 
 /// Between two looks. What is held this long is not on its way.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -38,12 +41,17 @@ async fn level(updates: &Arc<Updates>, device: &Arc<ServedDevice>, segment: Segm
         return updates.begin(device.clone(), segment);
     }
     for &holder in &chunk.holders[..chunk.shape.data as usize] {
-        let Some(connection) = updates.peers.connection(holder).await else { continue };
-        let request = NodeRequest::Level { device: holder, segment };
-        let (body, deadline) = (message::encode(&request), Some(AGAIN));
-        let open = Open { body, priority: Priority::Background, epoch: chunk.epoch, deadline, credit: 0 };
-        if let Err(error) = connection.call(open).await {
-            tracing::debug!(device = %holder, %segment, %error, "not asked to level");
-        }
+        ask_to_level(updates, holder, segment, chunk.epoch).await;
+    }
+}
+
+/// Asks the node of a data chunk to bring it and its parity to the same versions.
+pub(super) async fn ask_to_level(updates: &Updates, holder: DeviceId, segment: SegmentId, epoch: Epoch) {
+    let Some(connection) = updates.peers.connection(holder).await else { return };
+    let request = NodeRequest::Level { device: holder, segment };
+    let (body, deadline) = (message::encode(&request), Some(AGAIN));
+    let open = Open { body, priority: Priority::Background, epoch, deadline, credit: 0 };
+    if let Err(error) = connection.call(open).await {
+        tracing::debug!(device = %holder, %segment, %error, "not asked to level");
     }
 }

@@ -7,18 +7,22 @@ use crate::{
     service::{Service, operation},
 };
 use bytes::Bytes;
+use std::time::Duration;
 use steadfast_disk::{
     Granule, Op, OpError, OpOutput, Priority as LanePriority, checksum, device::UpdateError,
 };
 use steadfast_net::Stream;
 use steadfast_protocol::{
-    SegmentId,
+    BlockIndex, SegmentId,
     layout::BLOCK_BYTES_MAX,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, PAYLOAD_BYTES_MAX, ReadRows, RowsAt},
     serve::parity_log::{ParityOf, VersionsByChunk, take_back},
 };
 
 const CLASS: LanePriority = LanePriority::Normal;
+/// How often, and how long, differences are waited for that parity lacks yet: an update takes some milliseconds.
+const WAITS: u32 = 5;
+const WAIT: Duration = Duration::from_millis(4);
 
 /// Which versions a device holds of a chunk.
 pub(crate) async fn versions(
@@ -61,8 +65,11 @@ pub(crate) async fn read(
         Err(error) => return Err(Fault::Node(fault(device.id, error))),
     };
     let block_bytes = u64::from(extent.block_bytes);
-    let (first, last) =
-        (wanted.offset / block_bytes, (wanted.offset + u64::from(wanted.length) - 1) / block_bytes);
+    let end = wanted
+        .offset
+        .checked_add(u64::from(wanted.length) - 1)
+        .ok_or_else(|| invalid("rows beyond any chunk"))?;
+    let (first, last) = (wanted.offset / block_bytes, end / block_bytes);
     let granule = u64::from(extent.granule.bytes());
     if first != last
         || !wanted.offset.is_multiple_of(granule)
@@ -71,16 +78,28 @@ pub(crate) async fn read(
         return Err(invalid("rows are whole granules within one block"));
     }
     let begin = extent.blocks.first().map_or(0, |range| range.start);
-    let bytes = match &wanted.at {
-        RowsAt::Data(version) => data(service, device, wanted, *version).await?,
+    let block = u32::try_from(first).map_err(|_| invalid("rows beyond any chunk"))?;
+    let (bytes, version) = match &wanted.at {
+        RowsAt::Newest => data(service, device, wanted, begin + block, None).await?,
+        RowsAt::Data(version) => data(service, device, wanted, begin + block, Some(*version)).await?,
         RowsAt::Parity { data, parity, number, versions } => {
             let chunk_bytes = extent.block_count() * block_bytes;
             let of = ParityOf::new(*data, *parity, *number, chunk_bytes);
             let of = of.map_err(|error| invalid(&error.to_string()))?;
-            parity_rows(service, device, wanted, &of, &versions.iter().copied().collect()).await?
+            let versions = versions.iter().copied().collect();
+            let mut rows = parity_rows(service, device, wanted, &of, &versions).await;
+            for _ in 0..WAITS {
+                if !matches!(rows, Err(Fault::Node(NodeFault::Overtaken { .. }))) {
+                    break;
+                }
+                // What the data shows may be on its way here.
+                tokio::time::sleep(WAIT).await;
+                rows = parity_rows(service, device, wanted, &of, &versions).await;
+            }
+            (rows?, 0)
         }
     };
-    let index = begin + u32::try_from(first).expect("a chunk has few blocks");
+    let index = begin + block;
     let granule_first =
         u32::try_from(wanted.offset % block_bytes / granule).expect("a block has few granules");
     let sums = sums(&bytes, extent.granule, segment, extent.version, index, granule_first);
@@ -91,7 +110,7 @@ pub(crate) async fn read(
             return Err(Fault::Cancelled);
         }
     }
-    Ok(NodeAnswer::Rows { sums })
+    Ok(NodeAnswer::Rows { version, sums })
 }
 
 fn sums(
@@ -107,23 +126,35 @@ fn sums(
     granules.map(|(bytes, number)| checksum::sum(bytes, &tag(number))).collect()
 }
 
-/// Rows of a data chunk: as they are, less what is newer than asked for.
+/// Rows of a data chunk within block `index`, and the version that they show: as they are, or less what is newer than asked for.
 async fn data(
     service: &Service,
     device: &ServedDevice,
     wanted: &ReadRows,
-    version: u64,
-) -> Result<Vec<u8>, Fault> {
+    index: BlockIndex,
+    version: Option<u64>,
+) -> Result<(Vec<u8>, u64), Fault> {
     let failed = |error| Fault::Node(fault(device.id, error));
-    let segment = wanted.segment;
-    let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
-    let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
-        OpOutput::Chunk { data, state, .. } => (data, state),
-        other => unreachable!("rows are answered by rows, not {other:?}"),
+    let (segment, len) = (wanted.segment, wanted.length);
+    let (bytes, now) = match operation(
+        service,
+        device,
+        CLASS,
+        Op::ReadChunk { segment, offset: wanted.offset, len },
+    )
+    .await
+    {
+        Ok(OpOutput::Chunk { data, state, .. }) => (data.to_vec(), state.version),
+        Err(OpError::Update(UpdateError::NotUpdatable { .. })) => {
+            (never_updated(service, device, wanted, index).await?, 0)
+        }
+        Ok(other) => unreachable!("rows are answered by rows, not {other:?}"),
+        Err(error) => return Err(failed(error)),
     };
-    let mut bytes = bytes.to_vec();
-    if state.version == version {
-        return Ok(bytes);
+    let mut bytes = bytes;
+    let version = version.unwrap_or(now);
+    if now == version {
+        return Ok((bytes, version));
     }
     let op = Op::Held { segment: Some(segment) };
     let held = match operation(service, device, CLASS, op).await.map_err(failed)? {
@@ -131,9 +162,30 @@ async fn data(
         other => unreachable!("what is held is answered by what is held, not {other:?}"),
     };
     let held = held.iter().map(|staged| (staged.version, staged.offset, &staged.difference[..]));
-    match take_back(&mut bytes, wanted.offset, (state.version, version), held) {
-        true => Ok(bytes),
+    match take_back(&mut bytes, wanted.offset, (now, version), held) {
+        true => Ok((bytes, version)),
         false => Err(overtaken(device.id, segment)),
+    }
+}
+
+/// Rows of a chunk on a device that is too small for updates.
+async fn never_updated(
+    service: &Service,
+    device: &ServedDevice,
+    wanted: &ReadRows,
+    index: BlockIndex,
+) -> Result<Vec<u8>, Fault> {
+    let op = Op::Describe { segment: wanted.segment };
+    let block_bytes = match operation(service, device, CLASS, op).await {
+        Ok(OpOutput::Described(Some(extent))) => u64::from(extent.block_bytes),
+        _ => return Err(overtaken(device.id, wanted.segment)),
+    };
+    let offset = (wanted.offset % block_bytes) as u32;
+    let op = Op::ReadSlice { segment: wanted.segment, index, offset, len: wanted.length };
+    match operation(service, device, CLASS, op).await {
+        Ok(OpOutput::Slice { data, .. }) => Ok(data.to_vec()),
+        Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
     }
 }
 

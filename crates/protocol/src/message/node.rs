@@ -249,6 +249,8 @@ pub struct ReadRows {
 /// A state of a chunk's rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RowsAt {
+    /// Of a data chunk: as it is.
+    Newest,
     /// Of a data chunk: with so many updates.
     Data(u64),
     /// Of a parity chunk: with so many updates of each data chunk; those that are not named had none.
@@ -343,6 +345,8 @@ pub enum NodeAnswer {
     ChunkVersions(ChunkVersions),
     /// The rows were sent.
     Rows {
+        /// Of a data chunk: how many updates they show.
+        version: u64,
         /// Seeded CRC-32C of each granule.
         sums: Vec<u32>,
     },

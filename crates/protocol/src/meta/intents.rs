@@ -217,6 +217,7 @@ fn check_base(bucket: &str, key: &str, base: Version, current: Option<Version>) 
 fn check_same(same_size: bool, before: &[SegmentLayout], after: &[SegmentLayout]) -> Result<(), MetaFault> {
     let kept = |(old, new): (&SegmentLayout, &SegmentLayout)| {
         let anew = matches!(old.code.kind, CodeKind::ReedSolomon { .. })
+            && before.iter().all(|other| other.segment != new.segment)
             && (old.length, old.code.kind) == (new.length, new.code.kind);
         old.segment == new.segment || anew
     };
