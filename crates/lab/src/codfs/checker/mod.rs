@@ -24,8 +24,9 @@ use steadfast_protocol::serve::parity_log::Mode;
 
 /// The experiment's name.
 pub const NAME: &str = "codfs/checker";
-/// States of one case at most: 16 bytes each are remembered, and two million take some minutes.
-const STATES_MAX: u64 = 2_000_000;
+/// States of one case at most: 16 bytes each are remembered, and these take some minutes. Enough for all of a crash and a gather
+/// beside two updates of one chunk.
+const STATES_MAX: u64 = 2_500_000;
 /// Of a quick run.
 const STATES_MAX_QUICK: u64 = 50_000;
 /// One walk for so many states, where those came to the bound: about as many steps as half the states took.

@@ -20,6 +20,7 @@ impl World {
                 }
                 DataInput::Fetched { version: record.version }
             }
+            Message::NotFetched { version } => DataInput::NotFetched { version },
             other => unreachable!("{other:?} is for parity nodes"),
         };
         if let Some(core) = self.data_core_mut(to) {
@@ -49,10 +50,17 @@ impl World {
             Message::Fetch { chunk, version } => {
                 let logged = node.now.log.iter().map(|(_, record)| record).chain(node.now.held.values());
                 let found = logged.copied().find(|record| (record.chunk, record.version) == (chunk, version));
-                let record = found.ok_or_else(|| {
-                    Violation(format!("parity {number} was asked for {chunk}/{version} and has it no more"))
-                })?;
-                self.send(to, from, Message::Fetched { record });
+                let answer = match found {
+                    Some(record) => Message::Fetched { record },
+                    // Whoever stands in had it committed since; the asker does not know that it was left out.
+                    None if from < K && !self.listed[from] => Message::NotFetched { version },
+                    None => {
+                        return Err(Violation(format!(
+                            "parity {number} was asked for {chunk}/{version} and has it no more"
+                        )));
+                    }
+                };
+                self.send(to, from, answer);
             }
             other => unreachable!("{other:?} is for data nodes"),
         }
@@ -107,6 +115,8 @@ impl World {
                     self.finished(request as usize, Progress::Acked);
                 }
                 DataAction::Unknown { request } => self.finished(request as usize, Progress::Unknown),
+                // One that was left out serves nobody, and that is what it says.
+                DataAction::Outdated | DataAction::Behind { .. } if actor < K && !self.listed[actor] => {}
                 DataAction::Outdated => {
                     return Err(Violation(format!("chunk {chunk} is outdated by crashes alone")));
                 }

@@ -95,6 +95,7 @@ enum Message {
     Refused { reason: Refusal },
     Fetch { chunk: u16, version: u64 },
     Fetched { record: Record },
+    NotFetched { version: u64 },
     Committed { epoch: Epoch, chunk: u16, through: u64 },
 }
 
