@@ -38,9 +38,19 @@ pub(crate) async fn versions(
         return Ok(ChunkVersions::default());
     }
     let (info, log) = log(device, service.lane_stream(), CLASS, segment).await?;
+    durable(service, device).await?;
     let mut held: VersionsByChunk = info.merged.into_iter().collect();
     held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
     Ok(ChunkVersions { version: info.version, held: held.into_iter().collect() })
+}
+
+/// Waits until what was read is durable: a version that is named is not lost and stamped again with other bytes, which parity
+/// would show under the same number.
+async fn durable(service: &Service, device: &ServedDevice) -> Result<(), Fault> {
+    match operation(service, device, CLASS, Op::Barrier).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
+    }
 }
 
 /// Sends rows as they were at the versions asked for.
@@ -152,7 +162,13 @@ async fn data(
         Err(error) => return Err(failed(error)),
     };
     let mut bytes = bytes;
-    let version = version.unwrap_or(now);
+    let version = match version {
+        Some(version) => version,
+        None => {
+            durable(service, device).await?;
+            now
+        }
+    };
     if now == version {
         return Ok((bytes, version));
     }

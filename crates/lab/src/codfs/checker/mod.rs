@@ -269,10 +269,10 @@ mod tests {
         }
     }
 
-    /// Beyond the cases above, which have one crash: a node names a version that it has not flushed, gives its rows, and loses it,
-    /// as does every other that had it; the next update is stamped with the same version, and the other node gives that.
+    /// Beyond the cases above, which have one crash: two nodes have a version that neither has flushed, lose it while it is read,
+    /// and the next update is stamped with its number. Named before it was durable it would be decoded with the other.
     #[test]
-    fn a_version_that_two_nodes_lose_while_it_is_read_is_mixed_with_the_next() {
+    fn a_version_that_two_nodes_lose_while_it_is_read_is_not_mixed_with_the_next() {
         let limits = Limits { crashes: 2, exclusions: 0, merges: 0, gathers: 1 };
         let mut world = World::new(Mode::Logged, &ONE_CHUNK, limits, None);
         let (data, parity) = (0, world::K);
@@ -299,7 +299,8 @@ mod tests {
                 panic!("{event:?}: {}", violation.0);
             }
         }
-        let mixed = world.step(&Event::GiveRows(data)).unwrap_err();
-        assert!(mixed.0.contains("gives chunk 1"), "{}", mixed.0);
+        if let Err(mixed) = world.step(&Event::GiveRows(data)) {
+            panic!("{}", mixed.0);
+        }
     }
 }

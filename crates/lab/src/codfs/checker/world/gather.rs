@@ -1,15 +1,13 @@
 //! A degraded gather, as `steadfast_client` and the nodes make it: both data chunks from any two chunks, at one state.
 //!
 //! Each node used is asked for its versions, each on its own; then [`common`] is read of each, on its own again. Whatever
-//! else may happen comes in between: updates, merges, a node's death and its next life, a new layout. A node shows what it
-//! has, durable or not. One that cannot give that state (any more, or yet) refuses; the reader asks all of them again.
+//! else may happen comes in between: updates, merges, a node's death and its next life, a new layout. A node names
+//! what is durable there: a version that it lost could be stamped again, and parity be asked for the one by the number of the
+//! other. One that cannot give that state (any more, or yet) refuses; the reader asks all of them again.
 //!
 //! A reader knows the layout from when it began to ask. A node that was left out and is still at work serves it; a parity node
 //! that knows a later epoch does not. (Real nodes serve readers of any layout: no segment that a node was left out of is
 //! updated in place any more, it is stored anew.)
-//!
-//! What nodes name and did not flush may be lost while it is read. One crash mixes nothing, since all nodes used have what is
-//! read. Two can: the checker's test of that has the events.
 
 use super::{Actor, Bytes, K, M, Planted, ROWS, Violation, World, product, quotient, xor};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,10 +72,10 @@ impl World {
     pub(super) fn tell_versions(&mut self, node: Actor) {
         let Some(gather) = &self.gather else { return };
         let named = match node.checked_sub(K) {
-            None => BTreeMap::from([(node as u16, self.data[node].now.version)]),
+            None => BTreeMap::from([(node as u16, self.data[node].durable.version)]),
             Some(number) if self.is_later(number, gather.epoch) => return self.gather_again(),
             Some(number) => {
-                let disk = &self.parity[number].now;
+                let disk = &self.parity[number].durable;
                 let mut held = disk.merged.clone();
                 held.extend(disk.log.iter().map(|(_, record)| (record.chunk, record.version)));
                 held
