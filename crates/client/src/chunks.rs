@@ -1,15 +1,18 @@
 //! Chunks that change in place, asked one by one: what their nodes hold, rows of them, and an end to their updates.
 
 mod decoded;
+mod direct;
 
 pub(crate) use decoded::originals;
+pub(crate) use direct::direct;
 
 use crate::{Client, GetError};
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Duration};
+use steadfast_disk::checksum;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
-    DeviceId, Epoch, SegmentId,
+    BlockIndex, DeviceId, Epoch, SegmentId,
     layout::{ParityGeometry, SegmentLayout},
     message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     read::Cause,
@@ -136,6 +139,16 @@ impl Client {
         }
         answers
     }
+}
+
+/// Whether granules of a block, from `first` on, are what was stored under the segment's name at this place.
+fn intact(layout: &SegmentLayout, index: BlockIndex, first: u32, bytes: &[u8], sums: &[u32]) -> bool {
+    let granule = layout.granule_bytes as usize;
+    sums.len() == bytes.len().div_ceil(granule)
+        && bytes.chunks(granule).zip(sums).zip(first..).all(|((bytes, &sum), granule_number)| {
+            let (segment, version) = (layout.segment, layout.version);
+            checksum::sum(bytes, &checksum::Tag { segment, version, index, granule_number }) == sum
+        })
 }
 
 /// One request, its answer and payload; or why there is none.

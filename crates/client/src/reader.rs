@@ -4,11 +4,12 @@
 //! ahead, up to [`READ_AHEAD_BYTES_MAX`]. A read anywhere else ends that, and fetches what it was asked for and no more
 //! than the blocks that hold it.
 //!
-//! Invariants: every byte is of the contents that the object had when it was opened; what is ahead is in one piece and
-//! begins where the last read ended.
+//! Invariants: every byte is of the contents that the object had when it was opened, with changes in place of then or later: what
+//! was read ahead may be older than what others have changed since; what is ahead is in one piece and begins where the last
+//! read ended.
 
 use crate::{
-    Client, ClientError, GetError, ObjectStat,
+    Client, ClientError, GetError, ObjectStat, chunks,
     get::{CHANGES_MAX, SegmentReader, parts},
 };
 use bytes::{Buf, Bytes, BytesMut};
@@ -191,6 +192,7 @@ impl ObjectReader {
                     // The first blocks of a segment are no nearer than the last.
                     CodeKind::Lt { .. } => return segment.end,
                     _ if self.window_bytes > 0 => ALIGN_BYTES,
+                    CodeKind::ReedSolomon { .. } => u64::from(layout.granule_bytes.max(1)),
                     _ => u64::from(layout.block_bytes),
                 };
                 return segment.end.min(begin + (end - begin).next_multiple_of(unit));
@@ -239,6 +241,9 @@ pub(crate) async fn fetch(
     wanted: Range<u64>,
 ) -> Result<VecDeque<Bytes>, GetError> {
     let mut pieces = VecDeque::new();
+    if let Some(few) = chunks::direct(client, found, wanted.clone()).await {
+        return Ok(few.into());
+    }
     // Nothing is reserved: how fast an open object will be read, and for how long, nobody knows.
     let wish = Wish::default();
     let reading = client.plan_read(&found.segments, wanted.end - wanted.start, &wish).await?;

@@ -16,6 +16,15 @@ pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
             } else {
                 say!("made bucket {name} with policy {policy}")?;
             }
+            if let Policy::Parity(parity) = policy
+                && !parity.changes_in_place()
+            {
+                eprintln!(
+                    "with so small a reserve every change stores its segment anew; from reserve={}KiB on small changes \
+                     are made in place",
+                    parity.reserve_min() >> 10
+                );
+            }
         }
         Bucket::Ls { cluster, output } => {
             for bucket in connect(&cluster).await?.buckets().await? {

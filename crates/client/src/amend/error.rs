@@ -9,7 +9,8 @@ use steadfast_protocol::{
     write::WriteError,
 };
 
-/// Why an object could not be changed; it is what it was before.
+/// Why an object could not be changed; it is what it was before, but for parts of a change in place (policy `parity`) that were
+/// made before it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AmendError {
     /// The metadata server could not be asked, or refused.

@@ -25,10 +25,11 @@ use steadfast_protocol::{
 
 impl Client {
     /// Replaces bytes of an object from `offset` on by what `source` gives from where it stands to its end. Only the coded
-    /// blocks that hold those bytes are written; readers see the bytes before or after, all of them.
+    /// blocks that hold those bytes are written; readers see the bytes before or after, all of them. In a bucket of policy `parity`
+    /// a small change is made where the bytes lie: no part of a granule is ever seen, but some granules may be before others.
     ///
     /// # Errors
-    /// The object is what it was before.
+    /// The object is what it was before; of a change in place any part may have been made.
     pub async fn update(
         &self,
         bucket: &str,

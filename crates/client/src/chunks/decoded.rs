@@ -1,7 +1,7 @@
 //! Originals of a segment whose chunks change while it is read, or of which some are lost: all at one state
 //! ([`steadfast_protocol::serve::parity_log::common`]), with what parity logs hold.
 
-use super::call;
+use super::{call, intact};
 use crate::{Client, GetError};
 use bytes::BytesMut;
 use core::ops::Range;
@@ -9,7 +9,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
-use steadfast_disk::checksum;
 use steadfast_net::Open;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
@@ -194,7 +193,10 @@ impl Gather<'_> {
             match read.expect("reading does not panic") {
                 (chunk, Ok((NodeAnswer::Rows { version, sums }, block))) => {
                     self.received += block.len() as u64;
-                    if self.intact(chunk * shape.blocks + row, &block, &sums) {
+                    let index = chunk * shape.blocks + row;
+                    if block.len() == shape.block_bytes as usize
+                        && intact(self.layout, index, 0, &block, &sums)
+                    {
                         blocks.push((chunk, version, block));
                     } else {
                         self.fail(chunk, Cause::Fault(Fault::Protocol("rows arrived damaged".to_owned())));
@@ -224,16 +226,6 @@ impl Gather<'_> {
     fn fail(&mut self, chunk: u32, cause: Cause) {
         let times = self.failed.get(&chunk).map_or(0, |(times, _)| *times);
         self.failed.insert(chunk, (times + 1, cause));
-    }
-
-    fn intact(&self, index: BlockIndex, block: &[u8], sums: &[u32]) -> bool {
-        let granule = self.layout.granule_bytes as usize;
-        block.len() == self.shape.block_bytes as usize
-            && sums.len() == block.len().div_ceil(granule)
-            && block.chunks(granule).zip(sums).zip(0..).all(|((bytes, &sum), granule_number)| {
-                let (segment, version) = (self.layout.segment, self.layout.version);
-                checksum::sum(bytes, &checksum::Tag { segment, version, index, granule_number }) == sum
-            })
     }
 
     fn unusable(&self, detail: String) -> GetError {

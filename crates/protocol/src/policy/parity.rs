@@ -4,7 +4,7 @@
 //! Text: `parity:code=rs(6,4),segment=16MiB,update=plr,reserve=4MiB,domain=node`. Each part may be left out.
 
 use super::{Domain, PolicyError, bad, domain, show_domain};
-use crate::message::UPDATE_BYTES_MAX;
+use crate::{layout::ParityGeometry, message::UPDATE_BYTES_MAX};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,16 @@ impl Parity {
         let room =
             self.window_bytes(chunk_bytes).saturating_sub(RECORD_OVERHEAD) / RESERVE_UNIT * RESERVE_UNIT;
         u32::try_from(room.min(UPDATE_BYTES_MAX.into())).ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// Whether a full segment can be changed in place.
+    pub fn changes_in_place(&self) -> bool {
+        self.update_bytes_max(ParityGeometry::of(self, self.segment_bytes).chunk_bytes()).is_some()
+    }
+
+    /// The smallest reserve, but none at all, with which there are changes in place.
+    pub fn reserve_min(&self) -> u64 {
+        2 * u64::from(self.data()) * (RECORD_OVERHEAD + RESERVE_UNIT)
     }
 
     /// Bytes to keep beside a chunk of `chunk_bytes`, data or parity, for changes in place; none where there are none.
@@ -279,6 +289,32 @@ mod tests {
         ] {
             let error = text.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_takes_changes_in_place_or_says_how_large_it_must_be() {
+        for (code, data) in [("rs(6,4)", 4), ("rs(3,2)", 2), ("rs(16,12)", 12)] {
+            let with = |reserve: u64| match format!("parity:code={code},reserve={reserve}").parse() {
+                Ok(Policy::Parity(parity)) => parity,
+                other => panic!("{other:?}"),
+            };
+            let min = with(4096).reserve_min();
+            assert!(!with(4096).changes_in_place() && !with(min - 4096).changes_in_place(), "{code}");
+            assert!(with(min).changes_in_place() && with(0).changes_in_place());
+            assert_eq!(with(min).update_bytes_max(1 << 20), Some(4096));
+            // What is uncommitted of all chunks fits half the reserve, each update with what it takes beside its bytes.
+            for reserve in [min, 1 << 20, 4 << 20] {
+                let parity = with(reserve);
+                let largest = parity.update_bytes_max(1 << 20).map(u64::from).unwrap_or(0);
+                assert!(data * (largest + 4 * 4096) <= reserve / 2);
+                assert!(data * parity.window_bytes(1 << 20) <= reserve / 2);
+            }
+            assert_eq!(
+                (with(min).kept_beside(data as u32, 1 << 20), with(min).kept_beside(0, 1 << 20)),
+                (Some(min), Some(0))
+            );
+            assert_eq!(with(4096).kept_beside(0, 1 << 20), None);
         }
     }
 
