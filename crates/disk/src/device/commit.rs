@@ -130,7 +130,7 @@ impl Device {
         }
         let bound = READY_BYTES_MAX.min(self.superblock.journal_bytes / 2);
         if self.overlay.ready_bytes() > bound {
-            self.put_in_place(self.overlay.ready_bytes() - bound + READY_STEP)?;
+            self.put_in_place(self.overlay.ready_bytes() - bound + READY_STEP, usize::MAX)?;
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Device {
     /// be pending.
     pub(super) fn settle(&mut self) -> Result<(), MediumError> {
         assert_eq!(self.ahead_end, 0, "a checkpoint would forget redo that no frame has");
-        self.put_in_place(u64::MAX)?;
+        self.put_in_place(u64::MAX, usize::MAX)?;
         self.tables.write_all(&*self.medium)?;
         self.sync()?;
         self.checkpoint()

@@ -35,11 +35,21 @@ impl Device {
     /// Where the medium fails; the device only reads from then on.
     pub fn write_back(&mut self, max_bytes: u64) -> Result<u64, DeviceError> {
         self.check_alive()?;
-        let outcome = self.put_in_place(max_bytes);
+        let outcome = self.put_in_place(max_bytes, usize::MAX);
         self.or_fail(outcome)
     }
 
-    pub(super) fn put_in_place(&mut self, max_bytes: u64) -> Result<u64, MediumError> {
+    /// The same for the first granules that are neighbours: one operation, and one for their checksums.
+    ///
+    /// # Errors
+    /// As [`Device::write_back`].
+    pub fn write_back_run(&mut self, max_bytes: u64) -> Result<u64, DeviceError> {
+        self.check_alive()?;
+        let outcome = self.put_in_place(max_bytes, 1);
+        self.or_fail(outcome)
+    }
+
+    pub(super) fn put_in_place(&mut self, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
         let mut granules = Vec::new();
         let mut gone = Vec::new();
         for (segment, position, ready) in self.overlay.ready(self.commits) {
@@ -72,7 +82,8 @@ impl Device {
                 && (a.place.table, a.place.table_byte + 4) == (b.place.table, b.place.table_byte)
         };
         let mut written = 0;
-        for run in granules[..count].chunk_by(follows).flat_map(|run| run.chunks(RUN_GRANULES_MAX)) {
+        let runs = granules[..count].chunk_by(follows).flat_map(|run| run.chunks(RUN_GRANULES_MAX));
+        for run in runs.take(runs_max) {
             let slices: Vec<IoSlice<'_>> = run.iter().map(|g| IoSlice::new(&g.bytes)).collect();
             let sums: Vec<u32> = run.iter().map(|g| g.sum).collect();
             self.tables.change(&*self.medium, run[0].place.table, run[0].place.table_byte, &sums)?;

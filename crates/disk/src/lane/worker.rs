@@ -44,7 +44,8 @@ enum Waiting {
 /// How long a lane with nothing to do waits before it writes back: many times the pause of somebody who sends one
 /// update after the other over a network, who would else find the device busy each time.
 const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(10);
-/// Bytes of one step of writing back: 2.5 ms of a disk of 100 MB/s is what a new request waits.
+/// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
+/// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;
 
 /// Marks the lane as ended however its thread ends, and answers whoever still waits.
@@ -139,7 +140,7 @@ impl Worker {
     fn write_back(&mut self) {
         self.busy_until = None;
         let since = Instant::now();
-        let outcome = match self.device.write_back(WRITE_BACK_BYTES) {
+        let outcome = match self.device.write_back_run(WRITE_BACK_BYTES) {
             Ok(0) if self.device.to_write_back() > 0 => self.device.flush().map(|_| ()),
             Ok(0) => self.device.prepare_ahead().map(|_| ()),
             other => other.map(|_| ()),
