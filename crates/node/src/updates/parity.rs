@@ -107,9 +107,9 @@ pub(super) async fn run(
                     link.sender.fail(&why);
                 }
                 // A merge that is under way is this host's: another must not begin on what it is about to change.
-                while host.core.is_merging() {
+                while host.merging {
                     match events.recv().await {
-                        Some(Event::Merged(_)) | None => break,
+                        Some(Event::Merged(_)) | None => host.merging = false,
                         Some(_) => {}
                     }
                 }
@@ -205,6 +205,8 @@ struct Host {
     sender: mpsc::UnboundedSender<Event>,
     links: BTreeMap<u64, Link>,
     lane_stream: u64,
+    /// Whether a merge was begun that has not said how it went.
+    merging: bool,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
     reserve_bytes: u64,
@@ -258,6 +260,7 @@ impl Host {
         let of = ParityOf::new(shape.data as u16, shape.parity() as u16, number as u16, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
         Ok(Self {
+            merging: false,
             window_bytes,
             reserve_bytes: info.reserve_bytes,
             asked_at: Instant::now(),
@@ -348,8 +351,13 @@ impl Host {
                     self.over = Some(self.failed(error));
                 }
             }
-            Event::Merged(Ok(())) => self.core.handle(ParityInput::Merged),
-            Event::Merged(Err(fault)) => self.over = Some(fault),
+            Event::Merged(made) => {
+                self.merging = false;
+                match made {
+                    Ok(()) => self.core.handle(ParityInput::Merged),
+                    Err(fault) => self.over = Some(fault),
+                }
+            }
         }
     }
 
@@ -445,6 +453,7 @@ impl Host {
                     let full = 2 * log_bytes > self.reserve_bytes;
                     let class = if full { LanePriority::Normal } else { LanePriority::Background };
                     let lane = (self.lane_stream, class);
+                    self.merging = true;
                     updates.spawn(async move {
                         let made = merge(&chunk, &of, lane, &sequences, merged, log_start).await;
                         // The host is gone: another finds the log as it is.
