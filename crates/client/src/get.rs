@@ -2,6 +2,7 @@
 
 use crate::{
     Client, ClientError, GetError, ObjectStat,
+    ahead::{Ahead, Arrived},
     chunks::originals as originals_at_one_state,
     decode::{Decoding, SolveError, Verified},
     memory::Held,
@@ -203,8 +204,8 @@ impl Client {
         }
     }
 
-    /// Hands over what the sink has not got yet, by the layout found. While a part is decoded and handed over, the next
-    /// one arrives, where there is memory for both.
+    /// Hands over what the sink has not got yet, by the layout found. While a part is decoded and handed over, those behind
+    /// it arrive, as far as there is memory for them.
     async fn get_version(&self, found: &ObjectStat, access: &mut Access) -> Result<(), GetError> {
         let (first, end) = access.bounds(found.object.size)?;
         access.report.version = found.object.version;
@@ -225,58 +226,41 @@ impl Client {
         access: &mut Access,
     ) -> Result<(), GetError> {
         let round_trip = Some(access.wish.round_trip);
-        let mut parts = parts(found, range).peekable();
-        let mut arrived: Option<SegmentReader<'_>> = None;
-        while let Some((layout, part)) = parts.next() {
-            let mut reader = match arrived.take() {
-                Some(reader) => reader,
-                None => {
-                    let mut reader =
-                        SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)?;
-                    access.arrived(reader.arrive().await, &reader)?;
-                    reader
+        let mut parts = parts(found, range);
+        let mut make = move || {
+            let next = parts.next();
+            next.map(|(layout, part)| {
+                SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)
+            })
+        };
+        let mut waiting = make().transpose()?;
+        let mut ahead = Ahead::default();
+        let mut in_hand: Option<SegmentReader<'_>> = None;
+        loop {
+            let in_hand_bytes = in_hand.as_ref().map_or(0, SegmentReader::memory_bytes);
+            while let Some(next) = waiting.take() {
+                if !ahead.has_room(next.memory_bytes, in_hand_bytes, self.options.memory_bytes) {
+                    waiting = Some(next);
+                    break;
                 }
-            };
-            let here = Instant::now();
-            let mut following = match parts.peek() {
-                Some((layout, part)) => {
-                    let next =
-                        SegmentReader::new(self, layout, part.clone(), &found.policy, round_trip, reading)?;
-                    (reader.memory_bytes + next.memory_bytes <= self.options.memory_bytes).then_some(next)
-                }
-                None => None,
-            };
-            let Some(next) = &mut following else {
-                let (ready, handed) = access.hand_over(&mut reader).await?;
-                access.sink_time += handed.duration_since(ready);
+                ahead.begin(next);
+                waiting = make().transpose()?;
+            }
+            let Some(mut reader) = in_hand.take() else {
+                let Some(Arrived { reader, outcome, .. }) = ahead.next().await else { return Ok(()) };
+                access.arrived(outcome, &reader)?;
+                in_hand = Some(reader);
                 continue;
             };
-            let mut next_here = None;
-            let (ready, handed) = {
-                let (handing, arriving) = (access.hand_over(&mut reader), next.arrive());
-                tokio::pin!(handing, arriving);
-                let handed = loop {
-                    tokio::select! {
-                        handed = &mut handing => break handed?,
-                        outcome = &mut arriving, if next_here.is_none() => {
-                            next_here = Some((Instant::now(), outcome));
-                        }
-                    }
-                };
-                if next_here.is_none() {
-                    let outcome = arriving.await;
-                    next_here = Some((Instant::now(), outcome));
-                }
-                handed
+            let (ready, handed) = tokio::select! {
+                handed = access.hand_over(&mut reader) => handed?,
+                never = ahead.arriving() => match never {},
             };
-            let (next_here, outcome) = next_here.expect("it was waited for");
             // Only what the read itself waited for is the sink's.
-            access.sink_time += handed.saturating_duration_since(ready.max(next_here).max(here));
-            drop(reader);
-            access.arrived(outcome, next)?;
-            arrived = following;
+            let since = if ahead.is_empty() { Some(ready) } else { ahead.here_since() };
+            let waited = since.map(|since| handed.saturating_duration_since(since.max(ready)));
+            access.sink_time += waited.unwrap_or_default();
         }
-        Ok(())
     }
 }
 
@@ -445,6 +429,11 @@ impl<'a> SegmentReader<'a> {
             medium_bytes: 0,
             corrupt_blocks: 0,
         })
+    }
+
+    /// What it takes, unless a range has to be decoded.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 
     /// Payload bytes that arrived so far.

@@ -19,6 +19,7 @@
 //! | `devices` | devices added, emptied, removed |
 //! | `tidy` | seals and deletions, behind the answer |
 
+mod ahead;
 mod amend;
 mod chunks;
 mod decode;
@@ -37,6 +38,7 @@ mod source;
 mod states;
 mod stream;
 mod tidy;
+mod turns;
 
 pub use amend::{AmendError, AmendReport};
 pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};

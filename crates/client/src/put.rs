@@ -2,17 +2,18 @@
 
 use crate::{
     Client, ClientError, PutError,
-    feed::{Feed, Next, Ready},
+    feed::{Feed, Ready},
     maker::Maker,
     reserve::Reserved,
     source::Pieces,
     stream::{Event, Streams},
+    turns::Turns,
     unexpected,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::Read,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
@@ -106,29 +107,32 @@ impl Client {
                 size.unwrap_or(self.options.segment_bytes()),
             ),
             client: self,
-            touched: BTreeSet::new(),
-            layouts: Vec::new(),
-            report: PutReport { version: begun.version, ..PutReport::default() },
+            stored: Mutex::new(Stored {
+                report: PutReport { version: begun.version, ..PutReport::default() },
+                ..Stored::default()
+            }),
             begun,
         };
-        let stored = put.run(source, size, start).await;
+        let done = put.run(source, size, start).await;
         put.reserved.give_back();
-        match stored {
+        let Put { stored, begun, .. } = put;
+        let stored = stored.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match done {
             Ok(freed) => {
-                put.report.latency = start.elapsed();
-                put.seal();
+                let report = PutReport { latency: start.elapsed(), ..stored.report };
+                self.seal(&stored, begun.epoch);
                 self.free(freed);
                 self.account(&AccessTotals {
                     puts: 1,
-                    put_bytes: put.report.size,
-                    put_sent_bytes: put.report.sent_bytes,
+                    put_bytes: report.size,
+                    put_sent_bytes: report.sent_bytes,
                     ..AccessTotals::default()
                 });
-                Ok(put.report)
+                Ok(report)
             }
             Err(error) => {
                 let unknown = matches!(error, PutError::Metadata(ClientError::Unknown { .. }));
-                self.give_up(put.begun.intent, put.begun.epoch, &put.touched, unknown).await;
+                self.give_up(begun.intent, begun.epoch, &stored.touched, unknown).await;
                 Err(error)
             }
         }
@@ -151,6 +155,21 @@ impl Client {
             self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
         };
         let _ = tokio::time::timeout(GIVE_UP, giving_up).await;
+    }
+
+    /// Frees what the layouts of a put do not list and marks the rest as committed.
+    fn seal(&self, stored: &Stored, epoch: Epoch) {
+        let mut requests = Vec::new();
+        let mut kept = BTreeSet::new();
+        for (device, piece) in stored.layouts.values().flat_map(SegmentLayout::pieces) {
+            let (segment, keep) = (piece.segment, piece.blocks.clone());
+            kept.insert((device, segment));
+            requests.push((device, NodeRequest::Seal { device, segment, keep }, epoch));
+        }
+        for &(device, segment) in stored.touched.difference(&kept) {
+            requests.push((device, NodeRequest::Delete { device, segment }, epoch));
+        }
+        self.tell_all(requests);
     }
 
     /// Frees what a change of layout left, on every device that can be reached, behind the answer.
@@ -188,9 +207,16 @@ struct Put<'a> {
     wish: Wish,
     reserved: Arc<Reserved>,
     begun: PutBegun,
+    stored: Mutex<Stored>,
+}
+
+/// What a put has stored so far.
+#[derive(Default)]
+struct Stored {
     /// Where anything was written: to be freed when the put is given up.
     touched: BTreeSet<(DeviceId, SegmentId)>,
-    layouts: Vec<SegmentLayout>,
+    /// Of the segments that are done, by where they begin in the object.
+    layouts: BTreeMap<u64, SegmentLayout>,
     report: PutReport,
 }
 
@@ -208,10 +234,10 @@ impl Put<'_> {
         let storing = async {
             self.store(Feed::new(self.client, &self.begun, Pieces::new(source), size)).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
-            let commit = Change::Commit {
-                intent: self.begun.intent,
-                size: self.report.size,
-                segments: self.layouts.clone(),
+            let commit = {
+                let stored = self.stored();
+                let segments = stored.layouts.values().cloned().collect();
+                Change::Commit { intent: self.begun.intent, size: stored.report.size, segments }
             };
             match self.client.metadata.change(commit).await? {
                 MetaAnswer::Committed { freed, .. } => Ok(freed),
@@ -225,23 +251,27 @@ impl Put<'_> {
         }
     }
 
-    /// Stores one segment after the other. While one is written the next is read and encoded, where there is memory for
-    /// both.
-    async fn store(&mut self, mut feed: Feed<'_>) -> Result<(), PutError> {
-        loop {
-            // Whatever it takes: nothing else is in memory.
-            let mut next = feed.next(u64::MAX).await?;
-            while let Next::Segment(ready) = next {
-                let room = self.client.options.memory_bytes.saturating_sub(ready.segment.length);
-                (next, ()) = tokio::try_join!(feed.next(room), self.store_segment(&ready))?;
-            }
-            if matches!(next, Next::End) {
-                return Ok(());
-            }
-        }
+    fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn store_segment(&mut self, ready: &Ready) -> Result<(), PutError> {
+    /// Stores every segment, small ones side by side. While they are written the next is read and encoded, where there is
+    /// memory for it.
+    async fn store(&self, feed: Feed<'_>) -> Result<(), PutError> {
+        let alone = self.wish.quality.wants_pace();
+        let turns = &Turns::new(feed, self.client.options.memory_bytes, alone);
+        let one_by_one = async || -> Result<(), PutError> {
+            while let Some(turn) = turns.next().await? {
+                self.store_segment(&turn.ready).await?;
+            }
+            Ok(())
+        };
+        // As many as are stored at a time (`turns`), and one that reads ahead.
+        tokio::try_join!(one_by_one(), one_by_one(), one_by_one(), one_by_one(), one_by_one())?;
+        Ok(())
+    }
+
+    async fn store_segment(&self, ready: &Ready) -> Result<(), PutError> {
         let Ready { segment, maker, spec, code, .. } = ready;
         let policy = self.begun.policy;
         let name = maker.segment;
@@ -270,12 +300,17 @@ impl Put<'_> {
             intent: self.begun.intent,
             start: Instant::now(),
         };
-        let done = writer.run(&mut self.touched).await?;
-        self.report.size += segment.length;
+        let done = writer
+            .run(|device| {
+                self.stored().touched.insert((device, name));
+            })
+            .await?;
+        let mut stored = self.stored();
         let block_bytes = u64::from(segment.geometry.block_bytes);
-        self.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
-        self.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
-        self.layouts.push(SegmentLayout {
+        stored.report.size += segment.length;
+        stored.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
+        stored.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
+        let layout = SegmentLayout {
             segment: name,
             version: self.begun.version,
             epoch: self.begun.epoch,
@@ -284,7 +319,8 @@ impl Put<'_> {
             block_bytes: segment.geometry.block_bytes,
             granule_bytes: segment.geometry.granule_bytes,
             holders: done.holders.into_iter().map(|share| share.stored(name, self.begun.version)).collect(),
-        });
+        };
+        stored.layouts.insert(segment.offset, layout);
         Ok(())
     }
 
@@ -298,21 +334,6 @@ impl Put<'_> {
             seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
         Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish, &BTreeSet::new()).await?)
-    }
-
-    /// Frees what the layouts do not list and marks the rest as committed.
-    fn seal(&self) {
-        let mut requests = Vec::new();
-        let mut kept = BTreeSet::new();
-        for (device, piece) in self.layouts.iter().flat_map(SegmentLayout::pieces) {
-            let (segment, keep) = (piece.segment, piece.blocks.clone());
-            kept.insert((device, segment));
-            requests.push((device, NodeRequest::Seal { device, segment, keep }, self.begun.epoch));
-        }
-        for &(device, segment) in self.touched.difference(&kept) {
-            requests.push((device, NodeRequest::Delete { device, segment }, self.begun.epoch));
-        }
-        self.client.tell_all(requests);
     }
 }
 
@@ -339,17 +360,14 @@ pub(crate) struct SegmentWriter<'a> {
 }
 
 impl SegmentWriter<'_> {
-    /// Writes until the core is done; notes in `touched` where.
-    pub(crate) async fn run(
-        mut self,
-        touched: &mut BTreeSet<(DeviceId, SegmentId)>,
-    ) -> Result<WriteDone, WriteError> {
+    /// Writes until the core is done; says of each device that it writes there.
+    pub(crate) async fn run(mut self, mut touch: impl FnMut(DeviceId)) -> Result<WriteDone, WriteError> {
         self.streams.priority = self.reserved.priority();
         loop {
             while let Some(action) = self.core.poll() {
                 match action {
                     Action::Open { device, expected_blocks, chunk } => {
-                        touched.insert((device, self.maker.segment));
+                        touch(device);
                         self.open(device, expected_blocks, chunk);
                     }
                     Action::Push { device, indices } => self.streams.push(device, indices),

@@ -460,7 +460,8 @@ impl<'a> Amendment<'a> {
     }
 
     async fn run_writer(&mut self, spec: WriteSpec, maker: Arc<Maker>) -> Result<WriteDone, AmendError> {
-        self.used.insert(maker.segment);
+        let segment = maker.segment;
+        self.used.insert(segment);
         let writer = SegmentWriter {
             client: self.client,
             maker,
@@ -472,7 +473,11 @@ impl<'a> Amendment<'a> {
             intent: self.begun.intent,
             start: Instant::now(),
         };
-        Ok(writer.run(&mut self.touched).await?)
+        Ok(writer
+            .run(|device| {
+                self.touched.insert((device, segment));
+            })
+            .await?)
     }
 
     fn count(&mut self, done: &WriteDone, block_bytes: u32) {
