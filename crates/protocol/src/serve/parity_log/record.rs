@@ -53,7 +53,7 @@ pub struct MalformedDifference {
 impl Difference {
     /// The whole record.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FIXED + 4 * self.sums.len() + self.bytes.len());
+        let mut out = BytesMut::with_capacity(self.record_length());
         out.extend_from_slice(&self.chunk.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&(self.sums.len() as u32).to_le_bytes());
@@ -62,6 +62,11 @@ impl Difference {
         self.sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
         out.extend_from_slice(&self.bytes);
         out.freeze()
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_length(&self) -> usize {
+        FIXED + 4 * self.sums.len() + self.bytes.len()
     }
 
     /// Reads a record; its bytes are shared with `record`.
