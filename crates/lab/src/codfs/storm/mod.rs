@@ -35,7 +35,7 @@ const RUNS: u32 = 200;
 const RUNS_QUICK: u32 = 10;
 const UPDATES_A_RUN: usize = 500;
 /// Updates that are not answered at a time: more than the windows of all chunks let through, so that some wait.
-const UNANSWERED_MAX: usize = 8;
+const UNANSWERED_MAX: usize = 32;
 /// Steps between two storms at most: a few dozen updates.
 const CALM_STEPS_MAX: u64 = 1200;
 const K: usize = 4;
