@@ -110,17 +110,21 @@ mod tests {
         }
     }
 
+    fn one(policy: &Policy, layout: &SegmentLayout, range: Range<u64>) -> Option<Vec<ChunkChange>> {
+        in_place(policy, layout, core::slice::from_ref(&range))
+    }
+
     #[test]
     fn a_quarter_of_a_segment_goes_in_place_and_no_byte_more() {
         let policy = policy("parity");
         let layout = layout(&policy);
         let quarter = layout.length / 4;
-        let changes = in_place(&policy, &layout, &[100..100 + quarter]).unwrap();
+        let changes = one(&policy, &layout, 100..100 + quarter).unwrap();
         assert_eq!(
             changes.iter().map(|change| change.within.end - change.within.start).sum::<u64>(),
             quarter
         );
-        assert_eq!(in_place(&policy, &layout, &[100..101 + quarter]), None);
+        assert_eq!(one(&policy, &layout, 100..101 + quarter), None);
         // It is the sum of all ranges that counts.
         let halves = [0..quarter / 2, quarter..quarter + quarter / 2];
         assert!(in_place(&policy, &layout, &halves).is_some());
@@ -162,7 +166,7 @@ mod tests {
         for (text, largest) in [("parity:reserve=160KiB", 4096), ("parity:reserve=1MiB", 64 << 10)] {
             let policy = policy(text);
             let layout = layout(&policy);
-            let changes = in_place(&policy, &layout, &[1000..600_000]).unwrap();
+            let changes = one(&policy, &layout, 1000..600_000).unwrap();
             let mut at = 1000;
             for change in &changes {
                 let within = &change.within;
@@ -179,19 +183,15 @@ mod tests {
     fn what_cannot_be_changed_in_place_is_stored_anew() {
         let parity = policy("parity");
         let as_stored = layout(&parity);
-        assert!(in_place(&parity, &as_stored, core::slice::from_ref(&(0..10))).is_some());
+        assert!(one(&parity, &as_stored, 0..10).is_some());
         // In place without a log; but not with one so small that no change fits its window, nor under another policy.
-        assert!(in_place(&policy("parity:reserve=0"), &as_stored, core::slice::from_ref(&(0..10))).is_some());
+        assert!(one(&policy("parity:reserve=0"), &as_stored, 0..10).is_some());
         for other in ["parity:reserve=8KiB", "rateless"] {
-            assert_eq!(
-                in_place(&policy(other), &as_stored, core::slice::from_ref(&(0..10))),
-                None,
-                "{other}"
-            );
+            assert_eq!(one(&policy(other), &as_stored, 0..10), None, "{other}");
         }
         // A chunk that was moved.
         let mut moved = as_stored.clone();
         moved.holders[2].pieces[0].version = Version(2);
-        assert_eq!(in_place(&parity, &moved, core::slice::from_ref(&(0..10))), None);
+        assert_eq!(one(&parity, &moved, 0..10), None);
     }
 }
