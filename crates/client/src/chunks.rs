@@ -13,8 +13,9 @@ use steadfast_disk::checksum;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, SegmentId,
+    chunks::Fence,
     layout::{ParityGeometry, SegmentLayout},
-    message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
+    message::{self, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority},
     read::Cause,
 };
 use tokio::task::JoinSet;
@@ -47,29 +48,13 @@ impl Client {
             return Some(Fenced::default());
         };
         let segment = layout.segment;
-        let fence = |device| NodeRequest::Fence { device, segment };
-        let answers = self.ask_all(&holders, epoch, fence).await;
-        let is_fenced = |chunk: u32| match &answers[chunk as usize] {
-            Ok(answer) => *answer == NodeAnswer::Done,
-            // By somebody who began later, and whose change will be found instead.
-            Err(cause) => matches!(cause, Cause::Fault(Fault::Node(NodeFault::StaleEpoch { .. }))),
-        };
-        // An update takes its data node and every parity node.
-        let (mut data, mut parity) = (0..shape.data, shape.data..shape.chunks);
-        if !(parity.clone().any(is_fenced) || data.all(is_fenced)) {
-            return None;
-        }
+        let ask = |device| NodeRequest::Fence { device, segment };
+        let answers = self.ask_all(&holders, epoch, ask).await;
+        let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
-        let unfenced = parity.clone().filter(|&chunk| !is_fenced(chunk)).map(device).collect();
+        let unfenced = fence.unfenced().map(device).collect();
         let versions = self.chunk_versions(segment, &holders).await;
-        let unchanged = |chunk: u32| {
-            let held = versions[chunk as usize].as_ref();
-            held.is_some_and(|held| held.version == 0 && held.held.iter().all(|(_, version)| *version == 0))
-        };
-        // One that stays, and of which nobody knows, may have been changed, or be changed yet.
-        let sure = |chunk: u32| leaving.contains(&device(chunk)) || is_fenced(chunk) && unchanged(chunk);
-        let known = parity.any(|chunk| is_fenced(chunk) && unchanged(chunk));
-        let changed = !(known && (0..shape.chunks).all(sure));
+        let changed = fence.changed(&versions, |chunk| leaving.contains(&device(chunk)));
         Some(Fenced { changed, unfenced })
     }
 

@@ -14,6 +14,7 @@
 //! | [`policy`], [`layout`] | how a bucket's data is protected; who holds what of a segment |
 //! | [`durability`] | the one function that decides whether what is confirmed may be acknowledged |
 //! | [`plan`], [`read`], [`write`](mod@write) | cores that ask: which devices, how blocks are fetched and stored |
+//! | [`chunks`] | chunks that change in place, asked one by one: an end to their updates, rows of them at one state |
 //! | [`question`] | when the metadata server is asked again |
 //! | [`drain`] | emptying devices, object by object |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
@@ -21,6 +22,7 @@
 //! | [`trace`] | one message as it was sent, for the simulator and real servers alike |
 //! | [`meta`] | cores that govern: namespace, versions, intents, leases, device registry |
 
+pub mod chunks;
 pub mod drain;
 pub mod durability;
 pub mod layout;

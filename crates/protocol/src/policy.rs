@@ -4,7 +4,7 @@
 mod parity;
 
 pub use parity::{
-    CHUNKS_MAX, IN_PLACE_WINDOW_BYTES, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN,
+    CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, window_bytes,
 };
 
 use core::{fmt, str::FromStr};

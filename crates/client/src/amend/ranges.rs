@@ -2,12 +2,15 @@
 //! metadata server; where that fails by the object's own layout, found anew, and what cannot be changed in place even so is
 //! stored anew, all places of a segment at once.
 
-use super::{ATTEMPTS_MAX, AmendError, in_place::InPlace, session::Amendment, update::anew_of};
+use super::{ATTEMPTS_MAX, AmendError, in_place, session::Amendment, update::anew_of};
 use crate::{Client, ObjectStat, source::Originals};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use std::{collections::BTreeSet, time::Instant};
-use steadfast_protocol::{layout::SegmentLayout, plan::Wish};
+use steadfast_protocol::{
+    layout::SegmentLayout,
+    plan::{self, Wish},
+};
 
 /// New bytes by where in the object they belong: in order, none empty, none overlapping another.
 pub(crate) type Ranges = [(u64, Bytes)];
@@ -155,9 +158,9 @@ impl Client {
         ranges: &Ranges,
     ) -> Result<Option<u64>, AmendError> {
         let layout = &found.segments[part.position];
-        let Some(in_place) = InPlace::of(&found.policy, layout, part.bytes()) else { return Ok(None) };
+        let Some(changes) = plan::in_place(&found.policy, layout, &part.ranges) else { return Ok(None) };
         let read = |at: u64, length: usize| Ok(slice(ranges, at, length));
-        in_place.change(self, layout, (part.at, &part.ranges), read).await.map_err(AmendError::Source)
+        in_place::change(self, layout, part.at, changes, read).await.map_err(AmendError::Source)
     }
 
     fn known(&self, layout: &SegmentLayout) -> Known {

@@ -4,7 +4,7 @@ use super::{
     AmendError, AmendReport,
     bytes::NewBytes,
     gather::gather,
-    in_place::InPlace,
+    in_place,
     session::{Amendment, Contents, Replaced, Written, code, dialled, given, parts},
 };
 use crate::{Client, ObjectStat, PutOptions, source::Originals};
@@ -131,12 +131,11 @@ async fn change_in_place(
     let (mut left, mut bytes) = (Vec::new(), 0);
     for part in parts {
         let layout = &found.segments[part.position];
-        let changed = match InPlace::of(&found.policy, layout, part.range.end - part.range.start) {
-            Some(in_place) => {
+        let changed = match plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range)) {
+            Some(changes) => {
                 let new = source.as_mut().expect("it is given back");
-                let (of, read) =
-                    ((part.at, core::slice::from_ref(&part.range)), |at, length| new.read(at, length));
-                in_place.change(client, layout, of, read).await.map_err(AmendError::Source)?
+                let read = |at, length| new.read(at, length);
+                in_place::change(client, layout, part.at, changes, read).await.map_err(AmendError::Source)?
             }
             None => None,
         };

@@ -1,10 +1,10 @@
 //! The host of a data chunk: drives [`DataChunk`] with the device's lane below it and a link to each parity node beside.
 
-use super::{Chunk, IDLE_MAX, Updates, ask, link, link::LinkEvent, not_in_place, parity::settle};
+use super::{Chunk, Hosts, IDLE_MAX, Updates, host, link, link::LinkEvent, medium, not_in_place};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -13,22 +13,20 @@ use steadfast_disk::{
     device::{Staged, UpdateError},
 };
 use steadfast_protocol::{
-    Epoch, SegmentId,
+    Epoch, SegmentId, Time,
     layout::PARITY_GRANULE_BYTES,
     message::{Fault, LogEvent, LogPush, NodeFault, UPDATE_BYTES_MAX},
-    serve::parity_log::{ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber},
+    serve::parity_log::{
+        Admission, ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber,
+        UpdateWindow, kept_from,
+    },
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// How often parity nodes that were not told yet hear what is committed, and updates that found no room are tried again.
 const TICK: Duration = Duration::from_millis(20);
-/// A parity node that cannot be reached for so long holds up nobody any longer: whoever waits is told that the chunk cannot be
-/// changed in place now. Picked by eye: a process that is started again is back sooner.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// No chunk is changed so often.
 const VERSION_MAX: u64 = u64::MAX / 2;
-/// Bytes that a record takes in a log beyond its granules: its head, and the rest of its last page.
-const RECORD_OVERHEAD: u64 = 2 * PARITY_GRANULE_BYTES as u64;
 
 /// What a host hears.
 pub(super) enum Event {
@@ -51,99 +49,57 @@ pub(super) enum Asked {
     Release,
 }
 
-/// Serves a data chunk until nothing is to be done.
-pub(super) async fn run(
-    updates: Arc<Updates>,
-    device: Arc<ServedDevice>,
-    segment: SegmentId,
-    mut events: mpsc::UnboundedReceiver<Event>,
-    sender: mpsc::UnboundedSender<Event>,
-) {
-    let id = device.id;
-    let ended = match Host::begin(&updates, device, segment, sender).await {
-        Ok(mut host) => match host.serve(&updates, &mut events).await {
-            None => return,
-            Some(why) => {
-                host.fail_all(&why);
-                why
-            }
-        },
-        Err(fault) => fault,
-    };
-    tracing::debug!(device = %id, %segment, %ended, "a data chunk is not changed in place any more");
-    updates.data.remove(id, segment, &mut events);
-    while let Ok(event) = events.try_recv() {
-        if let Event::Update { reply, .. } = event {
-            // Nobody waits any more: the answer is not needed.
-            let _ = reply.send(Err(ended.clone()));
-        }
-    }
-}
-
 struct Wanted {
     offset: u64,
     bytes: Bytes,
     reply: oneshot::Sender<Result<u64, Fault>>,
 }
 
-struct Host {
+/// Serves a data chunk.
+pub(super) struct Host {
     chunk: Chunk,
     core: DataChunk,
+    /// Which updates the core is given, and when.
+    window: UpdateWindow,
+    started: Instant,
     sender: mpsc::UnboundedSender<Event>,
     links: Vec<mpsc::UnboundedSender<link::Command>>,
-    /// What each log leaves this chunk, where its node is connected.
-    windows: Vec<Option<u64>>,
-    /// Since when a link is down.
-    down: Vec<Option<Instant>>,
     lane_stream: u64,
     /// This life, as parity nodes know it.
     session: u64,
     wanted: BTreeMap<u64, Wanted>,
-    /// Not given to the core yet, in the order they came: the window is full, or the device holds too much.
-    queue: BTreeSet<u64>,
     /// The record that was asked for, and of whom.
     fetching: Option<(ParityNumber, u64)>,
-    /// Given to the core and not staged: what each takes of the window.
-    staging: BTreeMap<u64, u64>,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
-    kept_bytes: u64,
     next_request: u64,
     /// Why it cannot go on.
     over: Option<Fault>,
 }
 
-impl Host {
+impl host::Host for Host {
+    type Event = Event;
+
+    const ENDS: &'static str = "a data chunk is not changed in place any more";
+
+    fn hosts(updates: &Updates) -> &Hosts<Event> {
+        &updates.data
+    }
+
     async fn begin(
         updates: &Arc<Updates>,
         device: Arc<ServedDevice>,
         segment: SegmentId,
         sender: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Fault> {
-        let chunk = updates.chunk(device, segment).await?;
-        if chunk.number >= chunk.shape.data {
-            return Err(not_in_place(segment, "this device has a parity chunk of it"));
-        }
-        let (device, lane_stream) = (&*chunk.device, updates.number());
-        let failed = |error| Fault::Node(fault(device.id, error));
-        settle(device, lane_stream).await?;
-        let ask = |op| ask(device, lane_stream, LanePriority::Normal, op);
-        let version = match ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
-            OpOutput::Updates(info) => info.version,
-            other => unreachable!("a description answers a description, not {other:?}"),
-        };
-        let held = match ask(Op::Held { segment: Some(segment) }).await.map_err(failed)? {
-            OpOutput::Held(held) => held,
-            other => unreachable!("what is held is answered by what is held, not {other:?}"),
-        };
+        let (chunk, lane_stream) = host::chunk(updates, device, segment, false).await?;
+        let lane = (lane_stream, LanePriority::Normal);
+        let version = medium::describe(&chunk.device, lane, segment).await?.version;
+        let held = medium::held(&chunk.device, lane, segment).await?;
         let number = chunk.number as ChunkNumber;
         let kept: BTreeMap<u64, Bytes> =
             held.into_iter().map(|staged| (staged.version, record(number, staged))).collect();
-        // Those that end at the present version without a gap.
-        let mut kept_from = version + 1;
-        while kept_from > 1 && kept.contains_key(&(kept_from - 1)) {
-            kept_from -= 1;
-        }
+        let kept_from = kept_from(version, |version| kept.contains_key(&version));
         // A clock that was set back makes a life that parity nodes do not take: the segment is stored anew then.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let session = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -162,28 +118,27 @@ impl Host {
             updates.spawn(link::run(updates.clone(), target, asked, sender.clone()));
             commands
         });
-        let links: Vec<_> = links.collect();
         Ok(Self {
-            windows: vec![None; links.len()],
-            down: vec![Some(Instant::now()); links.len()],
-            links,
-            kept_bytes: kept.values().map(size).sum(),
+            links: links.collect(),
+            window: UpdateWindow::new(
+                Time(0),
+                parities,
+                kept.iter().map(|(version, record)| (*version, record.len())),
+            ),
+            started: Instant::now(),
             kept,
             core,
             sender,
             lane_stream,
             session,
             wanted: BTreeMap::new(),
-            queue: BTreeSet::new(),
             fetching: None,
-            staging: BTreeMap::new(),
             next_request: 1,
             over: None,
             chunk,
         })
     }
 
-    /// Serves until nothing is to be done (`None`) or it cannot go on.
     async fn serve(
         &mut self,
         updates: &Arc<Updates>,
@@ -223,14 +178,27 @@ impl Host {
         }
     }
 
+    async fn end(mut self, why: &Fault, _: &mut mpsc::UnboundedReceiver<Event>) {
+        self.fail_all(why);
+    }
+
+    fn turn_away(event: Event, why: &Fault) {
+        if let Event::Update { reply, .. } = event {
+            // Nobody waits any more: the answer is not needed.
+            let _ = reply.send(Err(why.clone()));
+        }
+    }
+}
+
+impl Host {
     fn heard(&mut self, event: Event) {
         match event {
             Event::Update { epoch, offset, bytes, reply } => match self.check(epoch, offset, &bytes) {
                 Ok(()) => {
                     let request = self.next_request;
                     self.next_request += 1;
+                    self.window.ask(request, offset, bytes.len() as u64);
                     self.wanted.insert(request, Wanted { offset, bytes, reply });
-                    self.queue.insert(request);
                     self.admit();
                 }
                 // Nobody waits any more: the answer is not needed.
@@ -268,34 +236,32 @@ impl Host {
         Ok(())
     }
 
-    /// Gives the core what the window has room for: by the smallest of the logs, so that what is uncommitted fits each.
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
+
+    /// Gives the core what the window has room for.
     fn admit(&mut self) {
-        let window = self.windows.iter().copied().min().flatten();
-        let Some(window) = window else { return };
-        while let Some(request) = self.queue.first().copied() {
-            // Who gave up has done otherwise by now, and this must not come after it.
-            self.wanted.retain(|other, wanted| *other != request || !wanted.reply.is_closed());
-            let Some(wanted) = self.wanted.get(&request) else {
-                self.queue.pop_first();
-                continue;
-            };
-            let bytes = spread(wanted.offset, &wanted.bytes) + RECORD_OVERHEAD;
-            if bytes > window {
-                self.queue.pop_first();
-                let segment = self.chunk.segment;
-                self.answer(
-                    request,
-                    Err(not_in_place(segment, "its log has no room for a change of this size")),
-                );
+        while let Some(request) = self.window.first() {
+            if !self.is_wanted(request) {
+                self.wanted.remove(&request);
+                self.window.forget(request);
                 continue;
             }
-            if self.kept_bytes + self.staging.values().sum::<u64>() + bytes > window {
-                return;
+            match self.window.poll() {
+                Some(Admission::Update { request }) => self.core.handle(DataInput::Update { request }),
+                Some(Admission::TooLarge { request }) => {
+                    let why = "its log has no room for a change of this size";
+                    self.answer(request, Err(not_in_place(self.chunk.segment, why)));
+                }
+                None => return,
             }
-            self.queue.pop_first();
-            self.staging.insert(request, bytes);
-            self.core.handle(DataInput::Update { request });
         }
+    }
+
+    /// Whether somebody waits for it still.
+    fn is_wanted(&self, request: u64) -> bool {
+        self.wanted.get(&request).is_some_and(|wanted| !wanted.reply.is_closed())
     }
 
     fn carry_out(&mut self) {
@@ -319,9 +285,8 @@ impl Host {
                 DataAction::Stage { request } => self.stage(request),
                 DataAction::Adopt { version } => self.read_base(version),
                 DataAction::Release { through } => {
-                    while let Some(first) = self.kept.first_entry().filter(|first| *first.key() <= through) {
-                        self.kept_bytes -= size(&first.remove());
-                    }
+                    self.kept = self.kept.split_off(&through.saturating_add(1));
+                    self.window.released(through);
                     let segment = self.chunk.segment;
                     self.ask(Asked::Release, Op::Release { segment, through_version: through });
                     self.admit();
@@ -356,7 +321,7 @@ impl Host {
             Some(wanted) => (wanted.offset, wanted.bytes.clone()),
             None => {
                 // Whoever asked was told that it is not done.
-                self.staging.remove(&request);
+                self.window.forget(request);
                 return self.core.handle(DataInput::NotStaged { request });
             }
         };
@@ -375,21 +340,19 @@ impl Host {
         let segment = self.chunk.segment;
         match (asked, answer) {
             (Asked::Stage { request }, Ok(OpOutput::Staged(staged))) => {
-                self.staging.remove(&request);
                 let version = staged.version;
                 let record = record(self.chunk.number as ChunkNumber, staged);
-                self.kept_bytes += size(&record);
+                self.window.staged(request, version, record.len());
                 self.kept.insert(version, record);
                 self.core.handle(DataInput::Staged { request, version });
             }
             (Asked::Stage { request }, Err(OpError::Update(UpdateError::Held { .. }))) => {
                 // Tried again when something was released.
-                self.staging.remove(&request);
                 self.core.handle(DataInput::NotStaged { request });
-                self.queue.insert(request);
+                self.window.again(request);
             }
             (Asked::Stage { request }, Err(error)) => {
-                self.staging.remove(&request);
+                self.window.forget(request);
                 self.core.handle(DataInput::NotStaged { request });
                 let fault = Fault::Node(fault(self.chunk.device.id, error));
                 if matches!(fault, Fault::Node(NodeFault::StaleEpoch { .. })) {
@@ -422,21 +385,22 @@ impl Host {
     fn adopt(&mut self, version: u64, base: &Bytes) {
         let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
         let difference = self.kept.get(&version).and_then(|record| Difference::decode(record).ok());
-        let Some(new) =
-            difference.as_ref().and_then(|difference| brought_forward(&self.chunk, difference, base))
-        else {
+        let brought = difference.as_ref().and_then(|difference| {
+            let new = difference.brought_forward(base, |at| tag(&self.chunk, at))?;
+            Some((difference.offset, new))
+        });
+        let Some(patch) = brought else {
             self.over = Some(not_in_place(segment, "a change from a log does not come out right"));
             return;
         };
-        let patches = vec![(difference.map_or(0, |difference| difference.offset), new)];
+        let patches = vec![patch];
         self.ask(Asked::Adopt { version }, Op::Adopt { segment, epoch, version, patches });
     }
 
     fn link(&mut self, parity: ParityNumber, event: LinkEvent) {
-        let place = usize::from(parity);
         match event {
             LinkEvent::Heard(LogEvent::Welcome { window_bytes }, _) => {
-                (self.windows[place], self.down[place]) = (Some(window_bytes), None);
+                self.window.connected(parity, window_bytes);
                 self.core.handle(DataInput::Connected { parity });
                 self.admit();
             }
@@ -457,10 +421,8 @@ impl Host {
                 if self.fetching == Some((parity, version)) =>
             {
                 self.fetching = None;
-                if let Some(before) = self.kept.insert(version, record.clone()) {
-                    self.kept_bytes -= size(&before);
-                }
-                self.kept_bytes += size(&record);
+                self.window.keep(version, record.len());
+                self.kept.insert(version, record);
                 self.core.handle(DataInput::Fetched { version });
             }
             // Nobody asked for it.
@@ -469,8 +431,7 @@ impl Host {
                 self.core.handle(DataInput::NotFetched { version });
             }
             LinkEvent::Lost => {
-                self.windows[place] = None;
-                self.down[place].get_or_insert_with(Instant::now);
+                self.window.lost(self.now(), parity);
                 self.core.handle(DataInput::Lost { parity });
             }
         }
@@ -479,12 +440,10 @@ impl Host {
     fn tick(&mut self) {
         self.core.handle(DataInput::Tick);
         self.admit();
-        let lost = (0..self.down.len())
-            .find(|place| self.down[*place].is_some_and(|since| since.elapsed() > PATIENCE));
-        if let Some(place) = lost
+        if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()
         {
-            let device = self.chunk.holders[self.chunk.shape.data as usize + place];
+            let device = self.chunk.holders[self.chunk.shape.data as usize + usize::from(parity)];
             let why =
                 not_in_place(self.chunk.segment, format_args!("device {device} with parity is out of reach"));
             self.fail_all(&why);
@@ -499,22 +458,11 @@ impl Host {
     }
 
     fn fail_all(&mut self, why: &Fault) {
-        self.queue.clear();
+        self.window.forget_waiting();
         for (_, wanted) in std::mem::take(&mut self.wanted) {
             let _ = wanted.reply.send(Err(why.clone()));
         }
     }
-}
-
-/// Bytes of the granules that an update touches.
-fn spread(offset: u64, bytes: &Bytes) -> u64 {
-    let granule = u64::from(PARITY_GRANULE_BYTES);
-    (offset + bytes.len() as u64).next_multiple_of(granule) - offset / granule * granule
-}
-
-/// Bytes that a record takes in a log.
-fn size(record: &Bytes) -> u64 {
-    (record.len() as u64).next_multiple_of(PARITY_GRANULE_BYTES.into()) + u64::from(PARITY_GRANULE_BYTES)
 }
 
 fn record(chunk: ChunkNumber, staged: Staged) -> Bytes {
@@ -522,30 +470,14 @@ fn record(chunk: ChunkNumber, staged: Staged) -> Bytes {
     Difference { chunk, version, offset, sums, bytes }.encode()
 }
 
-/// The bytes of a chunk after a difference; none where they are not what was logged.
-fn brought_forward(chunk: &Chunk, difference: &Difference, base: &Bytes) -> Option<Bytes> {
-    if base.len() != difference.bytes.len() {
-        return None;
-    }
-    let new: Bytes = base.iter().zip(&difference.bytes).map(|(old, changed)| old ^ changed).collect();
-    if difference.sums.iter().all(|sum| *sum == 0) {
-        return Some(new);
-    }
-    let granule = PARITY_GRANULE_BYTES as usize;
+/// What the checksum of the granule at a byte of a chunk is seeded with.
+fn tag(chunk: &Chunk, at: u64) -> Option<checksum::Tag> {
     let block_bytes = u64::from(chunk.shape.block_bytes);
     let first = chunk.shape.blocks_of(chunk.number).start;
-    let mut at = difference.offset;
-    for (bytes, sum) in new.chunks(granule).zip(&difference.sums) {
-        let tag = checksum::Tag {
-            segment: chunk.segment,
-            version: chunk.version,
-            index: first + u32::try_from(at / block_bytes).ok()?,
-            granule_number: (at % block_bytes) as u32 / PARITY_GRANULE_BYTES,
-        };
-        if checksum::sum(bytes, &tag) != *sum {
-            return None;
-        }
-        at += granule as u64;
-    }
-    Some(new)
+    Some(checksum::Tag {
+        segment: chunk.segment,
+        version: chunk.version,
+        index: first + u32::try_from(at / block_bytes).ok()?,
+        granule_number: (at % block_bytes) as u32 / PARITY_GRANULE_BYTES,
+    })
 }

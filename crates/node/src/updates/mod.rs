@@ -10,7 +10,9 @@
 //! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start.
 
 mod data;
+mod host;
 mod link;
+mod medium;
 mod parity;
 mod peers;
 mod recover;
@@ -19,6 +21,7 @@ pub(crate) mod rows;
 pub(crate) use recover::recover;
 
 use crate::{devices::ServedDevice, membership::Meta};
+use host::Host;
 use peers::Peers;
 use std::{
     collections::BTreeMap,
@@ -28,7 +31,6 @@ use std::{
     },
     time::Duration,
 };
-use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority};
 use steadfast_net::{Pool, Stream};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId, Version,
@@ -95,7 +97,7 @@ impl Updates {
         bytes: bytes::Bytes,
     ) -> Result<u64, Fault> {
         let (reply, answered) = oneshot::channel();
-        self.tell_data(device, segment, data::Event::Update { epoch, offset, bytes, reply })?;
+        self.tell::<data::Host>(device, segment, data::Event::Update { epoch, offset, bytes, reply })?;
         answered.await.unwrap_or_else(|_| Err(not_in_place(segment, "its node stops serving it")))
     }
 
@@ -109,41 +111,28 @@ impl Updates {
     ) -> Result<(), Fault> {
         let number = self.number();
         let opened = parity::Event::Opened { stream: number, chunk, sender: stream.sender() };
-        let host = self.tell_parity(device, segment, opened)?;
+        let host = self.tell::<parity::Host>(device, segment, opened)?;
         parity::forward(number, stream, &host).await;
         Ok(())
     }
 
     /// Has a data chunk's host begin, so that what devices hold of it becomes committed.
     pub(crate) fn begin(self: &Arc<Self>, device: Arc<ServedDevice>, segment: SegmentId) {
-        if let Err(fault) = self.tell_data(device, segment, data::Event::Begin) {
+        if let Err(fault) = self.tell::<data::Host>(device, segment, data::Event::Begin) {
             tracing::warn!(%segment, %fault, "held updates are not levelled now");
         }
     }
 
-    fn tell_data(
+    /// Tells a chunk's host something; it begins where there is none.
+    fn tell<H: Host>(
         self: &Arc<Self>,
         device: Arc<ServedDevice>,
         segment: SegmentId,
-        event: data::Event,
-    ) -> Result<(), Fault> {
+        event: H::Event,
+    ) -> Result<mpsc::UnboundedSender<H::Event>, Fault> {
         let updates = self.clone();
-        self.data.tell(device.id, segment, event, |events, sender| {
-            let host = data::run(updates.clone(), device, segment, events, sender);
-            updates.spawn(host);
-        })?;
-        Ok(())
-    }
-
-    fn tell_parity(
-        self: &Arc<Self>,
-        device: Arc<ServedDevice>,
-        segment: SegmentId,
-        event: parity::Event,
-    ) -> Result<mpsc::UnboundedSender<parity::Event>, Fault> {
-        let updates = self.clone();
-        self.parity.tell(device.id, segment, event, |events, sender| {
-            let host = parity::run(updates.clone(), device, segment, events, sender);
+        H::hosts(self).tell(device.id, segment, event, |events, sender| {
+            let host = host::run::<H>(updates.clone(), device, segment, events, sender);
             updates.spawn(host);
         })
     }
@@ -241,11 +230,4 @@ impl<Event> Hosts<Event> {
 
 pub(crate) fn not_in_place(segment: SegmentId, detail: impl std::fmt::Display) -> Fault {
     Fault::Node(NodeFault::NotInPlace { segment, detail: detail.to_string() })
-}
-
-/// One operation of a device's lane, and its answer.
-async fn ask(device: &ServedDevice, stream: u64, class: LanePriority, op: Op) -> Result<OpOutput, OpError> {
-    let (answer, answered) = oneshot::channel();
-    device.lane.submit(stream, class, op, Box::new(move |result| drop(answer.send(result))));
-    answered.await.unwrap_or(Err(OpError::Closed))
 }

@@ -1,6 +1,6 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
-use super::{Chunk, IDLE_MAX, Updates, ask, not_in_place, recover};
+use super::{Chunk, Hosts, IDLE_MAX, Updates, host, medium, not_in_place, recover};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
@@ -9,30 +9,23 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_disk::{
-    DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
-    device::{Apply, LogError, UpdateError, UpdatesInfo},
+    Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
+    device::{Apply, LogError, UpdateError},
 };
 use steadfast_net::{Event as NetEvent, Stream, StreamSender};
 use steadfast_protocol::{
-    Epoch,
-    layout::PARITY_GRANULE_BYTES,
-    message::{self, Fault, LogEvent, LogPush, NodeEvent, NodeFault, NodePush},
-    policy::IN_PLACE_WINDOW_BYTES,
+    Epoch, Time,
+    message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
+    policy,
     serve::parity_log::{
-        ChunkNumber, Difference, Entry, Fold, Mode, ParityAction, ParityChunk, ParityInput, ParityOf,
-        ParityState,
+        ChunkNumber, Difference, Entry, Fold, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
+        ParityInput, ParityOf, ParityState, Upkeep,
     },
 };
 use tokio::sync::mpsc;
 
-/// A log that was not appended to for so long is merged as far as it is committed. Picked by eye: long enough that a burst of
-/// updates is over.
-const QUIET: Duration = Duration::from_millis(500);
-/// How often that is looked at.
+/// How often it is looked at whether a log is quiet, or held up.
 const TICK: Duration = Duration::from_millis(100);
-/// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
-/// an update takes.
-const LEVEL_AFTER: Duration = Duration::from_secs(3);
 
 /// What a host hears.
 pub(super) enum Event {
@@ -90,43 +83,6 @@ pub(super) async fn forward(number: u64, stream: &mut Stream, host: &mpsc::Unbou
     let _ = host.send(Event::Closed { stream: number });
 }
 
-/// Serves a parity chunk until nothing is to be done.
-pub(super) async fn run(
-    updates: Arc<Updates>,
-    device: Arc<ServedDevice>,
-    segment: SegmentId,
-    mut events: mpsc::UnboundedReceiver<Event>,
-    sender: mpsc::UnboundedSender<Event>,
-) {
-    let id = device.id;
-    let ended = match Host::begin(&updates, device, segment, sender).await {
-        Ok(mut host) => match host.serve(&updates, &mut events).await {
-            None => return,
-            Some(why) => {
-                for link in host.links.values() {
-                    link.sender.fail(&why);
-                }
-                // A merge that is under way is this host's: another must not begin on what it is about to change.
-                while host.merging {
-                    match events.recv().await {
-                        Some(Event::Merged(_)) | None => host.merging = false,
-                        Some(_) => {}
-                    }
-                }
-                why
-            }
-        },
-        Err(fault) => fault,
-    };
-    tracing::debug!(device = %id, %segment, %ended, "a parity chunk takes no more differences");
-    updates.parity.remove(id, segment, &mut events);
-    while let Ok(event) = events.try_recv() {
-        if let Event::Opened { sender, .. } = event {
-            sender.fail(&ended);
-        }
-    }
-}
-
 struct Link {
     chunk: ChunkNumber,
     sender: StreamSender,
@@ -154,51 +110,8 @@ enum Waiter {
     Difference,
 }
 
-/// Differences that go into the chunk at once (FO).
-#[derive(Default)]
-struct InPlace {
-    /// In the order asked; the first may be under way.
-    waiting: VecDeque<(ChunkNumber, u64, u64)>,
-    under_way: bool,
-    /// Overwritten and not released: the device's number of each, and which version of which data chunk it is.
-    held: BTreeMap<u64, (ChunkNumber, u64)>,
-    /// Committed, by data chunk.
-    committed: BTreeMap<ChunkNumber, u64>,
-}
-
-impl InPlace {
-    async fn begin(device: &ServedDevice, stream: u64, segment: SegmentId) -> Result<Self, Fault> {
-        let op = Op::Held { segment: Some(segment) };
-        let held = match ask(device, stream, LanePriority::Normal, op).await {
-            Ok(OpOutput::Held(held)) => held,
-            Ok(other) => unreachable!("what is held is answered by what is held, not {other:?}"),
-            Err(error) => return Err(Fault::Node(fault(device.id, error))),
-        };
-        let held = held.into_iter().filter_map(|staged| Some((staged.version, staged.of?))).collect();
-        Ok(Self { held, ..Self::default() })
-    }
-
-    fn waits(&self) -> bool {
-        !self.waiting.is_empty() || !self.held.is_empty()
-    }
-
-    /// A data chunk's versions are committed: up to which of the device's numbers all are. It releases in its own order.
-    fn release(&mut self, chunk: ChunkNumber, through: u64) -> Option<u64> {
-        let committed = self.committed.entry(chunk).or_default();
-        *committed = (*committed).max(through);
-        let mut released = None;
-        while let Some(first) = self.held.first_entry() {
-            let (chunk, version) = *first.get();
-            if version > self.committed.get(&chunk).copied().unwrap_or(0) {
-                break;
-            }
-            released = Some(first.remove_entry().0);
-        }
-        released
-    }
-}
-
-struct Host {
+/// Serves a parity chunk.
+pub(super) struct Host {
     chunk: Arc<Chunk>,
     of: Arc<ParityOf>,
     core: ParityChunk,
@@ -209,32 +122,34 @@ struct Host {
     merging: bool,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
-    reserve_bytes: u64,
-    /// When a data chunk that holds up the log was last asked to level.
-    asked_at: Instant,
+    upkeep: Upkeep,
+    started: Instant,
     replies: BTreeMap<u64, (u64, Waiter)>,
     arrived: BTreeMap<u64, Arrived>,
     appending: VecDeque<Appending>,
-    in_place: InPlace,
+    overwrites: Overwrites,
     next: u64,
-    appended_at: Instant,
     over: Option<Fault>,
 }
 
-impl Host {
+impl host::Host for Host {
+    type Event = Event;
+
+    const ENDS: &'static str = "a parity chunk takes no more differences";
+
+    fn hosts(updates: &Updates) -> &Hosts<Event> {
+        &updates.parity
+    }
+
     async fn begin(
         updates: &Arc<Updates>,
         device: Arc<ServedDevice>,
         segment: SegmentId,
         sender: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Fault> {
-        let chunk = updates.chunk(device, segment).await?;
-        let Some(number) = chunk.number.checked_sub(chunk.shape.data) else {
-            return Err(not_in_place(segment, "this device has a data chunk of it"));
-        };
-        let lane_stream = updates.number();
-        settle(&chunk.device, lane_stream).await?;
-        let (info, log) = log(&chunk.device, lane_stream, LanePriority::Normal, segment).await?;
+        let (chunk, lane_stream) = host::chunk(updates, device, segment, true).await?;
+        let lane = (lane_stream, LanePriority::Normal);
+        let (info, log) = medium::log(&chunk.device, lane, segment).await?;
         let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
             sequence: entry.sequence,
             chunk: difference.chunk,
@@ -247,24 +162,24 @@ impl Host {
             log: entries.collect(),
             log_next: info.log_next,
         };
+        let shape = chunk.shape;
+        let mode = if info.reserve_bytes == 0 { Mode::InPlace } else { Mode::Logged };
         // What a merge changes and its map are one record.
-        let (mode, window_bytes) = match info.reserve_bytes {
-            0 => (Mode::InPlace, IN_PLACE_WINDOW_BYTES),
-            reserve => (Mode::Logged, reserve / 2 / u64::from(chunk.shape.data)),
-        };
         let core = ParityChunk::new(mode, state, info.update_bytes_max / 2)
             .map_err(|broken| not_in_place(segment, broken))?;
-        let in_place = InPlace::begin(&chunk.device, lane_stream, segment).await?;
-        let shape = chunk.shape;
+        let held = medium::held(&chunk.device, lane, segment).await?;
+        let held = held.into_iter().filter_map(|staged| Some((staged.version, staged.of?)));
         // At most 255 chunks.
-        let of = ParityOf::new(shape.data as u16, shape.parity() as u16, number as u16, shape.chunk_bytes());
+        let (data, parity, number) =
+            (shape.data as u16, shape.parity() as u16, (chunk.number - shape.data) as u16);
+        let of = ParityOf::new(data, parity, number, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
         Ok(Self {
             merging: false,
-            window_bytes,
-            reserve_bytes: info.reserve_bytes,
-            asked_at: Instant::now(),
-            in_place,
+            window_bytes: policy::window_bytes(info.reserve_bytes, shape.data),
+            upkeep: Upkeep::new(Time(0), info.reserve_bytes),
+            started: Instant::now(),
+            overwrites: Overwrites::new(held),
             chunk: Arc::new(chunk),
             of: Arc::new(of),
             core,
@@ -275,12 +190,10 @@ impl Host {
             arrived: BTreeMap::new(),
             appending: VecDeque::new(),
             next: 1,
-            appended_at: Instant::now(),
             over: None,
         })
     }
 
-    /// Serves until nothing is to be done (`None`) or it cannot go on.
     async fn serve(
         &mut self,
         updates: &Arc<Updates>,
@@ -306,8 +219,8 @@ impl Host {
                         next = events.try_recv().ok();
                     }
                 }
-                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.in_place.waits() => {
-                    if self.appended_at.elapsed() > QUIET {
+                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.overwrites.waits() => {
+                    if self.upkeep.merge_due(self.now()) {
                         self.core.handle(ParityInput::MergeDue);
                     }
                     self.overwrite();
@@ -322,6 +235,31 @@ impl Host {
                 }
             }
         }
+    }
+
+    async fn end(mut self, why: &Fault, events: &mut mpsc::UnboundedReceiver<Event>) {
+        for link in self.links.values() {
+            link.sender.fail(why);
+        }
+        // A merge that is under way is this host's: another must not begin on what it is about to change.
+        while self.merging {
+            match events.recv().await {
+                Some(Event::Merged(_)) | None => self.merging = false,
+                Some(event) => Self::turn_away(event, why),
+            }
+        }
+    }
+
+    fn turn_away(event: Event, why: &Fault) {
+        if let Event::Opened { sender, .. } = event {
+            sender.fail(why);
+        }
+    }
+}
+
+impl Host {
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
     }
 
     fn heard(&mut self, event: Event) {
@@ -390,21 +328,16 @@ impl Host {
             LogPush::Ask { epoch, session } => {
                 // What was not taken of its earlier life is forgotten by the core, too.
                 let appending = self.appending.iter().map(|append| append.reply);
-                let overwriting = self.in_place.waiting.iter().map(|(_, _, reply)| *reply);
+                let overwriting = self.overwrites.waiting().map(|overwrite| overwrite.reply);
                 let under_way: Vec<u64> = appending.chain(overwriting).collect();
                 self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
                 self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
                 self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
             }
             LogPush::Difference { epoch, session, version, committed } => {
-                let sound = Difference::decode(&payload).is_ok_and(|difference| {
-                    let end = difference.offset.saturating_add(difference.bytes.len() as u64);
-                    let granule = u64::from(PARITY_GRANULE_BYTES);
-                    (difference.chunk, difference.version) == (chunk, version)
-                        && end <= self.chunk.shape.chunk_bytes()
-                        && difference.offset.is_multiple_of(granule)
-                        && difference.bytes.len() as u64 == difference.sums.len() as u64 * granule
-                });
+                let chunk_bytes = self.chunk.shape.chunk_bytes();
+                let sound = Difference::decode(&payload)
+                    .is_ok_and(|difference| difference.is_of(chunk, version, chunk_bytes));
                 if !sound {
                     let said = Fault::Protocol("a record that is not of the difference announced".to_owned());
                     link.sender.fail(&said);
@@ -448,10 +381,8 @@ impl Host {
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
                     let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
-                    // Updates wait for a merge where the log is rather full.
-                    let log_bytes: u64 = self.core.log().map(|entry| u64::from(entry.bytes)).sum();
-                    let full = 2 * log_bytes > self.reserve_bytes;
-                    let class = if full { LanePriority::Normal } else { LanePriority::Background };
+                    let urgent = self.upkeep.is_urgent(&self.core);
+                    let class = if urgent { LanePriority::Normal } else { LanePriority::Background };
                     let lane = (self.lane_stream, class);
                     self.merging = true;
                     updates.spawn(async move {
@@ -483,11 +414,11 @@ impl Host {
                     }
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    self.in_place.waiting.push_back((chunk, version, reply));
+                    self.overwrites.ask(Overwrite { chunk, version, reply });
                     self.overwrite();
                 }
                 ParityAction::Release { chunk, through } => {
-                    if let Some(through_version) = self.in_place.release(chunk, through) {
+                    if let Some(through_version) = self.overwrites.release(chunk, through) {
                         let segment = self.chunk.segment;
                         self.ask(Asked::Release, Op::Release { segment, through_version });
                     }
@@ -505,7 +436,7 @@ impl Host {
         };
         let (payload, number) = (arrived.record.clone(), self.next);
         self.next += 1;
-        self.appended_at = Instant::now();
+        self.upkeep.appended(self.now());
         let bytes = u32::try_from(payload.len()).expect("a record fits a frame");
         self.appending.push_back(Appending { number, chunk, version, reply, bytes, answer: None });
         // Under the epoch that the core knows: what was fenced since is refused by the device.
@@ -550,16 +481,11 @@ impl Host {
         }
     }
 
-    /// The log's first record is not known to be committed, and nothing of it is merged: its chunk may be level and quiet, and
-    /// only this node has not heard. It is asked to say so.
+    /// Has the data chunk level that holds up the log, where one does.
     fn unblock(&mut self, updates: &Arc<Updates>) {
-        let Some(first) = self.core.log().next().filter(|_| self.core.mergeable_bytes() == 0) else { return };
-        if self.appended_at.elapsed() < LEVEL_AFTER || self.asked_at.elapsed() < LEVEL_AFTER {
-            return;
-        }
-        self.asked_at = Instant::now();
-        let (chunk, number, asking) = (self.chunk.clone(), usize::from(first.chunk), updates.clone());
-        if let Some(&holder) = chunk.holders.get(number) {
+        let Some(number) = self.upkeep.ask_to_level(self.now(), &self.core) else { return };
+        let (chunk, asking) = (self.chunk.clone(), updates.clone());
+        if let Some(&holder) = chunk.holders.get(usize::from(number)) {
             updates.spawn(
                 async move { recover::ask_to_level(&asking, holder, chunk.segment, chunk.epoch).await },
             );
@@ -568,10 +494,7 @@ impl Host {
 
     /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
     fn overwrite(&mut self) {
-        if self.in_place.under_way {
-            return;
-        }
-        let Some(&(chunk, version, reply)) = self.in_place.waiting.front() else { return };
+        let Some(Overwrite { chunk, version, reply }) = self.overwrites.start() else { return };
         let segment = self.chunk.segment;
         let difference =
             self.arrived.get(&reply).and_then(|arrived| Difference::decode(&arrived.record).ok());
@@ -582,26 +505,23 @@ impl Host {
             self.over = Some(not_in_place(segment, why));
             return;
         };
-        self.in_place.under_way = true;
         let (epoch, offset) = (self.core.epoch(), difference.offset);
         let op = Op::Overwrite { segment, epoch, offset, product: product.into(), of: (chunk, version) };
         self.ask(Asked::Overwrite { chunk, version }, op);
     }
 
     fn overwritten(&mut self, chunk: ChunkNumber, version: u64, answer: Result<OpOutput, OpError>) {
-        self.in_place.under_way = false;
         match answer {
             Ok(OpOutput::Staged(staged)) => {
-                if let Some((_, _, reply)) = self.in_place.waiting.pop_front() {
-                    self.arrived.remove(&reply);
+                if let Some(placed) = self.overwrites.placed(staged.version) {
+                    self.arrived.remove(&placed.reply);
                 }
-                self.in_place.held.insert(staged.version, (chunk, version));
                 self.ask(Asked::Barrier { chunk, version }, Op::Barrier);
                 self.overwrite();
             }
             Ok(other) => unreachable!("an overwrite is answered as staged, not {other:?}"),
             // Tried again when something was released, here or of another segment.
-            Err(OpError::Update(UpdateError::Held { .. })) => {}
+            Err(OpError::Update(UpdateError::Held { .. })) => self.overwrites.not_placed(),
             Err(error) => self.over = Some(self.failed(error)),
         }
     }
@@ -638,75 +558,25 @@ impl Host {
     }
 }
 
-/// What a device says of a parity chunk, and the records of its log. One that is taken out meanwhile makes it begin again.
-pub(super) async fn log(
-    device: &ServedDevice,
-    stream: u64,
-    class: LanePriority,
-    segment: SegmentId,
-) -> Result<(UpdatesInfo, Vec<Difference>), Fault> {
-    const ATTEMPTS: u32 = 8;
-    let failed = |error| Fault::Node(fault(device.id, error));
-    'again: for _ in 0..ATTEMPTS {
-        let info = match ask(device, stream, class, Op::DescribeUpdates { segment }).await.map_err(failed)? {
-            OpOutput::Updates(info) => info,
-            other => unreachable!("a description answers a description, not {other:?}"),
-        };
-        if info.damaged {
-            return Err(not_in_place(segment, "the log of its parity lost records"));
-        }
-        let mut log = Vec::with_capacity(info.log.len());
-        for entry in &info.log {
-            let op = Op::LogRead { segment, sequence: entry.sequence };
-            match ask(device, stream, class, op).await {
-                Ok(OpOutput::LogRecord(record)) => {
-                    let decoded = Difference::decode(&record);
-                    log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
-                }
-                Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
-                Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => continue 'again,
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        return Ok((info, log));
-    }
-    Err(overtaken(device.id, segment))
-}
-
-/// Waits until what a host before this one did to the device is durable: what it finds there counts as that.
-pub(super) async fn settle(device: &ServedDevice, stream: u64) -> Result<(), Fault> {
-    match ask(device, stream, LanePriority::Normal, Op::Barrier).await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Fault::Node(fault(device.id, error))),
-    }
-}
-
-pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
-    Fault::Node(NodeFault::Overtaken { device, segment })
-}
-
 /// Folds records into the chunk, durably.
 async fn merge(
     chunk: &Chunk,
     of: &ParityOf,
-    (stream, class): (u64, LanePriority),
+    lane: medium::Lane,
     sequences: &[u64],
     merged: Vec<(ChunkNumber, u64)>,
     log_start: u64,
 ) -> Result<(), Fault> {
     let (device, segment) = (&*chunk.device, chunk.segment);
     let failed = |error| Fault::Node(fault(device.id, error));
-    let before = match ask(device, stream, class, Op::DescribeUpdates { segment }).await.map_err(failed)? {
-        OpOutput::Updates(info) => info,
-        other => unreachable!("a description answers a description, not {other:?}"),
-    };
+    let before = medium::describe(device, lane, segment).await?;
     let interfered = || not_in_place(segment, "somebody else merges its log");
     if before.log.first().map(|entry| entry.sequence) != sequences.first().copied() {
         return Err(interfered());
     }
     let mut fold = Fold::default();
     for &sequence in sequences {
-        match ask(device, stream, class, Op::LogRead { segment, sequence }).await.map_err(failed)? {
+        match medium::ask(device, lane, Op::LogRead { segment, sequence }).await.map_err(failed)? {
             OpOutput::LogRecord(record) => {
                 fold.add(&Difference::decode(&record).map_err(|malformed| not_in_place(segment, malformed))?);
             }
@@ -717,7 +587,7 @@ async fn merge(
     for rows in fold.rows() {
         let len = u32::try_from(rows.end - rows.start).expect("a merge is bounded");
         let op = Op::ReadChunk { segment, offset: rows.start, len };
-        let mut bytes = match ask(device, stream, class, op).await.map_err(failed)? {
+        let mut bytes = match medium::ask(device, lane, op).await.map_err(failed)? {
             // Of rows that have the fold already it would be taken out again.
             OpOutput::Chunk { state, .. } if state.merged != before.merged => return Err(interfered()),
             OpOutput::Chunk { data, .. } => data.to_vec(),
@@ -729,7 +599,7 @@ async fn merge(
     let apply = Apply { patches, merged, log_start: Some(log_start) };
     // A merge is of what was committed, under whichever epoch: also where a later one is in force by now.
     let epoch = before.epoch;
-    match ask(device, stream, class, Op::Apply { segment, epoch, apply }).await {
+    match medium::ask(device, lane, Op::Apply { segment, epoch, apply }).await {
         Ok(_) => Ok(()),
         Err(error) => Err(failed(error)),
     }

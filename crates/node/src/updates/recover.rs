@@ -1,7 +1,7 @@
 //! Updates that a device holds and nobody is about: from before a restart, or from before their parity was out of reach. Each
 //! such segment's host begins, and levels.
 
-use super::Updates;
+use super::{Updates, medium};
 use crate::devices::ServedDevice;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use steadfast_disk::{Op, OpOutput, Priority as LanePriority, SegmentId};
@@ -19,7 +19,8 @@ pub(crate) async fn recover(updates: Arc<Updates>, device: Arc<ServedDevice>) {
     let stream = updates.number();
     let mut before: Option<BTreeSet<SegmentId>> = None;
     loop {
-        let held = super::ask(&device, stream, LanePriority::Interactive, Op::Held { segment: None }).await;
+        let lane = (stream, LanePriority::Interactive);
+        let held = medium::ask(&device, lane, Op::Held { segment: None }).await;
         let Ok(OpOutput::HeldSegments(held)) = held else { return };
         let held: BTreeSet<SegmentId> = held.into_iter().collect();
         let waiting =

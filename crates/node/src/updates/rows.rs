@@ -1,6 +1,6 @@
 //! Rows of a chunk at given versions, for whoever decodes: by operations of the lane alone, so that updates go on.
 
-use super::parity::{log, overtaken};
+use super::medium::{held, log, overtaken};
 use crate::{
     devices::ServedDevice,
     fault::fault,
@@ -37,7 +37,7 @@ pub(crate) async fn versions(
         // It never changes.
         return Ok(ChunkVersions::default());
     }
-    let (info, log) = log(device, service.lane_stream(), CLASS, segment).await?;
+    let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
     durable(service, device).await?;
     let mut held: VersionsByChunk = info.merged.into_iter().collect();
     held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
@@ -172,11 +172,7 @@ async fn data(
     if now == version {
         return Ok((bytes, version));
     }
-    let op = Op::Held { segment: Some(segment) };
-    let held = match operation(service, device, CLASS, op).await.map_err(failed)? {
-        OpOutput::Held(held) => held,
-        other => unreachable!("what is held is answered by what is held, not {other:?}"),
-    };
+    let held = held(device, (service.lane_stream(), CLASS), segment).await?;
     let held = held.iter().map(|staged| (staged.version, staged.offset, &staged.difference[..]));
     match take_back(&mut bytes, wanted.offset, (now, version), held) {
         true => Ok((bytes, version)),
@@ -216,7 +212,7 @@ async fn parity_rows(
     let failed = |error| Fault::Node(fault(device.id, error));
     let segment = wanted.segment;
     // The log first: what is merged between the two is then seen in the chunk, and is told.
-    let (info, log) = log(device, service.lane_stream(), CLASS, segment).await?;
+    let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
     let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
     let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
         OpOutput::Chunk { data, state, .. } => (data, state),
@@ -229,11 +225,7 @@ async fn parity_rows(
     let mut merged: VersionsByChunk = state.merged.into_iter().collect();
     if merged.iter().any(|(chunk, version)| version > versions.get(chunk).unwrap_or(&0)) {
         // Overwritten in place: what is newer is taken back, where it is still held.
-        let op = Op::Held { segment: Some(segment) };
-        let held = match operation(service, device, CLASS, op).await.map_err(failed)? {
-            OpOutput::Held(held) => held,
-            other => unreachable!("what is held is answered by what is held, not {other:?}"),
-        };
+        let held = held(device, (service.lane_stream(), CLASS), segment).await?;
         for (chunk, version) in &mut merged {
             let wanted_version = versions.get(chunk).copied().unwrap_or(0).min(*version);
             let of_chunk = held.iter().filter_map(|staged| {

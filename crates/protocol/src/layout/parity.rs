@@ -20,7 +20,7 @@ use core::ops::Range;
 use steadfast_codes::mds::{self, MdsError};
 
 /// The shape of a parity segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParityGeometry {
     /// n: chunks.
     pub chunks: u32,

@@ -395,7 +395,7 @@ pub enum SegmentState {
 }
 
 /// Why the metadata server could not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum MetaFault {
     /// A name that is not allowed.
     #[error("{name:?} is not a valid {what}: {reason}")]

@@ -60,7 +60,7 @@ pub enum Role {
 }
 
 /// Why a request was not answered as asked. Travels in FAIL frames.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum Fault {
     /// The opener cancelled the stream.
     #[error("cancelled")]
@@ -88,7 +88,7 @@ pub enum Fault {
 }
 
 /// Why a node refuses work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalReason {
     /// Too many streams or queued requests.
     Overloaded,

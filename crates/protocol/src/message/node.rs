@@ -247,7 +247,7 @@ pub struct ReadRows {
 }
 
 /// A state of a chunk's rows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowsAt {
     /// Of a data chunk: as it is.
     Newest,
@@ -267,7 +267,7 @@ pub enum RowsAt {
 }
 
 /// What a device holds of a chunk that changes in place.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChunkVersions {
     /// How many updates a data chunk has seen.
     pub version: u64,
@@ -447,7 +447,7 @@ pub enum DeviceHealth {
 }
 
 /// Why a storage server could not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum NodeFault {
     /// The node has no such device.
     #[error("no device {0} on this node")]

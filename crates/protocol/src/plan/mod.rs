@@ -11,8 +11,9 @@
 //!
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
-//! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
-//! blocks go for a smaller redundancy; [`Places`], where others may go.
+//! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
+//! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
+//! redundancy; [`Places`], where others may go.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
@@ -20,6 +21,7 @@
 mod amend;
 mod choose;
 mod fetch;
+mod in_place;
 mod pace;
 mod quality;
 mod revise;
@@ -32,6 +34,7 @@ mod update;
 pub use amend::{Places, amended, stored};
 pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
+pub use in_place::{ChunkChange, in_place};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
 pub use revise::{Part, revise};

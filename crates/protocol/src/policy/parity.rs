@@ -4,7 +4,9 @@
 //! Text: `parity:code=rs(6,4),segment=16MiB,update=plr,reserve=4MiB,domain=node`. Each part may be left out.
 
 use super::{Domain, PolicyError, bad, domain, show_domain};
-use crate::{layout::ParityGeometry, message::UPDATE_BYTES_MAX};
+use crate::{
+    layout::ParityGeometry, message::UPDATE_BYTES_MAX, serve::parity_log::LOG_RECORD_OVERHEAD_BYTES,
+};
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -100,23 +102,29 @@ impl Parity {
     }
 }
 
-/// What a record takes in a log beyond the granules that it holds, at most: its head and its end, and the granule that an
+/// What a record takes in a log beyond the bytes that change, at most: what it takes beside its granules, and the granule that an
 /// update reaches into at either side.
-const RECORD_OVERHEAD: u64 = 4 * RESERVE_UNIT;
+const RECORD_OVERHEAD: u64 = LOG_RECORD_OVERHEAD_BYTES + 2 * RESERVE_UNIT;
 
 /// Bytes of one data chunk's updates that may be uncommitted at a time where parity is overwritten in place: devices hold what
 /// they replaced until then. Picked by eye: a few of the largest.
-pub const IN_PLACE_WINDOW_BYTES: u64 = 256 << 10;
+const IN_PLACE_WINDOW_BYTES: u64 = 256 << 10;
+
+/// Bytes of records of one of `data` data chunks that may be uncommitted at a time, beside a parity chunk with a reserve of
+/// `reserve_bytes`: so many of every data chunk take half the reserve, so that they fit it wherever its head stands. Without a
+/// reserve parity is overwritten in place.
+pub fn window_bytes(reserve_bytes: u64, data: u32) -> u64 {
+    match reserve_bytes {
+        0 => IN_PLACE_WINDOW_BYTES,
+        reserve => reserve / 2 / u64::from(data.max(1)),
+    }
+}
 
 impl Parity {
-    /// Bytes of records of one data chunk that may be uncommitted at a time, beside a parity chunk of `chunk_bytes`: so many of
-    /// every data chunk take half the reserve, so that they fit it wherever its head stands. Without a reserve parity is
-    /// overwritten in place.
+    /// Bytes of records of one data chunk that may be uncommitted at a time, beside a parity chunk of `chunk_bytes`: see
+    /// [`window_bytes`].
     pub fn window_bytes(&self, chunk_bytes: u64) -> u64 {
-        match self.reserve_of(chunk_bytes) {
-            0 => IN_PLACE_WINDOW_BYTES,
-            reserve => reserve / 2 / u64::from(self.data()),
-        }
+        window_bytes(self.reserve_of(chunk_bytes), self.data())
     }
 
     /// The most bytes of one change in place, whole granules; none where there is too little room for a log.

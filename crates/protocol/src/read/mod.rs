@@ -224,7 +224,7 @@ pub struct ReadDone {
 }
 
 /// Why a stream is gone.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Cause {
     /// The node cannot be reached, or its connection was lost.
     #[error("{0}")]
@@ -235,7 +235,7 @@ pub enum Cause {
 }
 
 /// Why a read cannot succeed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ReadError {
     /// Too many blocks are lost or out of reach.
     #[error(

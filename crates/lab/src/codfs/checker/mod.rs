@@ -282,7 +282,9 @@ mod tests {
             Event::Gather([data, parity]),
             Event::TellVersions(data),
             Event::TellVersions(parity),
-            Event::GiveRows(parity),
+            // It reads its rows, and must not give them.
+            Event::GiveRows(data),
+            Event::GiveRows(data),
             Event::Crash(data, 0),
             Event::Crash(parity, 0),
             Event::Restart(data),
@@ -293,13 +295,15 @@ mod tests {
             events.extend([Event::Deliver(data, parity), Event::Deliver(data, parity + 1)]);
             events.extend([Event::Deliver(parity, data), Event::Deliver(parity + 1, data)]);
         }
-        events.push(Event::Begin(1));
+        // The same number again; what was read is gone, and what is read now waits for its flush.
+        events.extend([Event::Begin(1), Event::Deliver(data, parity), Event::GiveRows(data)]);
+        events.extend([Event::Flush(data), Event::GiveRows(data)]);
         for event in &events {
             if let Err(violation) = world.step(event) {
                 panic!("{event:?}: {}", violation.0);
             }
         }
-        if let Err(mixed) = world.step(&Event::GiveRows(data)) {
+        if let Err(mixed) = world.step(&Event::GiveRows(parity)) {
             panic!("{}", mixed.0);
         }
     }

@@ -4,7 +4,8 @@
 //! one node, on two, or on all six at once, at any step, also of the recovery before; or all of them, as when a process is
 //! killed.
 //!
-//! Updates of random bytes, unaligned, up to three at a time, messages in any order between different nodes. After each storm
+//! Updates of random bytes, unaligned, several at a time, as many uncommitted as the windows of their chunks let, messages in any
+//! order between different nodes. After each storm
 //! of power losses, when all is quiet: every byte of every chunk is what the last acknowledged update left there, or what
 //! one whose writer heard nothing would have; and whichever two of the six chunks are taken away, the other four decode
 //! to the same bytes (the logs included). Everything is drawn from the seed.
@@ -22,7 +23,7 @@ use rand_pcg::Pcg64;
 use std::collections::{BTreeMap, VecDeque};
 use steadfast_codes::mds::{Code, Kind};
 use steadfast_protocol::{
-    Epoch,
+    Epoch, Time,
     serve::parity_log::{DataAction, DataInput, Difference, ParityAction, ParityInput, Refusal},
 };
 
@@ -33,9 +34,8 @@ const RUNS: u32 = 200;
 /// Of a quick run.
 const RUNS_QUICK: u32 = 10;
 const UPDATES_A_RUN: usize = 500;
-/// Updates of the segment that are not committed, at most: what a log of 64 KiB takes of records of 16 KiB wherever its ring
-/// wraps. More could fill one log with what waits for the other, and the other way round.
-const WINDOW: u64 = 3;
+/// Updates that are not answered at a time: more than the windows of all chunks let through, so that some wait.
+const UNANSWERED_MAX: usize = 32;
 /// Steps between two storms at most: a few dozen updates.
 const CALM_STEPS_MAX: u64 = 1200;
 const K: usize = 4;
@@ -165,7 +165,7 @@ impl Storm {
         let mut outputs: Vec<&mut [u8]> = parities.iter_mut().map(|chunk| &mut chunk[..]).collect();
         code.encode(&chunks, &mut outputs)?;
         let data = (0..K).map(|chunk| DataNode::new(chunk, &model[chunk])).collect::<Result<_>>()?;
-        let parity = (0..M).map(|number| ParityNode::new(K, number, &parities[number]));
+        let parity = (0..M).map(|number| ParityNode::new(number, &parities[number]));
         let parity = parity.collect::<Result<_>>()?;
         let (links, updates, begun, replies) = Default::default();
         let mut storm = Self { random, code, data, parity, links, model, updates, begun, replies };
@@ -233,16 +233,8 @@ impl Storm {
 
     fn begin(&mut self, counts: &mut Counts) -> Result<()> {
         let chunk = below(&mut self.random, K as u64) as usize;
-        // All chunks are level, but for those in hand: else a log may fill with what another lacks.
-        let waiting = |update: &&Update| update.progress == Progress::Sent && update.version.is_none();
-        let mut uncommitted = self.updates.iter().filter(waiting).count() as u64;
-        for node in &self.data {
-            match node.core.as_ref().filter(|core| core.is_serving()) {
-                Some(core) => uncommitted += core.staged() - core.committed(),
-                None => return Ok(()),
-            }
-        }
-        if uncommitted >= WINDOW || self.begun >= UPDATES_A_RUN {
+        let unanswered = self.updates.iter().filter(|update| update.progress == Progress::Sent).count();
+        if unanswered >= UNANSWERED_MAX || self.begun >= UPDATES_A_RUN || self.data[chunk].core.is_none() {
             return Ok(());
         }
         // Half of them in the first granules, so that they meet.
@@ -255,12 +247,24 @@ impl Storm {
         self.updates.push(Update { chunk, offset, bytes, version: None, progress: Progress::Sent });
         self.begun += 1;
         counts.updates += 1;
-        self.input(chunk, DataInput::Update { request }, counts)
+        self.data[chunk].window.ask(request, offset as u64, length as u64);
+        self.data[chunk].admit()?;
+        self.run_data(chunk, counts)
     }
 
     fn input(&mut self, chunk: usize, input: DataInput, counts: &mut Counts) -> Result<()> {
-        let Some(core) = self.data[chunk].core.as_mut() else { return Ok(()) };
+        let node = &mut self.data[chunk];
+        match &input {
+            DataInput::Connected { parity } => node.connected(*parity),
+            DataInput::Lost { parity } => node.window.lost(Time(0), *parity),
+            _ => {}
+        }
+        let again = matches!(input, DataInput::Connected { .. } | DataInput::Tick);
+        let Some(core) = node.core.as_mut() else { return Ok(()) };
         core.handle(input);
+        if again {
+            node.admit()?;
+        }
         self.run_data(chunk, counts)
     }
 
@@ -282,17 +286,15 @@ impl Storm {
                 }
                 DataAction::Stage { request } => {
                     let update = &mut self.updates[request as usize];
-                    let staged = self.data[chunk].stage(chunk as u16, update.offset as u64, &update.bytes)?;
+                    let (offset, new) = (update.offset as u64, &update.bytes[..]);
+                    let staged = self.data[chunk].stage(request, chunk as u16, offset, new)?;
                     let input = match staged {
                         Some(version) => {
                             update.version = Some(version);
                             DataInput::Staged { request, version }
                         }
-                        None => {
-                            update.progress = Progress::Unanswered(None);
-                            counts.unanswered += 1;
-                            DataInput::NotStaged { request }
-                        }
+                        // Tried again when something was released.
+                        None => DataInput::NotStaged { request },
                     };
                     self.data[chunk].core.as_mut().context("up")?.handle(input);
                 }
@@ -305,7 +307,10 @@ impl Storm {
                 DataAction::Tell { parity, committed, .. } => {
                     self.send(to(parity), Message::Committed { through: committed });
                 }
-                DataAction::Release { through } => self.data[chunk].release(through)?,
+                DataAction::Release { through } => {
+                    self.data[chunk].release(through)?;
+                    self.data[chunk].admit()?;
+                }
                 DataAction::Answer { request, version } => {
                     self.updates[request as usize].progress = Progress::Acked(version);
                     counts.acknowledged += 1;
@@ -331,7 +336,7 @@ impl Storm {
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
                     counts.merges += 1;
-                    node.merge(&self.code, number, &sequences, merged, log_start)?;
+                    node.merge(&sequences, merged, log_start)?;
                 }
                 ParityAction::Fence { epoch } => node.fence(epoch)?,
                 ParityAction::Ack { reply, through, .. } => {
@@ -390,7 +395,7 @@ impl Storm {
             Message::Refused { reason } => self.input(to, DataInput::Refused { parity, reason }, counts),
             Message::Fetched { difference } => {
                 let version = difference.version;
-                self.data[to].kept.insert(version, difference);
+                self.data[to].fetched(difference);
                 self.input(to, DataInput::Fetched { version }, counts)
             }
             Message::NotFetched { version } => self.input(to, DataInput::NotFetched { version }, counts),
@@ -531,7 +536,7 @@ impl Storm {
             chunks.push(content);
         }
         for number in 0..M {
-            chunks.push(self.parity[number].current(&self.code, number)?);
+            chunks.push(self.parity[number].current()?);
         }
         for first in 0..K + M {
             for second in first + 1..K + M {

@@ -4,18 +4,22 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use rand_pcg::Pcg64;
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
-use steadfast_codes::mds;
 use steadfast_disk::{
     AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Updates,
     Version, checksum,
     device::{Apply, LogError, UpdateError},
     media::CrashMedium,
 };
-use steadfast_protocol::serve::parity_log::{
-    DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk, ParityInput, ParityState,
+use steadfast_protocol::{
+    Time,
+    policy::window_bytes,
+    serve::parity_log::{
+        Admission, DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk, ParityInput,
+        ParityOf, ParityState, UpdateWindow, kept_from,
+    },
 };
 
-use super::below;
+use super::{K, M, below};
 
 /// The segment of the storm; each device has one chunk of it.
 const SEGMENT: SegmentId = SegmentId(7);
@@ -24,8 +28,9 @@ const CLUSTER: ClusterId = ClusterId(1);
 const BLOCK_BYTES: u32 = 16 << 10;
 /// Bytes of a chunk: four blocks, so that updates meet block ends, and few enough granules that they meet each other.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
-/// Four to eight records: merges on the path, and a ring that wraps often.
-const RESERVE_BYTES: u64 = 64 << 10;
+/// The smallest in which every data chunk may have one of the largest updates of a storm uncommitted: ten to twenty records, so that
+/// merges are on the path, and the ring wraps often.
+const RESERVE_BYTES: u64 = 160 << 10;
 /// Of one merge, less than the device takes at once.
 const MERGE_BYTES_MAX: u64 = 40 << 10;
 /// The smallest journal that takes updates.
@@ -44,6 +49,8 @@ pub(super) struct DataNode {
     pub(super) disk: Disk,
     /// The core; absent while the node is down.
     pub(super) core: Option<DataChunk>,
+    /// Which updates the core is given, and when.
+    pub(super) window: UpdateWindow,
     /// Differences that may be asked for again.
     pub(super) kept: BTreeMap<u64, Difference>,
     /// Versions adopted since the last flush.
@@ -56,6 +63,8 @@ pub(super) struct DataNode {
 pub(super) struct ParityNode {
     /// Its disk.
     pub(super) disk: Disk,
+    /// Which chunk of the code it is.
+    of: ParityOf,
     /// The core; absent while the node is down.
     pub(super) core: Option<ParityChunk>,
     /// Differences on their way to the log.
@@ -158,7 +167,7 @@ impl DataNode {
     pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
         let disk = Disk::new(number as u128 + 1, content, 0, number as u32)?;
         let (core, kept, adopted, session) = Default::default();
-        Ok(Self { disk, core, kept, adopted, session })
+        Ok(Self { disk, core, window: UpdateWindow::new(Time(0), 0, []), kept, adopted, session })
     }
 
     /// Begins to serve with what is durable.
@@ -174,26 +183,54 @@ impl DataNode {
                 (staged.version, Difference { chunk, version: staged.version, offset, sums, bytes })
             })
             .collect();
-        // Those that end at the present version without a gap.
-        let mut kept_from = version + 1;
-        while kept_from > 1 && self.kept.contains_key(&(kept_from - 1)) {
-            kept_from -= 1;
-        }
+        let kept = &self.kept;
+        let kept_from = kept_from(version, |version| kept.contains_key(&version));
+        let records = kept.iter().map(|(version, difference)| (*version, difference.record_length()));
+        self.window = UpdateWindow::new(Time(0), parities.len() as u16, records);
+        parities.iter().for_each(|parity| self.connected(*parity));
         let mut core = DataChunk::new(Medium::Own, self.session, version, kept_from);
         core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.to_vec() });
         self.core = Some(core);
         Ok(())
     }
 
+    /// A parity node is there.
+    pub(super) fn connected(&mut self, parity: u16) {
+        self.window.connected(parity, window_bytes(RESERVE_BYTES, K as u32));
+    }
+
+    /// Gives the core what the window has room for.
+    pub(super) fn admit(&mut self) -> Result<()> {
+        let Some(core) = &mut self.core else { return Ok(()) };
+        while let Some(admission) = self.window.poll() {
+            match admission {
+                Admission::Update { request } => core.handle(DataInput::Update { request }),
+                Admission::TooLarge { request } => bail!("update {request} never fits its window"),
+            }
+        }
+        Ok(())
+    }
+
     /// Stamps an update; none where the device has to be released first.
-    pub(super) fn stage(&mut self, chunk: u16, offset: u64, new: &[u8]) -> Result<Option<u64>> {
+    pub(super) fn stage(&mut self, request: u64, chunk: u16, offset: u64, new: &[u8]) -> Result<Option<u64>> {
         let staged = match self.disk.device()?.stage(SEGMENT, Epoch(1), offset, new) {
-            Err(UpdateError::Held { .. }) => return Ok(None),
+            Err(UpdateError::Held { .. }) => {
+                self.window.again(request);
+                return Ok(None);
+            }
             other => other.context("stage")?,
         };
         let (version, offset, sums, bytes) = (staged.version, staged.offset, staged.sums, staged.difference);
-        self.kept.insert(version, Difference { chunk, version, offset, sums, bytes });
+        let difference = Difference { chunk, version, offset, sums, bytes };
+        self.window.staged(request, version, difference.record_length());
+        self.kept.insert(version, difference);
         Ok(Some(version))
+    }
+
+    /// A log has brought a difference back.
+    pub(super) fn fetched(&mut self, difference: Difference) {
+        self.window.keep(difference.version, difference.record_length());
+        self.kept.insert(difference.version, difference);
     }
 
     /// Brings the chunk forward by a difference that some log had.
@@ -202,20 +239,20 @@ impl DataNode {
             bail!("version {version} is to be adopted and is not here")
         };
         let end = difference.offset + difference.bytes.len() as u64;
-        let mut bytes = self.disk.read(difference.offset..end)?;
-        bytes.iter_mut().zip(&difference.bytes).for_each(|(byte, other)| *byte ^= other);
-        let blocks = CHUNK_BYTES as u64 / u64::from(BLOCK_BYTES);
-        for (at, (granule, sum)) in bytes.chunks(4096).zip(&difference.sums).enumerate() {
-            let offset = difference.offset + at as u64 * 4096;
-            let tag = checksum::Tag {
+        let base = self.disk.read(difference.offset..end)?;
+        let (block_bytes, blocks) = (u64::from(BLOCK_BYTES), CHUNK_BYTES as u64 / u64::from(BLOCK_BYTES));
+        let tag = |at: u64| {
+            Some(checksum::Tag {
                 segment: SEGMENT,
                 version: VERSION,
-                index: (u64::from(difference.chunk) * blocks + offset / u64::from(BLOCK_BYTES)) as u32,
-                granule_number: (offset % u64::from(BLOCK_BYTES) / 4096) as u32,
-            };
-            ensure!(checksum::sum(granule, &tag) == *sum, "version {version} did not come out right");
-        }
-        let patches = vec![(difference.offset, Bytes::from(bytes))];
+                index: (u64::from(difference.chunk) * blocks + at / block_bytes) as u32,
+                granule_number: (at % block_bytes / 4096) as u32,
+            })
+        };
+        let Some(new) = difference.brought_forward(&base, tag) else {
+            bail!("version {version} did not come out right")
+        };
+        let patches = vec![(difference.offset, new)];
         self.disk.device()?.adopt(SEGMENT, Epoch(1), version, patches).context("adopt")?;
         self.adopted.push(version);
         Ok(())
@@ -224,6 +261,7 @@ impl DataNode {
     /// Old bytes of versions up to here may go.
     pub(super) fn release(&mut self, through: u64) -> Result<()> {
         self.kept.retain(|version, _| *version > through);
+        self.window.released(through);
         self.disk.device()?.release(SEGMENT, through).context("release")
     }
 
@@ -251,10 +289,11 @@ impl DataNode {
 }
 
 impl ParityNode {
-    /// The node of parity chunk `number` of a code with `data` data chunks.
-    pub(super) fn new(data: usize, number: usize, content: &[u8]) -> Result<Self> {
-        let disk = Disk::new((data + number) as u128 + 1, content, RESERVE_BYTES, (data + number) as u32)?;
-        Ok(Self { disk, core: None, arrived: BTreeMap::new(), done: Vec::new() })
+    /// The node of parity chunk `number`.
+    pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
+        let disk = Disk::new((K + number) as u128 + 1, content, RESERVE_BYTES, (K + number) as u32)?;
+        let of = ParityOf::new(K as u16, M as u16, number as u16, CHUNK_BYTES as u64)?;
+        Ok(Self { disk, of, core: None, arrived: BTreeMap::new(), done: Vec::new() })
     }
 
     /// Begins to serve with what is durable.
@@ -303,14 +342,7 @@ impl ParityNode {
     }
 
     /// Folds records into the chunk.
-    pub(super) fn merge(
-        &mut self,
-        code: &mds::Code,
-        number: usize,
-        sequences: &[u64],
-        merged: Vec<(u16, u64)>,
-        log_start: u64,
-    ) -> Result<()> {
+    pub(super) fn merge(&mut self, sequences: &[u64], merged: Vec<(u16, u64)>, log_start: u64) -> Result<()> {
         let mut fold = Fold::default();
         for sequence in sequences {
             fold.add(&self.record(*sequence)?);
@@ -318,7 +350,7 @@ impl ParityNode {
         let mut patches = Vec::new();
         for rows in fold.rows() {
             let mut base = self.disk.read(rows.clone())?;
-            add(code, number, &fold, rows.start, &mut base)?;
+            self.of.add(&fold, rows.start, &mut base)?;
             patches.push((rows.start, Bytes::from(base)));
         }
         let apply = Apply { patches, merged, log_start: Some(log_start) };
@@ -328,14 +360,14 @@ impl ParityNode {
     }
 
     /// The parity chunk with all that its log holds.
-    pub(super) fn current(&mut self, code: &mds::Code, number: usize) -> Result<Vec<u8>> {
+    pub(super) fn current(&mut self) -> Result<Vec<u8>> {
         let mut content = self.disk.content()?;
         let entries = self.disk.device()?.log_entries(SEGMENT).context("log")?;
         let mut fold = Fold::default();
         for entry in entries {
             fold.add(&self.record(entry.sequence)?);
         }
-        add(code, number, &fold, 0, &mut content)?;
+        self.of.add(&fold, 0, &mut content)?;
         Ok(content)
     }
 
@@ -362,17 +394,4 @@ impl ParityNode {
         self.arrived.clear();
         self.done.clear();
     }
-}
-
-/// XORs the products of all differences that begin in `bytes` into them: rows from `start` on of a parity chunk.
-fn add(code: &mds::Code, number: usize, fold: &Fold, start: u64, bytes: &mut [u8]) -> Result<()> {
-    let end = start + bytes.len() as u64;
-    for (chunk, from, difference) in fold.parts().filter(|(_, from, _)| (start..end).contains(from)) {
-        let mut product = vec![0; difference.len()];
-        let old = vec![0; difference.len()];
-        code.delta(chunk as usize, from as usize, CHUNK_BYTES, &old, difference, number, &mut product)?;
-        let at = (from - start) as usize;
-        bytes[at..at + product.len()].iter_mut().zip(&product).for_each(|(byte, other)| *byte ^= other);
-    }
-    Ok(())
 }

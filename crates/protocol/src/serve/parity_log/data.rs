@@ -226,6 +226,13 @@ enum Phase {
     Fenced,
 }
 
+/// The first of the versions that end at `version` of which all are `held`: what [`DataChunk::new`] takes. `version + 1` where
+/// the last is not.
+pub fn kept_from(version: u64, held: impl Fn(u64) -> bool) -> u64 {
+    let kept = (1..=version).rev().take_while(|version| held(*version)).last();
+    kept.unwrap_or(version + 1)
+}
+
 /// A parity node as this one knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Peer {
@@ -263,7 +270,7 @@ pub struct DataChunk {
 
 impl DataChunk {
     /// A chunk that is durable up to `version`, of which the driver has the differences from `kept_from` on without a gap
-    /// (as [`steadfast_disk::Device::held`] gives them; `version + 1` where it has none). `session` is greater than that of
+    /// (those of [`steadfast_disk::Device::held`], by [`kept_from`]). `session` is greater than that of
     /// every earlier core for this chunk under the same epoch: a count of this node's starts.
     pub fn new(medium: Medium, session: u64, version: u64, kept_from: u64) -> Self {
         assert!(kept_from >= 1 && kept_from <= version + 1, "kept from {kept_from} at version {version}");

@@ -5,6 +5,9 @@
 //! |---|---|---|
 //! | [`DataChunk`] | the data chunk's node, or one that stands in where that is gone | orders the chunk's updates: stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
 //! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
+//! | [`UpdateWindow`] | the data chunk's node | which updates the core is given, and when: what may be uncommitted |
+//! | [`Overwrites`] | a parity chunk's node | the order in which differences go into the chunk at once, and what may be released |
+//! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, and whom to ask where it is held up |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
 //! | [`common`], [`take_back`], [`ParityOf`] | a reader, a data chunk's node, a parity chunk's | rows of several chunks at one state |
 //!
@@ -38,7 +41,7 @@
 //! - each version is one difference for ever: nothing is stamped before all live parity nodes said what they have, and none
 //!   takes what an earlier life of the sender had stamped.
 //!
-//! **The window.** A data chunk's driver lets no more of it be uncommitted than its part of half a reserve
+//! **The window.** [`UpdateWindow`] lets no more of a data chunk be uncommitted than its part of half a reserve
 //! ([`crate::policy::Parity::window_bytes`]), so that what is uncommitted of all chunks fits every log when all else is merged. Else one
 //! log could be full of what another has no room for, and the other way round, and nothing would ever be committed.
 //!
@@ -58,15 +61,21 @@
 
 mod data;
 mod fold;
+mod overwrites;
 mod parity;
 mod record;
 mod rows;
+mod upkeep;
+mod window;
 
-pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
+pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
 pub use fold::Fold;
+pub use overwrites::{Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
-pub use record::{Difference, MalformedDifference};
+pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};
+pub use upkeep::Upkeep;
+pub use window::{Admission, UpdateWindow};
 
 /// Number of a data chunk in its segment: 0 to k - 1.
 pub type ChunkNumber = u16;

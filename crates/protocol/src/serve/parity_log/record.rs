@@ -7,9 +7,25 @@
 //! that it came out right. All of them are zero where that is not known: parity that was overwritten in place has none.
 
 use super::ChunkNumber;
+use crate::layout::PARITY_GRANULE_BYTES;
 use bytes::{Bytes, BytesMut};
+use steadfast_disk::checksum;
 
 const FIXED: usize = 24;
+const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
+
+/// Bytes that a record takes in a log beyond its granules: its head, and the rest of its last page.
+pub const LOG_RECORD_OVERHEAD_BYTES: u64 = 2 * GRANULE;
+
+/// Bytes of the granules that a change of `length` bytes at `offset` touches.
+pub(super) fn granule_bytes(offset: u64, length: u64) -> u64 {
+    (offset + length).next_multiple_of(GRANULE) - offset / GRANULE * GRANULE
+}
+
+/// Bytes that a record of `length` takes in a log, at most.
+pub(super) fn logged_bytes(length: usize) -> u64 {
+    (length as u64).next_multiple_of(GRANULE) + GRANULE
+}
 
 /// What an update changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +53,7 @@ pub struct MalformedDifference {
 impl Difference {
     /// The whole record.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FIXED + 4 * self.sums.len() + self.bytes.len());
+        let mut out = BytesMut::with_capacity(self.record_length());
         out.extend_from_slice(&self.chunk.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&(self.sums.len() as u32).to_le_bytes());
@@ -46,6 +62,11 @@ impl Difference {
         self.sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
         out.extend_from_slice(&self.bytes);
         out.freeze()
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_length(&self) -> usize {
+        FIXED + 4 * self.sums.len() + self.bytes.len()
     }
 
     /// Reads a record; its bytes are shared with `record`.
@@ -71,5 +92,34 @@ impl Difference {
             sums: sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect(),
             bytes,
         })
+    }
+
+    /// Whether it is this version of this chunk of `chunk_bytes`, of whole granules within it, as many as it has checksums.
+    pub fn is_of(&self, chunk: ChunkNumber, version: u64, chunk_bytes: u64) -> bool {
+        let length = self.bytes.len() as u64;
+        (self.chunk, self.version) == (chunk, version)
+            && self.offset.is_multiple_of(GRANULE)
+            && self.offset.saturating_add(length) <= chunk_bytes
+            && length == self.sums.len() as u64 * GRANULE
+    }
+
+    /// The bytes of the data chunk with this change, where `base` is the same bytes without it; none where that is not what was
+    /// logged. `tag` says what the checksum of the granule at a byte of the chunk is seeded with.
+    pub fn brought_forward(&self, base: &[u8], tag: impl Fn(u64) -> Option<checksum::Tag>) -> Option<Bytes> {
+        if base.len() != self.bytes.len() {
+            return None;
+        }
+        let new: Bytes = base.iter().zip(&self.bytes).map(|(old, changed)| old ^ changed).collect();
+        if self.sums.iter().all(|sum| *sum == 0) {
+            return Some(new);
+        }
+        let granules =
+            new.chunks(GRANULE as usize).zip(&self.sums).zip((self.offset..).step_by(GRANULE as usize));
+        for ((granule, sum), at) in granules {
+            if checksum::sum(granule, &tag(at)?) != *sum {
+                return None;
+            }
+        }
+        Some(new)
     }
 }

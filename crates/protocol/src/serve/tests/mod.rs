@@ -3,6 +3,7 @@
 mod admission;
 mod fair;
 mod health;
+mod overwrites;
 mod parity_log;
 mod read_stream;
 mod reservations;
@@ -10,6 +11,8 @@ mod reserve;
 mod rows;
 mod sharing;
 mod sweep;
+mod update_window;
+mod upkeep;
 mod write_stream;
 
 use rand_pcg::Pcg64Mcg;

@@ -4,7 +4,7 @@ use super::{
     Actor, K, Message, Planted, Progress, Record, STAND_IN, Violation, World, Write, asked, reply, xor,
 };
 use steadfast_protocol::serve::parity_log::{
-    DataAction, DataChunk, DataInput, ParityAction, ParityChunk, ParityInput,
+    DataAction, DataChunk, DataInput, Overwrite, ParityAction, ParityChunk, ParityInput,
 };
 
 impl World {
@@ -179,11 +179,8 @@ impl World {
                     node.wait(ParityInput::Appended { chunk, version, sequence, bytes: 1 });
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    let record = node.arrived.remove(&reply).expect("it arrived");
-                    node.now.add(number, record);
-                    node.now.merged.insert(chunk, version);
-                    node.now.held.insert((chunk, version), record);
-                    node.wait(ParityInput::Overwritten { chunk, version });
+                    node.overwrites.ask(Overwrite { chunk, version, reply });
+                    node.overwrite(number);
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
                     if sequences.iter().ne(node
@@ -223,8 +220,9 @@ impl World {
                     self.answer(number, reply, Message::Refused { reason });
                 }
                 ParityAction::Release { chunk, through } => {
+                    let Some(released) = node.overwrites.release(chunk, through) else { continue };
                     let disks = [&mut node.durable, &mut node.now].into_iter().chain(&mut node.steps);
-                    disks.for_each(|disk| disk.held.retain(|held, _| held.0 != chunk || held.1 > through));
+                    disks.for_each(|disk| disk.held.retain(|number, _| *number > released));
                 }
             }
         }

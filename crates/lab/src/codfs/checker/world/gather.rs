@@ -1,19 +1,25 @@
-//! A degraded gather, as `steadfast_client` and the nodes make it: both data chunks from any two chunks, at one state.
+//! A degraded gather: both data chunks from any two chunks, at one state, by the core that `steadfast_client` drives
+//! ([`steadfast_protocol::chunks::Gather`]), of which the nodes that it is not to use do not answer.
 //!
-//! Each node used is asked for its versions, each on its own; then [`common`] is read of each, on its own again. Whatever
-//! else may happen comes in between: updates, merges, a node's death and its next life, a new layout. A node names
-//! what is durable there: a version that it lost could be stamped again, and parity be asked for the one by the number of the
-//! other. One that cannot give that state (any more, or yet) refuses; the reader asks all of them again.
+//! Each node used is asked for its versions, each on its own; then the data node for its rows as they are, and parity for what they
+//! show. Whatever else may happen comes in between: updates, merges, a node's death and its next life, a new layout. A node
+//! names what is durable there: a version that it lost could be stamped again, and parity be asked for the one by the number of the
+//! other. So rows that are read as they are wait for a flush before they are given. One that cannot give the state (any more, or yet)
+//! refuses; the reader asks all of them again, and then for the oldest state.
 //!
 //! A reader knows the layout from when it began to ask. A node that was left out and is still at work serves it; a parity node
 //! that knows a later epoch does not. (Real nodes serve readers of any layout: no segment that a node was left out of is
 //! updated in place any more, it is stored anew.)
 
-use super::{Actor, Bytes, K, M, Planted, ROWS, Violation, World, product, quotient, xor};
+use super::{Actor, Bytes, Event, K, M, Planted, ROWS, Violation, World, product, quotient, xor};
 use std::collections::{BTreeMap, BTreeSet};
 use steadfast_protocol::{
-    Epoch,
-    serve::parity_log::{ParityChunk, VersionsByChunk, common, take_back},
+    DeviceId, Epoch, SegmentId,
+    chunks::{self, GatherAction, GatherInput},
+    layout::{PARITY_GRANULE_BYTES, ParityGeometry},
+    message::{ChunkVersions, Fault, NodeFault, RowsAt},
+    read::Cause,
+    serve::parity_log::{ParityChunk, VersionsByChunk, take_back},
 };
 
 /// How often a gather asks for a state.
@@ -22,9 +28,26 @@ const ATTEMPTS_MAX: u8 = 2;
 /// What a gather may read: one data chunk, the other lost or thought so, and either parity chunk; or both parity chunks.
 pub(super) const SOURCES: [[Actor; K]; 2 * M + 1] = [[0, K], [0, K + 1], [1, K], [1, K + 1], [K, K + 1]];
 
+/// The world's segment: one block a chunk.
+const SHAPE: ParityGeometry =
+    ParityGeometry { chunks: (K + M) as u32, data: K as u32, blocks: 1, block_bytes: PARITY_GRANULE_BYTES };
+
+/// What a node was asked for and has not given.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Asked {
+    Versions,
+    Rows(RowsAt),
+    /// Read as they are at this version, and given once that is durable.
+    Read {
+        version: u64,
+        rows: Bytes,
+    },
+}
+
 /// A degraded gather in hand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Gather {
+    core: chunks::Gather,
     sources: [Actor; K],
     /// Of the layout that the reader knows.
     epoch: Epoch,
@@ -32,19 +55,31 @@ pub(super) struct Gather {
     again: u8,
     /// Updates that had been acknowledged when it began.
     acked: Vec<usize>,
-    /// What nodes said that they have: of a data node the version of its chunk.
-    named: BTreeMap<Actor, VersionsByChunk>,
-    /// Once all have: what is read.
-    state: Option<VersionsByChunk>,
+    asked: BTreeMap<Actor, Asked>,
+    /// What parity was asked for: what data showed, and what it has of the lost.
+    state: VersionsByChunk,
     /// What was read.
     rows: BTreeMap<Actor, Bytes>,
 }
 
 /// What a node gives a reader.
-enum Given<T> {
-    Here(T),
+enum Given {
+    /// Rows, of a data chunk at this version.
+    Here(u64, Bytes),
     /// Not that, or nothing to this reader.
     Refused,
+}
+
+impl Gather {
+    /// The versions of all nodes are asked for; those that are not to be used do not answer.
+    fn ask(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+        self.rows.clear();
+        self.asked = self.sources.iter().map(|node| (*node, Asked::Versions)).collect();
+        for node in (0..K + M).filter(|node| !self.sources.contains(node)) {
+            self.core.handle(GatherInput::Versions { chunk: node as u32, held: None });
+        }
+    }
 }
 
 impl World {
@@ -52,82 +87,136 @@ impl World {
     pub(super) fn gather(&mut self, sources: [Actor; K]) {
         self.limits.gathers -= 1;
         let acked = self.acked();
-        let (epoch, again) = (self.epoch, ATTEMPTS_MAX - 1);
-        let (named, rows) = Default::default();
-        self.gather = Some(Gather { sources, epoch, again, acked, named, state: None, rows });
+        let holders: [DeviceId; K + M] = core::array::from_fn(|node| DeviceId(node as u128));
+        let mut core = chunks::Gather::new(SHAPE, &holders, &BTreeSet::new(), 0..K as u32);
+        while core.poll().is_some() {}
+        let (asked, state, rows) = Default::default();
+        let again = ATTEMPTS_MAX - 1;
+        let mut gather = Gather { core, sources, epoch: self.epoch, again, acked, asked, state, rows };
+        gather.ask(self.epoch);
+        self.gather = Some(gather);
     }
 
-    /// The nodes that a gather in hand may hear of next, and whether it is their versions that it waits for.
-    pub(super) fn gathering(&self) -> (Vec<Actor>, bool) {
-        let Some(gather) = &self.gather else { return (Vec::new(), true) };
-        let lacks = |node: &Actor| match gather.state {
-            None => !gather.named.contains_key(node),
-            Some(_) => !gather.rows.contains_key(node),
-        };
-        let nodes = gather.sources.into_iter().filter(|node| lacks(node) && self.is_up(*node));
-        (nodes.collect(), gather.state.is_none())
+    /// What may happen next to a gather in hand.
+    pub(super) fn gathering(&self) -> Vec<Event> {
+        let asked = self.gather.iter().flat_map(|gather| &gather.asked);
+        let events = asked.filter(|(node, _)| self.is_up(**node)).filter_map(|(&node, asked)| match asked {
+            Asked::Versions => Some(Event::TellVersions(node)),
+            Asked::Rows(_) => Some(Event::GiveRows(node)),
+            Asked::Read { version, .. } => {
+                (self.data[node].durable.version >= *version).then_some(Event::GiveRows(node))
+            }
+        });
+        events.collect()
     }
 
     /// A node tells the reader which versions it has.
-    pub(super) fn tell_versions(&mut self, node: Actor) {
-        let Some(gather) = &self.gather else { return };
-        let named = match node.checked_sub(K) {
-            None => BTreeMap::from([(node as u16, self.data[node].durable.version)]),
-            Some(number) if self.is_later(number, gather.epoch) => return self.gather_again(),
+    ///
+    /// # Errors
+    /// As [`World::give_rows`].
+    pub(super) fn tell_versions(&mut self, node: Actor) -> Result<(), Violation> {
+        let Some(gather) = &self.gather else { return Ok(()) };
+        let held = match node.checked_sub(K) {
+            None => Some(ChunkVersions { version: self.data[node].durable.version, held: Vec::new() }),
+            Some(number) if self.is_later(number, gather.epoch) => None,
             Some(number) => {
                 let disk = &self.parity[number].durable;
                 let mut held = disk.merged.clone();
                 held.extend(disk.log.iter().map(|(_, record)| (record.chunk, record.version)));
-                held
+                Some(ChunkVersions { version: 0, held: held.into_iter().collect() })
             }
         };
-        let Some(gather) = &mut self.gather else { return };
-        gather.named.insert(node, named);
-        if gather.named.len() == K {
-            let named = std::mem::take(&mut gather.named);
-            let newest = named.range(..K).flat_map(|(_, data)| data.clone());
-            gather.state = Some(common(newest, named.range(K..).map(|(_, held)| held), K as u16));
-        }
+        self.told(node, GatherInput::Versions { chunk: node as u32, held })
     }
 
-    /// A node gives the reader its rows at the state asked for, or refuses.
+    /// A node reads its rows as they are, gives those that it read, or those at the state asked for; or refuses.
     ///
     /// # Errors
     /// Where they were the last, and what they decode to is not that state, or none that may be read.
     pub(super) fn give_rows(&mut self, node: Actor) -> Result<(), Violation> {
-        let Some(Gather { state: Some(state), epoch, .. }) = &self.gather else { return Ok(()) };
-        let given = match node.checked_sub(K) {
-            None => self.data_rows(node, state[&(node as u16)]),
-            Some(number) if self.is_later(number, *epoch) => Given::Refused,
-            Some(number) => self.parity_rows(number, state),
-        };
-        let Given::Here(rows) = given else {
-            self.gather_again();
-            return Ok(());
-        };
         let Some(gather) = &mut self.gather else { return Ok(()) };
-        gather.rows.insert(node, rows);
-        if gather.rows.len() < K {
-            return Ok(());
+        let epoch = gather.epoch;
+        let Some(asked) = gather.asked.get(&node).cloned() else { return Ok(()) };
+        let given = match &asked {
+            Asked::Versions => return Ok(()),
+            Asked::Rows(RowsAt::Newest) => {
+                let (version, rows) = (self.data[node].now.version, self.data[node].now.content);
+                gather.asked.insert(node, Asked::Read { version, rows });
+                return Ok(());
+            }
+            // A power loss could take back what was seen.
+            Asked::Read { version, .. } if self.data[node].durable.version < *version => return Ok(()),
+            Asked::Read { version, rows } => Given::Here(*version, *rows),
+            Asked::Rows(RowsAt::Data(version)) => self.data_rows(node, *version),
+            Asked::Rows(RowsAt::Parity { versions, .. }) => {
+                let number = node - K;
+                if self.is_later(number, epoch) {
+                    Given::Refused
+                } else {
+                    self.parity_rows(number, &versions.iter().copied().collect())
+                }
+            }
+        };
+        let chunk = node as u32;
+        let input = match given {
+            Given::Here(version, rows) => {
+                let Some(gather) = &mut self.gather else { return Ok(()) };
+                gather.rows.insert(node, rows);
+                GatherInput::Row { chunk, version }
+            }
+            Given::Refused => {
+                let (device, segment) = (DeviceId(node as u128), SegmentId(1));
+                let cause = Cause::Fault(Fault::Node(NodeFault::Overtaken { device, segment }));
+                GatherInput::Failed { chunk, cause }
+            }
+        };
+        self.told(node, input)
+    }
+
+    /// The reader hears of a node, and does what its core says.
+    fn told(&mut self, node: Actor, input: GatherInput) -> Result<(), Violation> {
+        if let Some(gather) = &mut self.gather {
+            gather.asked.remove(&node);
+            gather.core.handle(input);
         }
-        let Some(gather) = self.gather.take() else { return Ok(()) };
-        let judged = self.judge(&gather);
+        while let Some(gather) = &mut self.gather
+            && let Some(action) = gather.core.poll()
+        {
+            match action {
+                GatherAction::AskVersions { .. } => self.gather_again(),
+                GatherAction::Read { chunk, at, .. } => {
+                    if let RowsAt::Parity { versions, .. } = &at {
+                        gather.state = versions.iter().copied().collect();
+                    }
+                    gather.asked.insert(chunk as Actor, Asked::Rows(at));
+                }
+                GatherAction::Row { .. } => {
+                    let gather = self.gather.as_ref().expect("it is in hand");
+                    self.judge(gather)?;
+                }
+                GatherAction::Done | GatherAction::Failed(_) => self.gather = None,
+            }
+        }
         self.forget_contents();
-        judged
+        Ok(())
     }
 
     /// A reader that a node left it without gives up.
     pub(super) fn gather_without(&mut self, node: Actor) {
-        if self.gathering_from(node) && !self.is_up(node) {
+        let wants = |gather: &Gather| gather.sources.contains(&node) && !gather.rows.contains_key(&node);
+        if self.gather.as_ref().is_some_and(wants) && !self.is_up(node) {
             self.gather = None;
             self.forget_contents();
         }
     }
 
-    fn gathering_from(&self, node: Actor) -> bool {
-        self.gather
-            .as_ref()
-            .is_some_and(|gather| gather.sources.contains(&node) && !gather.rows.contains_key(&node))
+    /// What a node had read and not given is lost with it; it is asked again in its next life.
+    pub(super) fn forget_read(&mut self, node: Actor) {
+        if let Some(gather) = &mut self.gather
+            && let Some(asked @ Asked::Read { .. }) = gather.asked.get_mut(&node)
+        {
+            *asked = Asked::Rows(RowsAt::Newest);
+        }
     }
 
     /// Asks all again, under the layout as it is now; or gives up.
@@ -135,13 +224,9 @@ impl World {
         let (epoch, listed) = (self.epoch, self.listed);
         self.gather = self.gather.take().and_then(|mut gather| {
             gather.again = gather.again.checked_sub(1)?;
-            gather.epoch = epoch;
-            gather.state = None;
-            gather.named.clear();
-            gather.rows.clear();
+            gather.ask(epoch);
             gather.sources.iter().all(|node| listed[*node]).then_some(gather)
         });
-        self.forget_contents();
     }
 
     fn is_later(&self, number: usize, epoch: Epoch) -> bool {
@@ -149,22 +234,22 @@ impl World {
     }
 
     /// Rows of a data chunk: what it has, less what is newer than asked for.
-    fn data_rows(&self, node: Actor, version: u64) -> Given<Bytes> {
+    fn data_rows(&self, node: Actor, version: u64) -> Given {
         let disk = &self.data[node].now;
         let mut rows = disk.content;
         if self.planted == Some(Planted::GatherNewest) {
-            return Given::Here(rows);
+            return Given::Here(version, rows);
         }
         let held = disk.held.values().map(|record| (record.version, 0, &record.bytes[..]));
         match take_back(&mut rows, 0, (disk.version, version), held) {
-            true => Given::Here(rows),
+            true => Given::Here(version, rows),
             false => Given::Refused,
         }
     }
 
     /// Rows of a parity chunk: what it has, and what its log has up to the versions asked for
     /// ([`steadfast_protocol::serve::parity_log::ParityOf::bring`], with the products of this world).
-    fn parity_rows(&self, number: usize, wanted: &VersionsByChunk) -> Given<Bytes> {
+    fn parity_rows(&self, number: usize, wanted: &VersionsByChunk) -> Given {
         let mut disk = self.parity[number].now.clone();
         let beyond = |reached: &VersionsByChunk, wanted: &VersionsByChunk| {
             reached.iter().any(|(chunk, version)| *version > wanted.get(chunk).copied().unwrap_or(0))
@@ -178,12 +263,12 @@ impl World {
                 disk.add(number, record);
             }
         }
-        if beyond(wanted, &disk.merged) { Given::Refused } else { Given::Here(disk.base) }
+        if beyond(wanted, &disk.merged) { Given::Refused } else { Given::Here(0, disk.base) }
     }
 
     /// Whether what was read is one state of both chunks, and one that may be read.
     fn judge(&self, gather: &Gather) -> Result<(), Violation> {
-        let state = gather.state.as_ref().expect("rows are read of a state");
+        let state = &gather.state;
         for (chunk, bytes) in decode(gather.sources, &gather.rows).into_iter().enumerate() {
             let version = state[&(chunk as u16)];
             let none = BTreeSet::new();

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steadfast_protocol::{
     Epoch,
     serve::parity_log::{
-        DataChunk, DataInput, Entry, Medium, Mode, ParityChunk, ParityInput, ParityState, Refusal,
+        DataChunk, DataInput, Entry, Medium, Mode, Overwrite, Overwrites, ParityChunk, ParityInput,
+        ParityState, Refusal, kept_from,
     },
 };
 
@@ -129,13 +130,17 @@ struct ParityDisk {
     merged: BTreeMap<u16, u64>,
     log: VecDeque<(u64, Record)>,
     next: u64,
-    /// In place: what was overwritten and not released.
-    held: BTreeMap<(u16, u64), Record>,
+    /// In place: what was overwritten and not released, by the medium's own number.
+    held: BTreeMap<u64, Record>,
+    /// The last such number.
+    overwritten: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ParityNode {
     core: Option<ParityChunk>,
+    /// In place: the order of overwrites, and what may be released.
+    overwrites: Overwrites,
     durable: ParityDisk,
     now: ParityDisk,
     steps: Vec<ParityDisk>,
@@ -205,7 +210,7 @@ pub enum Event {
     Gather([Actor; K]),
     /// One of them tells it which versions it has.
     TellVersions(Actor),
-    /// One of them gives it its rows at the common state.
+    /// One of them reads its rows as they are, gives it those that it read, or those at the state asked for.
     GiveRows(Actor),
     /// Whoever stands in for a missing chunk decodes what an update of it replaces.
     Decode,
@@ -246,6 +251,7 @@ impl World {
         };
         let parity = || ParityNode {
             core: ParityChunk::new(mode, ParityState::default(), u64::MAX).ok(),
+            overwrites: Overwrites::default(),
             durable: ParityDisk::default(),
             now: ParityDisk::default(),
             steps: Vec::new(),
@@ -336,12 +342,7 @@ impl World {
             let listed = SOURCES.into_iter().filter(|sources| sources.iter().all(|node| self.listed[*node]));
             events.extend(listed.map(Event::Gather));
         }
-        let (gathering, versions) = self.gathering();
-        events.extend(gathering.into_iter().map(if versions {
-            Event::TellVersions
-        } else {
-            Event::GiveRows
-        }));
+        events.extend(self.gathering());
         if !self.decoding.is_empty() && self.is_level() {
             events.push(Event::Decode);
         }
@@ -368,7 +369,7 @@ impl World {
                 self.run_data(*actor)?;
             }
             Event::Gather(sources) => self.gather(*sources),
-            Event::TellVersions(node) => self.tell_versions(*node),
+            Event::TellVersions(node) => self.tell_versions(*node)?,
             Event::GiveRows(node) => self.give_rows(*node)?,
             Event::Decode => {
                 if let Some(update) = self.decoding.pop_front() {
@@ -473,6 +474,7 @@ impl World {
             }
             parity.now = parity.durable.clone();
             parity.core = None;
+            parity.overwrites = Overwrites::default();
             parity.steps.clear();
             parity.done.clear();
             parity.arrived.clear();
@@ -493,6 +495,7 @@ impl World {
         data.steps.clear();
         data.adopting.clear();
         data.kept.clear();
+        self.forget_read(node);
         self.forget_updates(node);
         Ok(())
     }
@@ -525,6 +528,9 @@ impl World {
             };
             let core = ParityChunk::new(self.mode, state, merge_bytes_max);
             parity.core = Some(core.map_err(|broken| Violation(broken.to_string()))?);
+            let held = parity.durable.held.iter();
+            parity.overwrites =
+                Overwrites::new(held.map(|(number, record)| (*number, (record.chunk, record.version))));
             for actor in 0..=K + M {
                 if let Some(core) = self.data_core_mut(actor) {
                     core.handle(DataInput::Connected { parity: number as u16 });
@@ -535,11 +541,7 @@ impl World {
         }
         let data = &mut self.data[node];
         data.kept = data.durable.held.clone();
-        // Those that end at the present version without a gap.
-        let mut kept_from = data.durable.version + 1;
-        while data.kept.contains_key(&(kept_from - 1)) {
-            kept_from -= 1;
-        }
+        let kept_from = kept_from(data.durable.version, |version| data.kept.contains_key(&version));
         data.session += 1;
         let mut core = DataChunk::new(Medium::Own, data.session, data.durable.version, kept_from);
         core.handle(DataInput::Configure { epoch, parities });
@@ -662,6 +664,19 @@ impl ParityNode {
     fn wait(&mut self, input: ParityInput) {
         self.steps.push(self.now.clone());
         self.done.push(input);
+    }
+
+    /// Differences go into the chunk, one after the other.
+    fn overwrite(&mut self, number: usize) {
+        while let Some(Overwrite { chunk, version, reply }) = self.overwrites.start() {
+            let record = self.arrived.remove(&reply).expect("it arrived");
+            self.now.add(number, record);
+            self.now.merged.insert(chunk, version);
+            self.now.overwritten += 1;
+            self.now.held.insert(self.now.overwritten, record);
+            self.overwrites.placed(self.now.overwritten);
+            self.wait(ParityInput::Overwritten { chunk, version });
+        }
     }
 }
 

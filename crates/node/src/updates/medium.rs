@@ -1,0 +1,88 @@
+//! What hosts and readers ask of a device: one operation of its lane at a time, and its answer.
+
+use super::not_in_place;
+use crate::{devices::ServedDevice, fault::fault};
+use steadfast_disk::{
+    DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
+    device::{LogError, Staged, UpdateError, UpdatesInfo},
+};
+use steadfast_protocol::{
+    message::{Fault, NodeFault},
+    serve::parity_log::Difference,
+};
+use tokio::sync::oneshot;
+
+/// Whose operations they are, and how soon they are done.
+pub(super) type Lane = (u64, LanePriority);
+
+/// One operation of a device's lane, and its answer.
+pub(super) async fn ask(device: &ServedDevice, (stream, class): Lane, op: Op) -> Result<OpOutput, OpError> {
+    let (answer, answered) = oneshot::channel();
+    device.lane.submit(stream, class, op, Box::new(move |result| drop(answer.send(result))));
+    answered.await.unwrap_or(Err(OpError::Closed))
+}
+
+/// Waits until what a host before this one did to the device is durable: what it finds there counts as that.
+pub(super) async fn settle(device: &ServedDevice, lane: Lane) -> Result<(), Fault> {
+    ask(device, lane, Op::Barrier).await.map(drop).map_err(|error| Fault::Node(fault(device.id, error)))
+}
+
+/// What a device says of a chunk.
+pub(super) async fn describe(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+) -> Result<UpdatesInfo, Fault> {
+    match ask(device, lane, Op::DescribeUpdates { segment }).await {
+        Ok(OpOutput::Updates(info)) => Ok(info),
+        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
+    }
+}
+
+/// What a device holds of a chunk: changes that were not released.
+pub(super) async fn held(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+) -> Result<Vec<Staged>, Fault> {
+    match ask(device, lane, Op::Held { segment: Some(segment) }).await {
+        Ok(OpOutput::Held(held)) => Ok(held),
+        Ok(other) => unreachable!("what is held is answered by what is held, not {other:?}"),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
+    }
+}
+
+/// What a device says of a parity chunk, and the records of its log. One that is taken out meanwhile makes it begin again.
+pub(super) async fn log(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+) -> Result<(UpdatesInfo, Vec<Difference>), Fault> {
+    const ATTEMPTS: u32 = 8;
+    'again: for _ in 0..ATTEMPTS {
+        let info = describe(device, lane, segment).await?;
+        if info.damaged {
+            return Err(not_in_place(segment, "the log of its parity lost records"));
+        }
+        let mut log = Vec::with_capacity(info.log.len());
+        for entry in &info.log {
+            let op = Op::LogRead { segment, sequence: entry.sequence };
+            match ask(device, lane, op).await {
+                Ok(OpOutput::LogRecord(record)) => {
+                    let decoded = Difference::decode(&record);
+                    log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
+                }
+                Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
+                Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => continue 'again,
+                Err(error) => return Err(Fault::Node(fault(device.id, error))),
+            }
+        }
+        return Ok((info, log));
+    }
+    Err(overtaken(device.id, segment))
+}
+
+pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
+    Fault::Node(NodeFault::Overtaken { device, segment })
+}

@@ -1,0 +1,12 @@
+//! Whoever asks for chunks that change in place, one by one: [`Fence`], an end to their updates, and [`Gather`], original blocks of a
+//! segment at one state, decoded where data chunks are lost.
+//!
+//! They serve clients; what nodes do with the questions is [`crate::serve::parity_log`].
+
+mod fence;
+mod gather;
+#[cfg(test)]
+mod tests;
+
+pub use fence::Fence;
+pub use gather::{Gather, GatherAction, GatherInput};

@@ -1,0 +1,61 @@
+//! An end to a segment's updates in place: which nodes have to refuse them, and what is known then.
+//!
+//! An update is acknowledged once its data node and every parity node have it durably. So none is acknowledged any more, under the
+//! epochs that were fenced, where one parity node refuses them, or all data nodes do; a fence that reaches neither says nothing.
+//!
+//! Invariant: where [`Fence::changed`] says no, every chunk that stays is what the put stored, and stays so under these epochs.
+
+use crate::{
+    layout::ParityGeometry,
+    message::{ChunkVersions, Fault, NodeAnswer, NodeFault},
+    read::Cause,
+};
+
+/// A fence that holds; see the module's doc.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    shape: ParityGeometry,
+    /// Whether each chunk's node refuses updates.
+    fenced: Vec<bool>,
+}
+
+impl Fence {
+    /// What the nodes of all chunks, in the chunks' order, answered to [`NodeRequest::Fence`](crate::message::NodeRequest::Fence);
+    /// none where so few are fenced that an update could still be acknowledged.
+    pub fn of(shape: ParityGeometry, answers: &[Result<NodeAnswer, Cause>]) -> Option<Self> {
+        let is_fenced = |chunk: u32| match answers.get(chunk as usize) {
+            Some(Ok(answer)) => *answer == NodeAnswer::Done,
+            // By somebody who began later, and whose change will be found instead.
+            Some(Err(cause)) => matches!(cause, Cause::Fault(Fault::Node(NodeFault::StaleEpoch { .. }))),
+            None => false,
+        };
+        let fenced: Vec<bool> = (0..shape.chunks).map(is_fenced).collect();
+        let (data, parity) = fenced.split_at(shape.data as usize);
+        let holds = parity.contains(&true) || !data.contains(&false);
+        holds.then_some(Self { shape, fenced })
+    }
+
+    /// Parity chunks whose nodes may take differences still: what is read must not be made of them.
+    pub fn unfenced(&self) -> impl Iterator<Item = u32> {
+        (self.shape.data..self.shape.chunks).filter(|&chunk| !self.is_fenced(chunk))
+    }
+
+    /// Whether any chunk may have been changed in place, or may yet be. `versions` are what the nodes of all chunks said that they
+    /// hold since they were fenced, none of those that did not answer; chunks that leave are moved whatever they hold.
+    pub fn changed(&self, versions: &[Option<ChunkVersions>], leaves: impl Fn(u32) -> bool) -> bool {
+        let unchanged = |chunk: u32| {
+            let held = versions.get(chunk as usize).and_then(Option::as_ref);
+            held.is_some_and(|held| held.version == 0 && held.held.iter().all(|(_, version)| *version == 0))
+        };
+        // One that stays, and of which nobody knows, may have been changed, or be changed yet.
+        let sure = |chunk: u32| leaves(chunk) || self.is_fenced(chunk) && unchanged(chunk);
+        // Of a data chunk that leaves, only parity knows.
+        let known =
+            (self.shape.data..self.shape.chunks).any(|chunk| self.is_fenced(chunk) && unchanged(chunk));
+        !(known && (0..self.shape.chunks).all(sure))
+    }
+
+    fn is_fenced(&self, chunk: u32) -> bool {
+        self.fenced[chunk as usize]
+    }
+}

@@ -1,0 +1,337 @@
+//! Original blocks of a segment whose chunks change while it is read, or of which some are lost: all at one state, with what parity
+//! logs hold ([`common`]).
+//!
+//! ```text
+//!            all have answered                 a row is there
+//!   Asking ───────────────────▶ data of a row ───────────────▶ next row, or done
+//!     ▲  ▲                        │      │ some are lost          ▲
+//!     │  └ too few, once          │      ▼                        │
+//!     │                           │    parity of the row, at what the data shows
+//!     └── one cannot be had so ───┴──────┘
+//! ```
+//!
+//! Nobody is held up for it. Where a data chunk is lost, the others are read as they are, and parity at just the versions that
+//! they show; of the lost chunk at what all parity nodes hold. Where parity never gets there (its node died before it heard), every
+//! second attempt asks for the oldest state instead, which all that answered can give.
+//!
+//! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, but one that only went on does
+//! not fail by it; all that was asked is answered before anything else is asked; it ends.
+//!
+//! Left out: the bytes, their checksums, and the decode.
+
+use crate::{
+    BlockIndex, DeviceId,
+    layout::ParityGeometry,
+    message::{ChunkVersions, Fault, NodeFault, RowsAt},
+    read::{Cause, ReadError},
+    serve::parity_log::{ChunkNumber, VersionsByChunk, common},
+};
+use core::{ops::Range, time::Duration};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How often nodes are asked for a common state: each time another was committed and merged, within some milliseconds.
+const ATTEMPTS_MAX: u32 = 16;
+/// A chunk that failed so often is left out; so often too few answer before that is said.
+const FAILURES_MAX: u32 = 2;
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GatherInput {
+    /// The answer to [`GatherAction::AskVersions`] for one chunk.
+    Versions {
+        /// The chunk, data or parity.
+        chunk: u32,
+        /// What its node holds; none where it does not answer.
+        held: Option<ChunkVersions>,
+    },
+    /// The answer to [`GatherAction::Read`]: the rows are here, and intact.
+    Row {
+        /// The chunk.
+        chunk: u32,
+        /// Of a data chunk: the version that they show.
+        version: u64,
+    },
+    /// The other answer to it: there are none, or they arrived damaged.
+    Failed {
+        /// The chunk.
+        chunk: u32,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GatherAction {
+    /// Ask the nodes of all chunks which versions they hold, after a pause; what was read before is forgotten.
+    AskVersions {
+        /// For so long.
+        after: Duration,
+    },
+    /// Read the block of a chunk in a row.
+    Read {
+        /// The chunk, data or parity.
+        chunk: u32,
+        /// The block's number within it.
+        row: u32,
+        /// At this state.
+        at: RowsAt,
+    },
+    /// All that was asked of a row is here, and of one state.
+    Row {
+        /// Which.
+        row: u32,
+        /// The data chunks of which it is wanted.
+        wanted: Vec<u32>,
+        /// Those of them that are to be decoded of all that was read of the row.
+        lost: Vec<u32>,
+    },
+    /// All rows are here. The last action.
+    Done,
+    /// They cannot be had. The last action.
+    Failed(ReadError),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    /// Which versions nodes hold, as far as they have answered.
+    Asking(BTreeMap<u32, Option<ChunkVersions>>),
+    Reading(Reading),
+    Over,
+}
+
+/// An attempt at one state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Reading {
+    /// The lowest versions that any of the nodes named.
+    oldest: VersionsByChunk,
+    /// Data chunks that are read.
+    data: Vec<u32>,
+    /// Parity chunks that stand in for the others, as many.
+    parity: Vec<u32>,
+    row: u32,
+    /// What data chunks showed in this row.
+    shown: VersionsByChunk,
+    /// Whether parity was asked.
+    of_parity: bool,
+    /// Who has not answered.
+    waiting: BTreeSet<u32>,
+    /// Whether one could not be had.
+    broken: bool,
+}
+
+/// The core; see the module's doc.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gather {
+    shape: ParityGeometry,
+    holders: Vec<DeviceId>,
+    /// Nothing is read of these chunks.
+    excluded: BTreeSet<u32>,
+    wanted: Range<BlockIndex>,
+    attempt: u32,
+    step: Step,
+    /// How often a chunk could not be read although its node had answered, and why last.
+    failed: BTreeMap<u32, (u32, Cause)>,
+    /// How often too few chunks were to be had.
+    short: u32,
+    actions: VecDeque<GatherAction>,
+}
+
+impl Gather {
+    /// Gathers the original blocks `wanted` of a segment whose chunks lie on these devices, in the chunks' order. Nothing is read of
+    /// devices `excluded`.
+    pub fn new(
+        shape: ParityGeometry,
+        holders: &[DeviceId],
+        excluded: &BTreeSet<DeviceId>,
+        wanted: Range<BlockIndex>,
+    ) -> Self {
+        let is_excluded =
+            |chunk: &u32| holders.get(*chunk as usize).is_none_or(|holder| excluded.contains(holder));
+        Self {
+            shape,
+            holders: holders.to_vec(),
+            excluded: (0..shape.chunks).filter(is_excluded).collect(),
+            wanted,
+            attempt: 0,
+            step: Step::Asking(BTreeMap::new()),
+            failed: BTreeMap::new(),
+            short: 0,
+            actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<GatherAction> {
+        self.actions.pop_front()
+    }
+
+    /// Tells it what happened; then [`Gather::poll`] until `None`.
+    pub fn handle(&mut self, input: GatherInput) {
+        match input {
+            GatherInput::Versions { chunk, held } => {
+                let Step::Asking(versions) = &mut self.step else { return };
+                versions.insert(chunk, held);
+                if versions.len() == self.shape.chunks as usize {
+                    let versions = core::mem::take(versions);
+                    self.choose(&versions);
+                }
+            }
+            GatherInput::Row { chunk, version } => {
+                let Step::Reading(reading) = &mut self.step else { return };
+                if reading.waiting.remove(&chunk) {
+                    if chunk < self.shape.data {
+                        reading.shown.insert(chunk as ChunkNumber, version);
+                    }
+                    self.go_on();
+                }
+            }
+            GatherInput::Failed { chunk, cause } => {
+                let Step::Reading(reading) = &mut self.step else { return };
+                if reading.waiting.remove(&chunk) {
+                    reading.broken = true;
+                    if !passes(&cause) {
+                        let times = self.failed.get(&chunk).map_or(0, |(times, _)| *times);
+                        self.failed.insert(chunk, (times + 1, cause));
+                    }
+                    self.go_on();
+                }
+            }
+        }
+    }
+
+    /// Chooses what is read, of those that answered.
+    fn choose(&mut self, versions: &BTreeMap<u32, Option<ChunkVersions>>) {
+        let shape = self.shape;
+        let of = |chunk: &u32| versions.get(chunk).and_then(Option::as_ref);
+        let lives = |chunk: &u32| {
+            let failed = self.failed.get(chunk).map_or(0, |(times, _)| *times);
+            of(chunk).is_some() && failed < FAILURES_MAX && !self.excluded.contains(chunk)
+        };
+        let data: Vec<u32> = (0..shape.data).filter(lives).collect();
+        let lost = shape.data as usize - data.len();
+        let parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).take(lost).collect();
+        if parity.len() < lost {
+            self.short += 1;
+            return if self.short < FAILURES_MAX { self.again() } else { self.give_up() };
+        }
+        let held: Vec<VersionsByChunk> =
+            parity.iter().filter_map(of).map(|versions| versions.held.iter().copied().collect()).collect();
+        let named = data.iter().filter_map(|chunk| Some((*chunk as ChunkNumber, of(chunk)?.version)));
+        let oldest = common(named, &held, shape.data as ChunkNumber);
+        let (shown, waiting) = Default::default();
+        self.step = Step::Reading(Reading {
+            oldest,
+            data,
+            parity,
+            row: 0,
+            shown,
+            of_parity: false,
+            waiting,
+            broken: false,
+        });
+        self.ask_data(0);
+    }
+
+    /// The data chunks of which a row is wanted.
+    fn wanted_of(&self, row: u32) -> Vec<u32> {
+        let is_wanted = |chunk: &u32| self.wanted.contains(&(chunk * self.shape.blocks + row));
+        (0..self.shape.data).filter(is_wanted).collect()
+    }
+
+    /// Asks data chunks for the first row that is wanted, from this one on.
+    fn ask_data(&mut self, from: u32) {
+        let row = (from..self.shape.blocks).find(|row| !self.wanted_of(*row).is_empty());
+        let wanted = row.map(|row| self.wanted_of(row));
+        // From the newest state; and from the oldest that all have, where parity will never get the newest.
+        let newest = self.attempt.is_multiple_of(2);
+        let Step::Reading(reading) = &mut self.step else { return };
+        let Some((row, wanted)) = row.zip(wanted) else {
+            self.step = Step::Over;
+            return self.actions.push_back(GatherAction::Done);
+        };
+        let complete = wanted.iter().all(|chunk| reading.data.contains(chunk));
+        let sources = if complete { wanted } else { reading.data.clone() };
+        for &chunk in &sources {
+            let at = match newest || complete {
+                true => RowsAt::Newest,
+                false => RowsAt::Data(reading.oldest.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)),
+            };
+            self.actions.push_back(GatherAction::Read { chunk, row, at });
+        }
+        (reading.row, reading.of_parity) = (row, complete);
+        reading.shown.clear();
+        reading.waiting = sources.into_iter().collect();
+        // All data chunks are lost.
+        self.go_on();
+    }
+
+    /// What comes after all answers.
+    fn go_on(&mut self) {
+        let Step::Reading(reading) = &mut self.step else { return };
+        if !reading.waiting.is_empty() {
+            return;
+        }
+        if reading.broken {
+            return self.again();
+        }
+        let row = reading.row;
+        if !reading.of_parity {
+            // Just what the data shows, and of the lost what all of parity has.
+            let mut state = reading.oldest.clone();
+            state.extend(reading.shown.iter().map(|(chunk, version)| (*chunk, *version)));
+            let shape = self.shape;
+            for &chunk in &reading.parity {
+                // At most 255 chunks.
+                let at = RowsAt::Parity {
+                    data: shape.data as u16,
+                    parity: shape.parity() as u16,
+                    number: (chunk - shape.data) as u16,
+                    versions: state.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
+                };
+                self.actions.push_back(GatherAction::Read { chunk, row, at });
+            }
+            reading.of_parity = true;
+            reading.waiting = reading.parity.iter().copied().collect();
+            return;
+        }
+        let data = reading.data.clone();
+        let wanted = self.wanted_of(row);
+        let lost = wanted.iter().copied().filter(|chunk| !data.contains(chunk)).collect();
+        self.actions.push_back(GatherAction::Row { row, wanted, lost });
+        self.ask_data(row + 1);
+    }
+
+    /// Asks for another state.
+    fn again(&mut self) {
+        self.attempt += 1;
+        if self.attempt == ATTEMPTS_MAX {
+            return self.give_up();
+        }
+        self.step = Step::Asking(BTreeMap::new());
+        self.actions.push_back(GatherAction::AskVersions { after: PAUSE });
+    }
+
+    fn give_up(&mut self) {
+        self.step = Step::Over;
+        let failed = self
+            .failed
+            .iter()
+            .filter_map(|(chunk, (_, cause))| Some((*self.holders.get(*chunk as usize)?, cause.clone())));
+        let failed = ReadError::NotEnough {
+            missing: self.wanted.end - self.wanted.start,
+            originals: self.shape.originals(),
+            reachable: 0,
+            devices: self.shape.chunks,
+            failed: failed.collect(),
+        };
+        self.actions.push_back(GatherAction::Failed(failed));
+    }
+}
+
+/// Whether a chunk is asked again, however often it says so: one that went on. One that is gone or damaged is left out.
+fn passes(cause: &Cause) -> bool {
+    matches!(cause, Cause::Fault(Fault::Node(NodeFault::Overtaken { .. }) | Fault::Refused { .. }))
+}

@@ -1,0 +1,258 @@
+use super::{SHAPE, of_data, of_parity, unreachable};
+use crate::{
+    DeviceId, SegmentId,
+    chunks::{Gather, GatherAction, GatherInput},
+    message::{ChunkVersions, Fault, NodeFault, RefusalReason, RowsAt},
+    read::{Cause, ReadError},
+};
+use core::{ops::Range, time::Duration};
+use rand_core::Rng;
+use rand_pcg::Pcg64Mcg;
+use std::collections::{BTreeMap, BTreeSet};
+
+const HOLDERS: [DeviceId; 4] = [DeviceId(10), DeviceId(11), DeviceId(12), DeviceId(13)];
+const FIRST: GatherAction = GatherAction::AskVersions { after: Duration::ZERO };
+const AGAIN: GatherAction = GatherAction::AskVersions { after: Duration::from_millis(10) };
+
+fn gather(excluded: &[u128], wanted: Range<u32>) -> Gather {
+    Gather::new(SHAPE, &HOLDERS, &excluded.iter().copied().map(DeviceId).collect(), wanted)
+}
+
+fn drain(core: &mut Gather) -> Vec<GatherAction> {
+    core::iter::from_fn(|| core.poll()).collect()
+}
+
+fn answer(core: &mut Gather, versions: [Option<ChunkVersions>; 4]) -> Vec<GatherAction> {
+    for (chunk, held) in (0..).zip(versions) {
+        assert_eq!(core.poll(), None, "all are waited for");
+        core.handle(GatherInput::Versions { chunk, held });
+    }
+    drain(core)
+}
+
+fn row(core: &mut Gather, chunk: u32, version: u64) -> Vec<GatherAction> {
+    core.handle(GatherInput::Row { chunk, version });
+    drain(core)
+}
+
+fn failed(core: &mut Gather, chunk: u32, cause: Cause) -> Vec<GatherAction> {
+    core.handle(GatherInput::Failed { chunk, cause });
+    drain(core)
+}
+
+fn overtaken(chunk: u32) -> Cause {
+    let device = HOLDERS[chunk as usize];
+    Cause::Fault(Fault::Node(NodeFault::Overtaken { device, segment: SegmentId(1) }))
+}
+
+fn read(chunk: u32, row: u32, at: RowsAt) -> GatherAction {
+    GatherAction::Read { chunk, row, at }
+}
+
+fn parity(number: u16, versions: [u64; 2]) -> RowsAt {
+    RowsAt::Parity { data: 2, parity: 2, number, versions: (0..).zip(versions).collect() }
+}
+
+fn done(row: u32, wanted: &[u32], lost: &[u32]) -> GatherAction {
+    GatherAction::Row { row, wanted: wanted.to_vec(), lost: lost.to_vec() }
+}
+
+#[test]
+fn what_lies_on_data_nodes_that_answer_is_read_of_just_those() {
+    // Blocks 2 (row 2 of chunk 0) and 3 (row 0 of chunk 1).
+    let mut core = gather(&[], 2..4);
+    assert_eq!(drain(&mut core), [FIRST]);
+    let held = [Some(of_data(4)), Some(of_data(0)), None, None];
+    assert_eq!(answer(&mut core, held), [read(1, 0, RowsAt::Newest)]);
+    assert_eq!(row(&mut core, 1, 7), [done(0, &[1], &[]), read(0, 2, RowsAt::Newest)]);
+    assert_eq!(row(&mut core, 0, 5), [done(2, &[0], &[]), GatherAction::Done]);
+}
+
+#[test]
+fn parity_is_asked_for_what_the_data_shows_and_of_the_lost_for_what_it_has() {
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    let held = [None, Some(of_data(5)), Some(of_parity([3, 4])), Some(of_parity([9, 9]))];
+    assert_eq!(answer(&mut core, held), [read(1, 0, RowsAt::Newest)]);
+    // It went on since it was asked: parity will follow.
+    assert_eq!(row(&mut core, 1, 6), [read(2, 0, parity(0, [3, 6]))]);
+    assert_eq!(row(&mut core, 2, 0), [done(0, &[0], &[0]), GatherAction::Done]);
+}
+
+#[test]
+fn where_parity_never_gets_there_the_oldest_state_is_read() {
+    let mut core = gather(&[10], 0..3);
+    drain(&mut core);
+    let held = || [Some(of_data(8)), Some(of_data(5)), Some(of_parity([3, 4])), None];
+    answer(&mut core, held());
+    assert_eq!(row(&mut core, 1, 5), [read(2, 0, parity(0, [3, 5]))]);
+    assert_eq!(failed(&mut core, 2, overtaken(2)), [AGAIN]);
+    assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Data(4))]);
+    assert_eq!(row(&mut core, 1, 4), [read(2, 0, parity(0, [3, 4]))]);
+    assert_eq!(row(&mut core, 2, 0), [done(0, &[0], &[0]), read(1, 1, RowsAt::Data(4))]);
+    // From the first row again, and as new as can be.
+    assert_eq!(failed(&mut core, 1, overtaken(1)), [AGAIN]);
+    assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Newest)]);
+}
+
+#[test]
+fn without_any_data_node_parity_is_read_at_the_lowest_versions_that_it_has() {
+    let mut core = gather(&[10, 11], 3..4);
+    drain(&mut core);
+    let held = [None, Some(of_data(5)), Some(of_parity([3, 6])), Some(of_parity([4, 5]))];
+    let at = |number| parity(number, [3, 5]);
+    assert_eq!(answer(&mut core, held), [read(2, 0, at(0)), read(3, 0, at(1))]);
+    assert_eq!(row(&mut core, 3, 0), []);
+    assert_eq!(row(&mut core, 2, 0), [done(0, &[1], &[1]), GatherAction::Done]);
+}
+
+#[test]
+fn all_that_was_asked_is_waited_for_and_one_that_failed_twice_is_left_out() {
+    let mut core = gather(&[], 0..4);
+    drain(&mut core);
+    let held = || [Some(of_data(1)), Some(of_data(1)), Some(of_parity([1, 1])), Some(of_parity([1, 1]))];
+    assert_eq!(answer(&mut core, held()), [read(0, 0, RowsAt::Newest), read(1, 0, RowsAt::Newest)]);
+    let damaged = || Cause::Fault(Fault::Protocol("rows arrived damaged".to_owned()));
+    assert_eq!(failed(&mut core, 0, damaged()), []);
+    // Nobody asked for it.
+    assert_eq!(row(&mut core, 3, 1), []);
+    assert_eq!(row(&mut core, 1, 1), [AGAIN]);
+    assert_eq!(answer(&mut core, held()).len(), 2);
+    assert_eq!(row(&mut core, 1, 1), []);
+    // One that is busy is not one that fails.
+    let busy = Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+    assert_eq!(failed(&mut core, 0, busy), [AGAIN]);
+    assert_eq!(answer(&mut core, held()).len(), 2);
+    row(&mut core, 1, 1);
+    assert_eq!(failed(&mut core, 0, damaged()), [AGAIN]);
+    assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Data(1))]);
+    assert_eq!(row(&mut core, 1, 1), [read(2, 0, parity(0, [1, 1]))]);
+}
+
+#[test]
+fn too_few_are_asked_twice_and_named() {
+    let mut core = gather(&[11], 0..2);
+    drain(&mut core);
+    let held = || [None, Some(of_data(1)), Some(of_parity([1, 1])), None];
+    assert_eq!(answer(&mut core, held()), [AGAIN]);
+    // One comes back, and fails.
+    answer(&mut core, [Some(of_data(1)), None, Some(of_parity([1, 1])), None]);
+    assert_eq!(failed(&mut core, 0, unreachable()), [AGAIN]);
+    let error = ReadError::NotEnough {
+        missing: 2,
+        originals: 6,
+        reachable: 0,
+        devices: 4,
+        failed: vec![(DeviceId(10), unreachable())],
+    };
+    assert_eq!(answer(&mut core, held()), [GatherAction::Failed(error)]);
+    assert_eq!(row(&mut core, 0, 1), [], "it is over");
+}
+
+#[test]
+fn it_ends_where_chunks_go_on_for_ever() {
+    let mut core = gather(&[], 0..1);
+    let held = || [Some(of_data(1)), Some(of_data(1)), Some(of_parity([1, 1])), None];
+    for _ in 0..15 {
+        drain(&mut core);
+        assert_eq!(answer(&mut core, held()).len(), 1);
+        assert_eq!(failed(&mut core, 0, overtaken(0)), [AGAIN]);
+    }
+    answer(&mut core, held());
+    let end = failed(&mut core, 0, overtaken(0));
+    assert!(
+        matches!(&end[..], [GatherAction::Failed(ReadError::NotEnough { failed, .. })] if failed.is_empty())
+    );
+}
+
+/// Nodes that die, go on and forget at random, and a reader of any range: whatever is said to be there is of one state, and it ends.
+#[test]
+fn whatever_nodes_do_a_row_is_of_one_state_and_it_ends() {
+    let (mut ended_well, mut decoded) = (0, 0);
+    for case in 0..2000u128 {
+        let mut random = Pcg64Mcg::new(2 * case + 1);
+        let mut below = |bound: u64| random.next_u64() % bound;
+        let (one, other) = (below(6) as u32, below(6) as u32);
+        let wanted = one.min(other)..one.max(other) + 1;
+        let excluded: Vec<u128> = (10..14).filter(|_| below(5) == 0).collect();
+        let trouble = 2 + below(30);
+        let mut core = gather(&excluded, wanted.clone());
+        let mut versions = [below(4), below(4)];
+        // Of this attempt: what was read of the row, and the blocks that are done.
+        let mut rows: BTreeMap<u32, RowsAt> = BTreeMap::new();
+        let mut blocks: BTreeSet<u32> = BTreeSet::new();
+        let mut hard: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut asked: Vec<(u32, RowsAt)> = Vec::new();
+        let end = 'ends: loop {
+            while let Some(action) = core.poll() {
+                match action {
+                    GatherAction::AskVersions { .. } => {
+                        assert!(asked.is_empty(), "case {case}: what was asked is not answered");
+                        (rows, blocks) = Default::default();
+                        for chunk in 0..4u32 {
+                            let held = match chunk {
+                                _ if below(trouble) == 0 => None,
+                                0..2 => Some(of_data(versions[chunk as usize])),
+                                _ => {
+                                    Some(of_parity(versions.map(|version| version.saturating_sub(below(2)))))
+                                }
+                            };
+                            core.handle(GatherInput::Versions { chunk, held });
+                        }
+                    }
+                    GatherAction::Read { chunk, at, .. } => {
+                        assert!(!excluded.contains(&u128::from(10 + chunk)), "case {case}");
+                        assert!(hard.get(&chunk).is_none_or(|times| *times < 2), "case {case}");
+                        asked.push((chunk, at));
+                    }
+                    GatherAction::Row { row, wanted: of, lost } => {
+                        let read = std::mem::take(&mut rows);
+                        for chunk in &of {
+                            assert_ne!(read.contains_key(chunk), lost.contains(chunk), "case {case}");
+                            assert!(blocks.insert(chunk * SHAPE.blocks + row), "case {case}: once");
+                        }
+                        assert!(lost.is_empty() || read.len() == 2, "case {case}: any two decode");
+                        decoded += lost.len();
+                        let mut states = BTreeSet::new();
+                        for at in read.values() {
+                            let RowsAt::Parity { versions, .. } = at else { continue };
+                            states.insert(versions.clone());
+                            assert!(states.len() == 1, "case {case}: {states:?}");
+                            for (chunk, version) in versions {
+                                let shown = read.get(&u32::from(*chunk));
+                                assert!(shown.is_none_or(|at| *at == RowsAt::Data(*version)), "case {case}");
+                            }
+                        }
+                    }
+                    GatherAction::Done => break 'ends true,
+                    GatherAction::Failed(_) => break 'ends false,
+                }
+            }
+            assert!(!asked.is_empty(), "case {case}: it waits for nothing");
+            let (chunk, at) = asked.swap_remove(below(asked.len() as u64) as usize);
+            if below(trouble) == 0 {
+                let passes = below(2) == 0;
+                let cause = if passes { overtaken(chunk) } else { unreachable() };
+                *hard.entry(chunk).or_default() += u32::from(!passes);
+                core.handle(GatherInput::Failed { chunk, cause });
+                continue;
+            }
+            let version = match &at {
+                RowsAt::Newest => {
+                    versions[chunk as usize] += below(2);
+                    versions[chunk as usize]
+                }
+                RowsAt::Data(version) => *version,
+                RowsAt::Parity { .. } => 0,
+            };
+            // What a data chunk shows is what counts, however it was asked.
+            rows.insert(chunk, if chunk < 2 { RowsAt::Data(version) } else { at });
+            core.handle(GatherInput::Row { chunk, version });
+        };
+        if end {
+            assert_eq!(blocks, wanted.collect::<BTreeSet<_>>(), "case {case}");
+            ended_well += 1;
+        }
+    }
+    assert!(ended_well > 500 && decoded > 500, "{ended_well} ended well, {decoded} blocks were decoded");
+}

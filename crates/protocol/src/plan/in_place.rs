@@ -1,0 +1,197 @@
+//! Which changes of a parity segment are made where its chunks lie (PLR §4), and who is sent what.
+//!
+//! ```text
+//!   ranges of the segment      ──┤ ├──────────────┤                    ├────
+//!   data chunks            │        0        │        1        │        2        │
+//!   sent, cut at multiples of    ┤1├           ┤2├┤3├┤ 4 ├┤ 5  ├
+//!   the largest change
+//! ```
+//!
+//! What is not made so is stored anew: a segment whose chunks do not lie as a put stored them, one whose policy has too little room
+//! for a log, and a change that is so large that storing anew moves less. For each byte changed, with m = n - k:
+//!
+//! | | data chunk | each of the m parity chunks | n, k = 6, 4 |
+//! |---|---|---|---|
+//! | in place | read once (the old bytes), written twice (redo, in place) | written twice (log, merge), read once (merge) | 3 + 3m = 9 |
+//!
+//! and for each byte of the segment:
+//!
+//! | | read | written | n, k = 6, 4 |
+//! |---|---|---|---|
+//! | anew | what stays, at most 1 | n / k | 1 + n / k = 2.5 |
+//!
+//! So a change in place moves less where it is below (1 + n / k) / (3 + 3m) of the segment: 1 / 3.6 of it for the default code. One
+//! part of [`SHARE_MAX`] is the rule for all codes.
+//!
+//! Invariants: what is sent covers the ranges, each byte once; two that are sent share a granule only where the ranges do;
+//! each lies within one chunk and has no more bytes than the policy allows.
+//!
+//! Left out: the bytes, and what becomes of a change that a node does not confirm (the whole segment is stored anew then, by
+//! whoever sent it).
+
+use crate::{
+    DeviceId,
+    layout::{ParityGeometry, SegmentLayout},
+    policy::Policy,
+};
+use core::ops::Range;
+
+/// A change of more than one part of so many of a segment is stored anew; see the module's doc.
+const SHARE_MAX: u64 = 4;
+
+/// A change of bytes of one data chunk, as it is sent to the chunk's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkChange {
+    /// The device that holds the chunk.
+    pub device: DeviceId,
+    /// Bytes of the chunk; not empty.
+    pub within: Range<u64>,
+    /// Where in the segment they begin.
+    pub offset: u64,
+}
+
+/// The changes that make new bytes of `ranges` of a segment in place, in the ranges' order; none where the segment is to be stored
+/// anew. The ranges are in order and do not overlap.
+pub fn in_place(policy: &Policy, layout: &SegmentLayout, ranges: &[Range<u64>]) -> Option<Vec<ChunkChange>> {
+    let Policy::Parity(policy) = policy else { return None };
+    let shape = ParityGeometry::of_layout(layout)?;
+    let holders = shape.updatable(layout)?;
+    let largest = u64::from(policy.update_bytes_max(shape.chunk_bytes())?);
+    let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    if bytes.saturating_mul(SHARE_MAX) > shape.capacity_bytes() {
+        return None;
+    }
+    let mut changes = Vec::new();
+    for part in ranges.iter().flat_map(|range| shape.parts(range.clone())) {
+        let device = holders[part.chunk as usize];
+        let mut from = part.within.start;
+        while from < part.within.end {
+            // Whole granules but at the ends: none is changed twice.
+            let to = ((from + largest) / largest * largest).min(part.within.end);
+            let offset = part.offset + (from - part.within.start);
+            changes.push(ChunkChange { device, within: from..to, offset });
+            from = to;
+        }
+    }
+    Some(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Epoch, SegmentId, Version,
+        layout::{CodeSpec, Holder, PARITY_GRANULE_BYTES},
+        message::UPDATE_BYTES_MAX,
+        policy::Parity,
+    };
+
+    fn policy(text: &str) -> Policy {
+        text.parse().unwrap()
+    }
+
+    /// A full segment as a put stores it: chunk `c` on device `10 + c`.
+    fn layout(policy: &Policy) -> SegmentLayout {
+        let Policy::Parity(parity) = policy else { panic!("{policy}") };
+        let shape = ParityGeometry::of(parity, parity.segment_bytes);
+        let holder = |chunk: u32| {
+            let (device, blocks) = (DeviceId(10 + u128::from(chunk)), shape.blocks_of(chunk));
+            Holder::whole(device, SegmentId(1), Version(1), blocks.into())
+        };
+        SegmentLayout {
+            segment: SegmentId(1),
+            version: Version(1),
+            epoch: Epoch(1),
+            length: parity.segment_bytes,
+            code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
+            block_bytes: shape.block_bytes,
+            granule_bytes: PARITY_GRANULE_BYTES,
+            holders: (0..shape.chunks).map(holder).collect(),
+        }
+    }
+
+    fn one(policy: &Policy, layout: &SegmentLayout, range: Range<u64>) -> Option<Vec<ChunkChange>> {
+        in_place(policy, layout, core::slice::from_ref(&range))
+    }
+
+    #[test]
+    fn a_quarter_of_a_segment_goes_in_place_and_no_byte_more() {
+        let policy = policy("parity");
+        let layout = layout(&policy);
+        let quarter = layout.length / 4;
+        let changes = one(&policy, &layout, 100..100 + quarter).unwrap();
+        assert_eq!(
+            changes.iter().map(|change| change.within.end - change.within.start).sum::<u64>(),
+            quarter
+        );
+        assert_eq!(one(&policy, &layout, 100..101 + quarter), None);
+        // It is the sum of all ranges that counts.
+        let halves = [0..quarter / 2, quarter..quarter + quarter / 2];
+        assert!(in_place(&policy, &layout, &halves).is_some());
+        assert_eq!(in_place(&policy, &layout, &[halves[0].clone(), quarter..quarter * 3 / 2 + 1]), None);
+    }
+
+    #[test]
+    fn the_share_is_where_the_default_code_moves_as_much_either_way() {
+        let parity = Parity::default();
+        let (n, k) = (f64::from(parity.chunks()), f64::from(parity.data()));
+        let in_place = 3.0 + 3.0 * (n - k);
+        let anew = 1.0 + n / k;
+        assert_eq!((in_place, anew), (9.0, 2.5));
+        assert_eq!((in_place / anew).round() as u64, SHARE_MAX);
+    }
+
+    #[test]
+    fn each_node_gets_its_chunks_bytes_in_changes_that_share_no_granule() {
+        let policy = policy("parity");
+        let layout = layout(&policy);
+        let shape = ParityGeometry::of_layout(&layout).unwrap();
+        let (chunk_bytes, largest) = (shape.chunk_bytes(), u64::from(UPDATE_BYTES_MAX));
+        // From the last bytes of chunk 0 on, over a cut of chunk 1; and a few bytes of chunk 3.
+        let ranges = [chunk_bytes - 10..chunk_bytes + largest + 7, 3 * chunk_bytes + 5..3 * chunk_bytes + 9];
+        let change = |device, within, offset| ChunkChange { device: DeviceId(device), within, offset };
+        assert_eq!(
+            in_place(&policy, &layout, &ranges).unwrap(),
+            [
+                change(10, chunk_bytes - 10..chunk_bytes, chunk_bytes - 10),
+                change(11, 0..largest, chunk_bytes),
+                change(11, largest..largest + 7, chunk_bytes + largest),
+                change(13, 5..9, 3 * chunk_bytes + 5),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_small_reserve_makes_small_changes() {
+        for (text, largest) in [("parity:reserve=160KiB", 4096), ("parity:reserve=1MiB", 64 << 10)] {
+            let policy = policy(text);
+            let layout = layout(&policy);
+            let changes = one(&policy, &layout, 1000..600_000).unwrap();
+            let mut at = 1000;
+            for change in &changes {
+                let within = &change.within;
+                assert_eq!((change.offset, within.start), (at, at), "{text}: without a gap, in chunk 0");
+                assert!(!within.is_empty() && within.end - within.start <= largest);
+                assert!(within.end.is_multiple_of(largest) || within.end == 600_000, "{text}: {within:?}");
+                at = within.end;
+            }
+            assert_eq!(at, 600_000);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_changed_in_place_is_stored_anew() {
+        let parity = policy("parity");
+        let as_stored = layout(&parity);
+        assert!(one(&parity, &as_stored, 0..10).is_some());
+        // In place without a log; but not with one so small that no change fits its window, nor under another policy.
+        assert!(one(&policy("parity:reserve=0"), &as_stored, 0..10).is_some());
+        for other in ["parity:reserve=8KiB", "rateless"] {
+            assert_eq!(one(&policy(other), &as_stored, 0..10), None, "{other}");
+        }
+        // A chunk that was moved.
+        let mut moved = as_stored.clone();
+        moved.holders[2].pieces[0].version = Version(2);
+        assert_eq!(one(&parity, &moved, 0..10), None);
+    }
+}

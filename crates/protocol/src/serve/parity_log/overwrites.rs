@@ -1,0 +1,100 @@
+//! Differences that go into a parity chunk at once ([`Mode::InPlace`](super::Mode::InPlace)): in which order, and until when the
+//! device holds what each replaced.
+//!
+//! ```text
+//!   ask ──▶ waiting ──▶ start ──▶ placed: held under the device's number ──▶ release: that number and all before
+//!                         ▲  │ not_placed: the device holds too much
+//!                         └──┘
+//! ```
+//!
+//! Invariants: one overwrite is under way at a time, so that none goes in before one that was asked earlier; the device releases in
+//! the order of its own numbers, so that what is released is the longest run of them from the first of which each is
+//! committed: an uncommitted one of one data chunk keeps later ones of the others.
+
+use super::ChunkNumber;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A difference that is to go into the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Overwrite {
+    /// The data chunk.
+    pub chunk: ChunkNumber,
+    /// Its version.
+    pub version: u64,
+    /// The [`ParityInput::Difference`](super::ParityInput::Difference) that brought it.
+    pub reply: u64,
+}
+
+/// The core; see the module's doc.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Overwrites {
+    /// In the order asked; the first may be under way.
+    waiting: VecDeque<Overwrite>,
+    under_way: bool,
+    /// Overwritten and not released: the device's number of each, and which version of which data chunk it is.
+    held: BTreeMap<u64, (ChunkNumber, u64)>,
+    /// Committed, by data chunk.
+    committed: BTreeMap<ChunkNumber, u64>,
+}
+
+impl Overwrites {
+    /// What a device holds from before: its number of each, and which version of which data chunk it is.
+    pub fn new(held: impl IntoIterator<Item = (u64, (ChunkNumber, u64))>) -> Self {
+        Self { held: held.into_iter().collect(), ..Self::default() }
+    }
+
+    /// One more is to go in, after all before.
+    pub fn ask(&mut self, overwrite: Overwrite) {
+        self.waiting.push_back(overwrite);
+    }
+
+    /// The next one, unless one is under way; [`Overwrites::placed`] or [`Overwrites::not_placed`] answers.
+    pub fn start(&mut self) -> Option<Overwrite> {
+        if self.under_way {
+            return None;
+        }
+        let next = self.waiting.front().copied()?;
+        self.under_way = true;
+        Some(next)
+    }
+
+    /// The one under way has its place; the device's number of it. What it was.
+    pub fn placed(&mut self, number: u64) -> Option<Overwrite> {
+        if !core::mem::take(&mut self.under_way) {
+            return None;
+        }
+        let placed = self.waiting.pop_front()?;
+        self.held.insert(number, (placed.chunk, placed.version));
+        Some(placed)
+    }
+
+    /// The device holds too much for the one under way: it is started again when something was released, here or of another segment.
+    pub fn not_placed(&mut self) {
+        self.under_way = false;
+    }
+
+    /// A data chunk's versions are committed: up to which of the device's numbers all may be released, where there are more now.
+    pub fn release(&mut self, chunk: ChunkNumber, through: u64) -> Option<u64> {
+        let committed = self.committed.entry(chunk).or_default();
+        *committed = (*committed).max(through);
+        let mut released = None;
+        while let Some(first) = self.held.first_entry() {
+            let (chunk, version) = *first.get();
+            if version > self.committed.get(&chunk).copied().unwrap_or(0) {
+                break;
+            }
+            released = Some(first.remove_entry().0);
+        }
+        released
+    }
+
+    /// Whether anything waits to go in, or to be released.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty() || !self.held.is_empty()
+    }
+
+    /// Those that wait to go in, in order: their differences are needed still.
+    pub fn waiting(&self) -> impl Iterator<Item = &Overwrite> {
+        self.waiting.iter()
+    }
+}

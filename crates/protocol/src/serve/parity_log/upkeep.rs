@@ -1,0 +1,58 @@
+//! When the log of a parity chunk is merged without need, how urgent a merge is, and whom to ask where the log is held up.
+//!
+//! A log is merged as far as it is committed when nothing was appended for a while; how much is committed its node learns from the
+//! data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
+//! that stays and holds up all behind it: its node is asked to level, which ends with saying so.
+
+use super::{ChunkNumber, ParityChunk};
+use crate::Time;
+use core::time::Duration;
+
+/// A log that was not appended to for so long is merged as far as it is committed. Picked by eye: long enough that a burst of
+/// updates is over.
+const QUIET: Duration = Duration::from_millis(500);
+/// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
+/// an update takes.
+const LEVEL_AFTER: Duration = Duration::from_secs(3);
+
+/// When what was last done about a log; see the module's doc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upkeep {
+    reserve_bytes: u64,
+    appended_at: Time,
+    asked_at: Time,
+}
+
+impl Upkeep {
+    /// Of a log in so many bytes that is as quiet as if it had just been appended to.
+    pub fn new(now: Time, reserve_bytes: u64) -> Self {
+        Self { reserve_bytes, appended_at: now, asked_at: now }
+    }
+
+    /// A record is being appended.
+    pub fn appended(&mut self, now: Time) {
+        self.appended_at = now;
+    }
+
+    /// Whether nothing was appended for so long that what is committed is to be merged.
+    pub fn merge_due(&self, now: Time) -> bool {
+        now.since(self.appended_at) > QUIET
+    }
+
+    /// Whether updates will wait for a merge: more than half of the reserve is full.
+    pub fn is_urgent(&self, core: &ParityChunk) -> bool {
+        let log_bytes: u64 = core.log().map(|entry| u64::from(entry.bytes)).sum();
+        2 * log_bytes > self.reserve_bytes
+    }
+
+    /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
+    /// nothing was appended for long. Its chunk may be level, and only this node has not heard. Asked again after as long.
+    pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
+        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
+        if now.since(self.appended_at) < LEVEL_AFTER || now.since(self.asked_at) < LEVEL_AFTER {
+            return None;
+        }
+        self.asked_at = now;
+        Some(first.chunk)
+    }
+}

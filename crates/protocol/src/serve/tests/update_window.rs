@@ -1,0 +1,209 @@
+//! The window of a data chunk: scripts, and random ones against what it promises.
+
+use super::super::parity_log::{Admission, LOG_RECORD_OVERHEAD_BYTES, UpdateWindow};
+use super::rng;
+use crate::{
+    Time,
+    policy::{Parity, window_bytes},
+};
+use core::time::Duration;
+use rand_core::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+const GRANULE: u64 = 4096;
+/// What one change of a granule takes.
+const SMALLEST: u64 = GRANULE + LOG_RECORD_OVERHEAD_BYTES;
+
+fn admitted(window: &mut UpdateWindow) -> Vec<Admission> {
+    core::iter::from_fn(|| window.poll()).collect()
+}
+
+fn update(request: u64) -> Admission {
+    Admission::Update { request }
+}
+
+/// Two logs that leave it so much.
+fn connected(bytes: [u64; 2]) -> UpdateWindow {
+    let mut window = UpdateWindow::new(Time(0), 2, []);
+    window.connected(0, bytes[0]);
+    window.connected(1, bytes[1]);
+    window
+}
+
+#[test]
+fn nothing_is_admitted_while_a_log_is_out_of_reach() {
+    let mut window = UpdateWindow::new(Time(0), 2, []);
+    window.ask(1, 0, 10);
+    window.connected(1, 1 << 20);
+    assert_eq!(admitted(&mut window), []);
+    window.connected(0, 1 << 20);
+    assert_eq!(admitted(&mut window), [update(1)]);
+    window.lost(Time(5), 1);
+    window.ask(2, 0, 10);
+    assert_eq!((admitted(&mut window), window.first()), (vec![], Some(2)));
+}
+
+#[test]
+fn the_smallest_log_decides_and_what_is_released_makes_room() {
+    let mut window = connected([2 * SMALLEST, 100 * SMALLEST]);
+    for request in 1..=4 {
+        // Within one granule, whatever its offset.
+        window.ask(request, request * 1000, 96);
+    }
+    assert_eq!(admitted(&mut window), [update(1), update(2)]);
+    // Staged it is kept until it is committed; the record has a head beside its granule.
+    window.staged(1, 1, GRANULE as usize + 28);
+    assert_eq!((window.uncommitted_bytes(), admitted(&mut window)), (2 * SMALLEST, vec![]));
+    window.released(1);
+    assert_eq!(admitted(&mut window), [update(3)]);
+    window.forget(2);
+    assert_eq!(admitted(&mut window), [update(4)]);
+}
+
+#[test]
+fn bytes_over_a_granules_end_take_two() {
+    for (offset, length, fits) in [(0, 4096, true), (1, 4095, true), (1, 4096, false), (4095, 2, false)] {
+        let mut window = connected([SMALLEST; 2]);
+        window.ask(1, offset, length);
+        let expected = if fits { update(1) } else { Admission::TooLarge { request: 1 } };
+        assert_eq!(admitted(&mut window), [expected], "{length} bytes at {offset}");
+    }
+}
+
+#[test]
+fn the_largest_update_of_a_policy_fits_its_window() {
+    for text in ["parity", "parity:reserve=1MiB", "parity:update=fo", "parity:code=rs(16,12),reserve=480KiB"]
+    {
+        let parity: Parity = match text.parse().unwrap() {
+            crate::policy::Policy::Parity(parity) => parity,
+            other => panic!("{other}"),
+        };
+        let chunk_bytes = 1 << 20;
+        let largest = u64::from(parity.update_bytes_max(chunk_bytes).unwrap());
+        // The host of the parity chunk says what its log leaves, of the reserve that lies there.
+        let bytes = window_bytes(parity.reserve_of(chunk_bytes), parity.data());
+        let mut window = connected([bytes; 2]);
+        window.ask(1, 4095, largest);
+        assert_eq!(admitted(&mut window), [update(1)], "{text}: {largest} bytes");
+    }
+}
+
+#[test]
+fn one_that_the_device_has_no_room_for_comes_again_before_those_behind_it() {
+    let mut window = connected([3 * SMALLEST; 2]);
+    (1..=4).for_each(|request| window.ask(request, 0, 1));
+    assert_eq!(admitted(&mut window), [update(1), update(2), update(3)]);
+    window.again(2);
+    window.again(1);
+    assert_eq!(admitted(&mut window), [update(1), update(2)]);
+    // It is not asked for any more, so that it does not come back.
+    window.forget(3);
+    window.again(3);
+    assert_eq!(admitted(&mut window), [update(4)]);
+}
+
+#[test]
+fn what_a_device_holds_from_before_counts() {
+    let mut window = UpdateWindow::new(Time(0), 1, [(7, GRANULE as usize + 28), (8, GRANULE as usize + 28)]);
+    window.connected(0, 3 * SMALLEST);
+    assert_eq!(window.uncommitted_bytes(), 2 * SMALLEST);
+    (1..=2).for_each(|request| window.ask(request, 0, 1));
+    assert_eq!(admitted(&mut window), [update(1)]);
+    // A log brings the same back: it is kept once.
+    window.keep(8, GRANULE as usize + 28);
+    assert_eq!(window.uncommitted_bytes(), 3 * SMALLEST);
+    window.released(8);
+    assert_eq!(admitted(&mut window), [update(2)]);
+}
+
+#[test]
+fn a_node_is_waited_for_from_when_it_was_lost() {
+    let at = |millis: u64| Time(0) + Duration::from_millis(millis);
+    let mut window = UpdateWindow::new(at(0), 2, []);
+    assert_eq!((window.out_of_reach(at(1000)), window.out_of_reach(at(1001))), (None, Some(0)));
+    window.connected(0, 1 << 20);
+    window.connected(1, 1 << 20);
+    assert_eq!(window.out_of_reach(at(9000)), None);
+    window.lost(at(5000), 1);
+    // Each attempt that fails says so again.
+    window.lost(at(5900), 1);
+    assert_eq!((window.out_of_reach(at(6000)), window.out_of_reach(at(6001))), (None, Some(1)));
+}
+
+#[test]
+fn whatever_happens_it_is_never_overdrawn_and_all_are_admitted_in_order() {
+    for case in 0..200 {
+        let mut random = rng(case);
+        let mut below = |bound: u64| random.next_u64() % bound;
+        let most = (2 + below(8)) * SMALLEST;
+        let mut window = connected([most, most + below(SMALLEST)]);
+        let (mut next, mut version, mut released) = (1, 0, 0);
+        let mut asked: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        let mut in_core: BTreeSet<u64> = BTreeSet::new();
+        let mut last = 0;
+        for step in 0..400 {
+            match below(6) {
+                0..=1 if step < 300 => {
+                    let (offset, length) = (below(20_000), 1 + below(6000));
+                    window.ask(next, offset, length);
+                    asked.insert(next, (offset, length));
+                    next += 1;
+                }
+                2 => match in_core.pop_first() {
+                    // One that comes again is admitted again, before all others.
+                    Some(request) if below(4) == 0 => {
+                        window.again(request);
+                        in_core.iter().for_each(|later| window.again(*later));
+                        in_core.clear();
+                        last = request - 1;
+                    }
+                    Some(request) => {
+                        version += 1;
+                        let (offset, length) = asked.remove(&request).unwrap();
+                        let granules = (offset + length).div_ceil(GRANULE) - offset / GRANULE;
+                        window.staged(request, version, (24 + granules * (4 + GRANULE)) as usize);
+                    }
+                    None => {}
+                },
+                3 if released < version => {
+                    released += 1 + below(version - released);
+                    window.released(released);
+                }
+                4 if step < 300 => {
+                    window.lost(Time(step), 1);
+                    assert_eq!(window.poll(), None);
+                    window.connected(1, most);
+                }
+                _ => {}
+            }
+            for admission in admitted(&mut window) {
+                let (Admission::Update { request } | Admission::TooLarge { request }) = admission;
+                assert!(request > last, "case {case}: {request} after {last}");
+                last = request;
+                if admission == update(request) {
+                    in_core.insert(request);
+                } else {
+                    let (offset, length) = asked.remove(&request).unwrap();
+                    assert!(length + (offset % GRANULE) + LOG_RECORD_OVERHEAD_BYTES > most - GRANULE);
+                }
+            }
+            assert!(window.uncommitted_bytes() <= most, "case {case}");
+        }
+        // What is committed makes room for all.
+        while window.first().is_some() || !in_core.is_empty() {
+            let staged = std::mem::take(&mut in_core);
+            assert!(!staged.is_empty() || released < version, "case {case}: nothing moves");
+            for request in staged {
+                version += 1;
+                window.staged(request, version, GRANULE as usize);
+            }
+            released = version;
+            window.released(released);
+            in_core.extend(admitted(&mut window).into_iter().filter_map(|admission| match admission {
+                Admission::Update { request } => Some(request),
+                Admission::TooLarge { .. } => None,
+            }));
+        }
+        assert_eq!(window.uncommitted_bytes(), 0);
+    }
+}

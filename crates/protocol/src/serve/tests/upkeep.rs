@@ -1,0 +1,55 @@
+//! When a log is merged without need, and whom to ask where it is held up.
+
+use super::super::parity_log::{Entry, Mode, ParityChunk, ParityInput, ParityState, Upkeep};
+use crate::{Epoch, Time};
+use core::time::Duration;
+
+fn at(millis: u64) -> Time {
+    Time(0) + Duration::from_millis(millis)
+}
+
+/// A log of two records of different chunks, of 6000 bytes each.
+fn log() -> ParityChunk {
+    let entry = |sequence, chunk| Entry { sequence, chunk, version: 1, bytes: 6000 };
+    let state =
+        ParityState { epoch: Epoch(1), log: vec![entry(1, 3), entry(2, 0)], log_next: 3, merged: vec![] };
+    ParityChunk::new(Mode::Logged, state, 1 << 20).unwrap()
+}
+
+fn committed(core: &mut ParityChunk, chunk: u16) {
+    core.handle(ParityInput::Committed { epoch: Epoch(1), chunk, through: 1 });
+}
+
+#[test]
+fn a_log_is_merged_when_it_was_quiet_and_urgently_when_half_full() {
+    let mut upkeep = Upkeep::new(at(0), 24_000);
+    assert_eq!((upkeep.merge_due(at(500)), upkeep.merge_due(at(501))), (false, true));
+    upkeep.appended(at(600));
+    assert_eq!((upkeep.merge_due(at(1100)), upkeep.merge_due(at(1101))), (false, true));
+    assert!(!upkeep.is_urgent(&log()), "just half");
+    assert!(Upkeep::new(at(0), 23_999).is_urgent(&log()));
+}
+
+#[test]
+fn who_holds_up_the_log_is_asked_once_in_a_while() {
+    let (mut upkeep, mut core) = (Upkeep::new(at(0), 24_000), log());
+    assert_eq!(upkeep.ask_to_level(at(2999), &core), None);
+    // What comes behind it is committed, and cannot be merged before it.
+    committed(&mut core, 0);
+    assert_eq!(upkeep.ask_to_level(at(3000), &core), Some(3));
+    assert_eq!((upkeep.ask_to_level(at(5999), &core), upkeep.ask_to_level(at(6000), &core)), (None, Some(3)));
+    // While updates come, who sends them says what is committed.
+    upkeep.appended(at(8000));
+    assert_eq!(
+        (upkeep.ask_to_level(at(10_999), &core), upkeep.ask_to_level(at(11_000), &core)),
+        (None, Some(3))
+    );
+    committed(&mut core, 3);
+    assert_eq!(upkeep.ask_to_level(at(20_000), &core), None, "it can be merged");
+}
+
+#[test]
+fn an_empty_log_is_held_up_by_nobody() {
+    let core = ParityChunk::new(Mode::Logged, ParityState::default(), 1 << 20).unwrap();
+    assert_eq!(Upkeep::new(at(0), 24_000).ask_to_level(at(60_000), &core), None);
+}
