@@ -41,9 +41,10 @@ enum Waiting {
     Update(OpOutput),
 }
 
-/// How long a lane with nothing to do waits before it writes back: many times the pause of somebody who sends one
-/// update after the other over a network, who would else find the device busy each time.
-const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(10);
+/// How long a lane with nothing to do waits before it writes back: many times the pause of somebody who sends one update
+/// after the other to one of several devices, who would else find the device busy. After 10 ms every second granule was
+/// written between two updates, each with its checksum in writes of their own (six nodes, one update after the other).
+const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(100);
 /// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
 /// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;

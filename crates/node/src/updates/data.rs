@@ -23,8 +23,11 @@ use steadfast_protocol::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// How often parity nodes that were not told yet hear what is committed, and updates that found no room are tried again.
+/// How often updates that found no room are tried again.
 const TICK: Duration = Duration::from_millis(20);
+/// How often parity nodes that were not told yet hear what is committed, and the device what it need not hold. The next update
+/// of the chunk says both, too; more often, hosts that are between two updates would wake each other's nodes for nothing.
+const TELL: Duration = Duration::from_millis(100);
 /// No chunk is changed so often.
 const VERSION_MAX: u64 = u64::MAX / 2;
 
@@ -70,6 +73,9 @@ pub(super) struct Host {
     wanted: BTreeMap<u64, Wanted>,
     /// The record that was asked for, and of whom.
     fetching: Option<(ParityNumber, u64)>,
+    /// What the device is to be told when it is next asked for something: nobody waits for that, and telling it wakes its lane
+    /// while the answer to the update is to be sent.
+    release: Option<u64>,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
@@ -126,6 +132,7 @@ impl host::Host for Host {
                 kept.iter().map(|(version, record)| (*version, record.len())),
             ),
             started: Instant::now(),
+            release: None,
             kept,
             core,
             sender,
@@ -144,8 +151,9 @@ impl host::Host for Host {
         updates: &Arc<Updates>,
         events: &mut mpsc::UnboundedReceiver<Event>,
     ) -> Option<Fault> {
-        let mut ticks = tokio::time::interval(TICK);
+        let [mut ticks, mut tells] = [TICK, TELL].map(tokio::time::interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        tells.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut busy_at = Instant::now();
         loop {
             self.carry_out();
@@ -154,6 +162,7 @@ impl host::Host for Host {
             }
             // Where parity is out of reach for long, the device keeps what is not level yet.
             let idle = self.wanted.is_empty()
+                && self.release.is_none()
                 && (self.core.is_idle() && self.core.is_serving() || busy_at.elapsed() > IDLE_MAX);
             let rest = IDLE_MAX.saturating_sub(busy_at.elapsed());
             tokio::select! {
@@ -168,7 +177,11 @@ impl host::Host for Host {
                         next = events.try_recv().ok();
                     }
                 }
-                _ = ticks.tick(), if !idle => self.tick(),
+                _ = ticks.tick(), if !self.wanted.is_empty() => self.tick(),
+                _ = tells.tick(), if !idle => {
+                    self.release();
+                    self.core.handle(DataInput::Tick);
+                }
                 () = tokio::time::sleep(rest), if idle => {
                     if updates.data.leave(self.chunk.device.id, self.chunk.segment, events) {
                         return None;
@@ -287,8 +300,7 @@ impl Host {
                 DataAction::Release { through } => {
                     self.kept = self.kept.split_off(&through.saturating_add(1));
                     self.window.released(through);
-                    let segment = self.chunk.segment;
-                    self.ask(Asked::Release, Op::Release { segment, through_version: through });
+                    self.release = Some(through);
                     self.admit();
                 }
                 DataAction::Answer { request, version } => self.answer(request, Ok(version)),
@@ -325,8 +337,16 @@ impl Host {
                 return self.core.handle(DataInput::NotStaged { request });
             }
         };
+        self.release();
         self.ask(Asked::Stage { request }, Op::Stage { segment, epoch: self.chunk.epoch, offset, new });
         self.ask(Asked::Barrier, Op::Barrier);
+    }
+
+    /// Tells the device what it need not hold any more.
+    fn release(&mut self) {
+        if let Some(through_version) = self.release.take() {
+            self.ask(Asked::Release, Op::Release { segment: self.chunk.segment, through_version });
+        }
     }
 
     fn ask(&self, asked: Asked, op: Op) {
@@ -438,7 +458,6 @@ impl Host {
     }
 
     fn tick(&mut self) {
-        self.core.handle(DataInput::Tick);
         self.admit();
         if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()

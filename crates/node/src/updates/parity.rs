@@ -86,6 +86,8 @@ pub(super) async fn forward(number: u64, stream: &mut Stream, host: &mpsc::Unbou
 struct Link {
     chunk: ChunkNumber,
     sender: StreamSender,
+    /// Bytes that were taken and not granted anew.
+    taken: u64,
 }
 
 /// A difference that is not answered.
@@ -307,7 +309,7 @@ impl Host {
         let window_bytes = self.window_bytes;
         // Twice, as what was sent before a stream was lost is sent again.
         sender.grant(u32::try_from(2 * window_bytes).unwrap_or(u32::MAX));
-        self.links.insert(stream, Link { chunk, sender });
+        self.links.insert(stream, Link { chunk, sender, taken: 0 });
         self.say(stream, &LogEvent::Welcome { window_bytes }, Bytes::new());
     }
 
@@ -319,9 +321,14 @@ impl Host {
     }
 
     fn pushed(&mut self, stream: u64, push: LogPush, payload: Bytes) {
-        let Some(link) = self.links.get(&stream) else { return };
+        let Some(link) = self.links.get_mut(&stream) else { return };
         let chunk = link.chunk;
-        link.sender.grant(u32::try_from(payload.len()).unwrap_or(0));
+        link.taken += payload.len() as u64;
+        // Not each time: that would be a frame and a wake-up for every difference, and what was granted is far more.
+        if link.taken >= self.window_bytes / 2 {
+            link.sender.grant(u32::try_from(link.taken).unwrap_or(0));
+            link.taken = 0;
+        }
         let reply = self.next;
         self.next += 1;
         match push {
