@@ -1,8 +1,8 @@
 //! The hosts of a segment's chunks on media that lose what was not flushed: an update that is answered is there after a power loss at
 //! that moment, at its data chunk and at every parity chunk; and what comes back after power losses is level.
 //!
-//! One server has all devices, and speaks to itself over loopback. Flushes take some milliseconds, different ones, so that whoever
-//! answers before one is seen to.
+//! One server has all devices, and speaks to itself over loopback. Some flushes take long, those of one device while the others are
+//! done, so that whoever answers before one is seen to.
 
 use super::Updates as Hosts;
 use crate::{
@@ -74,7 +74,7 @@ impl Numbers {
     }
 }
 
-/// A medium whose flushes take a while. While somebody has the power switch it does nothing.
+/// A medium of whose flushes some take long. While somebody has the power switch it does nothing.
 struct Slow {
     memory: Arc<CrashMedium>,
     power: Arc<RwLock<()>>,
@@ -106,8 +106,9 @@ impl Medium for Slow {
     }
 
     fn flush(&self) -> Result<(), MediumError> {
-        let number = self.flushes.fetch_add(1, Ordering::Relaxed);
-        std::thread::sleep(Duration::from_millis(Numbers(number).below(12)));
+        let mut drawn = Numbers(self.flushes.fetch_add(1, Ordering::Relaxed));
+        let millis = if drawn.below(4) == 0 { 25 } else { drawn.below(3) };
+        std::thread::sleep(Duration::from_millis(millis));
         self.on(CrashMedium::flush)
     }
 
