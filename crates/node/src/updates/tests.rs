@@ -1,8 +1,8 @@
 //! The hosts of a segment's chunks on media that lose what was not flushed: an update that is answered is there after a power loss at
 //! that moment, at its data chunk and at every parity chunk; and what comes back after power losses is level.
 //!
-//! One server has all devices, and speaks to itself over loopback. Some flushes take long, those of one device while the others are
-//! done, so that whoever answers before one is seen to.
+//! One server has all devices, and speaks to itself over loopback. In each of its lives the flushes of another device take long, so
+//! that whoever does not wait for them is seen to.
 
 use super::Updates as Hosts;
 use crate::{
@@ -19,10 +19,7 @@ use std::{
     io::IoSlice,
     ops::Range,
     path::PathBuf,
-    sync::{
-        Arc, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, RwLock},
     time::Duration,
 };
 use steadfast_disk::{
@@ -59,7 +56,10 @@ const UPDATE_BYTES_MAX: u64 = 6000;
 const AWAITED: u64 = 24;
 const LEFT: u64 = 6;
 const PARALLEL: usize = 6;
-const LIVES: u32 = 3;
+/// One for each device.
+const LIVES: u32 = SHAPE.chunks;
+/// Many times what an update takes besides.
+const SLOW_FLUSH: Duration = Duration::from_millis(20);
 
 /// SplitMix64: numbers that are the same in every run.
 struct Numbers(u64);
@@ -74,11 +74,11 @@ impl Numbers {
     }
 }
 
-/// A medium of whose flushes some take long. While somebody has the power switch it does nothing.
+/// A medium whose flushes may take long. While somebody has the power switch it does nothing.
 struct Slow {
     memory: Arc<CrashMedium>,
     power: Arc<RwLock<()>>,
-    flushes: AtomicU64,
+    flush_takes: Duration,
 }
 
 impl Slow {
@@ -106,9 +106,7 @@ impl Medium for Slow {
     }
 
     fn flush(&self) -> Result<(), MediumError> {
-        let mut drawn = Numbers(self.flushes.fetch_add(1, Ordering::Relaxed));
-        let millis = if drawn.below(4) == 0 { 25 } else { drawn.below(3) };
-        std::thread::sleep(Duration::from_millis(millis));
+        std::thread::sleep(self.flush_takes);
         self.on(CrashMedium::flush)
     }
 
@@ -229,13 +227,14 @@ struct Life {
 }
 
 impl Life {
-    async fn begin(images: Vec<Vec<u8>>) -> Self {
+    /// From these images; the flushes of the device of chunk `slow` take long.
+    async fn begin(images: Vec<Vec<u8>>, slow: u32) -> Self {
         let (power, mut media, mut devices): (Arc<RwLock<()>>, Vec<_>, Vec<_>) = Default::default();
         for (image, chunk) in images.into_iter().zip(0..) {
             let memory = Arc::new(CrashMedium::from_image(image));
-            let (power, flushes) = (power.clone(), AtomicU64::new(u64::from(chunk) << 32));
-            let slow = Slow { memory: memory.clone(), power, flushes };
-            let device = Device::open(Arc::new(slow), Some(CLUSTER)).unwrap();
+            let flush_takes = if chunk == slow { SLOW_FLUSH } else { Duration::ZERO };
+            let medium = Slow { memory: memory.clone(), power: power.clone(), flush_takes };
+            let device = Device::open(Arc::new(medium), Some(CLUSTER)).unwrap();
             let lane = Lane::spawn(device, LaneConfig::default()).unwrap();
             let (id, policy) = (device_of(chunk), AdmissionPolicy::default());
             devices.push(ServedDevice::new(id, PathBuf::new(), lane, None, policy));
@@ -396,7 +395,7 @@ async fn lives(name: &str, reserve_bytes: u64, seed: u64) {
     let mut updates: Vec<Update> = Vec::new();
     for number in 0..LIVES {
         let (when, peace) = (format!("{name}, seed {seed}, life {number}"), number + 1 == LIVES);
-        let life = Arc::new(Life::begin(std::mem::take(&mut images)).await);
+        let life = Arc::new(Life::begin(std::mem::take(&mut images), number).await);
         for chunk in 0..SHAPE.data {
             life.service.updates.begin(life.device(chunk), SEGMENT);
         }
@@ -420,7 +419,7 @@ async fn lives(name: &str, reserve_bytes: u64, seed: u64) {
             });
         }
         if !peace {
-            tokio::time::sleep(Duration::from_millis(numbers.below(12))).await;
+            tokio::time::sleep(Duration::from_millis(numbers.below(25))).await;
             images = life.power_loss(|| numbers.below(2) == 0);
             // What was answered by then was answered before.
             while let Some(ended) = under_way.try_join_next() {
