@@ -27,7 +27,7 @@ use steadfast_disk::{
     Device, EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, FormatOptions, Lane, LaneHandle,
     Medium, device::OpenError, media::OpenFileError,
 };
-use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId};
+use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId, serve::AdmissionPolicy};
 
 /// One device that is served.
 pub(crate) struct ServedDevice {
@@ -61,6 +61,28 @@ enum State {
 }
 
 impl ServedDevice {
+    pub(crate) fn new(
+        id: DeviceId,
+        dir: PathBuf,
+        lane: LaneHandle,
+        emulation: Option<EmulationControl>,
+        admission: AdmissionPolicy,
+    ) -> Self {
+        let paced = Paced::new(lane.clone(), admission);
+        let (stream_read_bytes, stream_sent_bytes, refused_as_full, corrupt_told) = Default::default();
+        Self {
+            id,
+            dir,
+            lane,
+            paced,
+            emulation,
+            stream_read_bytes,
+            stream_sent_bytes,
+            refused_as_full,
+            corrupt_told,
+        }
+    }
+
     /// Notes that a block was refused for want of space, or taken.
     pub(crate) fn note_full(&self, full: bool) {
         *self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner) = full.then(Instant::now);
@@ -178,19 +200,7 @@ pub(crate) fn start(
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
             control.redraw(spec);
         }
-        let paced = Paced::new(lane.clone(), options.admission);
-        let (stream_read_bytes, stream_sent_bytes, refused_as_full, corrupt_told) = Default::default();
-        served.push(ServedDevice {
-            id,
-            dir,
-            lane,
-            paced,
-            emulation,
-            stream_read_bytes,
-            stream_sent_bytes,
-            refused_as_full,
-            corrupt_told,
-        });
+        served.push(ServedDevice::new(id, dir, lane, emulation, options.admission));
     }
     let node = node.expect("there is at least one directory");
     Ok((node, served))

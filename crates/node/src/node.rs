@@ -238,7 +238,7 @@ impl std::fmt::Debug for Node {
 }
 
 /// Serves the streams of one connection, each in its own task; all end before the connection's task does.
-async fn connection(service: Arc<Service>, connected: Connected) {
+pub(crate) async fn connection(service: Arc<Service>, connected: Connected) {
     let Connected { connection, mut incoming, .. } = connected;
     // Only the peer opens streams here.
     let _counted = service.activity.connected(connection);

@@ -17,6 +17,8 @@ mod parity;
 mod peers;
 mod recover;
 pub(crate) mod rows;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use recover::recover;
 
