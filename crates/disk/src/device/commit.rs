@@ -85,6 +85,7 @@ impl Device {
             self.logs.remove(segment);
             self.logs_unflushed.remove(segment);
             self.logs_to_prepare.remove(segment);
+            self.prefetch.forget(*segment);
         }
         record.encode(&mut self.records);
         if record.is_ahead() {

@@ -21,6 +21,7 @@ mod error;
 mod log;
 mod open;
 mod overlay;
+mod prefetch;
 mod read;
 mod tables;
 mod update;
@@ -41,7 +42,7 @@ pub use log::LogEntry;
 pub use open::FormatOptions;
 pub use update::{Apply, ChunkRead, ChunkState, Staged, UpdatesInfo};
 
-use self::{overlay::Overlay, tables::Tables};
+use self::{overlay::Overlay, prefetch::Prefetch, tables::Tables};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
     buffer::BufferPool,
@@ -220,6 +221,7 @@ pub struct Device {
     logs_unflushed: BTreeSet<SegmentId>,
     /// Those with pages ahead of the head that were never written.
     logs_to_prepare: BTreeSet<SegmentId>,
+    prefetch: Prefetch,
 }
 
 impl Device {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, overlay::Overlay, tables::Tables,
+    Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, overlay::Overlay,
+    prefetch::Prefetch, tables::Tables,
 };
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
@@ -157,6 +158,7 @@ impl Device {
             logs: BTreeMap::new(),
             logs_unflushed: BTreeSet::new(),
             logs_to_prepare: BTreeSet::new(),
+            prefetch: Prefetch::default(),
         };
         device.forget_unfinished(&doubtful);
         // The cut of the journal becomes final here: see `journal`, "Which frames count".

@@ -104,6 +104,12 @@ pub trait Medium: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
+    /// Has the system fetch a range into its memory, if it keeps any of the medium there, and does not wait for that. One that
+    /// models time keeps nothing.
+    fn prefetch(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Writes `buf` at `offset`; durable after the next flush.
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError>;
 
