@@ -12,7 +12,8 @@
 //! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`trim`](fn@trim), which
-//! blocks go for a smaller redundancy; [`Places`], where others may go.
+//! blocks go for a smaller redundancy; [`Places`], where others may go; [`growth()`] and [`cut()`], what becomes of a file's
+//! segments when it is another size.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
@@ -22,6 +23,7 @@ mod choose;
 mod fetch;
 mod pace;
 mod quality;
+mod resize;
 mod revise;
 mod segment;
 #[cfg(test)]
@@ -34,6 +36,7 @@ pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
+pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
 pub use revise::{Part, revise};
 pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
