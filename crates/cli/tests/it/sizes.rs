@@ -3,7 +3,7 @@
 
 use crate::{
     amended::addresses,
-    common::{Bed, block_on, bytes, seed, shape},
+    common::{Bed, block_on, bytes, eventually, seed, shape},
     files::{check, open, patient, put},
     raw::Raw,
 };
@@ -29,6 +29,17 @@ async fn write(file: &File, model: &mut Vec<u8>, offset: usize, new: &[u8]) {
         model.resize(offset + new.len(), 0);
     }
     model[offset..offset + new.len()].copy_from_slice(new);
+}
+
+/// Starts a server again and waits until it is known.
+async fn restart(bed: &mut Bed, client: &Client, node: usize) {
+    bed.cluster.restart_node(node).unwrap();
+    let address = bed.cluster.node_address(node);
+    eventually("the server is registered", Duration::from_secs(10), async || {
+        let registry = client.registry().await.unwrap();
+        registry.nodes.iter().any(|node| node.record.address == address)
+    })
+    .await;
 }
 
 /// Decoded from any four of the six chunks of each segment, it is the same.
@@ -121,7 +132,11 @@ fn any_order_of_sizes_is_that_of_a_plain_vector_while_servers_die() {
                     dead.push((dead[0] + 1 + below(7)) % 8);
                     dead.iter().for_each(|node| bed.cluster.kill_node(*node).unwrap());
                 }
-                _ => dead.drain(..).for_each(|node| bed.cluster.restart_node(node).unwrap()),
+                _ => {
+                    for node in dead.drain(..) {
+                        restart(&mut bed, &other, node).await;
+                    }
+                }
             }
             assert_eq!(file.size(), model.len() as u64, "step {step}");
             longest = longest.max(model.len());
@@ -517,7 +532,7 @@ fn a_writer_that_dies_has_added_a_beginning_or_nothing() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(20 + random.next_u64() % 250));
+        std::thread::sleep(Duration::from_millis(10 + random.next_u64() % 100));
         child.kill().unwrap();
         child.wait().unwrap();
         block_on(async {

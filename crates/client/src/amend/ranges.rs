@@ -112,10 +112,18 @@ impl Client {
         tried: &[Known],
         mut changed: Changed,
     ) -> Result<Changed, AmendError> {
-        for _ in 0..ATTEMPTS_MAX {
+        let start = Instant::now();
+        let mut attempts = 0;
+        while attempts < ATTEMPTS_MAX || start.elapsed() < self.options.patience {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
-            let attempt = self.attempt((bucket, key), found, (ranges, size_min), tried, &mut changed).await;
+            // Where another stores the segment anew again and again, a change in place is always just too late: its turn is
+            // the other's.
+            let in_place = attempts % 2 == 0;
+            let attempt =
+                self.attempt((bucket, key), found, (ranges, size_min), (in_place, tried), &mut changed);
+            let attempt = attempt.await;
+            attempts += 1;
             match self.unless_overtaken((bucket, key), base, attempt).await {
                 None => {}
                 Some(Ok(Some(now))) => return Ok(Changed { now: Some(now), ..changed }),
@@ -126,7 +134,7 @@ impl Client {
                 Some(Err(error)) => return Err(error),
             }
         }
-        Err(AmendError::Contended { attempts: ATTEMPTS_MAX })
+        Err(AmendError::Contended { attempts })
     }
 
     /// Makes the change once; the object as found where all of it could be made in place, none where it is another now.
@@ -135,7 +143,7 @@ impl Client {
         object: (&str, &str),
         mut found: ObjectStat,
         (ranges, size_min): (&Ranges, u64),
-        tried: &[Known],
+        (in_place, tried): (bool, &[Known]),
         changed: &mut Changed,
     ) -> Result<Option<ObjectStat>, AmendError> {
         let start = Instant::now();
@@ -143,7 +151,7 @@ impl Client {
         let mut left = Vec::new();
         for part in parts {
             let layout = found.segments.get(part.position);
-            let made = match layout.is_some_and(|layout| tried.contains(&self.known(layout))) {
+            let made = match layout.is_some_and(|layout| !in_place || tried.contains(&self.known(layout))) {
                 true => None,
                 false => self.part_in_place(object, &found, &part, ranges, changed).await?,
             };

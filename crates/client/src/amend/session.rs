@@ -227,7 +227,8 @@ impl<'a> Amendment<'a> {
             }
             Err(error) => {
                 let unknown = matches!(error, AmendError::Metadata(ClientError::Unknown { .. }));
-                if !unknown {
+                // Of a version that is gone nothing can be listed.
+                if !unknown && !error.is_conflict() {
                     self.reopen().await;
                 }
                 client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
