@@ -9,7 +9,13 @@ use crate::{
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::{collections::BTreeSet, io::Write, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    io::{self, Cursor, Read, Write},
+    process::Stdio,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 use steadfast_client::{AmendError, Client, File, FileError, FileOptions, Options};
 use steadfast_lab::cluster::Shape;
 use steadfast_protocol::layout::ParityGeometry;
@@ -371,6 +377,59 @@ fn a_handle_goes_on_with_a_file_that_others_cut_or_made_longer() {
         file.append(b"late").await.unwrap();
         let gone = file.sync().await.unwrap_err();
         assert!(gone.to_string().contains("no object"), "{gone}");
+    });
+}
+
+/// A source that says when it is first read, and waits then.
+struct Held {
+    begun: Option<mpsc::Sender<()>>,
+    go_on: mpsc::Receiver<()>,
+    bytes: Cursor<Vec<u8>>,
+}
+
+impl Read for Held {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(begun) = self.begun.take() {
+            begun.send(()).unwrap();
+            self.go_on.recv().unwrap();
+        }
+        self.bytes.read(buffer)
+    }
+}
+
+/// Its version is older than those of the changes that were made while it was stored.
+#[test]
+fn a_handle_goes_on_with_an_object_whose_put_began_before() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    block_on(async {
+        let (client, other) = (patient(&bed).await, patient(&bed).await);
+        let file = create(&client).await;
+        file.append(&[1; 10_000]).await.unwrap();
+        file.sync().await.unwrap();
+        let (say, begun) = mpsc::channel();
+        let (release, go_on) = mpsc::channel();
+        let mut model = bytes(50_000, 9);
+        let source = Held { begun: Some(say), go_on, bytes: Cursor::new(model.clone()) };
+        let putting = tokio::spawn(async move { other.put("data", "object", source, Some(50_000)).await });
+        eventually("the put has begun", Duration::from_secs(5), async || begun.try_recv().is_ok()).await;
+        for _ in 0..3 {
+            file.append(&[2; 10_000]).await.unwrap();
+            file.sync().await.unwrap();
+        }
+        let grown = client.stat("data", "object").await.unwrap().object.version;
+        release.send(()).unwrap();
+        let put = putting.await.unwrap().unwrap();
+        assert!(put.version < grown, "else this shows nothing");
+        write(&file, &mut model, 60_000, &[3; 100]).await;
+        file.sync().await.unwrap();
+        check(&file, &model, "what was put").await;
+        write(&file, &mut model, 60_100, &[4; 100]).await;
+        file.sync().await.unwrap();
+        let lookups = file.counts().lookups;
+        write(&file, &mut model, 7, &[5; 100]).await;
+        file.sync().await.unwrap();
+        assert_eq!(file.counts().lookups, lookups, "it is known by then");
+        check(&open(&patient(&bed).await).await, &model, "as others see it").await;
     });
 }
 

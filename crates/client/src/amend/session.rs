@@ -24,6 +24,7 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
     write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
 };
@@ -124,7 +125,7 @@ pub(super) struct Written {
 }
 
 impl<'a> Amendment<'a> {
-    /// Begins to amend an object as found; `segments` of it will be. `wish` is for `length` bytes.
+    /// Begins to amend an object as found; `segments` of it will be (more names are asked for as they are used). `wish` is for `length` bytes.
     pub(super) async fn begin(
         client: &'a Client,
         (bucket, key): (&str, &str),
@@ -136,7 +137,7 @@ impl<'a> Amendment<'a> {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             base: found.object.version,
-            segments: u32::try_from(segments).unwrap_or(u32::MAX),
+            segments: u32::try_from(segments).unwrap_or(u32::MAX).min(SEGMENTS_PER_REQUEST_MAX),
             rewrites,
         };
         let begun = match client.metadata.change(begin).await? {

@@ -495,8 +495,10 @@ impl State {
 
     fn saw(&mut self, now: ObjectStat) {
         self.counts.lookups += 1;
-        // Of two that were looked up at about the same time the later one counts.
-        if now.object.version > self.found.object.version {
+        // Of two that were looked up at about the same time the later one counts. A put has the version that it was given when
+        // it began, which may be before what it replaces.
+        let (object, before) = (&now.object, &self.found.object);
+        if object.version > before.version || object.committed > before.committed {
             self.found = Arc::new(now);
         }
     }
