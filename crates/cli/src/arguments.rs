@@ -56,8 +56,11 @@ pub(crate) enum Command {
     Bucket(Bucket),
     /// Store a file (or standard input, `-`) as BUCKET/KEY, or over some of its bytes
     Put(Put),
-    /// Change bytes of BUCKET/KEY from an offset on, as many as the file (or standard input, `-`) has: `put --range N-`
+    /// Write the file (or standard input, `-`) over bytes of BUCKET/KEY from an offset on: `put --range N-`, and in a bucket of
+    /// policy `parity` behind the object's end too
     Write(Write),
+    /// Give an object of a bucket of policy `parity` another size: what is behind it goes, what it lacks is zero
+    Truncate(Truncate),
     /// Fetch BUCKET/KEY into a file (or standard output, `-`)
     Get(Get),
     /// List buckets, or the objects of BUCKET whose keys begin with a prefix (BUCKET/PREFIX)
@@ -269,14 +272,30 @@ pub(crate) struct Put {
 pub(crate) struct Write {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
-    /// The first byte to change, counted from 0
+    /// The first byte to change, counted from 0; between the object's end and it there will be zeros
     #[arg(long, value_name = "N")]
     pub(crate) offset: u64,
-    /// The file that has the new bytes, or `-` for standard input; they end within the object
+    /// The file that has the new bytes, or `-` for standard input
     pub(crate) file: PathBuf,
-    /// What it wants, as `put --range` takes it
+    /// Make the object where there is none
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// What it wants, as `put --range` takes it; only where the bytes lie within the object
     #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
     pub(crate) qos: steadfast_client::Quality,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Truncate {
+    /// BUCKET/KEY
+    pub(crate) object: crate::object_name::ObjectName,
+    /// Bytes it is to have, such as 0, 4096, 20GiB
+    #[arg(value_name = "SIZE", value_parser = crate::units::size)]
+    pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

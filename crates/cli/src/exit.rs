@@ -89,7 +89,7 @@ fn code(error: &anyhow::Error) -> u8 {
             AmendError::Read(GetError::Read(_)) => 5,
             AmendError::Busy(_) => 9,
             AmendError::Plan(plan) if plan.is_reserved_by_others() => 9,
-            AmendError::Spread { .. } => WRONG_COMMAND,
+            AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
             AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => 6,
             AmendError::Contended { .. } => 8,
             _ => 1,

@@ -29,6 +29,14 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// As [`bytes`], and nothing at all.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(bytes) => Ok(bytes),
+        Err(_) => bytes(text),
+    }
+}
+
 /// Reads `A-B` or `A-`, byte positions counted from 0, both included.
 pub(crate) fn byte_range(text: &str) -> Result<(u64, Option<u64>), String> {
     let wrong = || format!("`{text}` is not a range: write A-B or A-, bytes counted from 0, both included");
@@ -113,6 +121,11 @@ mod tests {
         assert_eq!(bytes("4096"), Ok(4096));
         for wrong in ["", "GiB", "-3", "1XB", "0", "1e99"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((size("0"), size("9007199254740993")), (Ok(0), Ok((1 << 53) + 1)));
+        assert_eq!((size("64k"), size("1.5MiB"), size("2G")), (Ok(64_000), Ok(3 << 19), Ok(2_000_000_000)));
+        for wrong in ["", "-1", "0MB", "1X"] {
+            assert!(size(wrong).is_err(), "{wrong}");
         }
         assert_eq!(show_bytes(1536), "1.5 KiB");
         assert_eq!(show_bytes(7), "7 B");

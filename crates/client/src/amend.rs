@@ -1,13 +1,14 @@
-//! Changing an object that is there without storing it again: some of its bytes (dissertation §4.3.4), its redundancy, or
-//! the devices it lies on.
+//! Changing an object that is there without storing it again: some of its bytes (dissertation §4.3.4), its redundancy, the
+//! devices it lies on, or, of a parity bucket's, its size.
 //!
 //! ```text
 //!   update   the coded blocks that hold the bytes  ─┐
 //!   tune     more blocks, or fewer                  ├─▶ new pieces ─▶ one commit ─▶ what was replaced is freed
-//!   leave    blocks for those of some devices      ─┘
+//!   leave    blocks for those of some devices      ─┤
+//!   resize   segments behind the end, or none      ─┘
 //! ```
 //!
-//! All three read what they must, write blocks under a new segment's name until the durability rule holds for them and
+//! All of them read what they must, write blocks under a new segment's name until the durability rule holds for them and
 //! those that stay, and commit a layout that lists both: readers see the object before or after, whole. A client that dies
 //! leaves an intent that ends and blocks that are swept. Where another writer is first the change is made again on the new
 //! version, a few times.
@@ -19,12 +20,16 @@ mod error;
 mod gather;
 mod in_place;
 mod leave;
+mod parts;
 mod ranges;
+mod resize;
 mod session;
 mod tune;
 mod update;
 
 pub use error::AmendError;
+pub(crate) use ranges::Grown;
+pub use resize::ResizeReport;
 
 use crate::{Client, ClientError, ObjectStat};
 use std::time::{Duration, Instant};

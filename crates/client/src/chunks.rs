@@ -6,7 +6,11 @@ mod direct;
 pub(crate) use decoded::originals;
 pub(crate) use direct::direct;
 
-use crate::{Client, GetError};
+use crate::{
+    Client, GetError,
+    get::SegmentReader,
+    reserve::{Reading, Reserved},
+};
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Duration};
 use steadfast_disk::checksum;
@@ -15,7 +19,9 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, SegmentId,
     chunks::Fence,
     layout::{ParityGeometry, SegmentLayout},
-    message::{self, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority},
+    message::{self, Access, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority},
+    plan::Quality,
+    policy::Policy,
     read::Cause,
 };
 use tokio::task::JoinSet;
@@ -70,8 +76,17 @@ impl Client {
     ) -> Result<Vec<u8>, GetError> {
         let found = self.locate(bucket, key).await?;
         let mut bytes = Vec::new();
-        for layout in &found.segments {
-            let (blocks, _) = originals(self, layout, devices, 0..layout.code.originals).await?;
+        for layout in found.segments.iter().filter(|layout| layout.length > 0) {
+            let blocks = match changes_in_place(&found.policy, layout) {
+                true => originals(self, layout, devices, 0..layout.code.originals).await?.0,
+                false => {
+                    let reserved = Reserved::new(self, Access::Read, Quality::default(), layout.length);
+                    let (rule, excluded) = (self.options.request, devices.clone());
+                    let reading = Reading { rule, refused: BTreeSet::new(), excluded, reserved };
+                    let part = 0..layout.length;
+                    SegmentReader::new(self, layout, part, &found.policy, None, &reading)?.run().await?
+                }
+            };
             let begin = bytes.len();
             blocks.iter().for_each(|block| bytes.extend_from_slice(block));
             bytes.truncate(begin + usize::try_from(layout.length).expect("a segment fits memory"));
@@ -124,6 +139,14 @@ impl Client {
         }
         answers
     }
+}
+
+/// Whether the chunks of a segment have room for changes in place.
+fn changes_in_place(policy: &Policy, layout: &SegmentLayout) -> bool {
+    let (Policy::Parity(policy), Some(shape)) = (policy, ParityGeometry::of_layout(layout)) else {
+        return false;
+    };
+    shape.updatable(layout).is_some() && policy.update_bytes_max(shape.chunk_bytes()).is_some()
 }
 
 /// Whether granules of a block, from `first` on, are what was stored under the segment's name at this place.

@@ -15,7 +15,7 @@
 //! | `put` | a segment write: cores, encoder, commit, seal |
 //! | `feed` | the segments of a put: cut from the source and encoded ahead |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
-//! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on |
+//! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on, its size |
 //! | `devices` | devices added, emptied, removed |
 //! | `tidy` | seals and deletions, behind the answer |
 
@@ -40,7 +40,7 @@ mod stream;
 mod tidy;
 mod turns;
 
-pub use amend::{AmendError, AmendReport};
+pub use amend::{AmendError, AmendReport, ResizeReport};
 pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
 pub use error::{ClientError, FileError, GetError, PutError};
 pub use file::{File, FileCounts, FileOptions};
@@ -188,6 +188,17 @@ impl Client {
         match self.metadata.ask(Query::Buckets).await? {
             MetaAnswer::Buckets(buckets) => Ok(buckets),
             other => Err(unexpected("Buckets", &other)),
+        }
+    }
+
+    /// One bucket.
+    ///
+    /// # Errors
+    /// When there is no such bucket.
+    pub async fn bucket(&self, bucket: &str) -> Result<BucketRecord, ClientError> {
+        match self.metadata.ask(Query::Bucket { bucket: bucket.to_owned() }).await? {
+            MetaAnswer::Bucket(bucket) => Ok(bucket),
+            other => Err(unexpected("Bucket", &other)),
         }
     }
 

@@ -253,7 +253,7 @@ pub async fn run(
         bail!("this trace's times are not to be used: leave out `--paced`");
     }
     let stored = store(client, &requests, &options, &step).await?;
-    let file_options = FileOptions { write: true, cache_bytes: options.cache_bytes };
+    let file_options = FileOptions { cache_bytes: options.cache_bytes, ..FileOptions::default() };
     let opened = client.open_file_with(&options.bucket, &options.key, &file_options).await;
     let file = opened.map_err(plain)?;
     let (object_bytes, needed) = (file.size(), requests.object_bytes);

@@ -57,6 +57,8 @@ fn change_name(change: &Change) -> &'static str {
         Change::RegisterNode(_) => "register_node",
         Change::BeginAmend { .. } => "begin_amend",
         Change::SetDeviceState { .. } => "set_device_state",
+        Change::Create { .. } => "create",
+        Change::Grow { .. } => "grow",
     }
 }
 

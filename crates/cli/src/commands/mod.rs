@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod device;
 pub(crate) mod documents;
 mod doings;
+pub(crate) mod file;
 mod health;
 pub(crate) mod lab;
 pub(crate) mod list;

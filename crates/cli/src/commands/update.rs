@@ -1,12 +1,7 @@
-//! `steadfast put --range` and `steadfast write`: changes bytes of an object that is there.
+//! `steadfast put --range`, and `steadfast write` where it comes to the same: changes bytes of an object that is there.
 
 use super::{connect, objects::Counted, print_json};
-use crate::{
-    arguments::{Put, Write},
-    object_name::ObjectName,
-    progress,
-    units::show_bytes,
-};
+use crate::{arguments::Put, object_name::ObjectName, progress, units::show_bytes};
 use anyhow::{Context, bail};
 use serde_json::json;
 use std::{
@@ -14,21 +9,12 @@ use std::{
     io::{self, Seek},
     path::Path,
 };
-use steadfast_client::{AmendReport, PutOptions};
-
-/// `put --range OFFSET-` by a name of its own.
-pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
-    let Write { object, offset, file, qos, cluster, output } = arguments;
-    run(Put { file, object, qos, range: None, cluster, output }, (offset, None)).await
-}
+use steadfast_client::{AmendReport, Client, PutOptions};
 
 /// Stores the file over the bytes from `first` on, up to `last` where that is named.
 pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> anyhow::Result<()> {
     let Put { file, object, qos, cluster, output, .. } = arguments;
-    let mut source = open(&file)?;
-    let length =
-        source.seek(io::SeekFrom::End(0)).with_context(|| format!("cannot read {}", file.display()))?;
-    source.rewind()?;
+    let (source, length) = open(&file)?;
     if let Some(last) = last
         && length != last - first + 1
     {
@@ -38,57 +24,67 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
             last - first + 1
         );
     }
-    let bar = progress::bytes(Some(length), output.json);
     let client = connect(&cluster).await?;
-    let source = Counted { inner: source, bar: bar.clone() };
     let options = PutOptions { quality: qos };
-    let changed = match client.update_with(&object.bucket, &object.key, first, source, &options).await {
-        Ok(changed) => changed,
-        Err(error) => {
-            client.tidy().await;
-            return Err(error.into());
-        }
-    };
+    let changed = change(&client, &object, (first, length), source, &options, output.json).await;
+    client.tidy().await;
+    changed
+}
+
+/// Stores `length` bytes of a file over those from `first` on, and says so.
+pub(super) async fn change(
+    client: &Client,
+    object: &ObjectName,
+    (first, length): (u64, u64),
+    source: File,
+    options: &PutOptions,
+    json: bool,
+) -> anyhow::Result<()> {
+    let bar = progress::bytes(Some(length), json);
+    let source = Counted { inner: source, bar: bar.clone() };
+    let changed = client.update_with(&object.bucket, &object.key, first, source, options).await?;
     bar.finish_and_clear();
-    if output.json {
-        let mut line = report(&object, &changed);
+    if json {
+        let mut line = report(object, &changed);
         line["first"] = json!(first);
         line["length"] = json!(length);
         print_json(&line)?;
+    } else if changed.in_place_bytes == length && length > 0 {
+        say!(
+            "changed {} of {object} from byte {first} on, where they lie, in {:.4} s",
+            show_bytes(length),
+            changed.latency.as_secs_f64()
+        )?;
     } else {
-        if changed.in_place_bytes == length && length > 0 {
-            say!(
-                "changed {} of {object} from byte {first} on, where they lie, in {:.4} s",
-                show_bytes(length),
-                changed.latency.as_secs_f64()
-            )?;
-        } else {
-            say!(
-                "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
-                show_bytes(length),
-                changed.read_blocks,
-                changed.written_blocks,
-                changed.stored_after,
-                show_bytes(changed.written_bytes),
-                changed.latency.as_secs_f64()
-            )?;
-        }
+        say!(
+            "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
+            show_bytes(length),
+            changed.read_blocks,
+            changed.written_blocks,
+            changed.stored_after,
+            show_bytes(changed.written_bytes),
+            changed.latency.as_secs_f64()
+        )?;
     }
-    client.tidy().await;
     Ok(())
 }
 
-/// A file that can be read again; standard input is kept in one without a name.
-fn open(file: &Path) -> anyhow::Result<File> {
+/// A file that can be read again, from its begin, and its length; standard input is kept in one without a name.
+pub(super) fn open(file: &Path) -> anyhow::Result<(File, u64)> {
     if file == Path::new("-") {
         let mut kept = tempfile::tempfile().context("cannot keep standard input")?;
-        io::copy(&mut io::stdin(), &mut kept).context("cannot keep standard input")?;
-        return Ok(kept);
+        let length = io::copy(&mut io::stdin(), &mut kept).context("cannot keep standard input")?;
+        kept.rewind()?;
+        return Ok((kept, length));
     }
     if file.is_dir() {
         bail!("{} is a directory; name the file that has the new bytes", file.display());
     }
-    File::open(file).with_context(|| format!("cannot read {}", file.display()))
+    let reading = || format!("cannot read {}", file.display());
+    let mut source = File::open(file).with_context(reading)?;
+    let length = source.seek(io::SeekFrom::End(0)).with_context(reading)?;
+    source.rewind()?;
+    Ok((source, length))
 }
 
 /// What a change of an object took, for `--json`.

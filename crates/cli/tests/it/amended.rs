@@ -49,7 +49,7 @@ fn place(layout: &mut SegmentLayout, begun: &PutBegun, device: DeviceId, index: 
 }
 
 /// Where each device is served.
-async fn addresses(client: &Client) -> BTreeMap<DeviceId, String> {
+pub(crate) async fn addresses(client: &Client) -> BTreeMap<DeviceId, String> {
     let nodes = client.registry().await.unwrap().nodes;
     let served = |node: &steadfast_protocol::message::NodeState| {
         let address = node.record.address.clone();

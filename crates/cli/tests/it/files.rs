@@ -14,25 +14,25 @@ use steadfast_client::{AmendError, Client, File, FileError, FileOptions, Options
 
 const MIB: usize = 1 << 20;
 
-async fn patient(bed: &Bed) -> Arc<Client> {
+pub(crate) async fn patient(bed: &Bed) -> Arc<Client> {
     let options = Options { patience: Duration::from_secs(60), ..Options::default() };
     Arc::new(Client::connect(bed.cluster.address(), options).await.unwrap())
 }
 
-async fn put(client: &Client, model: &[u8]) {
+pub(crate) async fn put(client: &Client, model: &[u8]) {
     client.put("data", "object", Cursor::new(model.to_vec()), Some(model.len() as u64)).await.unwrap();
 }
 
-async fn open(client: &Arc<Client>) -> File {
+pub(crate) async fn open(client: &Arc<Client>) -> File {
     client.open_file("data", "object").await.unwrap()
 }
 
-async fn write(file: &File, model: &mut [u8], offset: usize, new: &[u8]) {
+pub(crate) async fn write(file: &File, model: &mut [u8], offset: usize, new: &[u8]) {
     file.write_at(offset as u64, new).await.unwrap();
     model[offset..offset + new.len()].copy_from_slice(new);
 }
 
-async fn check(file: &File, model: &[u8], what: &str) {
+pub(crate) async fn check(file: &File, model: &[u8], what: &str) {
     assert_eq!(file.size(), model.len() as u64);
     assert!(file.read_at(0, model.len()).await.unwrap() == model, "{what}");
 }
@@ -98,11 +98,12 @@ fn reads_and_writes_are_those_of_a_plain_array_and_others_see_them_after_a_close
         assert_eq!(file.read_at(size - 10, 100).await.unwrap(), model[model.len() - 10..]);
         assert!(file.read_at(size, 1).await.unwrap().is_empty());
         assert!(file.read_at(u64::MAX, 1).await.unwrap().is_empty());
-        for (offset, length) in [(size, 1), (size - 99, 100), (u64::MAX, 100)] {
+        for (offset, length) in [(1 << 50, 1), (u64::MAX - 99, 100), (u64::MAX, 100)] {
             let refused = file.write_at(offset, &vec![1; length]).await.unwrap_err();
-            assert!(matches!(refused, FileError::Write(AmendError::Extends { .. })), "{refused}");
+            assert!(matches!(refused, FileError::Write(AmendError::TooLong(_))), "{refused}");
         }
-        file.write_at(size, &[]).await.unwrap();
+        file.write_at(size + 1000, &[]).await.unwrap();
+        assert_eq!(file.size(), size, "no bytes make nothing longer");
         // What was not synced goes with the handle.
         file.write_at(0, &[9; 100]).await.unwrap();
         drop(file);
@@ -292,10 +293,12 @@ fn the_command_writes_over_bytes_that_are_there() {
     model[..19].copy_from_slice(b"from standard input");
     bed.get_equals("object", &model);
     let path = patch.to_str().unwrap();
-    let beyond = bed.fails(1, &["write", "data/object", "--offset", &(2 * MIB - 4999).to_string(), path]);
-    assert!(beyond.contains("Put the whole object"), "{beyond}");
+    let beyond = bed.fails(1, &["put", path, "data/object", "--range", &format!("{}-", 2 * MIB - 4999)]);
+    assert!(beyond.contains("Put the whole object") && beyond.contains("`steadfast write`"), "{beyond}");
     bed.fails(2, &["write", "data/object", path]);
     bed.fails(2, &["write", "data/object", "--offset", "-1", path]);
+    let far = bed.fails(2, &["write", "data/object", "--offset", &u64::MAX.to_string(), path]);
+    assert!(far.contains("more than a file of this bucket can have"), "{far}");
     bed.fails(3, &["write", "data/nothing", "--offset", "0", path]);
     bed.get_equals("object", &model);
 }

@@ -24,6 +24,7 @@ mod recorded;
 mod replay;
 mod requests;
 mod show;
+mod sizes;
 mod trace;
 mod update_and_tune;
 mod watch;

@@ -66,6 +66,20 @@ impl Raw {
         }
     }
 
+    /// Changes bytes of a data chunk in place, wherever the object ends.
+    pub(crate) async fn update(
+        &self,
+        node: &str,
+        (device, segment, epoch): (DeviceId, SegmentId, Epoch),
+        offset: u64,
+        bytes: Vec<u8>,
+    ) {
+        let request = NodeRequest::Update { device, segment, offset, bytes: bytes.into() };
+        let answer = self.call(node, message::encode(&request), epoch).await.unwrap();
+        let answer: NodeAnswer = message::decode(&answer).unwrap();
+        assert!(matches!(answer, NodeAnswer::Updated { .. }), "{answer:?}");
+    }
+
     /// Stores blocks on a device; they are durable then.
     pub(crate) async fn store(
         &self,

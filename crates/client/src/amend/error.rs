@@ -5,7 +5,7 @@ use std::io;
 use steadfast_protocol::{
     SegmentId,
     message::MetaFault,
-    plan::{PlanError, TrimError},
+    plan::{PlanError, TooLong, TrimError},
     write::WriteError,
 };
 
@@ -43,7 +43,7 @@ pub enum AmendError {
     /// The bytes would end behind the object's end.
     #[error(
         "bytes {offset} to {} do not lie within the object's {size}: an update changes bytes that are there. Put the whole \
-         object to make it longer",
+         object to make it longer; one in a bucket of policy `parity` is made longer by `steadfast write`",
         offset + length.saturating_sub(1)
     )]
     Extends {
@@ -54,6 +54,9 @@ pub enum AmendError {
         /// Bytes in the object.
         size: u64,
     },
+    /// More bytes than a file can have: nothing was stored.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// Each time another writer was there first.
     #[error("others changed the object {attempts} times while this change was made; try again")]
     Contended {

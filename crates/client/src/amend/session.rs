@@ -12,6 +12,7 @@ use crate::{
     unexpected,
 };
 use bytes::{Bytes, BytesMut};
+use core::{ops::Range, pin::Pin, task::Poll};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -23,12 +24,15 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
     write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
 };
 
 /// Segments named at a time beyond those asked for at the beginning.
 const MORE_SEGMENTS: u32 = 4;
+/// Segments that are fenced at a time: each takes two questions to the nodes of its chunks. Picked by eye.
+const FENCES_AT_A_TIME: usize = 16;
 
 /// An amendment under way.
 pub(super) struct Amendment<'a> {
@@ -42,7 +46,8 @@ pub(super) struct Amendment<'a> {
     touched: BTreeSet<(DeviceId, SegmentId)>,
     /// The version it starts from.
     base: Version,
-    size: u64,
+    /// Bytes in the object as it is to be.
+    pub(super) size: u64,
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
     pub(super) report: AmendReport,
@@ -50,8 +55,8 @@ pub(super) struct Amendment<'a> {
     pub(super) reserved: Arc<Reserved>,
     /// Devices that refused to keep bandwidth for it: nothing is written there.
     refused: BTreeSet<DeviceId>,
-    /// The object's segments as they were found.
-    found: Vec<SegmentLayout>,
+    /// The object's segments as they were found, and its bytes.
+    found: (Vec<SegmentLayout>, u64),
     /// Segments that cannot be changed in place any more under the epoch that their layout has.
     fenced: BTreeSet<SegmentId>,
     /// Parity that could not be told so: nothing is read of it.
@@ -120,7 +125,7 @@ pub(super) struct Written {
 }
 
 impl<'a> Amendment<'a> {
-    /// Begins to amend an object as found; `segments` of it will be. `wish` is for `length` bytes.
+    /// Begins to amend an object as found; `segments` of it will be (more names are asked for as they are used). `wish` is for `length` bytes.
     pub(super) async fn begin(
         client: &'a Client,
         (bucket, key): (&str, &str),
@@ -132,7 +137,7 @@ impl<'a> Amendment<'a> {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             base: found.object.version,
-            segments: u32::try_from(segments).unwrap_or(u32::MAX),
+            segments: u32::try_from(segments).unwrap_or(u32::MAX).min(SEGMENTS_PER_REQUEST_MAX),
             rewrites,
         };
         let begun = match client.metadata.change(begin).await? {
@@ -153,7 +158,7 @@ impl<'a> Amendment<'a> {
             touched: BTreeSet::new(),
             base: found.object.version,
             size: found.object.size,
-            found: found.segments.clone(),
+            found: (found.segments.clone(), found.object.size),
             layouts: found.segments,
             report,
             wish,
@@ -223,7 +228,8 @@ impl<'a> Amendment<'a> {
             }
             Err(error) => {
                 let unknown = matches!(error, AmendError::Metadata(ClientError::Unknown { .. }));
-                if !unknown {
+                // Of a version that is gone nothing can be listed.
+                if !unknown && !error.is_conflict() {
                     self.reopen().await;
                 }
                 client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
@@ -243,8 +249,9 @@ impl<'a> Amendment<'a> {
             true => SegmentLayout { epoch, ..layout },
             false => layout,
         };
-        let segments = self.found.drain(..).map(raised).collect();
-        let commit = Change::Commit { intent: self.begun.intent, size: self.size, segments };
+        let (segments, size) = core::mem::take(&mut self.found);
+        let segments = segments.into_iter().map(raised).collect();
+        let commit = Change::Commit { intent: self.begun.intent, size, segments };
         if let Err(error) = self.client.metadata.change(commit).await {
             tracing::debug!(%error, "segments stay fenced");
         }
@@ -316,13 +323,37 @@ impl<'a> Amendment<'a> {
         }
     }
 
+    /// Ends changes in place of segments that are dropped, some of them at a time: what is acknowledged of them later would be
+    /// lost.
+    pub(super) async fn fence_dropped(&mut self, dropped: &[SegmentLayout]) -> Result<(), AmendError> {
+        let (client, epoch, none) = (self.client, self.begun.epoch, BTreeSet::new());
+        for lot in dropped.chunks(FENCES_AT_A_TIME) {
+            self.fenced.extend(lot.iter().map(|layout| layout.segment));
+            let fencing = lot.iter().map(|layout| client.fence(layout, epoch, &none)).collect();
+            for (layout, fenced) in lot.iter().zip(all(fencing).await) {
+                if fenced.is_none() {
+                    return Err(AmendError::Unfenced { segment: layout.segment });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The original blocks of a segment, decoded.
     pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
+        self.decode_part(layout, 0..layout.length).await
+    }
+
+    /// The original blocks that hold a part of a segment, which is not empty.
+    pub(super) async fn decode_part(
+        &mut self,
+        layout: &SegmentLayout,
+        part: Range<u64>,
+    ) -> Result<Vec<BytesMut>, GetError> {
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
         let (rule, excluded) = (self.client.options.request, self.unfenced.clone());
         let reading = Reading { rule, refused, excluded, reserved };
-        let mut reader =
-            SegmentReader::new(self.client, layout, 0..layout.length, &self.begun.policy, None, &reading)?;
+        let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, None, &reading)?;
         let originals = reader.run().await?;
         self.report.decoded_segments += 1;
         self.report.read_bytes += reader.received_bytes();
@@ -402,7 +433,6 @@ impl<'a> Amendment<'a> {
         wish: &Wish,
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<SegmentLayout, AmendError> {
-        let policy = self.begun.policy;
         let geometry = Geometry {
             block_bytes: layout.block_bytes,
             originals: layout.code.originals,
@@ -415,16 +445,29 @@ impl<'a> Amendment<'a> {
             _ => Scheme::Rateless,
         };
         let segment = SegmentPlan { offset, length: layout.length, geometry, code: layout.code.kind, scheme };
+        self.store(Some(layout), &segment, originals, wish, leaving).await
+    }
+
+    /// Stores a segment as planned, in place of one where there is one; on none of the devices `leaving`.
+    pub(super) async fn store(
+        &mut self,
+        replaced: Option<&SegmentLayout>,
+        segment: &SegmentPlan,
+        originals: Arc<Originals>,
+        wish: &Wish,
+        leaving: &BTreeSet<DeviceId>,
+    ) -> Result<SegmentLayout, AmendError> {
+        let policy = self.begun.policy;
+        let SegmentPlan { length, geometry, scheme, .. } = *segment;
         let name = self.name().await?;
         let seed = self.client.seed ^ name.0;
         let mut rule = Rule::of(&policy);
-        if scheme == Scheme::Rateless {
+        if let (Scheme::Rateless, Some(layout)) = (scheme, replaced) {
             rule.redundancy = self.wish.quality.redundancy.unwrap_or(0.0).max(dialled(layout));
         }
         let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
             ClientError::Protocol(format!("no code for K = {}: {error}", geometry.originals))
         })?;
-        let length = layout.length;
         let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
         let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
         let plan = self.client.plan_write(&self.reserved, &wanted, wish, leaving).await?;
@@ -446,17 +489,26 @@ impl<'a> Amendment<'a> {
         let maker = Arc::new(maker);
         let done = self.run_writer(write, maker).await?;
         self.count(&done, geometry.block_bytes);
-        self.report.dropped_blocks += layout.stored_blocks();
-        self.report.freed_bytes += u64::from(layout.stored_blocks()) * u64::from(layout.block_bytes);
+        if let Some(layout) = replaced {
+            self.dropped(layout);
+        }
         let version = self.begun.version;
         Ok(SegmentLayout {
             segment: name,
             version,
             epoch: self.begun.epoch,
+            length,
             code: spec,
+            block_bytes: geometry.block_bytes,
+            granule_bytes: geometry.granule_bytes,
             holders: done.holders.into_iter().map(|share| share.stored(name, version)).collect(),
-            ..*layout
         })
+    }
+
+    /// Counts a segment that the object has no more.
+    pub(super) fn dropped(&mut self, layout: &SegmentLayout) {
+        self.report.dropped_blocks += layout.stored_blocks();
+        self.report.freed_bytes += u64::from(layout.stored_blocks()) * u64::from(layout.block_bytes);
     }
 
     async fn run_writer(&mut self, spec: WriteSpec, maker: Arc<Maker>) -> Result<WriteDone, AmendError> {
@@ -569,4 +621,24 @@ pub(super) fn given(
         wanted: homes.filter(|(_, blocks)| !blocks.is_empty()).collect(),
         first_new_index: first_new_index(layout),
     }
+}
+
+/// What all of these come to, in their order; all are under way at once.
+async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut waiting: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
+    core::future::poll_fn(move |context| {
+        for (future, done) in waiting.iter_mut().zip(&mut done) {
+            if done.is_none()
+                && let Poll::Ready(output) = future.as_mut().poll(context)
+            {
+                *done = Some(output);
+            }
+        }
+        match done.iter().all(Option::is_some) {
+            true => Poll::Ready(done.iter_mut().filter_map(Option::take).collect()),
+            false => Poll::Pending,
+        }
+    })
+    .await
 }

@@ -51,6 +51,14 @@ impl Segment {
     fn cost(&self) -> u64 {
         self.dirty.cost() + self.flying_cost()
     }
+
+    fn flying_end(&self) -> u64 {
+        self.flying.last().map_or(0, |(offset, bytes)| offset + bytes.len() as u64)
+    }
+
+    fn end(&self) -> u64 {
+        self.dirty.end().max(self.flying_end())
+    }
 }
 
 impl Cache {
@@ -88,6 +96,33 @@ impl Cache {
         self.cost = self.cost - before + held.cost();
         self.touch(segment);
         Ok(())
+    }
+
+    /// Behind the last byte that is not stored; 0 where all are.
+    pub(super) fn end(&self) -> u64 {
+        self.segments.last_key_value().map_or(0, |(_, held)| held.end())
+    }
+
+    /// Behind the last byte of a segment that is not stored.
+    pub(super) fn end_of(&self, segment: usize) -> u64 {
+        self.segments.get(&segment).map_or(0, Segment::end)
+    }
+
+    /// Forgets what was written from byte `end` on.
+    ///
+    /// # Panics
+    /// When some of it flies.
+    pub(super) fn cut(&mut self, end: u64) {
+        self.segments.retain(|_, held| {
+            let before = held.cost();
+            held.dirty.cut(end);
+            assert!(held.flying_end() <= end, "what is cut off does not fly");
+            self.cost = self.cost - before + held.cost();
+            if held.cost() == 0 {
+                self.by_use.remove(&held.used);
+            }
+            held.cost() > 0
+        });
     }
 
     /// Segments that have something written up to a moment.
@@ -236,6 +271,27 @@ mod tests {
         assert_eq!(store(&mut cache, 0), [(0, expected.into())]);
         assert!(dirty(&cache).is_empty());
         assert_eq!(cost(&cache), 0);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_forgotten() {
+        let mut cache = Cache::new(10_000);
+        assert_eq!(cache.end(), 0);
+        for segment in [0, 1, 2] {
+            cache.write(segment, segment as u64 * 1000 + 100, &[1; 100]).unwrap();
+        }
+        assert_eq!((cache.end(), cache.end_of(1), cache.end_of(7)), (2200, 1200, 0));
+        cache.take_off(0, Moment::LAST).unwrap();
+        cache.cut(1150);
+        assert_eq!((cache.end(), dirty(&cache)), (1150, vec![0, 1]));
+        assert_eq!((cost(&cache), cache.by_use.len()), (150 + 2 * RUN_BYTES, 2));
+        cache.cut(1100);
+        assert_eq!((cache.end(), cache.by_use.len()), (200, 1), "what flies is seen");
+        cache.landed(0, true);
+        assert_eq!((cache.end(), cost(&cache), cache.by_use.len()), (0, 0, 0));
+        cache.write(0, 5, &[1; 10]).unwrap();
+        cache.cut(0);
+        assert_eq!((cost(&cache), cache.by_use.len()), (0, 0));
     }
 
     #[test]

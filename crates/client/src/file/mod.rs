@@ -1,58 +1,80 @@
-//! An open object that can be changed: reads and writes anywhere within its size, close-to-open (CodFS; PLR §5.3).
+//! An open object that can be changed: reads and writes anywhere, within its size and behind its end, close-to-open (CodFS; PLR
+//! §5.3).
 //!
 //! Opening looks the object up once. Writes are kept here, by segment, until a sync, a close, or until there is no more room:
 //! then the ranges of the segment that was least recently used are stored. They go in place where that can be, by the
 //! layout known here, without a word to the metadata server; a segment that is found stored anew is looked up again. Whoever
 //! opens the object after a close sees what was written before it; others see some of it earlier.
 //!
+//! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
+//! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
+//! make an object longer at a time, both have it as long as their own bytes need, and neither undoes the other's.
+//!
 //! A handle names an object, not a version of it: where another client puts the object anew meanwhile, reads and writes go on
 //! with what is there as soon as the old segments are gone. What is stored before that goes with them, as it would in a file that
 //! was unlinked while it was open. Amendments by others (updates, drains) lose nothing: they end changes of what they replace.
 //!
 //! Invariants: a read sees all that was written through the handle before it; of a segment no two lots of ranges are stored at a
-//! time, so that what was written later lands later; what could not be stored is kept.
+//! time, so that what was written later lands later; what could not be stored is kept; the size is that of the object as last
+//! seen, or where what is not stored ends, whichever is more.
 
 mod cache;
 mod runs;
 
-use crate::{AmendError, Client, FileError, GetError, ObjectStat, get::CHANGES_MAX, reader::fetch};
+use crate::{
+    AmendError, Client, ClientError, FileError, GetError, ObjectStat, amend::Grown, get::CHANGES_MAX,
+    reader::fetch, unexpected,
+};
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment};
 use std::{
+    collections::{BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
 };
-use steadfast_protocol::policy::Policy;
+use steadfast_protocol::{
+    message::{Change, MetaAnswer, MetaFault},
+    plan::{TooLong, file_bytes_max},
+    policy::Policy,
+};
 use tokio::task::JoinSet;
 
 /// Segments that one sync stores at a time. Of each some changes are under way together. Picked by eye.
 const SEGMENTS_AT_A_TIME: usize = 8;
 /// The smallest cache: with less, each write would be stored by itself, in small pieces.
 const CACHE_BYTES_MIN: u64 = 64 << 10;
+/// Locks by which lots of ranges take turns: segments this far apart share one, which delays a lot now and then and no more.
+const TURNS: usize = 64;
 
 /// How an object is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOptions {
     /// Whether it can be written to, too: only where the bucket's policy is `parity`.
     pub write: bool,
+    /// Whether an object that is not there is made, empty; only with `write`.
+    pub create: bool,
+    /// Whether what it has is dropped; only with `write`.
+    pub truncate: bool,
     /// Memory for what was written and is not stored yet, in bytes; 64 KiB at least.
     pub cache_bytes: u64,
 }
 
 impl Default for FileOptions {
-    /// For writing, with 64 MiB: four segments of the usual size.
+    /// An object that is there, for writing, with 64 MiB: four segments of the usual size.
     fn default() -> Self {
-        Self { write: true, cache_bytes: 64 << 20 }
+        Self { write: true, create: false, truncate: false, cache_bytes: 64 << 20 }
     }
 }
 
 /// What a handle did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileCounts {
-    /// Bytes changed where they lie. Those written over before they were stored are not among them.
+    /// Bytes changed where they lie, or written behind them. Those written over before they were stored are not among them.
     pub in_place_bytes: u64,
     /// Segments stored anew.
     pub segments_anew: u64,
+    /// Segments that came behind the last one.
+    pub segments_added: u64,
     /// How often the ranges of a segment were stored.
     pub write_backs: u64,
     /// Those of them that made room.
@@ -76,11 +98,17 @@ struct Inner {
     write: bool,
     /// The most bytes that are put into the cache at once.
     piece_bytes: u64,
-    /// Where the segments end by which the cache is divided: those found when the object was opened.
-    ends: Vec<u64>,
+    /// Bytes of the segments by which the cache is divided: as the bucket's policy has them.
+    segment_bytes: u64,
+    /// The most bytes that the object can have.
+    bytes_max: u64,
     state: Mutex<State>,
-    /// By segment: held while a lot of it is being stored.
+    /// Held while a lot of a segment is being stored.
     turns: Vec<tokio::sync::Mutex<()>>,
+    /// Held while the object gets another size; taken before turns.
+    sizing: tokio::sync::Mutex<()>,
+    /// Held while bytes are appended: each caller's follow those of another.
+    appending: tokio::sync::Mutex<()>,
     /// Held while segments are stored anew.
     anew: tokio::sync::Mutex<()>,
 }
@@ -105,26 +133,35 @@ impl Client {
     /// As [`Client::open_file`], with options of its own.
     ///
     /// # Errors
-    /// As there; objects under any policy can be opened for reading alone.
+    /// As there; objects under any policy can be opened for reading alone, but then not made or emptied
+    /// ([`FileError::ReadOnly`]).
     pub async fn open_file_with(
         self: &Arc<Self>,
         bucket: &str,
         key: &str,
         options: &FileOptions,
     ) -> Result<File, FileError> {
-        let found = self.locate(bucket, key).await?;
-        if options.write && !matches!(found.policy, Policy::Parity(_)) {
-            return Err(FileError::Policy { bucket: bucket.to_owned(), policy: found.policy });
+        if (options.create || options.truncate) && !options.write {
+            return Err(FileError::ReadOnly { bucket: bucket.to_owned(), key: key.to_owned() });
         }
-        let mut end = 0;
-        let ends: Vec<u64> = found
-            .segments
-            .iter()
-            .map(|layout| {
-                end += layout.length;
-                end
-            })
-            .collect();
+        let mut found = match self.locate(bucket, key).await {
+            Err(ClientError::Refused(MetaFault::NoObject { .. })) if options.create => {
+                self.create_file(bucket, key).await?;
+                self.locate(bucket, key).await?
+            }
+            found => found?,
+        };
+        let (segment_bytes, bytes_max) = match found.policy {
+            Policy::Parity(policy) => (policy.segment_bytes, file_bytes_max(&policy)),
+            _ if options.write => {
+                return Err(FileError::Policy { bucket: bucket.to_owned(), policy: found.policy });
+            }
+            // Nothing is ever kept of what is only read.
+            _ => (u64::MAX, 0),
+        };
+        if options.truncate && found.object.size > 0 {
+            found = self.set_size((bucket, key), 0).await?.1;
+        }
         let cache_bytes = options.cache_bytes.max(CACHE_BYTES_MIN);
         let inner = Inner {
             client: Arc::clone(self),
@@ -132,23 +169,36 @@ impl Client {
             key: key.to_owned(),
             write: options.write,
             piece_bytes: cache_bytes - runs::RUN_BYTES,
-            turns: (0..ends.len().max(1)).map(|_| tokio::sync::Mutex::default()).collect(),
-            ends,
+            segment_bytes,
+            bytes_max,
             state: Mutex::new(State {
                 found: Arc::new(found),
                 cache: Cache::new(cache_bytes),
                 counts: FileCounts::default(),
             }),
+            turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
+            sizing: tokio::sync::Mutex::default(),
+            appending: tokio::sync::Mutex::default(),
             anew: tokio::sync::Mutex::default(),
         };
         Ok(File { inner: Arc::new(inner) })
     }
+
+    /// Makes an empty object in a bucket that has files, unless there is one.
+    async fn create_file(&self, bucket: &str, key: &str) -> Result<(), FileError> {
+        self.file_policy(bucket).await?;
+        let create = Change::Create { bucket: bucket.to_owned(), key: key.to_owned() };
+        match self.metadata.change(create).await? {
+            MetaAnswer::Committed { .. } => Ok(()),
+            other => Err(unexpected("Committed", &other).into()),
+        }
+    }
 }
 
 impl File {
-    /// Bytes in the object.
+    /// Bytes in the object, those written behind its end included.
     pub fn size(&self) -> u64 {
-        self.inner.state().found.object.size
+        self.inner.state().size()
     }
 
     /// What was done so far.
@@ -166,7 +216,7 @@ impl File {
             let (found, range, seen) = {
                 let mut state = inner.state();
                 let found = Arc::clone(&state.found);
-                let range = offset..offset.saturating_add(length as u64).min(found.object.size);
+                let range = offset..offset.saturating_add(length as u64).min(state.size());
                 if range.is_empty() {
                     return Ok(Bytes::new());
                 }
@@ -181,7 +231,14 @@ impl File {
                 let (_, bytes) = seen.take().pop().expect("all of the range is there, in one piece");
                 return Ok(bytes);
             };
-            match fetch(&inner.client, &found, missing.clone()).await {
+            // Between the end of what is stored and what was written behind it there are zeros.
+            let size = found.object.size;
+            let missing = missing.start.min(size)..missing.end.min(size);
+            let fetched = match missing.is_empty() {
+                true => Ok(VecDeque::new()),
+                false => fetch(&inner.client, &found, missing.clone()).await,
+            };
+            match fetched {
                 Ok(mut pieces) if missing == range && pieces.len() == 1 && seen.is_empty() => {
                     return Ok(pieces.pop_front().expect("there is one"));
                 }
@@ -189,7 +246,7 @@ impl File {
                     let mut bytes = BytesMut::zeroed((range.end - range.start) as usize);
                     // All places are within the range, which was just given memory.
                     let place = |at: u64| (at - range.start) as usize;
-                    let mut at = place(missing.start);
+                    let mut at = place(missing.start.max(range.start));
                     for piece in pieces {
                         bytes[at..at + piece.len()].copy_from_slice(&piece);
                         at += piece.len();
@@ -209,40 +266,64 @@ impl File {
         unreachable!("it returns at the last change")
     }
 
-    /// Replaces bytes from `offset` on. They are kept here until a sync or until room is needed; then some that were
-    /// written before are stored first.
+    /// Writes bytes from `offset` on, over those that are there and behind the end. They are kept here until a sync or until
+    /// room is needed; then some that were written before are stored first. What lies between the end and `offset` is zero.
     ///
     /// # Errors
-    /// [`AmendError::Extends`] where they would end behind the object's end: nothing of them is taken. When there is no room and
-    /// what was written before cannot be stored: it is kept, and these bytes are taken in part or not at all.
+    /// [`AmendError::TooLong`] where they would end behind the last byte that a file of this bucket can have: nothing of them is
+    /// taken. When there is no room and what was written before cannot be stored: it is kept, and these bytes are taken in part or
+    /// not at all.
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let inner = &*self.inner;
-        if !inner.write {
-            return Err(FileError::ReadOnly { bucket: inner.bucket.clone(), key: inner.key.clone() });
-        }
-        let (length, size) = (bytes.len() as u64, self.size());
-        let Some(end) = offset.checked_add(length).filter(|end| *end <= size) else {
-            return Err(AmendError::Extends { offset, length, size }.into());
-        };
-        let mut at = offset;
+        inner.check_size(offset.saturating_add(bytes.len() as u64))?;
+        let (mut at, end) = (offset, offset + bytes.len() as u64);
         while at < end {
             let segment = inner.segment_of(at);
-            // The object may have become longer since it was opened: that is kept with its last segment.
-            let segment_end = match inner.ends.get(segment + 1) {
-                Some(_) => inner.ends[segment],
-                None => u64::MAX,
-            };
+            let segment_end = (segment as u64 + 1).saturating_mul(inner.segment_bytes);
             let to = end.min(segment_end).min(at + inner.piece_bytes);
             // Both lie within the bytes given.
             let piece = &bytes[(at - offset) as usize..(to - offset) as usize];
             loop {
                 let taken = inner.state().cache.write(segment, at, piece);
                 let Err(oldest) = taken else { break };
-                inner.state().counts.evictions += 1;
-                inner.write_back(oldest, Moment::LAST).await?;
+                inner.make_room(oldest).await?;
             }
             at = to;
         }
+        Ok(())
+    }
+
+    /// Writes bytes behind the last one that this handle knows of, those of its other tasks included; where they begin. What
+    /// other handles append at the same time may be at the same place: where that can be, give each its own.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub async fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
+        let _alone = self.inner.appending.lock().await;
+        let offset = self.size();
+        self.write_at(offset, bytes).await?;
+        Ok(offset)
+    }
+
+    /// Gives the object `size` bytes, at once and durably: what is behind them is gone, what it lacks is zero. What was written
+    /// behind them and is not stored yet is forgotten.
+    ///
+    /// # Errors
+    /// [`AmendError::TooLong`], and when it cannot be changed now: the object is what it was before, and so is what this handle
+    /// keeps.
+    pub async fn truncate(&self, size: u64) -> Result<(), FileError> {
+        let inner = &*self.inner;
+        inner.check_size(size)?;
+        let _alone = inner.sizing.lock().await;
+        // Nothing is being stored meanwhile, which could make it longer again.
+        let mut turns = Vec::with_capacity(TURNS);
+        for turn in &inner.turns {
+            turns.push(turn.lock().await);
+        }
+        let (_, now) = inner.client.set_size((&inner.bucket, &inner.key), size).await?;
+        let mut state = inner.state();
+        state.saw(now);
+        state.cache.cut(size);
         Ok(())
     }
 
@@ -251,16 +332,21 @@ impl File {
     /// # Errors
     /// When some of it cannot be stored now. It is kept, and a later sync tries again.
     pub async fn sync(&self) -> Result<(), FileError> {
-        let (upto, segments) = {
+        let (upto, within, behind) = {
             let state = self.inner.state();
             let upto = state.cache.now();
-            (upto, state.cache.unstored(upto))
+            let (within, behind) = state.unstored(upto);
+            (upto, within, behind)
         };
-        if let [one] = segments[..] {
-            return Ok(self.inner.write_back(one, upto).await?);
+        if let ([one], []) = (&within[..], &behind[..]) {
+            return Ok(self.inner.write_back(*one, upto).await?);
         }
         let mut storing: JoinSet<Result<(), AmendError>> = JoinSet::new();
-        let (mut waiting, mut outcome) = (segments.into_iter(), Ok(()));
+        let (mut waiting, mut outcome) = (within.into_iter(), Ok(()));
+        if !behind.is_empty() {
+            let inner = Arc::clone(&self.inner);
+            storing.spawn(async move { inner.write_behind(&behind, upto).await });
+        }
         loop {
             while storing.len() < SEGMENTS_AT_A_TIME
                 && let Some(segment) = waiting.next()
@@ -290,35 +376,93 @@ impl Inner {
         self.state.lock().expect("never poisoned: no panic while held")
     }
 
+    /// Whether the handle may write, and the object have so many bytes.
+    fn check_size(&self, size: u64) -> Result<(), FileError> {
+        if !self.write {
+            return Err(FileError::ReadOnly { bucket: self.bucket.clone(), key: self.key.clone() });
+        }
+        let most = self.bytes_max;
+        if size > most {
+            return Err(AmendError::from(TooLong { size, most }).into());
+        }
+        Ok(())
+    }
+
     /// The cache's segment that byte `at` is of.
     fn segment_of(&self, at: u64) -> usize {
-        self.ends.partition_point(|end| *end <= at).min(self.ends.len().saturating_sub(1))
+        // A file has some thousands of them; nothing is kept of places that it cannot have.
+        usize::try_from(at / self.segment_bytes).unwrap_or(usize::MAX)
     }
 
     fn segments(&self, range: &Range<u64>) -> Range<usize> {
-        self.segment_of(range.start)..self.segment_of(range.end - 1) + 1
+        self.segment_of(range.start)..self.segment_of(range.end - 1).saturating_add(1)
+    }
+
+    /// Stores what was written to a segment, to make room; where that makes the object longer, what was written behind its end
+    /// before that segment with it.
+    async fn make_room(&self, segment: usize) -> Result<(), AmendError> {
+        let behind = {
+            let mut state = self.state();
+            state.counts.evictions += 1;
+            let (_, mut behind) = state.unstored(Moment::LAST);
+            behind.retain(|&other| other <= segment);
+            behind
+        };
+        match behind.last() == Some(&segment) {
+            true => self.write_behind(&behind, Moment::LAST).await,
+            false => self.write_back(segment, Moment::LAST).await,
+        }
     }
 
     /// Stores what of a segment was written up to a moment, unless that was done meanwhile.
     async fn write_back(&self, segment: usize, upto: Moment) -> Result<(), AmendError> {
-        let _turn = self.turns[segment].lock().await;
-        let (ranges, found) = {
+        let _turn = self.turns[segment % TURNS].lock().await;
+        self.store(&[segment], upto).await
+    }
+
+    /// As [`Inner::write_back`], of segments in order that make the object longer, in one change.
+    async fn write_behind(&self, segments: &[usize], upto: Moment) -> Result<(), AmendError> {
+        let _alone = self.sizing.lock().await;
+        // In one order, since others take several of them too.
+        let mut turns = Vec::new();
+        for turn in segments.iter().map(|segment| segment % TURNS).collect::<BTreeSet<_>>() {
+            turns.push(self.turns[turn].lock().await);
+        }
+        self.store(segments, upto).await
+    }
+
+    /// Stores what of segments was written up to a moment, whose turn it is.
+    async fn store(&self, segments: &[usize], upto: Moment) -> Result<(), AmendError> {
+        let (mut flights, mut ranges) = (Vec::new(), Vec::new());
+        let found = {
             let mut state = self.state();
-            let Some(ranges) = state.cache.take_off(segment, upto) else { return Ok(()) };
-            (ranges, Arc::clone(&state.found))
+            for &segment in segments {
+                let Some(lot) = state.cache.take_off(segment, upto) else { continue };
+                ranges.extend(lot);
+                flights.push(Flight { of: self, segment, stored: false });
+            }
+            Arc::clone(&state.found)
         };
-        let mut flight = Flight { of: self, segment, stored: false };
+        if ranges.is_empty() {
+            return Ok(());
+        }
         let object = (self.bucket.as_str(), self.key.as_str());
         let changed = self.client.change_ranges(object, &found, &ranges, &self.anew).await?;
+        // Else it would be copied to take a growth in.
+        drop(found);
         let mut state = self.state();
-        state.counts.write_backs += 1;
+        state.counts.write_backs += flights.len() as u64;
         state.counts.in_place_bytes += changed.in_place_bytes;
         state.counts.segments_anew += changed.segments_anew;
+        state.counts.segments_added += changed.segments_added;
+        if let Some(grown) = changed.grown {
+            state.grew(&grown);
+        }
         if let Some(now) = changed.now {
             state.saw(now);
         }
         drop(state);
-        flight.stored = true;
+        flights.iter_mut().for_each(|flight| flight.stored = true);
         Ok(())
     }
 
@@ -334,10 +478,27 @@ impl Inner {
 }
 
 impl State {
+    fn size(&self) -> u64 {
+        self.found.object.size.max(self.cache.end())
+    }
+
+    /// Segments with something that was written up to a moment and is not stored: those that lie within the object as last
+    /// seen, and those that end behind it.
+    fn unstored(&self, upto: Moment) -> (Vec<usize>, Vec<usize>) {
+        let size = self.found.object.size;
+        self.cache.unstored(upto).into_iter().partition(|&segment| self.cache.end_of(segment) <= size)
+    }
+
+    fn grew(&mut self, grown: &Grown) {
+        Arc::make_mut(&mut self.found).grow(grown);
+    }
+
     fn saw(&mut self, now: ObjectStat) {
         self.counts.lookups += 1;
-        // Of two that were looked up at about the same time the later one counts.
-        if now.object.version > self.found.object.version {
+        // Of two that were looked up at about the same time the later one counts. A put has the version that it was given when
+        // it began, which may be before what it replaces.
+        let (object, before) = (&now.object, &self.found.object);
+        if object.version > before.version || object.committed > before.committed {
             self.found = Arc::new(now);
         }
     }

@@ -36,6 +36,26 @@ impl Runs {
         self.runs.is_empty()
     }
 
+    /// Behind the last byte of them; 0 where there are none.
+    pub(super) fn end(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(start, run)| start + run.len() as u64)
+    }
+
+    /// Leaves out what is from byte `end` on.
+    pub(super) fn cut(&mut self, end: u64) {
+        for (start, run) in self.runs.split_off(&end) {
+            debug_assert!(start >= end);
+            self.bytes -= run.len() as u64;
+        }
+        if let Some((start, mut last)) = self.runs.pop_last() {
+            let before = last.len();
+            // No more than the run's length, which fits memory.
+            last.truncate(usize::try_from(end - start).unwrap_or(usize::MAX));
+            self.bytes -= (before - last.len()) as u64;
+            self.runs.insert(start, last);
+        }
+    }
+
     /// By how much more [`Runs::cost`] may be when `range` was written.
     pub(super) fn growth(&self, range: &Range<u64>) -> u64 {
         match self.gaps(range).map(|gap| gap.end - gap.start).sum::<u64>() {
@@ -171,6 +191,36 @@ mod tests {
         let taken = runs.take();
         assert_eq!(taken.len(), 1);
         assert_eq!(taken[0].1[..20], [vec![2; 5], vec![3; 10], vec![1; 5]].concat());
+    }
+
+    #[test]
+    fn what_is_cut_off_is_gone() {
+        let three = || {
+            let mut runs = Runs::default();
+            for (offset, byte) in [(10, 1), (30, 2), (50, 3)] {
+                runs.write(offset, &[byte; 10], Over::Replace);
+            }
+            runs
+        };
+        for (end, left, bytes) in [
+            (0, vec![], 0),
+            (10, vec![], 0),
+            (15, vec![(10, 15)], 5),
+            (25, vec![(10, 20)], 10),
+            (30, vec![(10, 20)], 10),
+            (31, vec![(10, 20), (30, 31)], 11),
+            (59, vec![(10, 20), (30, 40), (50, 59)], 29),
+            (60, vec![(10, 20), (30, 40), (50, 60)], 30),
+            (99, vec![(10, 20), (30, 40), (50, 60)], 30),
+        ] {
+            let mut runs = three();
+            assert_eq!(runs.end(), 60);
+            runs.cut(end);
+            assert_eq!(runs.cost(), bytes + left.len() as u64 * RUN_BYTES, "{end}");
+            assert_eq!(runs.end(), left.last().map_or(0, |last| last.1));
+            let shape: Vec<_> = shape(&runs).into_iter().map(|run| (run.start, run.end)).collect();
+            assert_eq!(shape, left);
+        }
     }
 
     #[test]

@@ -120,6 +120,27 @@ pub enum Change {
         /// [`Standing::arrivals`] as it was when the sender began to look at what the device holds; only for a removal.
         arrivals: u64,
     },
+    /// Makes an empty object without segments in a bucket of policy `parity`, where there is none of that key; answered by
+    /// [`MetaAnswer::Committed`] with the version that is there now.
+    Create {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+    },
+    /// Counts bytes in that were written in place behind the end of a file's last segment, whose chunks have room for them:
+    /// the same layout with another length, under a new version of the object. Refused with [`MetaFault::Conflict`] where
+    /// the object's version is not `base`.
+    Grow {
+        /// The bucket.
+        bucket: String,
+        /// The key.
+        key: String,
+        /// The version whose last segment has the bytes.
+        base: Version,
+        /// Bytes that the object has with them.
+        size: u64,
+    },
 }
 
 /// Requests that change nothing.

@@ -48,6 +48,12 @@ impl Counters {
         Fresh { intent: IntentId(self.intent), version: Version(self.version), epoch: Epoch(self.epoch) }
     }
 
+    /// A version that nothing is stored for.
+    pub(super) fn version(&mut self) -> Version {
+        self.version += 1;
+        Version(self.version)
+    }
+
     /// The first of `count` new segments with consecutive names.
     pub(super) fn segments(&mut self, count: u32) -> SegmentId {
         let first = self.segment + 1;

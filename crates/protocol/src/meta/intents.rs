@@ -199,13 +199,18 @@ pub(super) fn commit(
     let freed = segments::replace(txn, &intent, &before, layouts);
     let segments = layouts.iter().map(|layout| layout.segment).collect();
     let object = StoredObject { size, version: intent.version, contents, committed: now, segments };
-    keys::write(txn, keys::object(&intent.bucket, &intent.key), &object);
+    objects::write(txn, &intent.bucket, &intent.key, &object);
     end(txn, id, &intent);
     Ok(MetaAnswer::Committed { version: intent.version, freed })
 }
 
 /// Whether an amendment starts from what the object is.
-fn check_base(bucket: &str, key: &str, base: Version, current: Option<Version>) -> Result<(), MetaFault> {
+pub(super) fn check_base(
+    bucket: &str,
+    key: &str,
+    base: Version,
+    current: Option<Version>,
+) -> Result<(), MetaFault> {
     if current == Some(base) {
         return Ok(());
     }

@@ -6,6 +6,7 @@
 //! | [`names`] | which bucket names and keys are allowed |
 //! | `buckets`, `objects` | buckets and their feasibility; lookup, listing, removal |
 //! | `intents`, `validate` | puts and amendments: begin, lease, commit, abort; what a layout must be to be committed |
+//! | `files` | objects that are made empty, and that grow in place |
 //! | `segments` | what became of a segment, for the sweep of the storage servers |
 //! | `requests` | each mutating request takes effect once and answers the same when asked again |
 //! | `registry` | storage servers and devices; who is alive |
@@ -22,6 +23,7 @@
 
 mod buckets;
 mod counters;
+mod files;
 mod holdings;
 mod intents;
 mod keys;
@@ -121,6 +123,8 @@ fn dispatch(
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),
         Change::RegisterNode(record) => registry::register(txn, now, liveness, record),
         Change::SetDeviceState { device, state, arrivals } => standing::set(txn, *device, *state, *arrivals),
+        Change::Create { bucket, key } => files::create(txn, now, bucket, key),
+        Change::Grow { bucket, key, base, size } => files::grow(txn, now, (bucket, key), *base, *size),
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) fn read(view: &dyn View, bucket: &str, key: &str) -> Result<Option<St
     keys::read(view, "object", &keys::object(bucket, key))
 }
 
+/// Writes the record of an object.
+pub(super) fn write(txn: &mut Txn<'_>, bucket: &str, key: &str, object: &StoredObject) {
+    keys::write(txn, keys::object(bucket, key), object);
+}
+
 /// An object and its layouts.
 pub(super) fn lookup(view: &dyn View, bucket: &str, key: &str) -> Result<MetaAnswer, MetaFault> {
     let object = require(view, bucket, key)?;

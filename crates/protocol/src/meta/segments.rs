@@ -97,11 +97,15 @@ pub(super) fn replace(
         for segment in named.filter(|&segment| segment != layout.segment).collect::<BTreeSet<_>>() {
             keys::write(txn, keys::segment(segment), &Record::PieceOf(layout.segment));
         }
-        let (bucket, key) = (intent.bucket.clone(), intent.key.clone());
-        let committed = Committed { bucket, key, layout: layout.clone() };
-        keys::write(txn, keys::segment(layout.segment), &Record::Coded(committed));
+        record_of(txn, (&intent.bucket, &intent.key), layout.clone());
     }
     freed(intent.epoch, before, after)
+}
+
+/// Writes the layout of an object's segment that lists the pieces that it listed before.
+pub(super) fn record_of(txn: &mut Txn<'_>, (bucket, key): (&str, &str), layout: SegmentLayout) {
+    let (bucket, key, name) = (bucket.to_owned(), key.to_owned(), layout.segment);
+    keys::write(txn, keys::segment(name), &Record::Coded(Committed { bucket, key, layout }));
 }
 
 fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {

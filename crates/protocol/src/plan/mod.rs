@@ -13,7 +13,8 @@
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
 //! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
-//! redundancy; [`Places`], where others may go.
+//! redundancy; [`Places`], where others may go; [`growth()`] and [`cut()`], what becomes of a file's segments when it is another
+//! size.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
@@ -24,6 +25,7 @@ mod fetch;
 mod in_place;
 mod pace;
 mod quality;
+mod resize;
 mod revise;
 mod segment;
 #[cfg(test)]
@@ -37,6 +39,7 @@ pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
+pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
 pub use revise::{Part, revise};
 pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};

@@ -7,6 +7,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 
 mod parity;
+mod resize;
 mod wishes;
 
 const GIB: u64 = 1 << 30;

@@ -1,0 +1,146 @@
+//! `steadfast write` and `steadfast truncate`: files, which grow and shrink.
+
+use super::{connect, print_json, update};
+use crate::{
+    arguments::{Truncate, Write},
+    object_name::ObjectName,
+    progress,
+    units::show_bytes,
+};
+use anyhow::{Context, bail};
+use serde_json::json;
+use std::{
+    fs::File,
+    io::{Read, Seek},
+    sync::Arc,
+    time::Instant,
+};
+use steadfast_client::{AmendError, Client, ClientError, FileError, FileOptions, PutOptions, Quality};
+use steadfast_protocol::message::MetaFault;
+
+/// Bytes read from the source at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Writes over bytes that are there as `put --range` does; behind the end, or where there is no object, through a file handle.
+pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
+    let Write { object, offset, file, create, qos, cluster, output } = arguments;
+    let (source, length) = update::open(&file)?;
+    let client = Arc::new(connect(&cluster).await?);
+    // Of the same file: whoever reads it begins anew.
+    let again = source.try_clone().with_context(|| format!("cannot read {}", file.display()))?;
+    let options = PutOptions { quality: qos };
+    let within = update::change(&client, &object, (offset, length), source, &options, output.json).await;
+    let written = match within {
+        Err(error) if grows(&error, create) => {
+            if qos == Quality::default() {
+                lengthen(&client, &object, (offset, length), again, create, output.json).await
+            } else {
+                Err(error.context("a wish is granted where bytes are changed that are there"))
+            }
+        }
+        within => within,
+    };
+    client.tidy().await;
+    written
+}
+
+/// Whether an update failed because the object has to become longer first.
+fn grows(error: &anyhow::Error, create: bool) -> bool {
+    match error.downcast_ref() {
+        Some(AmendError::Extends { .. }) => true,
+        Some(AmendError::Metadata(ClientError::Refused(MetaFault::NoObject { .. }))) => create,
+        _ => false,
+    }
+}
+
+/// Writes `length` bytes of a file from byte `first` on, and says so.
+async fn lengthen(
+    client: &Arc<Client>,
+    object: &ObjectName,
+    (first, length): (u64, u64),
+    mut source: File,
+    create: bool,
+    json: bool,
+) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let options = FileOptions { create, ..FileOptions::default() };
+    let file = client.open_file_with(&object.bucket, &object.key, &options).await.map_err(plain)?;
+    let size_before = file.size();
+    let bar = progress::bytes(Some(length), json);
+    source.rewind()?;
+    let mut at = 0;
+    while at < length {
+        let wanted = PIECE_BYTES.min(usize::try_from(length - at).unwrap_or(PIECE_BYTES));
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; wanted];
+            source.read_exact(&mut piece).map(|()| (source, piece))
+        });
+        let piece;
+        (source, piece) = reading.await?.context("cannot read what is to be stored")?;
+        file.write_at(first + at, &piece).await.map_err(plain)?;
+        at += piece.len() as u64;
+        bar.inc(piece.len() as u64);
+    }
+    file.sync().await.map_err(plain)?;
+    bar.finish_and_clear();
+    let (size, counts, seconds) = (file.size(), file.counts(), start.elapsed().as_secs_f64());
+    if json {
+        return print_json(&json!({
+            "bucket": object.bucket,
+            "key": object.key,
+            "first": first,
+            "length": length,
+            "size_before": size_before,
+            "size": size,
+            "in_place_bytes": counts.in_place_bytes,
+            "segments_anew": counts.segments_anew,
+            "segments_added": counts.segments_added,
+            "seconds": seconds,
+        }));
+    }
+    say!(
+        "wrote {} of {object} from byte {first} on: it has {size} bytes now, {size_before} before, in {seconds:.2} s",
+        show_bytes(length)
+    )?;
+    Ok(())
+}
+
+/// Gives an object another size.
+pub(crate) async fn truncate(arguments: Truncate) -> anyhow::Result<()> {
+    let Truncate { object, size, cluster, output } = arguments;
+    let client = connect(&cluster).await?;
+    let resized = client.truncate(&object.bucket, &object.key, size).await.map_err(plain);
+    client.tidy().await;
+    let resized = resized?;
+    if resized.size != size {
+        bail!("{object} has {} bytes now: another writer gave it that size just after", resized.size);
+    }
+    if output.json {
+        return print_json(&json!({
+            "bucket": object.bucket,
+            "key": object.key,
+            "version": resized.version.to_string(),
+            "size_before": resized.size_before,
+            "size": resized.size,
+            "segments_stored": resized.segments_stored,
+            "written_bytes": resized.written_bytes,
+            "seconds": resized.latency.as_secs_f64(),
+        }));
+    }
+    say!(
+        "{object} has {size} bytes now, {} before, in {:.2} s",
+        resized.size_before,
+        resized.latency.as_secs_f64()
+    )?;
+    Ok(())
+}
+
+/// The error within, whose kind says more.
+fn plain(error: FileError) -> anyhow::Error {
+    match error {
+        FileError::Metadata(error) => error.into(),
+        FileError::Read(error) => error.into(),
+        FileError::Write(error) => error.into(),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,130 @@
+//! Giving an object of a parity bucket another size: zeros behind its end, or nothing of what is behind the new one.
+//!
+//! Both are one change of metadata, so that readers see the object before or after. What it loses is fenced first: a handle that
+//! still knows it is refused, looks the object up, and makes it longer again by what it writes. The segment that the end
+//! falls into is stored anew, so that nothing of what it had behind the end can come back when it grows.
+
+use super::{AmendError, AmendReport, parts::recut, ranges::Changed, session::Amendment};
+use crate::{Client, FileError, ObjectStat, source::Originals};
+use bytes::BytesMut;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+use steadfast_protocol::{
+    Version,
+    plan::{self, TooLong, Wish, file_bytes_max},
+    policy::{Parity, Policy},
+};
+
+/// What a change of an object's size took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ResizeReport {
+    /// The object's version: a new one, unless it had the size.
+    pub version: Version,
+    /// Bytes in it before.
+    pub size_before: u64,
+    /// Bytes in it now.
+    pub size: u64,
+    /// Segments stored anew, and new ones.
+    pub segments_stored: u64,
+    /// Payload bytes of blocks that were written.
+    pub written_bytes: u64,
+    /// From the call until the new size was committed.
+    pub latency: Duration,
+}
+
+impl Client {
+    /// Gives an object of a parity bucket `size` bytes: what is behind them is gone, what it lacks is zero.
+    ///
+    /// # Errors
+    /// The object is what it was before. [`FileError::Policy`] where the bucket's policy is not `parity`,
+    /// [`AmendError::TooLong`] for more than a file of it can have.
+    pub async fn truncate(&self, bucket: &str, key: &str, size: u64) -> Result<ResizeReport, FileError> {
+        let most = file_bytes_max(&self.file_policy(bucket).await?);
+        if size > most {
+            return Err(AmendError::from(TooLong { size, most }).into());
+        }
+        Ok(self.set_size((bucket, key), size).await?.0)
+    }
+
+    /// The policy of a bucket that has files.
+    pub(crate) async fn file_policy(&self, bucket: &str) -> Result<Parity, FileError> {
+        match self.bucket(bucket).await?.policy {
+            Policy::Parity(policy) => Ok(policy),
+            policy => Err(FileError::Policy { bucket: bucket.to_owned(), policy }),
+        }
+    }
+
+    /// As [`Client::truncate`] of an object in a parity bucket; and the object as it was found afterwards.
+    pub(crate) async fn set_size(
+        &self,
+        (bucket, key): (&str, &str),
+        size: u64,
+    ) -> Result<(ResizeReport, ObjectStat), AmendError> {
+        let (start, mut size_before) = (Instant::now(), None);
+        let cut = self.amend(bucket, key, async |client, found| {
+            size_before.get_or_insert(found.object.size);
+            match found.policy {
+                Policy::Parity(policy) if size < found.object.size => {
+                    client.shorten((bucket, key), found, &policy, size).await
+                }
+                _ => Ok(AmendReport::unchanged(&found, start)),
+            }
+        });
+        let cut = cut.await?;
+        // Where it has as many that is just a look.
+        let grown = self.change_found((bucket, key), &[], size, &[], Changed::default()).await?;
+        let now = match grown.now {
+            Some(now) => now,
+            None => self.locate(bucket, key).await?,
+        };
+        let report = ResizeReport {
+            version: now.object.version,
+            size_before: size_before.unwrap_or(now.object.size),
+            size: now.object.size,
+            segments_stored: u64::from(cut.written_blocks > 0) + grown.segments_anew + grown.segments_added,
+            written_bytes: cut.written_bytes + grown.written_bytes,
+            latency: start.elapsed(),
+        };
+        Ok((report, now))
+    }
+
+    /// Drops what an object as found has behind its first `size` bytes.
+    async fn shorten(
+        &self,
+        object: (&str, &str),
+        found: ObjectStat,
+        policy: &Parity,
+        size: u64,
+    ) -> Result<AmendReport, AmendError> {
+        let start = Instant::now();
+        let cut = plan::cut(policy, &found.segments, size);
+        let (length, wish) = (cut.last.map_or(0, |plan| plan.length), Wish::default());
+        let of = (usize::from(cut.last.is_some()), true);
+        let amendment = Amendment::begin(self, object, found, of, (wish, length)).await?;
+        let shortened = amendment.finish(start, async |amendment| {
+            let mut dropped = amendment.layouts.split_off(cut.kept);
+            if let Some(plan) = &cut.last {
+                let layout = dropped.remove(0);
+                amendment.fence_dropped(&dropped).await?;
+                // Last: what could not be told of its parity holds for what is read now.
+                amendment.fence(&layout, &BTreeSet::new()).await?;
+                let _memory = self.memory.hold(layout.length);
+                let there = amendment.decode_part(&layout, 0..plan.length).await?;
+                let block_bytes = plan.geometry.block_bytes;
+                let blocks = recut(&there, plan.length, block_bytes, plan.length).into_iter();
+                let blocks = blocks.map(BytesMut::freeze).collect();
+                let blocks = Originals::whole(blocks, block_bytes, plan.geometry.originals);
+                let stored = amendment.store(Some(&layout), plan, blocks, &wish, &BTreeSet::new()).await?;
+                amendment.layouts.push(stored);
+            } else {
+                amendment.fence_dropped(&dropped).await?;
+            }
+            dropped.iter().for_each(|layout| amendment.dropped(layout));
+            amendment.size = size;
+            Ok(true)
+        });
+        shortened.await
+    }
+}
