@@ -63,7 +63,7 @@ mod record;
 mod rows;
 
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal};
-pub use fold::Fold;
+pub use fold::{Fold, Span};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};
