@@ -24,7 +24,8 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
             let report =
                 io::run(&program, &io::Options { measured: policy.into(), quick, only, dir }, seed, say)
                     .await?;
-            let table = (io::show(&report) + &io::show_updates(&report)).trim_end().to_owned();
+            let table = io::show(&report) + &io::show_updates(&report) + &io::show_comparisons(&report);
+            let table = table.trim_end().to_owned();
             (output, report, table)
         }
         Bench::Access { cluster, object, put, count, seed } => {

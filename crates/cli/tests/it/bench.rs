@@ -158,3 +158,62 @@ fn an_unknown_io_case_names_those_there_are() {
     assert_eq!(unknown.status.code(), Some(1));
     assert!(said.contains("get-256MiB-warm") && said.contains("put-64MiB-stalled"), "{said}");
 }
+
+/// The records of `bench io --policy parity --quick` whose case has this in its name.
+fn of_updates(only: &str) -> Vec<serde_json::Value> {
+    let fixed = ["bench", "io", "--policy", "parity", "--quick", "--json", "--seed", "3", "--only"];
+    let output = Command::new(program()).args(fixed).arg(only).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn record<'a>(records: &'a [serde_json::Value], case: &str, metric: &str) -> &'a serde_json::Value {
+    let found = records.iter().find(|record| record["case"] == case && record["metric"] == metric);
+    found.unwrap_or_else(|| panic!("no {metric} of {case}: {records:?}"))
+}
+
+#[test]
+fn both_orders_of_flushes_are_measured_beside_raw_writes() {
+    let records = of_updates("update-4KiB two-flushes");
+    for case in ["update-4KiB one-flush", "update-4KiB two-flushes"] {
+        for metric in ["latency_p50", "latency_p99"] {
+            let latency = record(&records, case, metric);
+            let (value, limit) = (latency["value"].as_f64().unwrap(), latency["limit"].as_f64().unwrap());
+            assert!(value > 0.0 && limit > 0.0, "{latency}");
+            assert!((latency["ratio"].as_f64().unwrap() - value / limit).abs() < 1e-9, "{latency}");
+        }
+        assert!(record(&records, case, "write_back_ms")["value"].as_f64() > Some(0.0));
+    }
+    let of_one = record(&records, "update-4KiB two-flushes", "latency_of_one_flush");
+    assert!(of_one["value"].as_f64() > Some(0.0), "{of_one}");
+}
+
+#[test]
+fn both_schemes_are_measured_on_rotating_disks() {
+    let records = of_updates("update-16KiB plr rotating depth=1");
+    for (scheme, counted) in [("plr", 4.0), ("fo", 6.0)] {
+        let case = format!("update-16KiB {scheme} rotating depth=1");
+        let rate = record(&records, &case, "rate")["value"].as_f64().unwrap();
+        let with_merges = record(&records, &case, "rate_with_merges")["value"].as_f64().unwrap();
+        assert!(with_merges > 0.0 && with_merges <= rate, "{case}: {with_merges} of {rate}");
+        // One after the other, of a disk that takes some milliseconds to position.
+        assert!(rate < 400.0, "{case}: {rate}");
+        let on_path = record(&records, &case, "positionings");
+        assert_eq!(on_path["limit"], counted);
+        // Redo and, logged or not, parity is written.
+        assert!(on_path["value"].as_f64() >= Some(3.0), "{on_path}");
+    }
+    let of_fo = record(&records, "update-16KiB plr rotating depth=1", "rate_of_fo");
+    assert_eq!(of_fo["limit"], 1.5);
+}
+
+#[test]
+fn a_sequential_reader_after_updates_reads_what_was_written() {
+    let records = of_updates("read-after-updates");
+    let case = "read-after-updates plr";
+    for metric in ["read_before", "read_after", "control_before", "control_after", "ratio"] {
+        assert!(record(&records, case, metric)["value"].as_f64() > Some(0.0), "{metric}");
+    }
+    assert_eq!(record(&records, case, "updates")["value"], 320.0);
+}

@@ -100,15 +100,35 @@ impl Device {
 
     /// The payload of a record, verified.
     pub fn log_read(&mut self, segment: SegmentId, sequence: u64) -> Result<Vec<u8>, LogError> {
-        let ring = self.sound_log(segment)?;
-        let next = ring.next_sequence();
-        let first = ring.entries().next().map_or(next, |e| e.sequence);
-        let entry = ring.entry(sequence).ok_or(LogError::NoRecord { segment, sequence, first, next })?;
+        let mut payloads = self.log_read_run(segment, sequence, 0)?;
+        Ok(payloads.pop().expect("one record at least"))
+    }
+
+    /// The payloads of a record and of those behind it that lie behind it without a gap, verified, by one read of the medium: as
+    /// many as `bytes_max` has room for on the medium, and one at least.
+    pub fn log_read_run(
+        &mut self,
+        segment: SegmentId,
+        first: u64,
+        bytes_max: u64,
+    ) -> Result<Vec<Vec<u8>>, LogError> {
+        let run = self.sound_log(segment)?.run(first, bytes_max / UNIT_BYTES);
+        let Some((pages, entries)) = run else {
+            let ring = self.sound_log(segment)?;
+            let next = ring.next_sequence();
+            let start = ring.entries().next().map_or(next, |e| e.sequence);
+            return Err(LogError::NoRecord { segment, sequence: first, first: start, next });
+        };
         let start = self.updating(segment)?.reserve.start;
-        let mut buf = AlignedBuf::zeroed((record_pages(entry.bytes as usize) * UNIT_BYTES) as usize);
-        self.medium.read_at((start + entry.page) * UNIT_BYTES, &mut buf)?;
-        let payload = self.log(segment)?.payload(&entry, &buf).map(<[u8]>::to_vec);
-        payload.ok_or(LogError::Corrupt { segment, sequence })
+        let mut buf = AlignedBuf::zeroed(((pages.end - pages.start) * UNIT_BYTES) as usize);
+        self.medium.read_at((start + pages.start) * UNIT_BYTES, &mut buf)?;
+        let ring = self.log(segment)?;
+        let payloads = entries.iter().map(|entry| {
+            let at = ((entry.page - pages.start) * UNIT_BYTES) as usize;
+            let payload = ring.payload(entry, &buf[at..]).map(<[u8]>::to_vec);
+            payload.ok_or(LogError::Corrupt { segment, sequence: entry.sequence })
+        });
+        payloads.collect()
     }
 
     /// Its log, unless records are missing.

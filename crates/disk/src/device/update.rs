@@ -28,8 +28,9 @@ use crate::{
     index::{Extent, MERGED, Record, Updating, checkpoint},
 };
 
-/// The most that one update may take of a large journal: a sixteenth of the largest ring, and the largest block.
-const UPDATE_BYTES_MAX: u64 = 1 << 20;
+/// The most that one update may take of a large journal, a quarter of the largest ring: a merge is one, and the more of a log it
+/// folds at once, the fewer positionings each difference costs.
+const UPDATE_BYTES_MAX: u64 = 4 << 20;
 
 /// An update of a data chunk that was staged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +105,7 @@ pub struct UpdatesInfo {
 
 impl Device {
     /// Bytes that one update may have at most, in whole granules: a quarter of the journal, an eighth of a checkpoint
-    /// slot, 1 MiB.
+    /// slot, 4 MiB.
     pub fn update_bytes_max(&self) -> u64 {
         UPDATE_BYTES_MAX.min(self.superblock.journal_bytes / 4).min(self.superblock.checkpoint_bytes / 8)
     }

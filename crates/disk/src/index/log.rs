@@ -154,6 +154,21 @@ impl Ring {
         self.entries.get(usize::try_from(sequence.checked_sub(first)?).ok()?).copied()
     }
 
+    /// A record and those in force that lie behind it without a gap, of so many pages together at most but one record at least;
+    /// and their pages. `None`: it is not in force.
+    pub(crate) fn run(&self, first: u64, pages_max: u64) -> Option<(Range<u64>, Vec<Entry>)> {
+        let entry = self.entry(first)?;
+        let (mut pages, mut run) = (entry.page..entry.end(), vec![entry]);
+        while let Some(next) = self.entry(first + run.len() as u64)
+            && next.page == pages.end
+            && next.end() - pages.start <= pages_max
+        {
+            pages.end = next.end();
+            run.push(next);
+        }
+        Some((pages, run))
+    }
+
     /// Runs of pages that a record could take now: at the head, and at page 0 behind the end.
     fn room(&self, commits: u64) -> [Range<u64>; 2] {
         let leaving = self.leaving.front().filter(|_| self.leaving_commit >= commits);
@@ -342,6 +357,14 @@ mod tests {
         assert_eq!((again.damaged(), again.head, again.next_sequence), (None, 2, 5));
         let entry = again.entry(4).expect("in force");
         assert_eq!(again.payload(&entry, &reserve), Some(&[4; 5000][..]));
+        let pages = |first, max| {
+            again
+                .run(first, max)
+                .map(|(pages, run)| (pages, run.iter().map(|e| e.sequence).collect::<Vec<_>>()))
+        };
+        assert_eq!(pages(2, 8), Some((2..8, vec![2, 3])), "the next one is at the ring's begin");
+        assert_eq!((pages(2, 5), pages(3, 0)), (Some((2..5, vec![2])), Some((5..8, vec![3]))));
+        assert_eq!((pages(1, 8), pages(5, 8)), (None, None), "not in force");
         let other = Owner { created: 10, ..OWNER };
         assert_eq!(Ring::scan(other, &reserve, START).entries().len(), 0, "an earlier extent's records");
         // Record 3 was durable when record 4 was written.

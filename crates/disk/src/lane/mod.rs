@@ -192,6 +192,15 @@ pub enum Op {
         /// Its number.
         sequence: u64,
     },
+    /// Read a record of the log in a reserve and those that lie behind it, by one read of the medium.
+    LogReadRun {
+        /// Its segment.
+        segment: SegmentId,
+        /// The first record's number.
+        first: u64,
+        /// Bytes to read at most, where one record does not need more.
+        bytes_max: u64,
+    },
     /// Versions, log and sizes of an updatable extent.
     DescribeUpdates {
         /// Its segment.
@@ -211,7 +220,9 @@ pub enum Op {
 impl Op {
     fn kind(&self) -> Kind {
         match self {
-            Op::ReadSlice { .. } | Op::ReadChunk { .. } | Op::LogRead { .. } => Kind::Read,
+            Op::ReadSlice { .. } | Op::ReadChunk { .. } | Op::LogRead { .. } | Op::LogReadRun { .. } => {
+                Kind::Read
+            }
             // All that needs a flush counts as a write: the group waits for it.
             Op::WriteBlock { .. }
             | Op::Seal { .. }
@@ -329,6 +340,8 @@ pub enum OpOutput {
     },
     /// The payload of the record, verified.
     LogRecord(Bytes),
+    /// The payloads of the records, in order, verified; one at least.
+    LogRecords(Vec<Bytes>),
     /// The updatable extent.
     Updates(UpdatesInfo),
     /// The reserve is smaller, durably.

@@ -9,7 +9,8 @@
 //! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
 //! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
 //!
-//! With the policy `parity` the same cases on real directories, and small updates ([`updates`]).
+//! With the policy `parity` the same cases on real directories, and small updates: beside synced writes ([`updates`]), on rotating
+//! disks ([`rotating`]), what they leave to a sequential reader ([`sequential`]), and the order of their flushes ([`flushes`]).
 //!
 //! Beside the processor's time stands what the parts cost alone ([`parts`]).
 //!
@@ -17,14 +18,18 @@
 //! and what it reads goes to a null sink with a checksum that is compared. Limits and accesses take turns.
 
 mod access;
+mod bed;
+mod flushes;
 mod parts;
 mod raw;
 mod real;
+mod rotating;
+mod sequential;
 mod table;
 mod updates;
 
 pub use access::Access;
-pub use table::{show, show_updates};
+pub use table::{show, show_comparisons, show_updates};
 
 use crate::{
     report::{Report, mean},
@@ -32,9 +37,12 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// The name under which figures are printed.
 pub const EXPERIMENT: &str = "io";
+
+const NODES: u32 = 6;
 
 /// The bucket that is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +100,9 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
     real::run(program, options, &mut report, seed, say).await?;
     if options.measured == Measured::Parity {
         updates::run(program, options, &mut report, seed, say).await?;
+        rotating::run(program, options, &mut report, seed, say).await?;
+        sequential::run(program, options, &mut report, seed, say).await?;
+        flushes::run(options, &mut report, seed, say)?;
         some(&report, options)?;
         return Ok(report);
     }
@@ -112,6 +123,20 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
     }
     some(&report, options)?;
     Ok(report)
+}
+
+/// Where the directories of a run lie; removed when dropped.
+fn scratch(options: &Options, say: &mut dyn FnMut(&str)) -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("steadfast-");
+    let scratch = match &options.dir {
+        Some(dir) => builder.tempdir_in(dir)?,
+        None => builder.tempdir()?,
+    };
+    if raw::in_memory(scratch.path()) {
+        say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
+    }
+    Ok(scratch)
 }
 
 /// Whether anything was measured.
@@ -135,6 +160,11 @@ fn names(measured: Measured) -> Vec<String> {
             });
             real.chain(emulated).collect()
         }
-        Measured::Parity => real.chain(updates::CASES.iter().map(updates::Case::name)).collect(),
+        Measured::Parity => real
+            .chain(updates::CASES.iter().map(updates::Case::name))
+            .chain(rotating::names())
+            .chain([sequential::CASE.to_owned()])
+            .chain(flushes::ORDERS.map(|order| order.name().to_owned()))
+            .collect(),
     }
 }

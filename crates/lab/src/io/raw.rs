@@ -7,6 +7,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Barrier, mpsc},
@@ -141,11 +142,16 @@ impl ParallelWrites {
 
     /// One write of each, at a place drawn: seconds until all are durable.
     pub(super) fn turn(&self, drawn: u64, length: u64) -> Result<f64> {
+        self.turn_of(0..self.writers.len(), drawn, length)
+    }
+
+    /// The same of some of them.
+    pub(super) fn turn_of(&self, some: Range<usize>, drawn: u64, length: u64) -> Result<f64> {
         let start = Instant::now();
-        for writer in &self.writers {
+        for writer in &self.writers[some.clone()] {
             writer.write.send(drawn % self.places * length).context("a writing thread ended")?;
         }
-        for writer in &self.writers {
+        for writer in &self.writers[some] {
             writer.written.recv().context("a writing thread ended")??;
         }
         Ok(start.elapsed().as_secs_f64())

@@ -1,10 +1,11 @@
 //! The cases on real directories.
 
 use super::{
-    Access, EXPERIMENT, Measured, Options,
+    Access, EXPERIMENT, Measured, NODES, Options,
     access::{Taken, sum_of},
     parts::Parts,
-    raw::{RawFiles, in_memory, socket},
+    raw::{RawFiles, socket},
+    scratch,
 };
 use crate::{
     cluster::{LocalCluster, Shape},
@@ -16,7 +17,6 @@ use anyhow::{Result, ensure};
 use std::{path::Path, time::Instant};
 use steadfast_client::Client;
 
-const NODES: u32 = 6;
 const BUCKET: &str = "bench-io";
 /// N/K of the policies.
 pub(super) const STORED: f64 = 1.5;
@@ -107,13 +107,7 @@ pub(super) async fn run(
     if cases.is_empty() {
         return Ok(());
     }
-    let scratch = match &options.dir {
-        Some(dir) => tempfile::Builder::new().prefix("steadfast-").tempdir_in(dir)?,
-        None => tempfile::Builder::new().prefix("steadfast-").tempdir()?,
-    };
-    if in_memory(scratch.path()) {
-        say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
-    }
+    let scratch = scratch(options, say)?;
     let mut bench = Bench::start(program, scratch.path(), options.measured, seed, say).await?;
     let rounds = if options.quick { 3 } else { 9 };
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();

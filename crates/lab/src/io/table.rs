@@ -1,6 +1,6 @@
 //! The figures as a table, for people.
 
-use super::{EXPERIMENT, Measured, names, updates};
+use super::{EXPERIMENT, Measured, flushes, names, rotating, sequential, updates};
 use crate::report::Report;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -109,6 +109,39 @@ pub fn show_updates(report: &Report) -> String {
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string() + "\n"
+}
+
+/// What is compared of updates, figure by figure: on rotating disks, for who reads after them, in the order of their flushes; empty
+/// where there were none.
+pub fn show_comparisons(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["", "figure", "", "unit", "limit", "of limit", "paper"]);
+    let flushes = flushes::ORDERS.map(|order| order.name().to_owned());
+    let cases = rotating::names().chain([sequential::CASE.to_owned()]).chain(flushes);
+    for case in cases {
+        for record in report.records.iter().filter(|record| record.case == case) {
+            let show = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+            table.add_row([
+                case.clone(),
+                record.metric.to_string(),
+                show(record.value),
+                record.unit.to_owned(),
+                show(record.limit),
+                show(record.ratio),
+                show(record.paper),
+            ]);
+        }
+    }
+    if table.row_count() == 0 {
+        return String::new();
+    }
+    for column in [2, 4, 5, 6] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.to_string() + "\n"
 }

@@ -12,34 +12,19 @@
 
 use super::{
     EXPERIMENT, Options,
-    parts::process_seconds,
-    raw::{ParallelWrites, in_memory},
+    bed::{Bed, Counts, PARITY, SCHEMES, Updates, add_latencies},
+    raw::ParallelWrites,
+    scratch,
 };
-use crate::{
-    cluster::{LocalCluster, Shape},
-    cpu,
-    original::Original,
-    report::{Report, quantile},
-};
-use anyhow::{Context, Result};
-use rand_core::{Rng, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-use std::{
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use steadfast_client::Client;
+use crate::{cluster::Shape, original::Original, report::Report};
+use anyhow::Result;
+use rand_core::Rng;
+use std::path::Path;
 
-const NODES: u32 = 6;
-/// n - k of the policy's code.
-const PARITY: usize = 2;
 const KEY: &str = "file";
 const FILE_BYTES: u64 = 64 << 20;
 const CAPACITY: u64 = 1 << 30;
 const RAW_BYTES: u64 = 64 << 20;
-/// After so long without an update logs are merged and chunks written in place.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// One case.
 #[derive(Clone, Copy, Debug)]
@@ -62,15 +47,10 @@ pub(super) const CASES: [Case; 4] = [
     Case { scheme: "plr", kibibytes: 4, depth: 16, paper: LOGGED },
     Case { scheme: "fo", kibibytes: 4, depth: 16, paper: OVERWRITTEN },
 ];
-const SCHEMES: [&str; 2] = ["plr", "fo"];
 
 impl Case {
     pub(super) fn name(&self) -> String {
         format!("update-{}KiB {} depth={}", self.kibibytes, self.scheme, self.depth)
-    }
-
-    fn bucket(&self) -> String {
-        format!("updates-{}", self.scheme)
     }
 
     fn bytes(&self) -> u64 {
@@ -90,36 +70,6 @@ struct Figures {
     after: Counts,
 }
 
-/// Operations of all media.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    reads: f64,
-    writes: f64,
-    flushes: f64,
-}
-
-impl Counts {
-    fn since(self, before: Self) -> Self {
-        Self {
-            reads: self.reads - before.reads,
-            writes: self.writes - before.writes,
-            flushes: self.flushes - before.flushes,
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        (self.reads, self.writes, self.flushes) =
-            (self.reads + other.reads, self.writes + other.writes, self.flushes + other.flushes);
-    }
-}
-
-struct Bench {
-    cluster: LocalCluster,
-    client: Arc<Client>,
-    servers: Vec<u32>,
-    random: Pcg64Mcg,
-}
-
 pub(super) async fn run(
     program: &Path,
     options: &Options,
@@ -131,116 +81,52 @@ pub(super) async fn run(
     if cases.is_empty() {
         return Ok(());
     }
-    let scratch = match &options.dir {
-        Some(dir) => tempfile::Builder::new().prefix("steadfast-").tempdir_in(dir)?,
-        None => tempfile::Builder::new().prefix("steadfast-").tempdir()?,
-    };
-    if in_memory(scratch.path()) {
-        say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
+    let scratch = scratch(options, say)?;
+    let shape = Shape { capacity_bytes: Some(CAPACITY), thick: true, ..Shape::default() };
+    let mut bed = Bed::start(program, scratch.path(), &shape, seed).await?;
+    let original = Original::make(FILE_BYTES as usize, seed);
+    for scheme in SCHEMES {
+        bed.bucket(&bucket(scheme), scheme).await?;
+        bed.put(&bucket(scheme), KEY, &original).await?;
     }
-    let mut bench = Bench::start(program, scratch.path(), seed).await?;
     let dirs: Vec<_> = (0..=PARITY).map(|number| scratch.path().join(format!("raw-{number}"))).collect();
     let (rounds, turns) = if options.quick { (3, 100) } else { (10, 300) };
     for case in &cases {
         let raw = ParallelWrites::new(&dirs, RAW_BYTES, case.bytes() as usize)?;
         let mut figures = Figures::default();
+        let (bucket, bytes, depth) = (bucket(case.scheme), case.bytes(), case.depth);
+        let updates = Updates { bucket: &bucket, key: KEY, file_bytes: FILE_BYTES, bytes, depth };
         // What is first is not counted: hosts begin, tables are read.
-        bench.updates(case, 4 * case.depth, &mut Figures::default()).await?;
+        bed.updates(updates, 4 * depth).await?;
         for _ in 0..rounds {
-            let before = bench.counts().await?;
-            bench.updates(case, turns, &mut figures).await?;
-            figures.on_path.add(bench.counts().await?.since(before));
+            let before = bed.counts().await?;
+            let ran = bed.updates(updates, turns).await?;
+            figures.on_path.add(bed.counts().await?.since(before));
+            figures.updates += ran.latencies_ms.len() as f64;
+            figures.latencies_ms.extend(ran.latencies_ms);
+            figures.seconds += ran.seconds;
+            figures.cpu_s += ran.cpu_s;
             for _ in 0..turns {
-                let drawn = bench.random.next_u64();
-                figures.limits_ms.push(raw.turn(drawn, case.bytes())? * 1e3);
+                let drawn = bed.random.next_u64();
+                figures.limits_ms.push(raw.turn(drawn, bytes)? * 1e3);
             }
-            tokio::time::sleep(QUIET).await;
-            figures.after.add(bench.counts().await?.since(before));
+            let (_, quiet) = bed.quiet().await?;
+            figures.after.add(quiet.since(before));
         }
         figures.add_to(report, case, say);
     }
-    bench.cluster.stop();
+    bed.cluster.stop();
     Ok(())
 }
 
-impl Bench {
-    async fn start(program: &Path, dir: &Path, seed: u64) -> Result<Self> {
-        let shape = Shape {
-            nodes: NODES,
-            devices: 1,
-            capacity_bytes: Some(CAPACITY),
-            thick: true,
-            ..Shape::default()
-        };
-        let cluster = LocalCluster::start(program, dir, &shape)?;
-        let client = Arc::new(cluster.client(steadfast_client::Options::default()).await?);
-        let original = Original::make(FILE_BYTES as usize, seed);
-        for scheme in SCHEMES {
-            let bucket = format!("updates-{scheme}");
-            client.create_bucket(&bucket, format!("parity:code=rs(6,4),update={scheme}").parse()?).await?;
-            client.put(&bucket, KEY, original.reader()?, Some(FILE_BYTES)).await?;
-        }
-        let servers = cluster.processes().map(|(_, process, _)| process).collect();
-        Ok(Self { cluster, client, servers, random: Pcg64Mcg::seed_from_u64(seed) })
-    }
-
-    /// `count` updates, as many under way at a time as the case says.
-    async fn updates(&mut self, case: &Case, count: usize, figures: &mut Figures) -> Result<()> {
-        let (servers, own, start) = (cpu::seconds(&self.servers)?, process_seconds(), Instant::now());
-        let (local, mut tasks) = (tokio::task::LocalSet::new(), Vec::new());
-        for task in 0..case.depth {
-            let (client, bytes, bucket) = (self.client.clone(), case.bytes(), case.bucket());
-            let mut random = Pcg64Mcg::seed_from_u64(self.random.next_u64() ^ task as u64);
-            let share = count / case.depth;
-            tasks.push(local.spawn_local(async move {
-                let file = client.open_file(&bucket, KEY).await.context("open")?;
-                let mut latencies = Vec::with_capacity(share);
-                for _ in 0..share {
-                    let at = random.next_u64() % (FILE_BYTES / bytes) * bytes;
-                    let mut new = vec![0; bytes as usize];
-                    random.fill_bytes(&mut new);
-                    let start = Instant::now();
-                    file.write_at(at, &new).await?;
-                    file.sync().await?;
-                    latencies.push(start.elapsed().as_secs_f64() * 1e3);
-                }
-                anyhow::Ok(latencies)
-            }));
-        }
-        local.await;
-        for task in tasks {
-            let latencies = task.await??;
-            figures.updates += latencies.len() as f64;
-            figures.latencies_ms.extend(latencies);
-        }
-        figures.seconds += start.elapsed().as_secs_f64();
-        figures.cpu_s += cpu::seconds(&self.servers)? - servers + process_seconds() - own;
-        Ok(())
-    }
-
-    /// What all media have done so far.
-    async fn counts(&self) -> Result<Counts> {
-        let mut counts = Counts::default();
-        for node in self.client.registry().await?.nodes {
-            for device in self.client.node_status(&node.record.address).await?.devices {
-                counts.reads += device.activity.medium_reads as f64;
-                counts.writes += device.activity.medium_writes as f64;
-                counts.flushes += device.activity.flushes as f64;
-            }
-        }
-        Ok(counts)
-    }
+fn bucket(scheme: &str) -> String {
+    format!("updates-{scheme}")
 }
 
 impl Figures {
     fn add_to(&self, report: &mut Report, case: &Case, say: &mut dyn FnMut(&str)) {
         let name = case.name();
-        for (metric, share) in [("latency_p50", 0.5), ("latency_p99", 0.99)] {
-            let (value, limit) = (quantile(&self.latencies_ms, share), quantile(&self.limits_ms, share));
-            let record = report.add(EXPERIMENT, &name, metric, value, "ms");
-            (record.limit, record.ratio) = (Some(limit), Some(value / limit));
-            say(&format!("{name}: {metric} {value:.3} ms, {:.2} of {limit:.3}", value / limit));
-        }
+        add_latencies(report, &name, (&self.latencies_ms, &self.limits_ms), say);
         report.add(EXPERIMENT, &name, "rate", self.updates / self.seconds, "1/s");
         report.add(EXPERIMENT, &name, "cpu_ms", self.cpu_s * 1e3 / self.updates, "ms");
         for (metric, value, paper) in [

@@ -66,6 +66,32 @@ impl Fold {
         });
         rows
     }
+
+    /// [`Fold::rows`] in spans to read at once: rows that lie at most `gap_bytes` apart are in one, up to `bytes_max` of it.
+    pub fn spans(&self, gap_bytes: u64, bytes_max: u64) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        for row in self.rows() {
+            match spans.last_mut() {
+                Some(span)
+                    if row.start - span.range.end <= gap_bytes && row.end - span.range.start <= bytes_max =>
+                {
+                    span.range.end = row.end;
+                    span.rows.push(row);
+                }
+                _ => spans.push(Span { range: row.clone(), rows: vec![row] }),
+            }
+        }
+        spans
+    }
+}
+
+/// Rows that are read at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// From the first row's begin to the last one's end.
+    pub range: Range<u64>,
+    /// The rows, ascending.
+    pub rows: Vec<Range<u64>>,
 }
 
 fn xor(into: &mut [u8], at: usize, bytes: &[u8]) {

@@ -69,7 +69,7 @@ mod upkeep;
 mod window;
 
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
-pub use fold::Fold;
+pub use fold::{Fold, Span};
 pub use overwrites::{Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};

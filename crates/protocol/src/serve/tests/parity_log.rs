@@ -392,6 +392,20 @@ fn a_fold_is_the_sum_of_its_differences() {
         fold.rows().into_iter().for_each(|row| rows[row.start as usize..row.end as usize].fill(true));
         let any: [bool; LENGTH] = core::array::from_fn(|at| touched.iter().any(|chunk| chunk[at]));
         assert_eq!(rows, any);
+        let (gap, max) = (rng.next_u64() % 4, 8 + rng.next_u64() % 20);
+        let spans = fold.spans(gap, max);
+        let within: Vec<_> = spans.iter().flat_map(|span| span.rows.clone()).collect();
+        assert_eq!(within, fold.rows(), "each row is in one span");
+        for span in &spans {
+            let (first, last) = (span.rows.first().unwrap(), span.rows.last().unwrap());
+            assert_eq!(span.range, first.start..last.end);
+            assert!(span.rows.len() == 1 || span.range.end - span.range.start <= max);
+            assert!(span.rows.windows(2).all(|rows| rows[1].start - rows[0].end <= gap));
+        }
+        for next in spans.windows(2) {
+            let apart = next[1].range.start - next[0].range.end > gap;
+            assert!(apart || next[1].rows[0].end - next[0].range.start > max, "no more than needed");
+        }
     }
 }
 

@@ -1,0 +1,223 @@
+//! A cluster with files of parity buckets that are updated, and what its devices were asked.
+
+use super::{EXPERIMENT, NODES, parts::process_seconds};
+use crate::{
+    cluster::{LocalCluster, Shape},
+    cpu,
+    original::Original,
+    report::{Report, quantile},
+};
+use anyhow::{Context, Result, bail};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use steadfast_client::Client;
+use steadfast_protocol::DeviceId;
+
+/// n - k of the policies' code.
+pub(super) const PARITY: usize = 2;
+/// How parity follows, as a policy names it.
+pub(super) const SCHEMES: [&str; 2] = ["plr", "fo"];
+
+/// How often it is looked whether devices are quiet.
+const LOOK: Duration = Duration::from_millis(50);
+/// Devices that did nothing for so long are quiet: more than twice what parity nodes wait after an update before they merge.
+const QUIET: Duration = Duration::from_millis(1500);
+/// Devices that are not quiet by then never are.
+const QUIET_WITHIN: Duration = Duration::from_secs(300);
+
+/// The cluster.
+pub(super) struct Bed {
+    pub(super) cluster: LocalCluster,
+    pub(super) client: Arc<Client>,
+    pub(super) random: Pcg64Mcg,
+    servers: Vec<u32>,
+}
+
+/// Random updates of one file, each synced before the same task makes its next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Updates<'a> {
+    pub(super) bucket: &'a str,
+    pub(super) key: &'a str,
+    pub(super) file_bytes: u64,
+    /// Bytes of each; they lie at multiples of that.
+    pub(super) bytes: u64,
+    /// How many are under way at a time.
+    pub(super) depth: usize,
+}
+
+/// One update that was made: where, and the seed of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    at: u64,
+    seed: u64,
+}
+
+impl Written {
+    /// Makes it in a copy of the file.
+    pub(super) fn apply(&self, bytes: u64, content: &mut [u8]) {
+        let from = self.at as usize;
+        Pcg64Mcg::seed_from_u64(self.seed).fill_bytes(&mut content[from..from + bytes as usize]);
+    }
+}
+
+/// What updates took.
+#[derive(Default)]
+pub(super) struct Ran {
+    pub(super) latencies_ms: Vec<f64>,
+    pub(super) seconds: f64,
+    /// Processor seconds of all processes, this one among them.
+    pub(super) cpu_s: f64,
+    /// Those that reach the same place are in the order in which they were made.
+    pub(super) written: Vec<Written>,
+}
+
+/// Operations of all media.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Counts {
+    pub(super) reads: f64,
+    pub(super) writes: f64,
+    pub(super) flushes: f64,
+}
+
+impl Counts {
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        (self.reads, self.writes, self.flushes) =
+            (self.reads + other.reads, self.writes + other.writes, self.flushes + other.flushes);
+    }
+}
+
+impl Bed {
+    /// Six servers of one device each below `dir`.
+    pub(super) async fn start(program: &Path, dir: &Path, shape: &Shape, seed: u64) -> Result<Self> {
+        let shape = Shape { nodes: NODES, devices: 1, ..shape.clone() };
+        let cluster = LocalCluster::start(program, dir, &shape)?;
+        let client = Arc::new(cluster.client(steadfast_client::Options::default()).await?);
+        let servers = cluster.processes().map(|(_, process, _)| process).collect();
+        Ok(Self { cluster, client, servers, random: Pcg64Mcg::seed_from_u64(seed) })
+    }
+
+    /// A bucket of (6, 4) chunks whose parity follows as `scheme` says.
+    pub(super) async fn bucket(&self, name: &str, scheme: &str) -> Result<()> {
+        self.client.create_bucket(name, format!("parity:code=rs(6,4),update={scheme}").parse()?).await?;
+        Ok(())
+    }
+
+    /// Stores a file.
+    pub(super) async fn put(&self, bucket: &str, key: &str, original: &Original) -> Result<()> {
+        self.client.put(bucket, key, original.reader()?, Some(original.length())).await?;
+        Ok(())
+    }
+
+    /// Makes `count` updates.
+    pub(super) async fn updates(&mut self, updates: Updates<'_>, count: usize) -> Result<Ran> {
+        let Updates { bucket, key, file_bytes, bytes, depth } = updates;
+        let places = file_bytes / bytes / depth as u64;
+        let (servers, own, start) = (cpu::seconds(&self.servers)?, process_seconds(), Instant::now());
+        let (local, mut tasks) = (tokio::task::LocalSet::new(), Vec::new());
+        for task in 0..depth {
+            let (client, bucket, key) = (self.client.clone(), bucket.to_owned(), key.to_owned());
+            let mut random = Pcg64Mcg::seed_from_u64(self.random.next_u64() ^ task as u64);
+            tasks.push(local.spawn_local(async move {
+                let file = client.open_file(&bucket, &key).await.context("open")?;
+                let mut ran = Ran::default();
+                for _ in 0..count / depth {
+                    // No two tasks reach the same place: what is there in the end is known.
+                    let at = (random.next_u64() % places * depth as u64 + task as u64) * bytes;
+                    let written = Written { at, seed: random.next_u64() };
+                    let mut new = vec![0; bytes as usize];
+                    Written { at: 0, ..written }.apply(bytes, &mut new);
+                    let start = Instant::now();
+                    file.write_at(at, &new).await?;
+                    file.sync().await?;
+                    ran.latencies_ms.push(start.elapsed().as_secs_f64() * 1e3);
+                    ran.written.push(written);
+                }
+                anyhow::Ok(ran)
+            }));
+        }
+        local.await;
+        let mut all = Ran { seconds: start.elapsed().as_secs_f64(), ..Ran::default() };
+        for task in tasks {
+            let ran = task.await??;
+            all.latencies_ms.extend(ran.latencies_ms);
+            all.written.extend(ran.written);
+        }
+        all.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own;
+        Ok(all)
+    }
+
+    /// What all media have done so far.
+    pub(super) async fn counts(&self) -> Result<Counts> {
+        let mut counts = Counts::default();
+        for node in self.client.registry().await?.nodes {
+            for device in self.client.node_status(&node.record.address).await?.devices {
+                counts.reads += device.activity.medium_reads as f64;
+                counts.writes += device.activity.medium_writes as f64;
+                counts.flushes += device.activity.flushes as f64;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The largest share of a device's operations that took longer than its model says.
+    pub(super) async fn overruns(&self) -> Result<f64> {
+        let mut most = 0;
+        for node in self.client.registry().await?.nodes {
+            let devices = self.client.node_status(&node.record.address).await?.devices;
+            most = devices.iter().map(|device| device.overruns_ppm).fold(most, u32::max);
+        }
+        Ok(f64::from(most) / 1e6)
+    }
+
+    /// Waits until logs are merged and chunks written in place: until devices do nothing. When they last did something,
+    /// and what they had done by then.
+    pub(super) async fn quiet(&self) -> Result<(Instant, Counts)> {
+        let begun = Instant::now();
+        let (mut last, mut changed) = (self.counts().await?, Instant::now());
+        while changed.elapsed() < QUIET {
+            if begun.elapsed() > QUIET_WITHIN {
+                bail!("the devices are still at work {} s after the last update", QUIET_WITHIN.as_secs());
+            }
+            tokio::time::sleep(LOOK).await;
+            let counts = self.counts().await?;
+            if counts != last {
+                (last, changed) = (counts, Instant::now());
+            }
+        }
+        Ok((changed, last))
+    }
+
+    /// All devices.
+    pub(super) async fn devices(&self) -> Result<Vec<DeviceId>> {
+        let nodes = self.client.registry().await?.nodes;
+        Ok(nodes.iter().flat_map(|node| &node.record.devices).map(|&(device, _)| device).collect())
+    }
+}
+
+/// Adds the middle and the tail of latencies, each beside the same of its limits.
+pub(super) fn add_latencies(
+    report: &mut Report,
+    case: &str,
+    (latencies_ms, limits_ms): (&[f64], &[f64]),
+    say: &mut dyn FnMut(&str),
+) {
+    for (metric, share) in [("latency_p50", 0.5), ("latency_p99", 0.99)] {
+        let (value, limit) = (quantile(latencies_ms, share), quantile(limits_ms, share));
+        let record = report.add(EXPERIMENT, case, metric, value, "ms");
+        (record.limit, record.ratio) = (Some(limit), Some(value / limit));
+        say(&format!("{case}: {metric} {value:.3} ms, {:.2} of {limit:.3}", value / limit));
+    }
+}

@@ -1,0 +1,259 @@
+//! Updates on rotating disks: parity logging (PLR) against full overwrite (FO), on six devices that take the times of a
+//! modelled disk ([`steadfast_disk::model::ATA_7200`]).
+//!
+//! What a disk takes for an update is positionings. With m parity chunks, for each update:
+//!
+//! | device of | while updates go on | later |
+//! |---|---|---|
+//! | the data chunk | read the old bytes, write the redo record: 2 | write them in place: 1 |
+//! | a parity chunk, FO | read the old bytes, write the redo record: 2 | its share of a sweep that writes in place |
+//! | a parity chunk, PLR | append to the log: 1 | its share of a merge |
+//!
+//! So while updates go on, PLR should make (2 + 2m) / (2 + m) times as many as FO, 1.5 at m = 2, whether all devices are busy or one
+//! update waits for the other: then what lies one behind the other counts, 3 against 2.
+//!
+//! Later both write in place in the order of places, and what is dense is swept over. A parity chunk gets the updates of k data
+//! chunks, u in a round, so for FO it is one positioning and the transfer of the chunk for all u. A merge is four such: the log is
+//! read, the rows are read, a redo record of them is written, and they are written in place. [`predicted`] adds that up. The paper's
+//! PLR has more to gain (FAST'14, §5.2): its FO writes parity in place at once, with no redo record from which it can be done later.
+//!
+//! | figure | what |
+//! |---|---|
+//! | `rate` | updates per second while they go on: the median of the rounds |
+//! | `rate_with_merges` | the same to the time when logs are merged and chunks written in place, the wait until a log counts as quiet among it |
+//! | `latency_p50` | of one update, in ms |
+//! | `positionings`, `positionings_with_merges` | reads and writes of all media for one, most of which position; limit: as counted above, of those while updates go on |
+//! | `rate_of_fo`, `rate_with_merges_of_fo` | of PLR: its rate over that of FO, the median of the rounds' quotients; limit: what is predicted |
+//! | `overruns` | the largest share of a device's operations that took longer than the model: above 0.01 the run says nothing |
+//!
+//! PLR and FO take turns, round by round, on files of their own on the same devices; an update of 128 KiB is two of 64 KiB.
+
+use super::{
+    EXPERIMENT, Options,
+    bed::{Bed, Counts, PARITY, SCHEMES, Updates},
+    scratch,
+};
+use crate::{
+    cluster::Shape,
+    original::Original,
+    report::{Report, quantile},
+};
+use anyhow::Result;
+use std::{path::Path, time::Instant};
+
+const KEY: &str = "file";
+/// Sixteen segments: their logs take a round of updates, so that none is merged before its end.
+const FILE_BYTES: u64 = 256 << 20;
+const SEGMENT_BYTES: u64 = 16 << 20;
+/// Bytes of a data or parity chunk, and of a log: a quarter of a segment.
+const CHUNK_BYTES: f64 = (4 << 20) as f64;
+/// Sparse; large enough for the largest journal.
+const CAPACITY: u64 = 4 << 30;
+const DRIVE: &str = "drive=ata7200";
+
+/// Of the disk: 0.2 ms from a command to a seek, 1.3 ms for one within the first GiB, half a revolution.
+const POSITIONING_S: f64 = 5.7e-3;
+/// Of the disk where it is fastest, switches of heads among it.
+const BYTES_PER_S: f64 = 65e6;
+/// What a record takes beyond its bytes: the page that its head reaches into.
+const RECORD_OVERHEAD: f64 = 4096.0;
+
+/// Updates of one size, under both schemes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    kibibytes: u64,
+    depth: usize,
+    /// Updates of one round, no more than logs take.
+    count: usize,
+}
+
+pub(super) const CASES: [Case; 4] = [
+    Case { kibibytes: 16, depth: 16, count: 1600 },
+    Case { kibibytes: 128, depth: 16, count: 384 },
+    Case { kibibytes: 16, depth: 1, count: 300 },
+    Case { kibibytes: 128, depth: 1, count: 300 },
+];
+/// Updates of the one round of a quick run, for each that is under way at a time.
+const QUICK: usize = 5;
+
+impl Case {
+    fn name(&self, scheme: &str) -> String {
+        let name = format!("update-{}KiB {scheme} rotating", self.kibibytes);
+        if self.depth == 1 { name + " depth=1" } else { name }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.kibibytes << 10
+    }
+
+    fn updates<'a>(&self, bucket: &'a str) -> Updates<'a> {
+        Updates { bucket, key: KEY, file_bytes: FILE_BYTES, bytes: self.bytes(), depth: self.depth }
+    }
+}
+
+/// The names under both schemes.
+pub(super) fn names() -> impl Iterator<Item = String> {
+    CASES.into_iter().flat_map(|case| SCHEMES.map(|scheme| case.name(scheme)))
+}
+
+/// Reads and writes that position for one update while updates go on.
+fn positionings(scheme: &str) -> f64 {
+    let m = PARITY as f64;
+    if scheme == "plr" { 2.0 + m } else { 2.0 + 2.0 * m }
+}
+
+/// How many updates PLR should make in the time of one of FO while they go on, and with merges after `count`; see the module's doc.
+/// Of the latter nothing is said where one update waits for the other: devices have time for it between.
+fn predicted(case: &Case, count: usize) -> (f64, Option<f64>) {
+    let (m, bytes) = (PARITY as f64, case.bytes() as f64);
+    let operation = |bytes: f64| POSITIONING_S + bytes / BYTES_PER_S;
+    let updates = (count as f64 / (FILE_BYTES / SEGMENT_BYTES) as f64).max(1.0);
+    // Rows that so many random updates of all data chunks reach; they are swept over where that takes less than to go to each.
+    let rows = CHUNK_BYTES / bytes;
+    let reached = rows * (1.0 - (1.0 - 1.0 / rows).powf(updates));
+    let sweep = operation(CHUNK_BYTES).min(reached * operation(bytes));
+    let merge = operation(updates * (bytes + RECORD_OVERHEAD)) + operation(reached * bytes) + 2.0 * sweep;
+    if case.depth == 1 {
+        return (3.0 / 2.0, None);
+    }
+    let with_merges =
+        |scheme: &str, later: f64| (positionings(scheme) + 1.0) * operation(bytes) + m * later / updates;
+    (positionings("fo") / positionings("plr"), Some(with_merges("fo", sweep) / with_merges("plr", merge)))
+}
+
+/// What one scheme did in a case.
+#[derive(Default)]
+struct Figures {
+    rates: Vec<f64>,
+    rates_with_merges: Vec<f64>,
+    latencies_ms: Vec<f64>,
+    updates: f64,
+    on_path: Counts,
+    with_merges: Counts,
+}
+
+pub(super) async fn run(
+    program: &Path,
+    options: &Options,
+    report: &mut Report,
+    seed: u64,
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let wanted = |case: &Case| SCHEMES.iter().any(|scheme| options.wants(&case.name(scheme)));
+    let cases: Vec<Case> = CASES.into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        return Ok(());
+    }
+    let scratch = scratch(options, say)?;
+    let emulate = Some("off".to_owned());
+    let shape = Shape { capacity_bytes: Some(CAPACITY), emulate, ..Shape::default() };
+    let mut bed = Bed::start(program, scratch.path(), &shape, seed).await?;
+    let original = Original::make(FILE_BYTES as usize, seed);
+    for scheme in SCHEMES {
+        bed.bucket(&bucket(scheme), scheme).await?;
+        bed.put(&bucket(scheme), KEY, &original).await?;
+    }
+    for device in bed.devices().await? {
+        bed.client.emulate(device, DRIVE).await?;
+    }
+    for case in &cases {
+        let mut figures = SCHEMES.map(|_| Figures::default());
+        // What is first is not counted: hosts begin, tables are read.
+        for scheme in SCHEMES {
+            bed.updates(case.updates(&bucket(scheme)), 2 * case.depth).await?;
+        }
+        bed.quiet().await?;
+        let (rounds, count) = if options.quick { (1, QUICK * case.depth) } else { (4, case.count) };
+        for number in 0..rounds {
+            for turn in 0..SCHEMES.len() {
+                let which = (number + turn) % SCHEMES.len();
+                round(&mut bed, case, SCHEMES[which], count, &mut figures[which]).await?;
+            }
+        }
+        let overruns = bed.overruns().await?;
+        for (scheme, figures) in SCHEMES.into_iter().zip(&figures) {
+            figures.add_to(report, &case.name(scheme), positionings(scheme), say);
+            report.add(EXPERIMENT, &case.name(scheme), "overruns", overruns, "1");
+        }
+        let (on_path, with_merges) = predicted(case, count);
+        let [plr, fo] = &figures;
+        let name = case.name(SCHEMES[0]);
+        for (metric, plr, fo, limit) in [
+            ("rate_of_fo", &plr.rates, &fo.rates, Some(on_path)),
+            ("rate_with_merges_of_fo", &plr.rates_with_merges, &fo.rates_with_merges, with_merges),
+        ] {
+            let quotients: Vec<f64> = plr.iter().zip(fo).map(|(plr, fo)| plr / fo).collect();
+            let value = quantile(&quotients, 0.5);
+            let record = report.add(EXPERIMENT, &name, metric, value, "1");
+            (record.limit, record.ratio) = (limit, limit.map(|limit| value / limit));
+            record.spread = Some((quantile(&quotients, 0.75) - quantile(&quotients, 0.25)) / value);
+            let limit = limit.map_or_else(String::new, |limit| format!(", predicted {limit:.2}"));
+            say(&format!("{name}: {metric} {value:.2}{limit}"));
+        }
+        if overruns > OVERRUNS_MAX {
+            say(&format!(
+                "{name}: this machine is too busy, {overruns:.3} of operations took longer than the disk"
+            ));
+        }
+    }
+    bed.cluster.stop();
+    Ok(())
+}
+
+/// More operations that take longer than the model make a run void ([`steadfast_disk::media`]).
+const OVERRUNS_MAX: f64 = 0.01;
+
+/// So many updates, then the wait until all is in its place.
+async fn round(bed: &mut Bed, case: &Case, scheme: &str, count: usize, figures: &mut Figures) -> Result<()> {
+    let (before, start) = (bed.counts().await?, Instant::now());
+    let ran = bed.updates(case.updates(&bucket(scheme)), count).await?;
+    figures.on_path.add(bed.counts().await?.since(before));
+    let (end, quiet) = bed.quiet().await?;
+    figures.with_merges.add(quiet.since(before));
+    let count = ran.latencies_ms.len() as f64;
+    figures.updates += count;
+    figures.rates.push(count / ran.seconds);
+    figures.rates_with_merges.push(count / (end - start).as_secs_f64());
+    figures.latencies_ms.extend(ran.latencies_ms);
+    Ok(())
+}
+
+fn bucket(scheme: &str) -> String {
+    format!("rotating-{scheme}")
+}
+
+impl Figures {
+    fn add_to(&self, report: &mut Report, name: &str, limit: f64, say: &mut dyn FnMut(&str)) {
+        let (rate, with_merges) = (quantile(&self.rates, 0.5), quantile(&self.rates_with_merges, 0.5));
+        say(&format!("{name}: {rate:.0} updates/s, {with_merges:.0} with merges"));
+        report.add(EXPERIMENT, name, "rate", rate, "1/s");
+        report.add(EXPERIMENT, name, "rate_with_merges", with_merges, "1/s");
+        report.add(EXPERIMENT, name, "latency_p50", quantile(&self.latencies_ms, 0.5), "ms");
+        let operations = |counts: Counts| (counts.reads + counts.writes) / self.updates;
+        let on_path = operations(self.on_path);
+        let record = report.add(EXPERIMENT, name, "positionings", on_path, "1");
+        (record.limit, record.ratio) = (Some(limit), Some(on_path / limit));
+        report.add(EXPERIMENT, name, "positionings_with_merges", operations(self.with_merges), "1");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prediction_is_that_of_positionings_less_transfers() {
+        assert_eq!((positionings("plr"), positionings("fo")), (4.0, 6.0));
+        for case in &CASES {
+            assert_eq!(predicted(case, case.count).0, 1.5);
+        }
+        for case in CASES.iter().filter(|case| case.depth > 1) {
+            let of = |count| predicted(case, count).1.unwrap();
+            // All that can be saved is m of the positionings; a merge of few costs more than that.
+            assert!(of(case.count) < 7.0 / 5.0, "{}: {case:?}", of(case.count));
+            assert!(of(case.count / 4) < of(case.count), "fewer updates share a merge: {case:?}");
+        }
+        let [small, large] = [CASES[0], CASES[1]].map(|case| predicted(&case, case.count).1.unwrap());
+        assert!(small > large && large > 1.0, "{small} {large}: transfers are not saved");
+    }
+}
