@@ -466,13 +466,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks the object up after a read by `before` failed; that error where it is no other now.
+    /// Looks the object up after a read by `before` failed; that error where it is no other now, and lies where it lay.
     async fn look_again(&self, before: &ObjectStat, error: GetError) -> Result<(), GetError> {
         if self.state().found.object.version != before.object.version {
             return Ok(());
         }
-        let now = self.client.changed(&self.bucket, &self.key, before, 0, error).await?;
-        self.state().saw(now);
+        let holders = || before.segments.iter().flat_map(|layout| &layout.holders);
+        let addresses = || holders().map(|holder| self.client.address_of(holder.device)).collect::<Vec<_>>();
+        let known = addresses();
+        match self.client.changed(&self.bucket, &self.key, before, 0, error).await {
+            Ok(now) => self.state().saw(now),
+            // Its servers were started again and listen elsewhere.
+            Err(GetError::Read(_)) if addresses() != known => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 }
