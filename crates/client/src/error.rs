@@ -139,7 +139,9 @@ pub enum FileError {
     Write(#[from] AmendError),
     /// Objects of this bucket are not opened for writing.
     #[error(
-        "bucket `{bucket}` has policy `{policy}`, whose objects are not written through a handle: choose policy `parity` for          files that change (`steadfast bucket create NAME --policy parity`). Objects of this one are read through a handle that is          opened for reading, and changed by `put --range`"
+        "bucket `{bucket}` has policy `{policy}`, whose objects are not written through a handle: choose policy `parity` for \
+         files that change (`steadfast bucket create NAME --policy parity`). Objects of this one are read through a handle that \
+         is opened for reading, and changed by `put --range`"
     )]
     Policy {
         /// The bucket.
