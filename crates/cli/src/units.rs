@@ -29,7 +29,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// As [`bytes`], and nothing at all.
+/// As [`bytes()`], and nothing at all.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(bytes) => Ok(bytes),
