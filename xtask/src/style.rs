@@ -15,6 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["codes", "disk", "report"],
     &["protocol"],
     &["net", "admin", "sim"],
+    &["transfer"],
     &["client", "meta", "node", "bench"],
     &["lab"],
     &["cli"],

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use std::time::Duration;
-use steadfast_client::Options;
+use steadfast_client::{Ingest, Options};
 
 /// How an access goes; the configuration file's `[client]` says it for good.
 #[derive(Clone, Debug, Args)]
@@ -16,6 +16,10 @@ pub(crate) struct Tuning {
     #[arg(long, env = "STEADFAST_THREADS", value_name = "N", hide_short_help = true,
         value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Who encodes what a put stores under the policy `parity`: `client`, or `primary`, a node of each segment, for clients behind a
+    /// slow link [default: client]
+    #[arg(long, env = "STEADFAST_INGEST", value_name = "WHO", hide_short_help = true)]
+    pub(crate) ingest: Option<Ingest>,
 }
 
 impl Tuning {
@@ -23,6 +27,7 @@ impl Tuning {
         let usual = Options::default();
         Options {
             patience: self.patience.map_or(usual.patience, |seconds| Duration::from_secs(seconds.into())),
+            ingest: self.ingest.unwrap_or(usual.ingest),
             threads: self.threads.map_or(usual.threads, usize::from),
             ..usual
         }

@@ -1,7 +1,7 @@
 //! Checking and decoding on a thread of its own, so that neither holds up what still arrives: slices go in, verdicts
 //! on whole blocks come out in the same order, and idle time is used to take work off the end.
 
-use crate::{states::States, stream::Event};
+use crate::states::States;
 use bytes::BytesMut;
 use std::{
     collections::BTreeMap,
@@ -17,6 +17,7 @@ use steadfast_protocol::{
     message::{ReadState, Slice},
     read::Cause,
 };
+use steadfast_transfer::Event;
 use tokio::sync::{mpsc, oneshot};
 
 /// What became of what went in.

@@ -3,9 +3,8 @@
 
 use crate::{
     Client, ClientError, PutError,
-    maker::Maker,
     memory::Held,
-    source::{Originals, Pieces, ReadEnd},
+    source::{self, Pieces, ReadEnd},
     unexpected,
 };
 use std::{collections::VecDeque, sync::Arc};
@@ -19,6 +18,7 @@ use steadfast_protocol::{
     plan::{self, Scheme, SegmentPlan},
     policy::Policy,
 };
+use steadfast_transfer::{Maker, Originals};
 use tokio::task::JoinHandle;
 
 /// The segments of one put, in order.
@@ -27,6 +27,8 @@ pub(crate) struct Feed<'a> {
     intent: IntentId,
     version: Version,
     policy: Policy,
+    /// Chunks are encoded by a node.
+    offloads: bool,
     /// Segments named and not used yet.
     names: VecDeque<SegmentId>,
     source: Source,
@@ -66,25 +68,34 @@ pub(crate) struct Ready {
     pub(crate) code: Code,
     /// What is spread over the devices that are chosen for it, in bytes.
     pub(crate) spread_bytes: u64,
-    preparing: JoinHandle<()>,
+    preparing: Option<JoinHandle<()>>,
     _memory: Option<Held>,
 }
 
 impl Drop for Ready {
     fn drop(&mut self) {
-        self.preparing.abort();
+        if let Some(preparing) = &self.preparing {
+            preparing.abort();
+        }
     }
 }
 
 impl<'a> Feed<'a> {
-    /// The segments of what `source` gives, `size` bytes where that is known.
-    pub(crate) fn new(client: &'a Client, begun: &PutBegun, source: Pieces, size: Option<u64>) -> Self {
+    /// The segments of what `source` gives, `size` bytes where that is known; `offloads`: chunks are encoded by a node.
+    pub(crate) fn new(
+        client: &'a Client,
+        begun: &PutBegun,
+        source: Pieces,
+        size: Option<u64>,
+        offloads: bool,
+    ) -> Self {
         let planned = size.map(|size| plan::segments_of(client.options.segment_bytes(), size, &begun.policy));
         Self {
             client,
             intent: begun.intent,
             version: begun.version,
             policy: begun.policy,
+            offloads,
             names: begun.segments.clone().into(),
             source: Source::Here(source),
             size,
@@ -135,7 +146,7 @@ impl<'a> Feed<'a> {
         let segment = self.planned.pop_front().expect("it was looked at");
         let Geometry { block_bytes, originals, .. } = segment.geometry;
         let memory = self.client.memory.hold(segment.length);
-        let (blocks, giving) = Originals::read(source, segment.length, block_bytes, originals);
+        let (blocks, giving) = source::read(source, segment.length, block_bytes, originals);
         self.source = Source::Giving(segment.offset, giving);
         self.ready(segment, blocks, memory, size).await
     }
@@ -185,7 +196,8 @@ impl<'a> Feed<'a> {
         // Blocks are minted while originals are sent: waiting for them at the first one left every device idle for 25
         // of 230 ms (64 MiB on six devices).
         let ahead = Arc::clone(&maker);
-        let preparing = tokio::spawn(async move { ahead.prepare_ahead().await });
+        let encodes = !self.offloads || segment.scheme != Scheme::Parity;
+        let preparing = encodes.then(|| tokio::spawn(async move { ahead.prepare_ahead().await }));
         let spread_bytes = match segment.scheme {
             // Each segment is on devices of its own.
             Scheme::Parity => segment.length,

@@ -7,7 +7,6 @@ use crate::{
     decode::{Decoding, SolveError, Verified},
     memory::Held,
     reserve::Reading,
-    stream::{Event, Streams},
 };
 use bytes::BytesMut;
 use std::{
@@ -23,6 +22,7 @@ use steadfast_protocol::{
     policy::Policy,
     read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
 };
+use steadfast_transfer::{Event, Streams};
 
 /// How long cancelled streams may take at least to say what they moved before they are left out of the count. It delays
 /// nobody's bytes: they have been handed over before.
@@ -407,8 +407,7 @@ impl<'a> SegmentReader<'a> {
         } else {
             read::whole(Time(0), plan, layout, policy)
         };
-        let mut streams = Streams::new();
-        streams.priority = reading.reserved.priority();
+        let streams = Streams::new(reading.reserved.priority());
         let memory_bytes =
             if singly { u64::from(wanted.end - wanted.start) * block_bytes } else { layout.length };
         Ok(Self {

@@ -7,13 +7,15 @@
 //! |---|---|
 //! | `memory` | keeps buffers between accesses, for a while |
 //! | `metadata` | one request under one id until an answer comes |
-//! | `stream` | one stream to one device, as a task |
+//! | `source` | the bytes of a put, read ahead |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
 //! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
 //! | `reader` | an open object: reads at any place, reading ahead |
 //! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
 //! | `put` | a segment write: cores, encoder, commit, seal |
 //! | `feed` | the segments of a put: cut from the source and encoded ahead |
+//! | `turns` | which of them are stored at a time |
+//! | `offload` | a segment handed to a node that encodes and distributes it |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on, its size |
 //! | `devices` | devices added, emptied, removed |
@@ -28,15 +30,14 @@ mod error;
 mod feed;
 mod file;
 mod get;
-mod maker;
 mod memory;
 mod metadata;
+mod offload;
 mod put;
 mod reader;
 mod reserve;
 mod source;
 mod states;
-mod stream;
 mod tidy;
 mod turns;
 
@@ -45,6 +46,7 @@ pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
 pub use error::{ClientError, FileError, GetError, PutError};
 pub use file::{File, FileCounts, FileOptions};
 pub use get::{GetOptions, GetReport};
+pub use offload::Ingest;
 pub use put::{PutOptions, PutReport};
 pub use reader::ObjectReader;
 pub use reserve::Busy;
@@ -79,6 +81,8 @@ pub struct Options {
     pub patience: Duration,
     /// Threads that decode; 0 for as many as the machine has.
     pub threads: usize,
+    /// Who encodes the segments of a put under the policy `parity`.
+    pub ingest: Ingest,
     /// Bandwidth wanted of an object, in bytes per second; decides how many devices it is spread over (§5.3.1).
     pub bandwidth_bytes_per_s: Option<u64>,
     /// What every access wants that does not say otherwise: nothing by default, which costs nothing.
@@ -99,6 +103,7 @@ impl Default for Options {
             request: RequestRule::default(),
             patience: Duration::from_secs(10),
             threads: 0,
+            ingest: Ingest::default(),
             bandwidth_bytes_per_s: None,
             quality: Quality::default(),
             memory_bytes: default_memory_bytes(),

@@ -1,12 +1,10 @@
 //! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
 
 use crate::{
-    Client, ClientError, PutError,
+    Client, ClientError, Ingest, PutError,
     feed::{Feed, Ready},
-    maker::Maker,
-    reserve::Reserved,
+    reserve::{Reserved, Reserving},
     source::Pieces,
-    stream::{Event, Streams},
     turns::Turns,
     unexpected,
 };
@@ -17,17 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Epoch, IntentId, SegmentId, Time, Version,
+    DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
-    layout::SegmentLayout,
-    message::{
-        Access, AccessTotals, Change, Freed, MetaAnswer, NodeAnswer, NodeRequest, PutBegun, WriteOpen,
-    },
+    layout::{SegmentLayout, Share},
+    message::{Access, AccessTotals, Change, Freed, IngestOpen, MetaAnswer, NodeRequest, Place, PutBegun},
     plan::{Plan, Quality, Scheme, Wanted, Wish},
-    policy::Policy,
-    read::Cause,
-    write::{Action, FailureKind, Given, Input, WriteDone, WriteError, WriteSpec, Writer},
+    write::{
+        Given, Target, WriteSpec,
+        ingest::{Offloaded, Setback},
+    },
 };
+use steadfast_transfer::SegmentWriter;
 
 /// How long a put that failed tries to say so; its lease makes good what is late.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -43,8 +41,10 @@ pub struct PutReport {
     pub latency: Duration,
     /// Payload bytes of the blocks that the layout lists.
     pub stored_bytes: u64,
-    /// Payload bytes of all blocks that were sent.
+    /// Payload bytes of all blocks that this client sent.
     pub sent_bytes: u64,
+    /// Bytes of the object that a node encoded and distributed.
+    pub offloaded_bytes: u64,
 }
 
 /// How one put differs from others.
@@ -112,6 +112,7 @@ impl Client {
                 ..Stored::default()
             }),
             begun,
+            lost_primaries: Mutex::default(),
         };
         let done = put.run(source, size, start).await;
         put.reserved.give_back();
@@ -208,6 +209,8 @@ struct Put<'a> {
     reserved: Arc<Reserved>,
     begun: PutBegun,
     stored: Mutex<Stored>,
+    /// Devices whose nodes are not asked again to store a segment.
+    lost_primaries: Mutex<BTreeSet<DeviceId>>,
 }
 
 /// What a put has stored so far.
@@ -232,7 +235,8 @@ impl Put<'_> {
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
         let reserved = Arc::clone(&self.reserved);
         let storing = async {
-            self.store(Feed::new(self.client, &self.begun, Pieces::new(source), size)).await?;
+            let source = Pieces::new(source);
+            self.store(Feed::new(self.client, &self.begun, source, size, self.offloads())).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
             let commit = {
                 let stored = self.stored();
@@ -273,15 +277,42 @@ impl Put<'_> {
 
     async fn store_segment(&self, ready: &Ready) -> Result<(), PutError> {
         let Ready { segment, maker, spec, code, .. } = ready;
-        let policy = self.begun.policy;
+        let plan = self.choose(ready.spread_bytes, maker.segment, segment.scheme).await?;
+        let block_bytes = u64::from(segment.geometry.block_bytes);
+        let mut maker = Arc::clone(maker);
+        if self.offloads() && segment.scheme == Scheme::Parity {
+            match self.hand_over(ready, &plan).await {
+                Some(Ok(offloaded)) => {
+                    let mut stored = self.stored();
+                    stored.report.sent_bytes += u64::from(segment.geometry.originals) * block_bytes;
+                    stored.report.offloaded_bytes += segment.length;
+                    let written: BTreeSet<DeviceId> = offloaded
+                        .holders
+                        .iter()
+                        .map(|share| share.device)
+                        .chain(offloaded.abandoned.iter().copied())
+                        .collect();
+                    let name = maker.segment;
+                    stored.touched.retain(|(device, touched)| *touched != name || written.contains(device));
+                    drop(stored);
+                    self.keep(ready, maker.segment, offloaded.holders, offloaded.stored_blocks);
+                    return Ok(());
+                }
+                Some(Err(setback)) => {
+                    tracing::debug!(segment = %maker.segment, why = setback.why, "stored by the client, not by a primary");
+                    // What the primary may still do is done under the old name.
+                    maker = Arc::new(maker.renamed(self.another_name().await?));
+                }
+                None => {}
+            }
+        }
         let name = maker.segment;
-        let plan = self.choose(ready.spread_bytes, name, segment.scheme).await?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme: segment.scheme,
             code: code.clone(),
             block_bytes: segment.geometry.block_bytes,
-            rule: Rule::of(&policy),
+            rule: Rule::of(&self.begun.policy),
             domains: plan.domains,
             devices,
             spares,
@@ -290,38 +321,88 @@ impl Put<'_> {
             given: Given::default(),
         };
         let writer = SegmentWriter {
-            client: self.client,
-            maker: Arc::clone(maker),
-            core: Writer::new(write, Time(0)),
-            streams: Streams::new(),
-            reserved: Arc::clone(&self.reserved),
+            route: Reserving { client: self.client, reserved: &self.reserved },
+            pool: self.client.pool.clone(),
+            maker,
             policy: self.begun.policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
-            start: Instant::now(),
         };
-        let done = writer
-            .run(|device| {
-                self.stored().touched.insert((device, name));
-            })
-            .await?;
-        let mut stored = self.stored();
-        let block_bytes = u64::from(segment.geometry.block_bytes);
-        stored.report.size += segment.length;
-        stored.report.stored_bytes += u64::from(done.stored_blocks) * block_bytes;
-        stored.report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
+        let touch = |device| {
+            self.stored().touched.insert((device, name));
+        };
+        let done = writer.run(write, touch, |_| {}).await?;
+        self.stored().report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
+        self.keep(ready, name, done.holders, done.stored_blocks);
+        Ok(())
+    }
+
+    /// A segment is stored so, under this name.
+    fn keep(&self, ready: &Ready, name: SegmentId, holders: Vec<Share>, blocks: u32) {
+        let Ready { segment, spec, .. } = ready;
+        let version = self.begun.version;
         let layout = SegmentLayout {
             segment: name,
-            version: self.begun.version,
+            version,
             epoch: self.begun.epoch,
             length: segment.length,
             code: *spec,
             block_bytes: segment.geometry.block_bytes,
             granule_bytes: segment.geometry.granule_bytes,
-            holders: done.holders.into_iter().map(|share| share.stored(name, self.begun.version)).collect(),
+            holders: holders.into_iter().map(|share| share.stored(name, version)).collect(),
         };
+        let mut stored = self.stored();
+        stored.report.size += segment.length;
+        stored.report.stored_bytes += u64::from(blocks) * u64::from(segment.geometry.block_bytes);
         stored.layouts.insert(segment.offset, layout);
-        Ok(())
+    }
+
+    /// Whether chunks are encoded by a node: not where bandwidth is reserved, which is this client's.
+    fn offloads(&self) -> bool {
+        self.client.options.ingest == Ingest::Primary && !self.wish.quality.wants_pace()
+    }
+
+    /// Hands a segment to the node of its first chunk; none where that is known to be no use.
+    async fn hand_over(&self, ready: &Ready, plan: &Plan) -> Option<Result<Offloaded, Setback>> {
+        let (segment, maker) = (&ready.segment, &ready.maker);
+        let (devices, spares) = plan.targets();
+        let primary = devices.first()?.device;
+        let lost = || self.lost_primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        if segment.length == 0 || lost().contains(&primary) {
+            return None;
+        }
+        let places = |targets: Vec<Target>| -> Vec<Place> {
+            targets.into_iter().map(|Target { device, domain, .. }| Place { device, domain }).collect()
+        };
+        let open = IngestOpen {
+            segment: maker.segment,
+            version: maker.version,
+            intent: self.begun.intent,
+            length: segment.length,
+            policy: self.begun.policy.to_string(),
+            seed: ready.spec.seed,
+            domains: plan.domains,
+            devices: places(devices),
+            spares: places(spares),
+            patience_ms: u32::try_from(self.client.options.patience.as_millis()).unwrap_or(u32::MAX),
+        };
+        // It may write to any of them.
+        let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, maker.segment));
+        self.stored().touched.extend(all);
+        let (epoch, priority) = (self.begun.epoch, self.reserved.priority());
+        let done = self.client.offload(maker, open, primary, epoch, priority).await;
+        if done.as_ref().is_err_and(|setback| setback.for_good) {
+            lost().insert(primary);
+        }
+        Some(done)
+    }
+
+    async fn another_name(&self) -> Result<SegmentId, PutError> {
+        let more = Change::MoreSegments { intent: self.begun.intent, segments: 1 };
+        match self.client.metadata.change(more).await? {
+            MetaAnswer::Segments(names) if !names.is_empty() => Ok(names[0]),
+            other => Err(unexpected("Segments", &other).into()),
+        }
     }
 
     async fn choose(&self, length: u64, name: SegmentId, scheme: Scheme) -> Result<Plan, PutError> {
@@ -344,86 +425,4 @@ pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> c
         // A lost lease shows at the commit.
         let _ = client.metadata.change(Change::Renew { intent }).await;
     }
-}
-
-/// One segment being written.
-pub(crate) struct SegmentWriter<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) maker: Arc<Maker>,
-    pub(crate) core: Writer,
-    pub(crate) streams: Streams,
-    pub(crate) reserved: Arc<Reserved>,
-    pub(crate) policy: Policy,
-    pub(crate) epoch: Epoch,
-    pub(crate) intent: IntentId,
-    pub(crate) start: Instant,
-}
-
-impl SegmentWriter<'_> {
-    /// Writes until the core is done; says of each device that it writes there.
-    pub(crate) async fn run(mut self, mut touch: impl FnMut(DeviceId)) -> Result<WriteDone, WriteError> {
-        self.streams.priority = self.reserved.priority();
-        loop {
-            while let Some(action) = self.core.poll() {
-                match action {
-                    Action::Open { device, expected_blocks, chunk } => {
-                        touch(device);
-                        self.open(device, expected_blocks, chunk);
-                    }
-                    Action::Push { device, indices } => self.streams.push(device, indices),
-                    Action::Finish { device } => self.streams.finish(device),
-                    Action::Cancel { device } => self.streams.cancel(device),
-                    Action::Done(done) => return Ok(done),
-                    Action::Failed(error) => return Err(error),
-                }
-            }
-            let wake_at = self.core.wake_at().map(|at| self.start + Duration::from_nanos(at.0));
-            let event = self.streams.next(wake_at).await;
-            if let Some((device, Event::Failed(cause))) = &event {
-                tracing::debug!(%device, %cause, "a write stream failed");
-            }
-            let now = Time(self.start.elapsed().as_nanos() as u64);
-            let input = event.map_or(Some(Input::Tick), |(device, event)| input(device, event));
-            if let Some(input) = input {
-                self.core.handle(now, input);
-            }
-        }
-    }
-
-    fn open(&mut self, device: DeviceId, expected_blocks: u32, chunk: Option<u32>) {
-        let chunk_bytes = u64::from(expected_blocks) * u64::from(self.maker.geometry.block_bytes);
-        let reserve_bytes = match (&self.policy, chunk) {
-            (Policy::Parity(policy), Some(chunk)) => policy.kept_beside(chunk, chunk_bytes),
-            _ => None,
-        };
-        let request = NodeRequest::Write(WriteOpen {
-            device,
-            segment: self.maker.segment,
-            version: self.maker.version,
-            intent: self.intent,
-            block_bytes: self.maker.geometry.block_bytes,
-            granule_bytes: self.maker.geometry.granule_bytes,
-            expected_blocks,
-            reserve_bytes,
-        });
-        let request = self.reserved.under(device, request);
-        let address = self.client.address_of(device);
-        let maker = Some(Arc::clone(&self.maker));
-        self.streams.open(&self.client.pool, device, address, &request, self.epoch, 0, maker);
-    }
-}
-
-/// What the core is told of an event.
-fn input(device: DeviceId, event: Event) -> Option<Input> {
-    Some(match event {
-        Event::Opened => Input::Opened { device },
-        Event::Credit(bytes) => Input::Credit { device, bytes: bytes.into() },
-        Event::Confirmed(blocks) | Event::Ended(NodeAnswer::Written { blocks }) => {
-            Input::Confirmed { device, blocks }
-        }
-        Event::Ended(_) => Input::Failed { device, cause: FailureKind::Protocol },
-        Event::Failed(Cause::Unreachable(_)) => Input::Failed { device, cause: FailureKind::Unreachable },
-        Event::Failed(Cause::Fault(fault)) => Input::Failed { device, cause: FailureKind::from(&fault) },
-        Event::Slice { .. } | Event::State(_) => return None,
-    })
 }

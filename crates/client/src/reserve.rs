@@ -19,6 +19,7 @@ use steadfast_protocol::{
     plan::{self, Candidate, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
     read::RequestRule,
 };
+use steadfast_transfer::Route;
 use tokio::task::JoinSet;
 
 /// How often an access plans anew: each round passes over those that refused before.
@@ -49,6 +50,26 @@ pub struct Busy {
     pub retry_after: Duration,
     /// Why the others do not suffice; absent where too many rounds were lost against others who look for room.
     pub cause: Option<Box<PlanError>>,
+}
+
+/// How a write reaches devices: by the registry last seen, under what it has reserved.
+pub(crate) struct Reserving<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) reserved: &'a Reserved,
+}
+
+impl Route for Reserving<'_> {
+    fn address(&self, device: DeviceId) -> Option<String> {
+        self.client.address_of(device)
+    }
+
+    fn request(&self, device: DeviceId, request: NodeRequest) -> NodeRequest {
+        self.reserved.under(device, request)
+    }
+
+    fn priority(&self) -> Priority {
+        self.reserved.priority()
+    }
 }
 
 /// What one access has reserved; given back when dropped.

@@ -11,7 +11,7 @@ use steadfast_net::{Connection, Counters};
 use steadfast_protocol::message::RefusalReason;
 
 /// Kinds of streams, as labels name them.
-pub(crate) const KINDS: [&str; 3] = ["read", "write", "request"];
+pub(crate) const KINDS: [&str; 4] = ["read", "write", "request", "ingest"];
 
 /// What kind of stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(crate) enum Kind {
     Read,
     Write,
     Request,
+    Ingest,
 }
 
 /// Counts of a node.

@@ -93,8 +93,8 @@ impl Node {
         let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
         let peers = Pool::new(hello(Role::Node(node), Some(cluster)), asking.clone());
         let updates = Arc::new(Updates::new(meta.clone(), peers));
-        let (limits, budget) = (options.limits, options.write_budget_bytes);
-        let service = Arc::new(Service::new(devices, updates, wish, limits, budget));
+        let budgets = (options.write_budget_bytes, options.ingest_budget_bytes);
+        let service = Arc::new(Service::new(devices, updates, wish, options.limits, budgets));
 
         let address = options.listen.to_string();
         let listen = |source| NodeError::Listen { address: address.clone(), source };

@@ -37,6 +37,9 @@ pub struct NodeOptions {
     pub admission: AdmissionPolicy,
     /// Bytes that all write streams together may have granted or resident.
     pub write_budget_bytes: u64,
+    /// Bytes that the segments whose primary it is may take together, parity included; clients store by themselves what does
+    /// not fit.
+    pub ingest_budget_bytes: u64,
     /// How the lanes group their work.
     pub lane: LaneConfig,
     /// Its connections.
@@ -64,6 +67,8 @@ impl NodeOptions {
             admission: AdmissionPolicy::default(),
             // With as much for reads a node stays under 128 MiB, sockets and index included.
             write_budget_bytes: 32 << 20,
+            // Five segments of 16 MiB under (6, 4), or one of the largest.
+            ingest_budget_bytes: 128 << 20,
             lane: LaneConfig::default(),
             net: steadfast_net::Options::default(),
         }

@@ -8,7 +8,7 @@ use crate::{
     joining::Wish,
     report,
     served::Served,
-    streams::{read, write},
+    streams::{ingest, read, write},
     updates::{Updates, rows},
 };
 use std::{
@@ -42,6 +42,8 @@ pub(crate) struct Service {
     pub(crate) write_budget_bytes: u64,
     admission: Mutex<Admission>,
     budget: Mutex<Budget>,
+    /// For segments whose primary it is: apart from the other, as what is written for them needs that.
+    ingest_budget: Mutex<Budget>,
     streams: AtomicU64,
     started: Instant,
 }
@@ -63,7 +65,7 @@ impl Service {
         updates: Arc<Updates>,
         joining: mpsc::Sender<Wish>,
         limits: Limits,
-        write_budget_bytes: u64,
+        (write_budget_bytes, ingest_budget_bytes): (u64, u64),
     ) -> Self {
         Self {
             devices,
@@ -75,6 +77,7 @@ impl Service {
             write_budget_bytes,
             admission: Mutex::new(Admission::new(limits)),
             budget: Mutex::new(Budget::new(write_budget_bytes)),
+            ingest_budget: Mutex::new(Budget::new(ingest_budget_bytes)),
             streams: AtomicU64::new(1),
             started: Instant::now(),
         }
@@ -116,6 +119,10 @@ impl Service {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn ingest_budget(&self) -> MutexGuard<'_, Budget> {
+        self.ingest_budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn device(&self, device: DeviceId) -> Result<Arc<ServedDevice>, Fault> {
         self.devices.get(device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
     }
@@ -137,6 +144,7 @@ impl Service {
                 read::serve(self, &opened, &mut stream, device, &pieces, reservation).await
             }
             NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
+            NodeRequest::Ingest(open) => ingest::serve(self, &opened, &mut stream, open).await,
             // As long as the chunk is changed now and then: no place among the streams that come and go.
             NodeRequest::Log { device, segment, chunk } => match self.device(device) {
                 Ok(device) => self.updates.log(device, segment, chunk, &mut stream).await,
@@ -237,7 +245,10 @@ impl Service {
             NodeRequest::AddDevice { dir, capacity_bytes, thick } => {
                 self.add_device(&dir, capacity_bytes, thick).await
             }
-            NodeRequest::Read { .. } | NodeRequest::Write(_) | NodeRequest::Log { .. } => {
+            NodeRequest::Read { .. }
+            | NodeRequest::Write(_)
+            | NodeRequest::Ingest(_)
+            | NodeRequest::Log { .. } => {
                 unreachable!("served as streams")
             }
             NodeRequest::UnderReservation { .. } => {

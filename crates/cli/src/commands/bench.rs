@@ -30,6 +30,7 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
         }
         Bench::Access { cluster, object, put, count, seed } => {
             let access = io::Access {
+                ingest: cluster.tuning.options().ingest,
                 cluster: cluster.cluster,
                 put: put.is_some(),
                 bucket: object.bucket,

@@ -103,6 +103,13 @@ pub(crate) const SECTIONS: &[Section] = &[
                 help: "Threads that decode; 0 for as many as the machine has (--threads, STEADFAST_THREADS)",
                 example: "0",
             },
+            Key {
+                name: "ingest",
+                argument: "ingest",
+                kind: Kind::OneOf(&["client", "primary"]),
+                help: "Who encodes what a put stores under the policy `parity` (--ingest, STEADFAST_INGEST)",
+                example: "\"client\"",
+            },
         ],
     },
     Section {

@@ -13,6 +13,7 @@ mod devices;
 mod failures;
 mod files;
 mod in_place;
+mod ingest;
 mod leaving;
 mod load;
 mod objects;

@@ -101,21 +101,22 @@ fn objects_are_chunks_and_come_back_with_two_servers_dead() {
     }
 }
 
-/// Devices of a known pace: what is late is late, also on a busy machine.
+/// Devices of a known pace: what is late is late, also on a busy machine. One segment: of two that arrive side by side, chunks on
+/// one device share its pace, and another's parity may come sooner.
 #[test]
 fn a_reader_is_sent_the_data_alone_and_one_chunk_more_for_one_that_is_lost() {
     let mut disks = shape(6, 1);
     disks.emulate = Some("rate=20MB".to_owned());
     let mut bed = Bed::with_bucket(&disks, "parity");
-    let original = bytes(24 * MIB, seed());
+    let original = bytes(16 * MIB, seed());
     let dead = block_on(async {
         let client = patient(&bed).await;
-        client.put("data", "object", Cursor::new(original), Some(24 << 20)).await.unwrap();
+        client.put("data", "object", Cursor::new(original), Some(16 << 20)).await.unwrap();
         eventually("only the data is asked for", Duration::from_secs(60), async || {
             let report = client.get("data", "object", None, std::io::sink()).await.unwrap();
             println!("healthy: {report:?}");
-            assert_eq!(report.segment_bytes, 24 << 20);
-            report.requested_blocks == 24 && report.io_overhead() < 0.001
+            assert_eq!(report.segment_bytes, 16 << 20);
+            report.requested_blocks == 16 && report.io_overhead() < 0.001
         })
         .await;
         let first = chunks(&client.stat("data", "object").await.unwrap().segments[0]);

@@ -1,10 +1,6 @@
 //! Reads blocks by their indices, without decoding: each from the device that holds it, checked like every other.
 
-use crate::{
-    Client, GetError,
-    reserve::Reserved,
-    stream::{Event, Streams},
-};
+use crate::{Client, GetError, reserve::Reserved};
 use bytes::BytesMut;
 use std::{
     collections::BTreeMap,
@@ -18,6 +14,7 @@ use steadfast_protocol::{
     message::{NodeRequest, ReadPiece, Slice},
     read::{Action, Input, ReadCore, ReadPlan, Striped},
 };
+use steadfast_transfer::{Event, Streams};
 
 /// The part of its patience that an access has with silent devices here: decoding is the way around them, and a device
 /// that is written to is given up after as much.
@@ -37,8 +34,7 @@ pub(super) async fn gather(
     let seen = |device| reports.get(&device).copied().unwrap_or((0, 0));
     let mut plan = ReadPlan::new(layout, client.options.request, || 0, seen);
     plan.patience = client.options.patience / PATIENCE_PART;
-    let mut streams = Streams::new();
-    streams.priority = reserved.priority();
+    let streams = Streams::new(reserved.priority());
     let gathering = Gathering {
         client,
         layout,

@@ -4,7 +4,7 @@ use super::{
     AmendError, AmendReport,
     session::{Amendment, Contents, Replaced, code, dialled, given},
 };
-use crate::{Client, source::Originals};
+use crate::Client;
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Instant};
 use steadfast_codes::rateless::Kind;
@@ -14,6 +14,7 @@ use steadfast_protocol::{
     layout::{CodeKind, SegmentLayout},
     plan::Wish,
 };
+use steadfast_transfer::Originals;
 
 impl Client {
     /// Makes an object independent of `leaving`: blocks are written elsewhere until the durability rule holds without those

@@ -11,7 +11,7 @@ use super::{
     session::Amendment,
     update::anew_of,
 };
-use crate::{Client, ObjectStat, source::Originals, unexpected};
+use crate::{Client, ObjectStat, unexpected};
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Instant};
 use steadfast_protocol::{
@@ -20,6 +20,7 @@ use steadfast_protocol::{
     message::{Change, MetaAnswer},
     plan::{self, SegmentPlan, Wish},
 };
+use steadfast_transfer::Originals;
 
 /// What became of a change of many places.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@
 //! falls into is stored anew, so that nothing of what it had behind the end can come back when it grows.
 
 use super::{AmendError, AmendReport, parts::recut, ranges::Changed, session::Amendment};
-use crate::{Client, FileError, ObjectStat, source::Originals};
+use crate::{Client, FileError, ObjectStat};
 use bytes::BytesMut;
 use std::{
     collections::BTreeSet,
@@ -16,6 +16,7 @@ use steadfast_protocol::{
     plan::{self, TooLong, Wish, file_bytes_max},
     policy::{Parity, Policy},
 };
+use steadfast_transfer::Originals;
 
 /// What a change of an object's size took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

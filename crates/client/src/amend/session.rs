@@ -4,11 +4,8 @@ use super::{AmendError, AmendReport};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     get::SegmentReader,
-    maker::Maker,
-    put::{SegmentWriter, renew},
-    reserve::{Reading, Reserved},
-    source::Originals,
-    stream::Streams,
+    put::renew,
+    reserve::{Reading, Reserved, Reserving},
     unexpected,
 };
 use bytes::{Bytes, BytesMut};
@@ -20,14 +17,15 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
+    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
-    write::{Existing, Given, Target, WriteDone, WriteSpec, Writer},
+    write::{Existing, Given, Target, WriteDone, WriteSpec},
 };
+use steadfast_transfer::{Maker, Originals, SegmentWriter};
 
 /// Segments named at a time beyond those asked for at the beginning.
 const MORE_SEGMENTS: u32 = 4;
@@ -515,21 +513,17 @@ impl<'a> Amendment<'a> {
         let segment = maker.segment;
         self.used.insert(segment);
         let writer = SegmentWriter {
-            client: self.client,
+            route: Reserving { client: self.client, reserved: &self.reserved },
+            pool: self.client.pool.clone(),
             maker,
-            core: Writer::new(spec, Time(0)),
-            streams: Streams::new(),
-            reserved: Arc::clone(&self.reserved),
             policy: self.begun.policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
-            start: Instant::now(),
         };
-        Ok(writer
-            .run(|device| {
-                self.touched.insert((device, segment));
-            })
-            .await?)
+        let touch = |device| {
+            self.touched.insert((device, segment));
+        };
+        Ok(writer.run(spec, touch, |_| {}).await?)
     }
 
     fn count(&mut self, done: &WriteDone, block_bytes: u32) {

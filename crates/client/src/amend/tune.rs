@@ -4,7 +4,7 @@ use super::{
     AmendError, AmendReport,
     session::{Amendment, Contents, Replaced, Written, code, given},
 };
-use crate::{Client, source::Originals};
+use crate::Client;
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Instant};
 use steadfast_codes::rateless::Code;
@@ -14,6 +14,7 @@ use steadfast_protocol::{
     layout::{CodeKind, ParityGeometry, SegmentLayout},
     plan::{self, Places, TrimError},
 };
+use steadfast_transfer::Originals;
 
 /// The largest redundancy, as of a bucket's policy.
 const REDUNDANCY_MAX: f64 = 15.0;

@@ -7,7 +7,7 @@ use super::{
     in_place,
     session::{Amendment, Contents, Replaced, Written, code, dialled, given, parts},
 };
-use crate::{Client, ObjectStat, PutOptions, source::Originals};
+use crate::{Client, ObjectStat, PutOptions};
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,6 +22,7 @@ use steadfast_protocol::{
     layout::{CodeKind, Holder, SegmentLayout},
     plan::{self, Places, Quality, Update, Wish},
 };
+use steadfast_transfer::Originals;
 
 impl Client {
     /// Replaces bytes of an object from `offset` on by what `source` gives from where it stands to its end. Only the coded

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Instant,
 };
-use steadfast_client::{Client, Options};
+use steadfast_client::{Client, Ingest, Options};
 
 /// What the process says when its source is made and it waits for a line.
 const READY: &str = "ready";
@@ -23,6 +23,8 @@ pub struct Access {
     pub cluster: String,
     /// Whether it writes; else it reads.
     pub put: bool,
+    /// Who encodes what it writes.
+    pub ingest: Ingest,
     /// The object's bucket.
     pub bucket: String,
     /// The object's key.
@@ -67,7 +69,10 @@ impl Access {
             let (start, cpu) = (Instant::now(), process_seconds());
             let client = match &mut client {
                 Some(client) => client,
-                none => none.insert(Client::connect(&self.cluster, Options::default()).await?),
+                none => {
+                    let options = Options { ingest: self.ingest, ..Options::default() };
+                    none.insert(Client::connect(&self.cluster, options).await?)
+                }
             };
             let (bytes, sum, io_overhead) = match &original {
                 Some(original) => {
@@ -101,7 +106,7 @@ impl Access {
         command.args(["--object", &format!("{}/{}", self.bucket, self.key)]);
         command.args(["--count", &self.count.to_string(), "--seed", &self.seed.to_string()]);
         if self.put {
-            command.args(["--put", &self.bytes.to_string()]);
+            command.args(["--put", &self.bytes.to_string(), "--ingest", &self.ingest.to_string()]);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;

@@ -5,6 +5,7 @@
 //! | cases | devices | limit |
 //! |---|---|---|
 //! | `put-256MiB`, `put-64MiB clients=N` | real directories | raw direct writing to the same directories, times K/N |
+//! | `put-256MiB ingest=primary`, with the policy `parity` | real directories | the same |
 //! | `get-256MiB-cold`, `get-64MiB clients=N` | real directories, caches dropped | raw direct reading of the same files |
 //! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
 //! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
@@ -152,7 +153,7 @@ fn some(report: &Report, options: &Options) -> Result<()> {
 
 /// The names of all cases.
 fn names(measured: Measured) -> Vec<String> {
-    let real = real::CASES.iter().map(|case| case.name(measured));
+    let real = real::cases(measured).into_iter().map(move |case| case.name(measured));
     match measured {
         Measured::Rateless => {
             let emulated = six_devices::CASES.iter().flat_map(|case| {

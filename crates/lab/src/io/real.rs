@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use std::{path::Path, time::Instant};
-use steadfast_client::Client;
+use steadfast_client::{Client, Ingest};
 
 const BUCKET: &str = "bench-io";
 /// N/K of the policies.
@@ -34,17 +34,27 @@ pub(super) struct Case {
     mebibytes: u64,
     clients: usize,
     warm: bool,
+    ingest: Ingest,
 }
 
-pub(super) const CASES: [Case; 7] = [
-    Case { put: true, mebibytes: 256, clients: 1, warm: false },
-    Case { put: false, mebibytes: 256, clients: 1, warm: false },
-    Case { put: false, mebibytes: 256, clients: 1, warm: true },
-    Case { put: true, mebibytes: 64, clients: 4, warm: false },
-    Case { put: false, mebibytes: 64, clients: 4, warm: false },
-    Case { put: true, mebibytes: 64, clients: 16, warm: false },
-    Case { put: false, mebibytes: 64, clients: 16, warm: false },
+const CASES: [Case; 7] = [
+    Case { put: true, mebibytes: 256, clients: 1, warm: false, ingest: Ingest::Client },
+    Case { put: false, mebibytes: 256, clients: 1, warm: false, ingest: Ingest::Client },
+    Case { put: false, mebibytes: 256, clients: 1, warm: true, ingest: Ingest::Client },
+    Case { put: true, mebibytes: 64, clients: 4, warm: false, ingest: Ingest::Client },
+    Case { put: false, mebibytes: 64, clients: 4, warm: false, ingest: Ingest::Client },
+    Case { put: true, mebibytes: 64, clients: 16, warm: false, ingest: Ingest::Client },
+    Case { put: false, mebibytes: 64, clients: 16, warm: false, ingest: Ingest::Client },
 ];
+
+/// The cases of a bucket: where chunks are written a node may encode them, too.
+pub(super) fn cases(measured: Measured) -> Vec<Case> {
+    let mut cases = CASES.to_vec();
+    if measured == Measured::Parity {
+        cases.insert(1, Case { ingest: Ingest::Primary, ..CASES[0] });
+    }
+    cases
+}
 
 impl Case {
     pub(super) fn name(&self, measured: Measured) -> String {
@@ -53,6 +63,9 @@ impl Case {
 
     fn access(&self) -> String {
         match (self.put, self.clients, self.warm) {
+            (true, 1, _) if self.ingest == Ingest::Primary => {
+                format!("put-{}MiB ingest=primary", self.mebibytes)
+            }
             (true, 1, _) => format!("put-{}MiB", self.mebibytes),
             (true, clients, _) => format!("put-{}MiB clients={clients}", self.mebibytes),
             (false, 1, true) => format!("get-{}MiB-warm", self.mebibytes),
@@ -102,8 +115,10 @@ pub(super) async fn run(
     seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let cases: Vec<Case> =
-        CASES.into_iter().filter(|case| options.wants(&case.name(options.measured))).collect();
+    let cases: Vec<Case> = cases(options.measured)
+        .into_iter()
+        .filter(|case| options.wants(&case.name(options.measured)))
+        .collect();
     if cases.is_empty() {
         return Ok(());
     }
@@ -206,7 +221,10 @@ impl<'a> Bench<'a> {
         let socket = socket(SOCKET_BYTES)?;
         let (rate, cpu) = if case.put {
             let disk = self.raw.write()?;
-            (disk.rate / STORED, self.parts.put(socket, disk)?)
+            let parts = self.parts.put(socket, disk)?;
+            // On its way to the primary it passes a socket and is checked there, once more.
+            let way = if case.ingest == Ingest::Primary { self.parts.get(socket, None) } else { 0.0 };
+            (disk.rate / STORED, parts + way)
         } else if case.warm {
             (socket.rate, self.parts.get(socket, None))
         } else {
@@ -248,6 +266,7 @@ impl<'a> Bench<'a> {
                 let access = Access {
                     cluster: self.cluster.address().to_owned(),
                     put: case.put,
+                    ingest: case.ingest,
                     bucket: BUCKET.to_owned(),
                     key: format!("{kind}-{}", case.key(client)),
                     bytes: case.bytes(),

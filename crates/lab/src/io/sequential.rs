@@ -26,6 +26,7 @@ use crate::{
 };
 use anyhow::{Result, ensure};
 use std::path::Path;
+use steadfast_client::Ingest;
 
 /// Its name.
 pub(super) const CASE: &str = "read-after-updates plr";
@@ -136,6 +137,7 @@ async fn reads(program: &Path, bed: &Bed, rounds: usize, sums: [u32; 2]) -> Resu
             let access = Access {
                 cluster: bed.cluster.address().to_owned(),
                 put: false,
+                ingest: Ingest::default(),
                 bucket: BUCKET.to_owned(),
                 key: key.to_owned(),
                 bytes: 0,

@@ -26,7 +26,7 @@ use crate::{devices::ServedDevice, membership::Meta};
 use host::Host;
 use peers::Peers;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -150,6 +150,21 @@ impl Updates {
     /// A number that nothing else has.
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where devices are served, of those that are served now.
+    pub(crate) async fn addresses(&self, devices: BTreeSet<DeviceId>) -> BTreeMap<DeviceId, String> {
+        self.peers.locate(devices).await
+    }
+
+    /// Devices that may be served elsewhere by now.
+    pub(crate) fn forget(&self, devices: impl Iterator<Item = DeviceId>) {
+        devices.for_each(|device| self.peers.forget(device));
+    }
+
+    /// Connections to other nodes.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.peers.pool()
     }
 
     /// Ends all hosts; what they had acknowledged is durable.

@@ -3,7 +3,7 @@
 use super::not_in_place;
 use crate::membership::Meta;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 use steadfast_net::{Connection, Pool};
@@ -40,15 +40,30 @@ impl Peers {
             return Some(connection);
         }
         // It may be served elsewhere by now.
-        let Some(MetaAnswer::Registry(registry)) = self.meta.query(Query::Registry).await else {
-            return None;
-        };
+        self.look().await;
+        self.pool.connection(&self.address(device)?).await.ok()
+    }
+
+    /// Where these devices are served, of those that are.
+    pub(super) async fn locate(&self, devices: BTreeSet<DeviceId>) -> BTreeMap<DeviceId, String> {
+        if devices.iter().any(|&device| self.address(device).is_none()) {
+            self.look().await;
+        }
+        devices.into_iter().filter_map(|device| Some((device, self.address(device)?))).collect()
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Asks where devices are served.
+    async fn look(&self) {
+        let Some(MetaAnswer::Registry(registry)) = self.meta.query(Query::Registry).await else { return };
         let served = registry.nodes.into_iter().flat_map(|node| {
             let address = node.record.address;
             node.record.devices.into_iter().map(move |(device, _)| (device, address.clone()))
         });
         *self.addresses.lock().unwrap_or_else(PoisonError::into_inner) = served.collect();
-        self.pool.connection(&self.address(device)?).await.ok()
     }
 
     /// Its node does not serve it any more.

@@ -247,7 +247,7 @@ impl Life {
         let hosts = Arc::new(Hosts::new(meta, pool));
         let (wish, _) = mpsc::channel(1);
         let served = Served::new(devices, Arc::new(Added::new(&[])));
-        let service = Arc::new(Service::new(served, hosts, wish, Limits::default(), 32 << 20));
+        let service = Arc::new(Service::new(served, hosts, wish, Limits::default(), (32 << 20, 0)));
         let serving = {
             let service = service.clone();
             let greeting = hello(Role::Node(NODE), Some(CLUSTER));

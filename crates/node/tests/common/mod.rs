@@ -19,9 +19,9 @@ use steadfast_node::{Node, NodeOptions};
 use steadfast_protocol::{
     BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
     message::{
-        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeAnswer, NodeEvent,
-        NodePush, NodeRecord, NodeRequest, NodeStatus, Query, ReadDone, ReadPiece, Role, SegmentState, Slice,
-        VERSION, Want, WriteOpen,
+        self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeActivity, NodeAnswer,
+        NodeEvent, NodePush, NodeRecord, NodeRequest, NodeState, NodeStatus, Query, ReadDone, ReadPiece,
+        Registry, Role, SegmentState, Slice, VERSION, Want, WriteOpen,
     },
     serve::SweepOptions,
 };
@@ -116,6 +116,17 @@ fn answer(told: &Mutex<Told>, beat: &watch::Sender<u64>, body: &[u8]) -> Result<
             let states: Option<Vec<_>> =
                 segments.iter().map(|segment| told.states.get(segment).cloned()).collect();
             states.map(MetaAnswer::SegmentStates).ok_or(Fault::Protocol("it does not know".to_owned()))
+        }
+        MetaRequest::Ask(Query::Registry) => {
+            let state = |record: &NodeRecord| NodeState {
+                record: record.clone(),
+                alive: true,
+                silent_ms: None,
+                devices: Vec::new(),
+                activity: NodeActivity::default(),
+            };
+            let nodes = told.records.last().map(state).into_iter().collect();
+            Ok(MetaAnswer::Registry(Registry { nodes, ..Registry::default() }))
         }
         other => panic!("a node does not ask this: {other:?}"),
     }

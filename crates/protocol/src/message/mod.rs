@@ -19,6 +19,7 @@
 mod activity;
 mod devices;
 mod header;
+mod ingest;
 mod log;
 mod meta;
 mod node;
@@ -28,6 +29,7 @@ pub use devices::*;
 pub use header::{
     BODY_BYTES_MAX, FrameKind, HEADER_BYTES, Header, HeaderError, PAYLOAD_BYTES_MAX, Priority, VERSION,
 };
+pub use ingest::*;
 pub use log::*;
 pub use meta::*;
 pub use node::*;

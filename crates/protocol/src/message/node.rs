@@ -1,7 +1,7 @@
 //! Messages of the storage servers.
 
 use super::DeviceActivity;
-use super::{LogEvent, LogPush};
+use super::{IngestOpen, Ingested, LogEvent, LogPush};
 use crate::{
     BlockIndex, DeviceId, IndexRanges, IntentId, ReservationId, SegmentId, Version,
     layout::{Holder, PIECES_PER_HOLDER_MAX, Piece},
@@ -142,6 +142,11 @@ pub enum NodeRequest {
         /// started so.
         thick: bool,
     },
+    /// Take the originals of a new segment, encode them, and store its chunks on the devices named. The opener pushes
+    /// [`NodePush::Slice`]s within the credit granted; answered by [`NodeEvent::Confirmed`]s as chunks become durable, and
+    /// [`NodeAnswer::Ingested`]. Refused where there is no memory for the segment now; [`NodeFault::NotStored`] where the devices did
+    /// not take it.
+    Ingest(IngestOpen),
 }
 
 /// Asks for bandwidth of a device.
@@ -369,6 +374,8 @@ pub enum NodeAnswer {
         /// It.
         device: DeviceId,
     },
+    /// A segment is stored.
+    Ingested(Ingested),
 }
 
 /// What a read stream moved; the reader adds what it received and used.
@@ -515,6 +522,14 @@ pub enum NodeFault {
     NotAdded {
         /// The directory.
         dir: String,
+        /// Why.
+        detail: String,
+    },
+    /// A segment that its primary could not store.
+    #[error("segment {segment} was not stored by its primary: {detail}")]
+    NotStored {
+        /// The segment.
+        segment: SegmentId,
         /// Why.
         detail: String,
     },

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ReadStream`] | sends the blocks of a segment in the order they lie, within credit, until done or cancelled |
 //! | [`WriteStream`] | takes blocks, grants credit from one shared [`Budget`], confirms what is durable |
+//! | [`IngestStream`] | takes a whole segment that is to be distributed |
 //! | [`Admission`] | decides whether a new stream is taken (design.md, decision 13) |
 //! | [`Reservations`] | bandwidth of a device kept for accesses, until given back or the lease ends |
 //! | [`Reserve`] | how much space each parity chunk's log has, and what is given back when |
@@ -17,9 +18,11 @@
 //! no policy.
 
 mod admission;
+mod assembly;
 mod budget;
 mod fair;
 mod health;
+mod ingest;
 pub mod parity_log;
 mod read_stream;
 mod reservations;
@@ -34,6 +37,7 @@ pub use admission::{Admission, AdmissionPolicy, AdmissionPolicyError, Limits, Lo
 pub use budget::Budget;
 pub use fair::{Fair, Flow};
 pub use health::{HealthFacts, health};
+pub use ingest::IngestStream;
 pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
 pub(crate) use reservations::efficiency;
 pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};

@@ -10,7 +10,7 @@
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. The
 //! window follows the device's measured pace and how long blocks stay, and is a small share of what is expected.
 
-use super::{Budget, admission::refused, budget::Share};
+use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
 use crate::{
     BlockIndex, IndexRanges, Time,
     message::{Fault, NodeFault, PAYLOAD_BYTES_MAX, WriteOpen},
@@ -89,12 +89,6 @@ pub enum WriteAction {
     Fail(Fault),
 }
 
-#[derive(Clone, Debug)]
-struct Assembling {
-    index: BlockIndex,
-    filled_bytes: u32,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Open,
@@ -107,10 +101,9 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct WriteStream {
     block_bytes: u32,
-    granule_bytes: u32,
     window: Window,
     credit_bytes: u64,
-    assembling: Option<Assembling>,
+    assembly: Assembly,
     writing: BTreeMap<BlockIndex, Time>,
     taken: IndexRanges,
     durable: IndexRanges,
@@ -142,10 +135,9 @@ impl WriteStream {
         let expected = block * u64::from(open.expected_blocks.max(1));
         let mut stream = Self {
             block_bytes: open.block_bytes,
-            granule_bytes: open.granule_bytes,
             window: Window::new(BLOCKS_MIN * block, 2 * BLOCKS_MIN * block, expected / EXPECTED_SHARE),
             credit_bytes: 0,
-            assembling: None,
+            assembly: Assembly::new(open.block_bytes, open.granule_bytes),
             writing: BTreeMap::new(),
             taken: held,
             durable: IndexRanges::new(),
@@ -238,30 +230,10 @@ impl WriteStream {
                 self.credit_bytes
             ));
         }
-        let filled = match &self.assembling {
-            Some(block) if block.index == index => block.filled_bytes,
-            Some(block) => {
-                return violation(format!(
-                    "block {index} began while block {} had {} of {} bytes",
-                    block.index, block.filled_bytes, self.block_bytes
-                ));
-            }
-            None if !self.taken.contains(index) => 0,
-            None => return violation(format!("block {index} came twice: indices are never reused")),
-        };
-        let end = u64::from(offset) + u64::from(bytes);
-        let whole = end == u64::from(self.block_bytes);
-        let aligned =
-            offset.is_multiple_of(self.granule_bytes) && (whole || bytes.is_multiple_of(self.granule_bytes));
-        if offset != filled || bytes == 0 || end > u64::from(self.block_bytes) || !aligned {
-            return violation(format!(
-                "slice of {bytes} bytes at {offset} of block {index}: expected whole granules of {} bytes from {filled}, at most to {}",
-                self.granule_bytes, self.block_bytes
-            ));
+        if self.assembly.begun().is_none() && self.taken.contains(index) {
+            return violation(format!("block {index} came twice: indices are never reused"));
         }
-        if sums != bytes.div_ceil(self.granule_bytes) {
-            return violation(format!("{sums} checksums came with {bytes} bytes of block {index}"));
-        }
+        let whole = self.assembly.slice(index, offset, bytes, sums).map_err(Fault::Protocol)?;
         if !self.heard_first {
             self.heard_first = true;
             self.first_delay = now.since(self.opened);
@@ -269,9 +241,7 @@ impl WriteStream {
         }
         self.credit_bytes -= u64::from(bytes);
         self.taken.insert(index);
-        self.assembling = Some(Assembling { index, filled_bytes: filled + bytes });
         if whole {
-            self.assembling = None;
             self.writing.insert(index, now);
             self.actions.push_back(WriteAction::Write { index });
         }
@@ -298,11 +268,12 @@ impl WriteStream {
         if self.stage != Stage::Open {
             return;
         }
-        match self.assembling.take() {
+        match self.assembly.begun() {
             None => self.stage = Stage::Finishing,
-            Some(block) => self.stop(Some(Fault::Protocol(format!(
-                "Finish came in block {} at {} of {} bytes",
-                block.index, block.filled_bytes, self.block_bytes
+            Some(index) => self.stop(Some(Fault::Protocol(format!(
+                "Finish came in block {index} at {} of {} bytes",
+                self.assembly.filled_bytes(),
+                self.block_bytes
             )))),
         }
     }
@@ -312,7 +283,7 @@ impl WriteStream {
             return;
         }
         self.stage = Stage::Stopping(fault);
-        self.assembling = None;
+        self.assembly.clear();
         let undone: Vec<WriteAction> = self.actions.drain(..).collect();
         for action in undone {
             match action {

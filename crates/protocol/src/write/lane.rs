@@ -134,6 +134,11 @@ impl Lane {
         self.quiet_since = now;
     }
 
+    /// It owes a sign from now on.
+    pub(super) fn await_from(&mut self, now: Time) {
+        self.quiet_since = now;
+    }
+
     pub(super) fn grant(&mut self, bytes: u64) {
         if matches!(self.state, State::Opening | State::Open) {
             self.state = State::Open;

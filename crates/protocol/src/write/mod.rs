@@ -7,6 +7,8 @@
 //! | replicated: f + 1 copies of one block | very small objects | `replicated` |
 //! | parity: chunks of a fixed code, each whole on a device in a domain of its own | CodFS §3.3 | `parity` |
 //!
+//! A segment of chunks may be handed to a node that runs the core in the client's place: [`ingest`].
+//!
 //! A driver makes a [`Writer`] from a [`WriteSpec`] and never names a scheme. The contract is that of every core:
 //! [`Writer::handle`], [`Writer::poll`] until `None`, [`Writer::wake_at`].
 //!
@@ -28,6 +30,7 @@
 //! Left out: what is in a block (codes, in the driver), retries of lost connections (a device that failed is not
 //! opened again; one that refused is, when it said so, as long as the put is patient).
 
+pub mod ingest;
 mod lane;
 mod parity;
 mod rateless;
@@ -166,6 +169,12 @@ pub enum Input {
         device: DeviceId,
         /// Why.
         cause: FailureKind,
+    },
+    /// So many of the originals are there, the first ones. Told before anything else where not all are, and as more come;
+    /// cores that push all they are let to push, whatever is there, do not listen.
+    Arrived {
+        /// How many.
+        originals: u32,
     },
     /// Nothing; time has passed.
     Tick,

@@ -14,6 +14,9 @@
 //! laggard too, and a chunk without a device for what others give back; else that ends the write, as no blocks of others
 //! can stand in.
 //!
+//! Where the bytes to be stored are still arriving ([`Input::Arrived`]), blocks are pushed as theirs come, parity once all are
+//! there. A device is late with what was pushed to it alone: a slow source makes none of them a laggard.
+//!
 //! With something [`Given`](super::Given) only the chunks wanted are written, beside those that exist.
 //!
 //! Invariants: a device gets blocks of one chunk, in order, each once, as its credit allows; the layout lists a chunk on one
@@ -44,6 +47,8 @@ pub struct ParityWriter {
     spec: WriteSpec,
     chunks: Vec<Chunk>,
     lanes: Vec<ChunkLane>,
+    /// The originals that are there, the first ones.
+    arrived: u32,
     pushed_blocks: u32,
     progress: Time,
     now: Time,
@@ -81,6 +86,7 @@ impl ParityWriter {
         let puts = spec.given.is_empty();
         assert!(!puts || spec.devices.len() == chunks.len(), "a device for each chunk");
         let mut core = Self {
+            arrived: spec.code.k(),
             spec,
             chunks,
             lanes,
@@ -121,6 +127,7 @@ impl ParityWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
+            Input::Arrived { originals } => self.arrive(originals),
             Input::Tick => {}
         }
         if !self.over && !self.finish_if_whole() {
@@ -144,7 +151,32 @@ impl ParityWriter {
             _ if one.lane.replaced || !self.owes(one) || self.spare_for(one.chunk?).is_none() => None,
             _ => Some(one.lane.quiet_since() + limit),
         });
-        lanes.chain([self.progress + self.spec.patience]).min()
+        lanes.chain(self.is_waited_for().then(|| self.progress + self.spec.patience)).min()
+    }
+
+    /// Whether it is the devices that are waited for: all is there, or one of them owes a sign.
+    fn is_waited_for(&self) -> bool {
+        self.arrived == self.spec.code.k() || self.lanes.iter().any(|one| self.owes(one))
+    }
+
+    fn arrive(&mut self, originals: u32) {
+        // From now on signs are due of those that had nothing to do.
+        let idle: Vec<usize> =
+            (0..self.lanes.len()).filter(|&place| !self.owes(&self.lanes[place])).collect();
+        self.arrived = originals.min(self.spec.code.k());
+        self.progress = self.now;
+        for place in idle {
+            if self.owes(&self.lanes[place]) {
+                self.lanes[place].lane.await_from(self.now);
+            }
+        }
+    }
+
+    /// The end of what can be pushed of a chunk.
+    fn pushable(&self, chunk: usize) -> BlockIndex {
+        let end = self.chunks[chunk].blocks.end;
+        // Those of parity are behind all originals.
+        if self.arrived == self.spec.code.k() { end } else { end.min(self.arrived) }
     }
 
     fn place(&self, device: DeviceId) -> Option<usize> {
@@ -258,7 +290,7 @@ impl ParityWriter {
     /// Whether a sign is due from it.
     fn owes(&self, one: &ChunkLane) -> bool {
         let Some(chunk) = one.chunk else { return false };
-        let left = one.next < self.chunks[chunk].blocks.end;
+        let left = one.next < self.pushable(chunk);
         one.lane.owes() || (one.lane.state == State::Open && left)
     }
 
@@ -275,7 +307,7 @@ impl ParityWriter {
 
     fn step(&mut self) {
         let (now, block_bytes, limit) = (self.now, self.spec.block_bytes, self.silence_limit());
-        if now.since(self.progress) >= self.spec.patience {
+        if now.since(self.progress) >= self.spec.patience && self.is_waited_for() {
             let silent = self
                 .lanes
                 .iter()
@@ -305,9 +337,11 @@ impl ParityWriter {
                 _ => {}
             }
         }
-        for one in &mut self.lanes {
-            let Some(chunk) = one.chunk else { continue };
-            let left = self.chunks[chunk].blocks.end.saturating_sub(one.next);
+        for place in 0..self.lanes.len() {
+            let Some(chunk) = self.lanes[place].chunk else { continue };
+            let end = self.pushable(chunk);
+            let one = &mut self.lanes[place];
+            let left = end.saturating_sub(one.next);
             let blocks = one.lane.affords(block_bytes).min(left);
             if blocks > 0 {
                 let indices = one.next..one.next + blocks;

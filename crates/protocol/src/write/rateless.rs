@@ -114,7 +114,7 @@ impl RatelessWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Tick => {}
+            Input::Arrived { .. } | Input::Tick => {}
         }
         self.step();
     }

@@ -87,7 +87,7 @@ impl ReplicatedWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Tick => {}
+            Input::Arrived { .. } | Input::Tick => {}
         }
         self.step();
     }

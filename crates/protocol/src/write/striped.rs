@@ -85,7 +85,7 @@ impl StripedWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Tick => {}
+            Input::Arrived { .. } | Input::Tick => {}
         }
         if !self.over {
             self.step();

@@ -3,6 +3,7 @@
 mod admission;
 mod fair;
 mod health;
+mod ingest;
 mod overwrites;
 mod parity_log;
 mod read_stream;

@@ -107,6 +107,39 @@ fn the_chunk_of_a_laggard_goes_to_a_spare_and_whoever_has_it_first_keeps_it() {
 }
 
 #[test]
+fn nobody_lags_while_the_source_is_slow_and_parity_waits_for_all_of_it() {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(5), 3), Time(0));
+    core.handle(Time(0), Input::Arrived { originals: 0 });
+    actions(&mut core);
+    for device in 0..3 {
+        assert_eq!(credit(&mut core, 1, device, 2), []);
+    }
+    // Much longer than anybody has patience with a device.
+    let minute = 60_000 * MS;
+    assert_eq!(core.wake_at(), None);
+    let arrived = |core: &mut Writer, now: u64, originals: u32| {
+        core.handle(Time(now), Input::Arrived { originals });
+        actions(core)
+    };
+    assert_eq!(arrived(&mut core, minute, 1), [push(0, 0..1)]);
+    assert_eq!(confirm(&mut core, minute + MS, 0, 0..1), []);
+    assert_eq!(core.wake_at(), None);
+    assert_eq!(arrived(&mut core, 2 * minute, 3), [push(0, 1..2), push(1, 2..3)]);
+    // From here on devices owe something, and one of them too long.
+    assert_eq!(confirm(&mut core, 2 * minute + MS, 0, 1..2), []);
+    let wake = core.wake_at().unwrap();
+    assert_eq!(wake, Time(2 * minute + 200 * MS));
+    core.handle(wake, Input::Tick);
+    assert_eq!(actions(&mut core), [open(3, 1)]);
+    assert_eq!(credit(&mut core, wake.0, 3, 2), [push(3, 2..3)]);
+    assert_eq!(confirm(&mut core, wake.0 + MS, 3, 2..3), []);
+    assert_eq!(arrived(&mut core, 3 * minute, 4), [push(1, 3..4), push(2, 4..6), push(3, 3..4)]);
+    assert_eq!(confirm(&mut core, 3 * minute + MS, 2, 4..6), []);
+    let last = confirm(&mut core, 3 * minute + MS, 3, 2..4);
+    assert_eq!(held(done(&last)), named([(0, "0-1"), (3, "2-3"), (2, "4-5")]));
+}
+
+#[test]
 fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let mut core = with_one_silent(5, 3);
     // One that was confirmed is written anew, too.

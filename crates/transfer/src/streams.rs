@@ -1,7 +1,7 @@
 //! Streams to devices: each a task of its own that connects, forwards what arrives, and carries out what the core
 //! asks. The drivers of reads and writes see one queue of events and never a connection.
 
-use crate::maker::Maker;
+use crate::Maker;
 use bytes::{Bytes, BytesMut};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 use steadfast_net::{Open, Pool, StreamReceiver, StreamSender};
@@ -13,13 +13,18 @@ use steadfast_protocol::{
 use tokio::sync::{mpsc, watch};
 
 /// What a stream says.
-pub(crate) enum Event {
+pub enum Event {
     /// Its OPEN went out.
     Opened,
     /// What the chunk held when the slices that follow were read.
     State(ReadState),
     /// A slice of a block arrived.
-    Slice { slice: Slice, payload: BytesMut },
+    Slice {
+        /// Which.
+        slice: Slice,
+        /// Its bytes.
+        payload: BytesMut,
+    },
     /// Blocks became durable.
     Confirmed(IndexRanges),
     /// The device takes so many more payload bytes.
@@ -31,14 +36,14 @@ pub(crate) enum Event {
 }
 
 /// The streams of one access.
-pub(crate) struct Streams {
+pub struct Streams {
     say: mpsc::UnboundedSender<(DeviceId, u64, Event)>,
     heard: mpsc::UnboundedReceiver<(DeviceId, u64, Event)>,
     /// The stream that is open at each device; a device opened anew gets a new number.
     open: BTreeMap<DeviceId, Handle>,
     opened: u64,
     /// Their class of service.
-    pub(crate) priority: Priority,
+    priority: Priority,
 }
 
 struct Handle {
@@ -54,13 +59,14 @@ enum Command {
 }
 
 impl Streams {
-    pub(crate) fn new() -> Self {
+    /// None yet; those to come are of this class.
+    pub fn new(priority: Priority) -> Self {
         let (say, heard) = mpsc::unbounded_channel();
-        Self { say, heard, open: BTreeMap::new(), opened: 0, priority: Priority::Foreground }
+        Self { say, heard, open: BTreeMap::new(), opened: 0, priority }
     }
 
     /// Opens a stream to `device` at `address`; `maker` makes the blocks that are pushed on it.
-    pub(crate) fn open(
+    pub fn open(
         &mut self,
         pool: &Pool,
         device: DeviceId,
@@ -90,17 +96,17 @@ impl Streams {
     }
 
     /// Grants `bytes` more payload bytes.
-    pub(crate) fn grant(&self, device: DeviceId, bytes: u32) {
+    pub fn grant(&self, device: DeviceId, bytes: u32) {
         self.command(device, Command::Grant(bytes));
     }
 
     /// Pushes these blocks.
-    pub(crate) fn push(&self, device: DeviceId, indices: core::ops::Range<BlockIndex>) {
+    pub fn push(&self, device: DeviceId, indices: core::ops::Range<BlockIndex>) {
         self.command(device, Command::Push(indices));
     }
 
     /// Says that no more blocks will be pushed, or that no more are wanted than are being read.
-    pub(crate) fn finish(&self, device: DeviceId) {
+    pub fn finish(&self, device: DeviceId) {
         self.command(device, Command::Finish);
     }
 
@@ -112,19 +118,19 @@ impl Streams {
     }
 
     /// Cancels the device's stream; its answer still comes.
-    pub(crate) fn cancel(&self, device: DeviceId) {
+    pub fn cancel(&self, device: DeviceId) {
         if let Some(handle) = self.open.get(&device) {
             handle.cancelled.send_replace(true);
         }
     }
 
     /// Whether any stream has not ended yet.
-    pub(crate) fn any_open(&self) -> bool {
+    pub fn any_open(&self) -> bool {
         !self.open.is_empty()
     }
 
     /// The next event; `None` when `until` has come first.
-    pub(crate) async fn next(&mut self, until: Option<Instant>) -> Option<(DeviceId, Event)> {
+    pub async fn next(&mut self, until: Option<Instant>) -> Option<(DeviceId, Event)> {
         loop {
             let heard = match until {
                 Some(until) => tokio::time::timeout_at(until.into(), self.heard.recv()).await.ok()?,

@@ -5,7 +5,7 @@
 //! columns once, strip by strip, in the processor's cache; blocks made a few at a time cost 25 to 80 times their share of
 //! that (512 blocks of 256 KiB of 1,024 originals: 105 to 130 ms in one batch, 220 in two).
 
-use crate::source::Originals;
+use crate::Originals;
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use std::{collections::BTreeMap, sync::Arc};
@@ -16,7 +16,7 @@ use steadfast_protocol::{
     BlockIndex, SegmentId, Version,
     layout::{CodeKind, CodeSpec, Geometry},
 };
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 
 /// Minted blocks that wait to be pushed take at most this (what 256 MiB need at D = 0.5), and those pushed their windows:
 /// a put stays within its segment, its windows and 128 MiB.
@@ -33,10 +33,13 @@ pub(crate) struct Made {
 }
 
 /// The blocks of one segment.
-pub(crate) struct Maker {
-    pub(crate) segment: SegmentId,
-    pub(crate) version: Version,
-    pub(crate) geometry: Geometry,
+pub struct Maker {
+    /// The segment they are stored under.
+    pub segment: SegmentId,
+    /// Its version.
+    pub version: Version,
+    /// The sizes of its pieces.
+    pub geometry: Geometry,
     granule: Granule,
     kind: CodeKind,
     code: Code,
@@ -45,6 +48,8 @@ pub(crate) struct Maker {
     ready: Option<BTreeMap<BlockIndex, Bytes>>,
     /// Told when another is asked for.
     lacking: Notify,
+    /// The first index to mint, and the first beyond what the policy asks for.
+    first: (BlockIndex, BlockIndex),
     minted: Mutex<Minted>,
 }
 
@@ -57,10 +62,16 @@ struct Minted {
     expected: BlockIndex,
 }
 
+impl From<(BlockIndex, BlockIndex)> for Minted {
+    fn from((next, expected): (BlockIndex, BlockIndex)) -> Self {
+        Self { waiting: BTreeMap::new(), next, expected }
+    }
+}
+
 impl Maker {
     /// Mints from `first_new` on, and about as many as `redundancy` (D) asks for; indices below are made as they are asked
     /// for.
-    pub(crate) fn new(
+    pub fn new(
         (segment, version): (SegmentId, Version),
         geometry: Geometry,
         code: &Code,
@@ -74,7 +85,7 @@ impl Maker {
         let coded_from = (0..k).find(|&index| original(spec.kind, k, index).is_none()).unwrap_or(k);
         // A float beyond the indices becomes the last of them.
         let expected = (f64::from(k) * (1.0 + redundancy.max(0.0))).ceil() as u32;
-        let minted = Minted { waiting: BTreeMap::new(), next: first_new.max(coded_from), expected };
+        let first = (first_new.max(coded_from), expected);
         Self {
             segment,
             version,
@@ -85,17 +96,36 @@ impl Maker {
             originals,
             ready: None,
             lacking: Notify::new(),
-            minted: Mutex::new(minted),
+            first,
+            minted: Mutex::new(Minted::from(first)),
+        }
+    }
+
+    /// The same blocks for a segment of another name.
+    pub fn renamed(&self, segment: SegmentId) -> Self {
+        Self {
+            segment,
+            code: self.code.clone(),
+            originals: Arc::clone(&self.originals),
+            ready: self.ready.clone(),
+            lacking: Notify::new(),
+            minted: Mutex::new(Minted::from(self.first)),
+            ..*self
         }
     }
 
     /// Gives these blocks and no others.
-    pub(crate) fn only(self, ready: BTreeMap<BlockIndex, Bytes>) -> Self {
+    pub fn only(self, ready: BTreeMap<BlockIndex, Bytes>) -> Self {
         Self { ready: Some(ready), ..self }
     }
 
+    /// How many of the originals are there, as more come; none where blocks are not made from them.
+    pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u32>> {
+        self.ready.is_none().then(|| self.originals.arrivals())
+    }
+
     /// Waits until a block was asked for that cannot be had.
-    pub(crate) async fn lacking(&self) {
+    pub async fn lacking(&self) {
         self.lacking.notified().await;
     }
 
@@ -139,7 +169,7 @@ impl Maker {
     }
 
     /// Makes the first batch as soon as all originals are there.
-    pub(crate) async fn prepare_ahead(&self) {
+    pub async fn prepare_ahead(&self) {
         if self.kind != CodeKind::Replicated && self.originals.wait_for(self.originals.count()).await {
             let mut minted = self.minted.lock().await;
             let next = minted.next;

@@ -1,0 +1,126 @@
+//! Puts whose segments a node encodes and distributes (`--ingest primary`).
+
+use crate::common::{Bed, block_on, bytes, seed, shape};
+use std::{fs, io::Cursor, time::Duration};
+use steadfast_client::{Client, Ingest, Options};
+use steadfast_protocol::layout::ParityGeometry;
+
+const MIB: usize = 1 << 20;
+
+/// A client that hands its segments over, on a link of so many bytes per second a connection.
+async fn handing_over(bed: &Bed, rate: Option<u64>) -> Client {
+    let mut options =
+        Options { ingest: Ingest::Primary, patience: Duration::from_secs(20), ..Options::default() };
+    options.net.link.rate_bytes_per_s = rate;
+    Client::connect(bed.cluster.address(), options).await.unwrap()
+}
+
+#[test]
+fn the_client_sends_each_byte_once_and_what_is_stored_is_the_same() {
+    let mut bed = Bed::with_bucket(&shape(7, 1), "parity:code=rs(6,4),segment=16MiB");
+    let lengths = [("none", 0), ("byte", 1), ("odd", 5 * MIB + 3), ("many", 40 * MIB)];
+    let objects: Vec<_> =
+        lengths.iter().zip(seed()..).map(|(&(key, length), seed)| (key, bytes(length, seed))).collect();
+    block_on(async {
+        let client = handing_over(&bed, None).await;
+        for (key, original) in &objects {
+            let size = Some(original.len() as u64);
+            let report = client.put("data", key, Cursor::new(original.clone()), size).await.unwrap();
+            println!("{key}: {report:?}");
+            assert_eq!((report.size, report.offloaded_bytes), (original.len() as u64, original.len() as u64));
+            let stat = client.stat("data", key).await.unwrap();
+            let shapes = stat.segments.iter().map(|it| ParityGeometry::of_layout(it).unwrap());
+            let originals: u64 = shapes.clone().map(|shape| shape.capacity_bytes()).sum();
+            let all: u64 = shapes.map(|shape| u64::from(shape.chunks) * shape.chunk_bytes()).sum();
+            // An empty object has a segment of zeros, which is not worth a node's while.
+            let sent = if original.is_empty() { all } else { originals };
+            assert_eq!((report.sent_bytes, report.stored_bytes), (sent, all));
+        }
+        // Of a length that is not known.
+        let (_, many) = &objects[3];
+        let report = client.put("data", "streamed", Cursor::new(many.clone()), None).await.unwrap();
+        assert_eq!(report.offloaded_bytes, many.len() as u64);
+    });
+    bed.cluster.kill_node(1).unwrap();
+    bed.cluster.kill_node(4).unwrap();
+    for (key, original) in &objects {
+        bed.get_equals(key, original);
+    }
+    bed.get_equals("streamed", &objects[3].1);
+    bed.restart(1);
+    bed.restart(4);
+    // What a primary stored changes in place as everything does.
+    let (_, mut many) = objects.into_iter().next_back().unwrap();
+    let patch = bed.file("patch", 5000, seed() + 9);
+    bed.ok(&["write", "data/many", "--offset", "20000001", patch.to_str().unwrap()]);
+    many[20_000_001..20_005_001].copy_from_slice(&fs::read(&patch).unwrap());
+    bed.get_equals("many", &many);
+    // By the command line.
+    let file = bed.file("file", 3 * MIB, seed() + 10);
+    bed.ok(&["put", "--ingest", "primary", file.to_str().unwrap(), "data/file"]);
+    bed.get_equals("file", &fs::read(&file).unwrap());
+    assert!(bed.fails(2, &["ls", "data", "--ingest", "nobody"]).contains("choose `client` or `primary`"));
+}
+
+#[test]
+fn a_put_outlives_its_primaries() {
+    let mut bed = Bed::with_bucket(&shape(8, 1), "parity:code=rs(6,4),segment=16MiB");
+    let original = bytes(48 * MIB, seed());
+    let address = bed.cluster.address().to_owned();
+    let cluster = &mut bed.cluster;
+    let (started, starts) = std::sync::mpsc::channel();
+    let source = Telling { inner: Cursor::new(original.clone()), started: Some(started) };
+    let report = std::thread::scope(|scope| {
+        let putting = scope.spawn(|| {
+            block_on(async {
+                let mut options = Options {
+                    ingest: Ingest::Primary,
+                    patience: Duration::from_secs(20),
+                    ..Options::default()
+                };
+                // 16 MiB take four seconds: servers die in the middle.
+                options.net.link.rate_bytes_per_s = Some(4 << 20);
+                let client = Client::connect(&address, options).await.unwrap();
+                client.put("data", "object", source, Some(48 << 20)).await.unwrap()
+            })
+        });
+        starts.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        cluster.kill_node(2).unwrap();
+        cluster.kill_node(5).unwrap();
+        putting.join().unwrap()
+    });
+    println!("{report:?}");
+    assert_eq!(report.size, 48 << 20);
+    bed.get_equals("object", &original);
+}
+
+/// Tells when it is first read.
+struct Telling {
+    inner: Cursor<Vec<u8>>,
+    started: Option<std::sync::mpsc::Sender<()>>,
+}
+
+impl std::io::Read for Telling {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(started) = self.started.take() {
+            started.send(()).unwrap();
+        }
+        self.inner.read(into)
+    }
+}
+
+#[test]
+fn a_client_whose_segments_no_node_has_memory_for_stores_them_itself() {
+    // A segment and its parity are 192 MiB, more than a node sets aside.
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:code=rs(6,2),segment=64MiB");
+    let original = bytes(64 * MIB, seed());
+    block_on(async {
+        let client = handing_over(&bed, None).await;
+        let report =
+            client.put("data", "object", Cursor::new(original.clone()), Some(64 << 20)).await.unwrap();
+        println!("{report:?}");
+        assert_eq!((report.size, report.offloaded_bytes), (64 << 20, 0));
+    });
+    bed.get_equals("object", &original);
+}

@@ -1,0 +1,96 @@
+//! Hands a segment to its primary (`steadfast_protocol::write::ingest`): the driver of the client's core.
+
+use crate::Client;
+use core::{fmt, str::FromStr};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use steadfast_protocol::{
+    DeviceId, Epoch, Time,
+    message::{IngestOpen, NodeAnswer, NodeRequest, Priority},
+    read::Cause,
+    write::{
+        FailureKind,
+        ingest::{Offload, OffloadAction, OffloadInput, Offloaded, Setback},
+    },
+};
+use steadfast_transfer::{Event, Maker, Streams};
+
+/// Who encodes the segments of a put and sends their chunks to the devices, under the policy `parity`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ingest {
+    /// The client: it sends n / k times the bytes of the object, straight to the devices.
+    #[default]
+    Client,
+    /// A node (CodFS §5.3): the client sends the bytes of the object and no more, one node forwards them. For clients behind a
+    /// link that is slower than the nodes' own, or without processor time to spare. A put with a wish for bandwidth or latency
+    /// is the client's all the same: what is reserved is reserved for it.
+    Primary,
+}
+
+impl FromStr for Ingest {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "client" => Ok(Self::Client),
+            "primary" => Ok(Self::Primary),
+            _ => Err(format!("`{text}`: choose `client` or `primary`")),
+        }
+    }
+}
+
+impl fmt::Display for Ingest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Primary => "primary",
+        })
+    }
+}
+
+impl Client {
+    /// Hands the segment whose blocks `maker` makes to the node of `primary`.
+    pub(crate) async fn offload(
+        &self,
+        maker: &Arc<Maker>,
+        open: IngestOpen,
+        primary: DeviceId,
+        epoch: Epoch,
+        priority: Priority,
+    ) -> Result<Offloaded, Setback> {
+        let start = Instant::now();
+        let mut core = Offload::new(&open, Time(0)).map_err(Setback::of_this)?;
+        let mut streams = Streams::new(priority);
+        let request = NodeRequest::Ingest(open);
+        let maker = Some(Arc::clone(maker));
+        streams.open(&self.pool, primary, self.address_of(primary), &request, epoch, 0, maker);
+        loop {
+            while let Some(action) = core.poll() {
+                match action {
+                    OffloadAction::Push { indices } => streams.push(primary, indices),
+                    OffloadAction::Done(offloaded) => return Ok(offloaded),
+                    OffloadAction::Failed(setback) => return Err(setback),
+                }
+            }
+            let wake_at = core.wake_at().map(|at| start + Duration::from_nanos(at.0));
+            let event = streams.next(wake_at).await;
+            let input = match event.map(|(_, event)| event) {
+                None => OffloadInput::Tick,
+                Some(Event::Credit(bytes)) => OffloadInput::Credit { bytes: bytes.into() },
+                Some(Event::Confirmed(_)) => OffloadInput::Confirmed,
+                Some(Event::Ended(NodeAnswer::Ingested(ingested))) => OffloadInput::Stored(ingested),
+                Some(Event::Ended(_)) => failed(FailureKind::Protocol, "it gave another answer"),
+                Some(Event::Failed(Cause::Unreachable(why))) => failed(FailureKind::Unreachable, why),
+                Some(Event::Failed(Cause::Fault(fault))) => failed(FailureKind::from(&fault), fault),
+                Some(Event::Opened | Event::Slice { .. } | Event::State(_)) => continue,
+            };
+            core.handle(Time(start.elapsed().as_nanos() as u64), input);
+        }
+    }
+}
+
+fn failed(cause: FailureKind, why: impl fmt::Display) -> OffloadInput {
+    OffloadInput::Failed { cause, why: why.to_string() }
+}

@@ -1,0 +1,154 @@
+//! The K original blocks of a segment while they arrive, from a source or a peer: whoever needs some waits for them.
+
+use bytes::{Bytes, BytesMut};
+use std::sync::{Arc, OnceLock};
+use steadfast_net::zeroed_buffer;
+use tokio::sync::watch;
+
+/// The K original blocks of a segment: block i is there once `arrived` is above i.
+pub struct Originals {
+    blocks: Vec<OnceLock<Bytes>>,
+    arrived: watch::Receiver<u32>,
+}
+
+/// Whoever brings them, in order. Dropped before the last one: the rest never comes.
+pub struct Arriving {
+    originals: Arc<Originals>,
+    arrived: watch::Sender<u32>,
+    block_bytes: usize,
+    next: u32,
+}
+
+impl Originals {
+    /// K = `originals` blocks of `block_bytes` that are to arrive.
+    pub fn arriving(block_bytes: u32, originals: u32) -> (Arc<Self>, Arriving) {
+        let (progress, arrived) = watch::channel(0);
+        let blocks = (0..originals).map(|_| OnceLock::new()).collect();
+        let shared = Arc::new(Self { blocks, arrived });
+        let arriving = Arriving {
+            originals: Arc::clone(&shared),
+            arrived: progress,
+            block_bytes: block_bytes as usize,
+            next: 0,
+        };
+        (shared, arriving)
+    }
+
+    /// K originals that are not known and never will be.
+    pub fn none(originals: u32) -> Arc<Self> {
+        Self::arriving(0, originals).0
+    }
+
+    /// Cuts `pieces` of a segment whose every byte is there. Blocks that do not divide pieces begin in one and end in the
+    /// next.
+    pub fn whole(pieces: Vec<Bytes>, block_bytes: u32, originals: u32) -> Arc<Self> {
+        let (segment, mut arriving) = Self::arriving(block_bytes, originals);
+        let block_bytes = block_bytes as usize;
+        let mut begun: Option<(BytesMut, usize)> = None;
+        for mut piece in pieces {
+            while !piece.is_empty() {
+                if begun.is_none() && piece.len() >= block_bytes {
+                    arriving.block(piece.split_to(block_bytes));
+                    continue;
+                }
+                let (mut block, filled) = begun.take().unwrap_or_else(|| (zeroed_buffer(block_bytes), 0));
+                let more = piece.split_to(piece.len().min(block_bytes - filled));
+                block[filled..filled + more.len()].copy_from_slice(&more);
+                if filled + more.len() == block_bytes {
+                    arriving.block(block.freeze());
+                } else {
+                    begun = Some((block, filled + more.len()));
+                }
+            }
+        }
+        if let Some((block, _)) = begun {
+            arriving.block(block.freeze());
+        }
+        arriving.zeros();
+        segment
+    }
+
+    /// K.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.blocks.len()).expect("at most K_MAX blocks")
+    }
+
+    /// Waits until the first `count` blocks are there; `false` if they never will be.
+    pub async fn wait_for(&self, count: u32) -> bool {
+        let mut arrived = self.arrived.clone();
+        // Whoever brought them may be gone; what was said last holds.
+        arrived.wait_for(|&arrived| arrived >= count).await.is_ok() || *self.arrived.borrow() >= count
+    }
+
+    /// How many are there, as more come.
+    pub(crate) fn arrivals(&self) -> watch::Receiver<u32> {
+        self.arrived.clone()
+    }
+
+    /// A block that is there.
+    pub fn block(&self, index: u32) -> &Bytes {
+        self.blocks[index as usize].get().expect("waited for before")
+    }
+
+    /// All blocks, once all are there.
+    pub fn all(&self) -> Vec<&[u8]> {
+        (0..self.count()).map(|index| &self.block(index)[..]).collect()
+    }
+}
+
+impl Arriving {
+    /// The next block.
+    ///
+    /// # Panics
+    /// When all were there before.
+    pub fn block(&mut self, block: Bytes) {
+        self.originals.blocks[self.next as usize].set(block).expect("each block comes once");
+        self.next += 1;
+        self.arrived.send_replace(self.next);
+    }
+
+    /// The next bytes, of whole blocks; just the last piece may end within one, which zeros fill up.
+    pub fn piece(&mut self, mut piece: Bytes) {
+        while piece.len() >= self.block_bytes {
+            self.block(piece.split_to(self.block_bytes));
+        }
+        if !piece.is_empty() {
+            let mut padded = zeroed_buffer(self.block_bytes);
+            padded[..piece.len()].copy_from_slice(&piece);
+            self.block(padded.freeze());
+        }
+    }
+
+    /// Nothing more comes: what is left is zeros.
+    pub fn zeros(mut self) {
+        while self.next < self.originals.count() {
+            self.block(zeroed_buffer(self.block_bytes).freeze());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_need_not_divide_pieces() {
+        let bytes: Vec<u8> = (0..2_500_000).map(|at| (at % 251) as u8).collect();
+        let block_bytes = 700_416;
+        for piece in [1 << 20, 700_416, 100_000, 2_500_000] {
+            let pieces = bytes.chunks(piece).map(|piece| Bytes::from(piece.to_vec())).collect();
+            let joined = Originals::whole(pieces, block_bytes, 5).all().concat();
+            assert!(joined[..bytes.len()] == bytes && joined[bytes.len()..].iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_never_comes_is_not_waited_for() {
+        let (originals, mut arriving) = Originals::arriving(2, 3);
+        arriving.piece(Bytes::from_static(b"abcd"));
+        assert!(originals.wait_for(2).await);
+        drop(arriving);
+        assert!(originals.wait_for(2).await && !originals.wait_for(3).await);
+        assert!(!Originals::none(1).wait_for(1).await);
+    }
+}
