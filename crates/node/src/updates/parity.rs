@@ -18,7 +18,7 @@ use steadfast_protocol::{
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
     policy,
     serve::parity_log::{
-        ChunkNumber, Difference, Entry, Fold, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
+        ChunkNumber, Difference, Entry, Fold, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
         ParityInput, ParityOf, ParityState, Upkeep,
     },
 };
@@ -176,18 +176,22 @@ impl host::Host for Host {
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| not_in_place(segment, broken))?;
         let held = medium::held(&chunk.device, lane, segment).await?;
-        let held = held.into_iter().filter_map(|staged| Some((staged.version, staged.of?)));
+        let held = held.into_iter().filter_map(|staged| {
+            let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
+            Some((staged.version, Held { chunk, version, bytes }))
+        });
         // At most 255 chunks.
         let (data, parity, number) =
             (shape.data as u16, shape.parity() as u16, (chunk.number - shape.data) as u16);
         let of = ParityOf::new(data, parity, number, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
+        let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
         Ok(Self {
             merging: false,
-            window_bytes: policy::window_bytes(info.reserve_bytes, shape.data),
+            window_bytes,
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
-            overwrites: Overwrites::new(held),
+            overwrites: Overwrites::new(u64::from(shape.data) * window_bytes, held),
             chunk: Arc::new(chunk),
             of: Arc::new(of),
             core,
@@ -427,7 +431,9 @@ impl Host {
                     }
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    self.overwrites.ask(Overwrite { chunk, version, reply });
+                    let record = self.arrived.get(&reply).map(|arrived| arrived.record.len());
+                    let bytes = record.unwrap_or(0) as u64;
+                    self.overwrites.ask(Overwrite { chunk, version, bytes, reply });
                     self.overwrite();
                 }
                 ParityAction::Release { chunk, through } => {
@@ -507,7 +513,7 @@ impl Host {
 
     /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
     fn overwrite(&mut self) {
-        let Some(Overwrite { chunk, version, reply }) = self.overwrites.start() else { return };
+        let Some(Overwrite { chunk, version, reply, .. }) = self.overwrites.start() else { return };
         let segment = self.chunk.segment;
         let difference =
             self.arrived.get(&reply).and_then(|arrived| Difference::decode(&arrived.record).ok());
