@@ -596,11 +596,10 @@ async fn merge(
     let mut fold = Fold::default();
     let mut next = sequences.first().copied().unwrap_or(log_start);
     while next < log_start {
-        let op = Op::LogReadRun { segment, first: next, bytes_max: MERGE_READ_BYTES };
+        let op = Op::LogReadRun { segment, sequences: next..log_start, bytes_max: MERGE_READ_BYTES };
         match medium::ask(device, lane, op).await.map_err(failed)? {
             OpOutput::LogRecords(records) => {
-                let wanted = usize::try_from(log_start - next).unwrap_or(usize::MAX);
-                for record in records.iter().take(wanted) {
+                for record in &records {
                     let record = Difference::decode(record);
                     fold.add(&record.map_err(|malformed| not_in_place(segment, malformed))?);
                 }
