@@ -13,6 +13,7 @@ mod data;
 mod host;
 mod link;
 mod medium;
+mod merge;
 mod parity;
 mod peers;
 mod recover;

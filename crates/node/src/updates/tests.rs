@@ -4,6 +4,8 @@
 //! One server has all devices, and speaks to itself over loopback. In each of its lives the flushes of another device take long, so
 //! that whoever does not wait for them is seen to.
 
+mod merges;
+
 use super::Updates as Hosts;
 use crate::{
     added::Added,
