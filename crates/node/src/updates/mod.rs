@@ -21,6 +21,7 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use merge::MergePermits;
 pub(crate) use recover::recover;
 
 use crate::{devices::ServedDevice, membership::Meta};

@@ -1,6 +1,6 @@
 //! Single merges, against a device of a parity chunk and its lane.
 
-use super::super::{Chunk, medium, merge::Merge};
+use super::super::{Chunk, MergePermits, medium, merge::Merge};
 use super::*;
 use std::{
     pin::{Pin, pin},
@@ -84,4 +84,23 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
     let Ok(OpOutput::Chunk { .. }) = said.recv().unwrap() else { panic!() };
     let Ok(OpOutput::Updates(info)) = said.recv().unwrap() else { panic!() };
     assert_eq!(info.epoch, raised, "what came later sees what the merge asked for");
+}
+
+#[tokio::test]
+async fn an_urgent_merge_waits_for_no_quiet_one() {
+    let permits = MergePermits::default();
+    let (_never, mut quiet) = watch::channel(false);
+    let (tell, mut other) = watch::channel(false);
+    let first = permits.take(&mut quiet).await;
+    {
+        let mut second = pin!(permits.take(&mut other));
+        assert!(now(second.as_mut()).is_pending(), "one quiet merge at a time");
+        tell.send(true).unwrap();
+        assert!(now(second.as_mut()).is_ready());
+    }
+    tell.send(false).unwrap();
+    let mut third = pin!(permits.take(&mut other));
+    assert!(now(third.as_mut()).is_pending());
+    drop(first);
+    assert!(now(third.as_mut()).is_ready());
 }
