@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::{future::pending, ops::Range, sync::Arc};
 use steadfast_disk::{
     Op, OpError, OpOutput, Priority as LanePriority,
-    device::{Apply, ChunkState},
+    device::{Apply, ChunkState, ReadError, UpdateError},
 };
 use steadfast_protocol::{
     message::Fault,
@@ -117,7 +117,14 @@ impl Merge {
         }
         let mut patches = Vec::new();
         for span in fold.spans(GAP_BYTES, READ_BYTES) {
-            let read = [(span.range.clone(), self.read(&span.range).await)];
+            let mut read = vec![(span.range.clone(), self.read(&span.range).await)];
+            if matches!(&read[..], [(_, Err(error))] if is_corrupt(error)) && span.rows.len() > 1 {
+                // What lies between its rows is nothing to it.
+                read.clear();
+                for row in &span.rows {
+                    read.push((row.clone(), self.read(row).await));
+                }
+            }
             for (range, answer) in read {
                 let (there, state) = answer.map_err(failed)?;
                 if state.merged != before.merged {
@@ -138,14 +145,20 @@ impl Merge {
         self.ask(Op::Apply { segment, epoch: before.epoch, apply }).await.map(drop).map_err(failed)
     }
 
-    /// Rows of the chunk as they are.
+    /// Rows of the chunk as they are. Says so where they are damaged: readers of the data may never see them.
     async fn read(&mut self, range: &Range<u64>) -> Result<(Bytes, ChunkState), OpError> {
         let len = u32::try_from(range.end - range.start).expect("a merge is bounded");
         let op = Op::ReadChunk { segment: self.chunk.segment, offset: range.start, len };
         match self.ask(op).await {
             Ok(OpOutput::Chunk { data, state, .. }) => Ok((data, state)),
             Ok(other) => unreachable!("rows are answered by rows, not {other:?}"),
-            Err(error) => Err(error),
+            Err(error) => {
+                if let OpError::Update(UpdateError::Read(ReadError::Corrupt { segment, index, .. })) = &error
+                {
+                    self.chunk.device.tell_corrupt(*segment, *index);
+                }
+                Err(error)
+            }
         }
     }
 
@@ -170,4 +183,8 @@ impl Merge {
         }
         medium::ask(device, (self.stream, LanePriority::Normal), op).await
     }
+}
+
+fn is_corrupt(error: &OpError) -> bool {
+    matches!(error, OpError::Update(UpdateError::Read(ReadError::Corrupt { .. })))
 }

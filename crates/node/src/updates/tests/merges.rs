@@ -46,6 +46,43 @@ async fn ask(chunk: &Chunk, op: Op) -> OpOutput {
     medium::ask(&chunk.device, (1, Priority::Normal), op).await.unwrap()
 }
 
+/// Logs changes of granules 0 and 2 of the first data chunk, and merges them; the merge's outcome, and both rows as they are to be.
+async fn merge_two_rows(chunk: &Arc<Chunk>) -> (Result<(), Fault>, Vec<(u64, Vec<u8>)>) {
+    let mut rows = Vec::new();
+    for (version, offset) in [(1, 0), (2, 2 * GRANULE)] {
+        let bytes = Bytes::from(vec![version as u8; GRANULE as usize]);
+        let difference = Difference { chunk: 0, version, offset, sums: vec![0], bytes };
+        rows.push((offset, of().product(&difference).unwrap()));
+        let payload = difference.encode();
+        ask(chunk, Op::LogAppend { segment: SEGMENT, epoch: EPOCH, sequence: None, payload }).await;
+    }
+    let (merge, _urgent) = merge_of(chunk);
+    (merge.make(&[1, 2], vec![(0, 2)], 3).await, rows)
+}
+
+#[tokio::test]
+async fn damage_between_the_rows_of_a_merge_does_not_keep_it() {
+    let chunk = chunk(&Arc::default(), Some(1));
+    let (made, rows) = merge_two_rows(&chunk).await;
+    made.unwrap();
+    for (offset, row) in rows {
+        let read = Op::ReadChunk { segment: SEGMENT, offset, len: GRANULE as u32 };
+        let OpOutput::Chunk { data, state, .. } = ask(&chunk, read).await else { panic!() };
+        assert_eq!((&data[..], state.merged, state.logged), (&row[..], vec![(0, 2)], false));
+    }
+}
+
+#[tokio::test]
+async fn a_merge_into_a_damaged_row_changes_nothing() {
+    let chunk = chunk(&Arc::default(), Some(2));
+    let (made, _) = merge_two_rows(&chunk).await;
+    assert!(matches!(made, Err(Fault::Node(_))), "{made:?}");
+    let OpOutput::Updates(info) = ask(&chunk, Op::DescribeUpdates { segment: SEGMENT }).await else {
+        panic!()
+    };
+    assert_eq!((info.merged, info.log.len()), (vec![], 2));
+}
+
 /// What a future comes to without waiting.
 fn now<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
