@@ -15,6 +15,7 @@ use steadfast_disk::{
     device::{Apply, ChunkState, ReadError, UpdateError},
 };
 use steadfast_protocol::{
+    Epoch,
     message::Fault,
     serve::parity_log::{ChunkNumber, Difference, Fold, ParityOf},
 };
@@ -141,8 +142,7 @@ impl Merge {
             }
         }
         let apply = Apply { patches, merged, log_start: Some(log_start) };
-        // A merge is of what was committed, under whichever epoch: also where a later one is in force by now.
-        self.ask(Op::Apply { segment, epoch: before.epoch, apply }).await.map(drop).map_err(failed)
+        self.put(before.epoch, apply).await.map_err(failed)
     }
 
     /// Rows of the chunk as they are. Says so where they are damaged: readers of the data may never see them.
@@ -160,6 +160,20 @@ impl Merge {
                 Err(error)
             }
         }
+    }
+
+    /// Writes what was folded. A merge is of what was committed, under whichever epoch: also where a later one came into force
+    /// since it began.
+    pub(super) async fn put(&mut self, epoch: Epoch, apply: Apply) -> Result<(), OpError> {
+        let segment = self.chunk.segment;
+        let made = self.ask(Op::Apply { segment, epoch, apply: apply.clone() }).await;
+        let made = match made {
+            Err(OpError::Update(UpdateError::StaleEpoch { held, .. })) if held > epoch => {
+                self.ask(Op::Apply { segment, epoch: held, apply }).await
+            }
+            made => made,
+        };
+        made.map(drop)
     }
 
     /// One operation of the lane, before others as soon as somebody waits for the merge.

@@ -7,7 +7,7 @@ use std::{
     sync::mpsc as answers,
     task::{Context, Poll, Waker},
 };
-use steadfast_disk::{Op, OpOutput, Priority};
+use steadfast_disk::{Op, OpOutput, Priority, device::Apply};
 use tokio::sync::watch;
 
 const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
@@ -81,6 +81,19 @@ async fn a_merge_into_a_damaged_row_changes_nothing() {
         panic!()
     };
     assert_eq!((info.merged, info.log.len()), (vec![], 2));
+}
+
+#[tokio::test]
+async fn an_epoch_that_is_raised_while_a_merge_is_made_does_not_end_it() {
+    let chunk = chunk(&Arc::default(), None);
+    ask(&chunk, Op::Fence { segment: SEGMENT, epoch: Epoch(EPOCH.0 + 4) }).await;
+    let (mut merge, _urgent) = merge_of(&chunk);
+    let apply = Apply { merged: vec![(0, 1)], ..Apply::default() };
+    merge.put(EPOCH, apply).await.unwrap();
+    let OpOutput::Updates(info) = ask(&chunk, Op::DescribeUpdates { segment: SEGMENT }).await else {
+        panic!()
+    };
+    assert_eq!((info.merged, info.epoch), (vec![(0, 1)], Epoch(EPOCH.0 + 4)));
 }
 
 /// What a future comes to without waiting.
