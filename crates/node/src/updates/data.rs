@@ -192,6 +192,8 @@ impl host::Host for Host {
     }
 
     async fn end(mut self, why: &Fault, _: &mut mpsc::UnboundedReceiver<Event>) {
+        // What is committed is to be held no longer, whatever comes after.
+        self.release();
         self.fail_all(why);
     }
 
