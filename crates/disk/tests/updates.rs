@@ -106,7 +106,7 @@ fn a_chunk_is_its_blocks_and_shows_the_newest_content() {
     new[0] = 1;
     assert_eq!(chunk_content(&mut device, S).unwrap(), new);
     assert_eq!(device.held(S).unwrap().len(), 1);
-    assert_eq!(device.held_segments(), [S]);
+    assert_eq!(device.held_segments(), [(S, 2)]);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
         other => panic!("{other:?}"),
     };
     assert_eq!(held(&lane), 1);
-    assert_eq!(call(&lane, Op::Held { segment: None }), Ok(OpOutput::HeldSegments(vec![S])));
+    assert_eq!(call(&lane, Op::Held { segment: None }), Ok(OpOutput::HeldSegments(vec![(S, 1)])));
     assert_eq!(call(&lane, Op::Release { segment: S, through_version: 1 }), Ok(OpOutput::Released));
     let mut page = vec![0; 4096];
     for _ in 0..2000 {

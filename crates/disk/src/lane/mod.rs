@@ -320,8 +320,8 @@ pub enum OpOutput {
     Released,
     /// Staged updates in the order of their versions.
     Held(Vec<Staged>),
-    /// Segments with staged updates.
-    HeldSegments(Vec<SegmentId>),
+    /// Segments with staged updates, and the lowest version of those.
+    HeldSegments(Vec<(SegmentId, u64)>),
     /// The bytes of the chunk, widened to whole granules and verified.
     Chunk {
         /// Where they start in the chunk.
