@@ -371,7 +371,7 @@ fn works_on(medium: &Arc<CrashMedium>) {
     let mut device = open(medium.clone());
     assert_eq!(device.updates(DATA).unwrap().version, version + 1);
     assert_eq!(chunk_content(&mut device, DATA).unwrap()[4000..4200], [0xee; 200]);
-    assert!(device.held_segments().iter().all(|s| *s != DATA));
+    assert!(device.held_segments().iter().all(|(s, _)| *s != DATA));
     let after = device.updates(PARITY).unwrap();
     assert_eq!(after.log.iter().map(|e| e.sequence).collect::<Vec<_>>(), [sequence]);
     assert_eq!(after.merged.len(), info.merged.iter().filter(|m| m.0 != 8).count() + 1);

@@ -106,7 +106,7 @@ fn a_chunk_is_its_blocks_and_shows_the_newest_content() {
     new[0] = 1;
     assert_eq!(chunk_content(&mut device, S).unwrap(), new);
     assert_eq!(device.held(S).unwrap().len(), 1);
-    assert_eq!(device.held_segments(), [S]);
+    assert_eq!(device.held_segments(), [(S, 2)]);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
         other => panic!("{other:?}"),
     };
     assert_eq!(held(&lane), 1);
-    assert_eq!(call(&lane, Op::Held { segment: None }), Ok(OpOutput::HeldSegments(vec![S])));
+    assert_eq!(call(&lane, Op::Held { segment: None }), Ok(OpOutput::HeldSegments(vec![(S, 1)])));
     assert_eq!(call(&lane, Op::Release { segment: S, through_version: 1 }), Ok(OpOutput::Released));
     let mut page = vec![0; 4096];
     for _ in 0..2000 {
@@ -588,10 +588,17 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     let second = Bytes::from(vec![6; 5000]);
     let append = Op::LogAppend { segment: S, epoch: EPOCH, sequence: Some(2), payload: second.clone() };
     assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence: 2 }));
-    let run = |first, bytes_max| call(&lane, Op::LogReadRun { segment: S, first, bytes_max });
+    let run_to =
+        |first, end, bytes_max| call(&lane, Op::LogReadRun { segment: S, sequences: first..end, bytes_max });
+    let run = |first, bytes_max| run_to(first, 9, bytes_max);
     let reads = medium.counters().reads;
     assert_eq!(run(1, 12 << 10), Ok(OpOutput::LogRecords(vec![payload.clone(), second.clone()])));
     assert_eq!(medium.counters().reads, reads + 1, "both by one read");
+    assert_eq!(
+        run_to(1, 2, 12 << 10),
+        Ok(OpOutput::LogRecords(vec![payload.clone()])),
+        "none that was not asked for"
+    );
     assert_eq!(run(1, 8 << 10), Ok(OpOutput::LogRecords(vec![payload])));
     assert_eq!(run(2, 0), Ok(OpOutput::LogRecords(vec![second])), "one at least");
     assert!(matches!(run(3, 0), Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. })))));

@@ -14,6 +14,7 @@ use crate::{
     NodeError, NodeOptions,
     identity::{self, Identity},
     paced::Paced,
+    updates::MergePermits,
 };
 use std::{
     collections::BTreeSet,
@@ -36,6 +37,8 @@ pub(crate) struct ServedDevice {
     pub(crate) lane: LaneHandle,
     /// The way of data to the lane.
     pub(crate) paced: Arc<Paced>,
+    /// Who may merge a log on it.
+    pub(crate) merges: MergePermits,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
@@ -75,6 +78,7 @@ impl ServedDevice {
             dir,
             lane,
             paced,
+            merges: MergePermits::default(),
             emulation,
             stream_read_bytes,
             stream_sent_bytes,

@@ -3,6 +3,8 @@
 //! The reserve is read back when its log is first used after an open, not at the open: a device with many reserves
 //! opens as fast as one without.
 
+use std::ops::Range;
+
 use super::{Device, LogError, write_back::PREPARE_PAGES};
 use crate::{
     allocator::UNIT_BYTES,
@@ -100,19 +102,20 @@ impl Device {
 
     /// The payload of a record, verified.
     pub fn log_read(&mut self, segment: SegmentId, sequence: u64) -> Result<Vec<u8>, LogError> {
-        let mut payloads = self.log_read_run(segment, sequence, 0)?;
+        let mut payloads = self.log_read_run(segment, sequence..sequence.saturating_add(1), 0)?;
         Ok(payloads.pop().expect("one record at least"))
     }
 
-    /// The payloads of a record and of those behind it that lie behind it without a gap, verified, by one read of the medium: as
-    /// many as `bytes_max` has room for on the medium, and one at least.
+    /// The payloads of the first of these records and of those that lie behind it without a gap, verified, by one read of the
+    /// medium: as many as `bytes_max` has room for on the medium, and one at least.
     pub fn log_read_run(
         &mut self,
         segment: SegmentId,
-        first: u64,
+        sequences: Range<u64>,
         bytes_max: u64,
     ) -> Result<Vec<Vec<u8>>, LogError> {
-        let run = self.sound_log(segment)?.run(first, bytes_max / UNIT_BYTES);
+        let first = sequences.start;
+        let run = self.sound_log(segment)?.run(sequences, bytes_max / UNIT_BYTES);
         let Some((pages, entries)) = run else {
             let ring = self.sound_log(segment)?;
             let next = ring.next_sequence();

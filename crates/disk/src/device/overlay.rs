@@ -104,9 +104,12 @@ impl Overlay {
         self.segments.contains_key(&segment)
     }
 
-    /// Segments with held changes.
-    pub(super) fn held_segments(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        self.segments.iter().filter(|(_, layers)| !layers.queue.is_empty()).map(|(segment, _)| *segment)
+    /// Segments with held changes, and the lowest version of those.
+    pub(super) fn held_segments(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+        self.segments.iter().filter_map(|(segment, layers)| {
+            // A queue begins with one that is held.
+            Some((*segment, layers.queue.front()?.version.unwrap_or(0)))
+        })
     }
 
     /// Held changes of a segment, in order.

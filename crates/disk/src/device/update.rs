@@ -246,8 +246,8 @@ impl Device {
         Ok(held)
     }
 
-    /// Segments with staged updates that were not released.
-    pub fn held_segments(&self) -> Vec<SegmentId> {
+    /// Segments with staged updates that were not released, and the lowest version of those.
+    pub fn held_segments(&self) -> Vec<(SegmentId, u64)> {
         self.overlay.held_segments().collect()
     }
 

@@ -154,15 +154,14 @@ impl Ring {
         self.entries.get(usize::try_from(sequence.checked_sub(first)?).ok()?).copied()
     }
 
-    /// A record and those in force that lie behind it without a gap, of so many pages together at most but one record at least;
-    /// and their pages. `None`: it is not in force.
-    pub(crate) fn run(&self, first: u64, pages_max: u64) -> Option<(Range<u64>, Vec<Entry>)> {
-        let entry = self.entry(first)?;
+    /// The first of these records and those of them in force that lie behind it without a gap, of so many pages together at most but
+    /// one record at least; and their pages. `None`: the first is not in force.
+    pub(crate) fn run(&self, sequences: Range<u64>, pages_max: u64) -> Option<(Range<u64>, Vec<Entry>)> {
+        let entry = self.entry(sequences.start)?;
         let (mut pages, mut run) = (entry.page..entry.end(), vec![entry]);
-        while let Some(next) = self.entry(first + run.len() as u64)
-            && next.page == pages.end
-            && next.end() - pages.start <= pages_max
-        {
+        for sequence in sequences.skip(1) {
+            let fits = |next: &Entry| next.page == pages.end && next.end() - pages.start <= pages_max;
+            let Some(next) = self.entry(sequence).filter(fits) else { break };
             pages.end = next.end();
             run.push(next);
         }
@@ -357,11 +356,13 @@ mod tests {
         assert_eq!((again.damaged(), again.head, again.next_sequence), (None, 2, 5));
         let entry = again.entry(4).expect("in force");
         assert_eq!(again.payload(&entry, &reserve), Some(&[4; 5000][..]));
-        let pages = |first, max| {
+        let pages_to = |first, end, max| {
             again
-                .run(first, max)
+                .run(first..end, max)
                 .map(|(pages, run)| (pages, run.iter().map(|e| e.sequence).collect::<Vec<_>>()))
         };
+        let pages = |first, max| pages_to(first, 5, max);
+        assert_eq!(pages_to(2, 3, 8), Some((2..5, vec![2])), "no more than asked for");
         assert_eq!(pages(2, 8), Some((2..8, vec![2, 3])), "the next one is at the ring's begin");
         assert_eq!((pages(2, 5), pages(3, 0)), (Some((2..5, vec![2])), Some((5..8, vec![3]))));
         assert_eq!((pages(1, 8), pages(5, 8)), (None, None), "not in force");

@@ -192,12 +192,12 @@ pub enum Op {
         /// Its number.
         sequence: u64,
     },
-    /// Read a record of the log in a reserve and those that lie behind it, by one read of the medium.
+    /// Read the first of these records of the log in a reserve and those of them that lie behind it, by one read of the medium.
     LogReadRun {
         /// Its segment.
         segment: SegmentId,
-        /// The first record's number.
-        first: u64,
+        /// Their numbers.
+        sequences: Range<u64>,
         /// Bytes to read at most, where one record does not need more.
         bytes_max: u64,
     },
@@ -320,8 +320,8 @@ pub enum OpOutput {
     Released,
     /// Staged updates in the order of their versions.
     Held(Vec<Staged>),
-    /// Segments with staged updates.
-    HeldSegments(Vec<SegmentId>),
+    /// Segments with staged updates, and the lowest version of those.
+    HeldSegments(Vec<(SegmentId, u64)>),
     /// The bytes of the chunk, widened to whole granules and verified.
     Chunk {
         /// Where they start in the chunk.

@@ -354,9 +354,9 @@ impl Worker {
                 let payload = self.device.log_read(segment, sequence).map_err(UpdateError::from)?;
                 OpOutput::LogRecord(payload.into())
             }
-            Op::LogReadRun { segment, first, bytes_max } => {
+            Op::LogReadRun { segment, sequences, bytes_max } => {
                 let payloads =
-                    self.device.log_read_run(segment, first, bytes_max).map_err(UpdateError::from)?;
+                    self.device.log_read_run(segment, sequences, bytes_max).map_err(UpdateError::from)?;
                 OpOutput::LogRecords(payloads.into_iter().map(Into::into).collect())
             }
             Op::DescribeUpdates { segment } => OpOutput::Updates(self.device.updates(segment)?),

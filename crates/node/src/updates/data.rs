@@ -192,6 +192,8 @@ impl host::Host for Host {
     }
 
     async fn end(mut self, why: &Fault, _: &mut mpsc::UnboundedReceiver<Event>) {
+        // What is committed is to be held no longer, whatever comes after.
+        self.release();
         self.fail_all(why);
     }
 
@@ -334,6 +336,7 @@ impl Host {
             None => {
                 // Whoever asked was told that it is not done.
                 self.window.forget(request);
+                self.wanted.remove(&request);
                 return self.core.handle(DataInput::NotStaged { request });
             }
         };
@@ -458,6 +461,8 @@ impl Host {
     }
 
     fn tick(&mut self) {
+        // What the core has of them it goes on with; nobody waits for an answer, and a host without other work may end.
+        self.wanted.retain(|_, wanted| !wanted.reply.is_closed());
         self.admit();
         if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()

@@ -13,6 +13,7 @@ mod data;
 mod host;
 mod link;
 mod medium;
+mod merge;
 mod parity;
 mod peers;
 mod recover;
@@ -20,6 +21,7 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use merge::MergePermits;
 pub(crate) use recover::recover;
 
 use crate::{devices::ServedDevice, membership::Meta};

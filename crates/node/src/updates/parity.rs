@@ -1,6 +1,6 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
-use super::{Chunk, Hosts, IDLE_MAX, Updates, host, medium, not_in_place, recover};
+use super::{Chunk, Hosts, IDLE_MAX, Updates, host, medium, merge::Merge, not_in_place, recover};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
@@ -10,7 +10,7 @@ use std::{
 };
 use steadfast_disk::{
     Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
-    device::{Apply, LogError, UpdateError},
+    device::{LogError, UpdateError},
 };
 use steadfast_net::{Event as NetEvent, Stream, StreamSender};
 use steadfast_protocol::{
@@ -18,20 +18,14 @@ use steadfast_protocol::{
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
     policy,
     serve::parity_log::{
-        ChunkNumber, Difference, Entry, Fold, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
+        ChunkNumber, Difference, Entry, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
         ParityInput, ParityOf, ParityState, Upkeep,
     },
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// How often it is looked at whether a log is quiet, or held up.
 const TICK: Duration = Duration::from_millis(100);
-
-/// Bytes that a merge reads at once: 10 ms of a disk of 100 MB/s is what others wait.
-const MERGE_READ_BYTES: u64 = 1 << 20;
-/// What is not changed between two rows is read with them up to so many bytes: a disk passes over them in half the time that it
-/// takes to position.
-const MERGE_GAP_BYTES: u64 = 128 << 10;
 
 /// What a host hears.
 pub(super) enum Event {
@@ -126,8 +120,12 @@ pub(super) struct Host {
     sender: mpsc::UnboundedSender<Event>,
     links: BTreeMap<u64, Link>,
     lane_stream: u64,
+    /// The lane's stream of merges.
+    merge_stream: u64,
     /// Whether a merge was begun that has not said how it went.
     merging: bool,
+    /// Tells a merge whether somebody waits for it.
+    urgent: watch::Sender<bool>,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
     upkeep: Upkeep,
@@ -176,18 +174,25 @@ impl host::Host for Host {
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| not_in_place(segment, broken))?;
         let held = medium::held(&chunk.device, lane, segment).await?;
-        let held = held.into_iter().filter_map(|staged| Some((staged.version, staged.of?)));
+        let held = held.into_iter().filter_map(|staged| {
+            let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
+            Some((staged.version, Held { chunk, version, bytes }))
+        });
         // At most 255 chunks.
         let (data, parity, number) =
             (shape.data as u16, shape.parity() as u16, (chunk.number - shape.data) as u16);
         let of = ParityOf::new(data, parity, number, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
+        let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
+        let (urgent, _) = watch::channel(false);
         Ok(Self {
+            merge_stream: updates.number(),
             merging: false,
-            window_bytes: policy::window_bytes(info.reserve_bytes, shape.data),
+            urgent,
+            window_bytes,
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
-            overwrites: Overwrites::new(held),
+            overwrites: Overwrites::new(u64::from(shape.data) * window_bytes, held),
             chunk: Arc::new(chunk),
             of: Arc::new(of),
             core,
@@ -212,6 +217,7 @@ impl host::Host for Host {
         let mut busy_at = Instant::now();
         loop {
             self.carry_out(updates);
+            self.hurry();
             if let Some(why) = self.over.take() {
                 return Some(why);
             }
@@ -249,7 +255,8 @@ impl host::Host for Host {
         for link in self.links.values() {
             link.sender.fail(why);
         }
-        // A merge that is under way is this host's: another must not begin on what it is about to change.
+        // A merge that is under way is this host's: another must not begin on what it is about to change. Who comes waits.
+        self.urgent.send_replace(true);
         while self.merging {
             match events.recv().await {
                 Some(Event::Merged(_)) | None => self.merging = false,
@@ -393,13 +400,12 @@ impl Host {
                     self.append(chunk, version, sequence, reply);
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
-                    let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
-                    let urgent = self.upkeep.is_urgent(&self.core);
-                    let class = if urgent { LanePriority::Normal } else { LanePriority::Background };
-                    let lane = (self.lane_stream, class);
                     self.merging = true;
+                    self.hurry();
+                    let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
+                    let merge = Merge::new(chunk, of, self.merge_stream, self.urgent.subscribe());
                     updates.spawn(async move {
-                        let made = merge(&chunk, &of, lane, &sequences, merged, log_start).await;
+                        let made = merge.make(&sequences, merged, log_start).await;
                         // The host is gone: another finds the log as it is.
                         let _ = sender.send(Event::Merged(made));
                     });
@@ -427,7 +433,9 @@ impl Host {
                     }
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    self.overwrites.ask(Overwrite { chunk, version, reply });
+                    let record = self.arrived.get(&reply).map(|arrived| arrived.record.len());
+                    let bytes = record.unwrap_or(0) as u64;
+                    self.overwrites.ask(Overwrite { chunk, version, bytes, reply });
                     self.overwrite();
                 }
                 ParityAction::Release { chunk, through } => {
@@ -439,6 +447,12 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// Tells the merge under way whether somebody waits for it now: one that began in quiet would let all others go first.
+    fn hurry(&self) {
+        let urgent = self.merging && self.upkeep.is_urgent(&self.core);
+        self.urgent.send_if_modified(|told| std::mem::replace(told, urgent) != urgent);
     }
 
     fn append(&mut self, chunk: ChunkNumber, version: u64, sequence: u64, reply: u64) {
@@ -507,7 +521,7 @@ impl Host {
 
     /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
     fn overwrite(&mut self) {
-        let Some(Overwrite { chunk, version, reply }) = self.overwrites.start() else { return };
+        let Some(Overwrite { chunk, version, reply, .. }) = self.overwrites.start() else { return };
         let segment = self.chunk.segment;
         let difference =
             self.arrived.get(&reply).and_then(|arrived| Difference::decode(&arrived.record).ok());
@@ -568,63 +582,5 @@ impl Host {
 
     fn failed(&self, error: OpError) -> Fault {
         Fault::Node(fault(self.chunk.device.id, error))
-    }
-}
-
-/// Folds records into the chunk, durably.
-async fn merge(
-    chunk: &Chunk,
-    of: &ParityOf,
-    lane: medium::Lane,
-    sequences: &[u64],
-    merged: Vec<(ChunkNumber, u64)>,
-    log_start: u64,
-) -> Result<(), Fault> {
-    let (device, segment) = (&*chunk.device, chunk.segment);
-    let failed = |error| Fault::Node(fault(device.id, error));
-    let before = medium::describe(device, lane, segment).await?;
-    let interfered = || not_in_place(segment, "somebody else merges its log");
-    if before.log.first().map(|entry| entry.sequence) != sequences.first().copied() {
-        return Err(interfered());
-    }
-    let mut fold = Fold::default();
-    let mut next = sequences.first().copied().unwrap_or(log_start);
-    while next < log_start {
-        let op = Op::LogReadRun { segment, first: next, bytes_max: MERGE_READ_BYTES };
-        match medium::ask(device, lane, op).await.map_err(failed)? {
-            OpOutput::LogRecords(records) => {
-                let wanted = usize::try_from(log_start - next).unwrap_or(usize::MAX);
-                for record in records.iter().take(wanted) {
-                    let record = Difference::decode(record);
-                    fold.add(&record.map_err(|malformed| not_in_place(segment, malformed))?);
-                }
-                next += records.len() as u64;
-            }
-            other => unreachable!("records are answered by records, not {other:?}"),
-        }
-    }
-    let mut patches = Vec::new();
-    for span in fold.spans(MERGE_GAP_BYTES, MERGE_READ_BYTES) {
-        let len = u32::try_from(span.range.end - span.range.start).expect("a merge is bounded");
-        let op = Op::ReadChunk { segment, offset: span.range.start, len };
-        let bytes = match medium::ask(device, lane, op).await.map_err(failed)? {
-            // Of rows that have the fold already it would be taken out again.
-            OpOutput::Chunk { state, .. } if state.merged != before.merged => return Err(interfered()),
-            OpOutput::Chunk { data, .. } => data,
-            other => unreachable!("rows are answered by rows, not {other:?}"),
-        };
-        for row in span.rows {
-            let [from, to] = [row.start, row.end].map(|at| (at - span.range.start) as usize);
-            let mut bytes = bytes[from..to].to_vec();
-            of.add(&fold, row.start, &mut bytes).map_err(|error| not_in_place(segment, error))?;
-            patches.push((row.start, Bytes::from(bytes)));
-        }
-    }
-    let apply = Apply { patches, merged, log_start: Some(log_start) };
-    // A merge is of what was committed, under whichever epoch: also where a later one is in force by now.
-    let epoch = before.epoch;
-    match medium::ask(device, lane, Op::Apply { segment, epoch, apply }).await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(failed(error)),
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Updates, medium};
 use crate::devices::ServedDevice;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use steadfast_disk::{Op, OpOutput, Priority as LanePriority, SegmentId};
 use steadfast_net::Open;
 use steadfast_protocol::{
@@ -11,27 +11,37 @@ use steadfast_protocol::{
     message::{self, NodeRequest, Priority},
 };
 
-/// Between two looks. What is held this long is not on its way.
+/// Between two looks. A version that is held this long is not on its way.
 const AGAIN: Duration = Duration::from_secs(5);
+
+/// Segments of which a device holds updates, and the lowest version of those.
+type Held = BTreeMap<SegmentId, u64>;
 
 /// Looks for ever.
 pub(crate) async fn recover(updates: Arc<Updates>, device: Arc<ServedDevice>) {
     let stream = updates.number();
-    let mut before: Option<BTreeSet<SegmentId>> = None;
+    let mut before: Option<Held> = None;
     loop {
         let lane = (stream, LanePriority::Interactive);
         let held = medium::ask(&device, lane, Op::Held { segment: None }).await;
         let Ok(OpOutput::HeldSegments(held)) = held else { return };
-        let held: BTreeSet<SegmentId> = held.into_iter().collect();
-        let waiting =
-            held.iter().filter(|segment| before.as_ref().is_none_or(|before| before.contains(segment)));
-        for &segment in waiting {
+        let held: Held = held.into_iter().collect();
+        for segment in stuck(before.as_ref(), &held) {
             tracing::debug!(device = %device.id, %segment, "levelling what is held");
             level(&updates, &device, segment).await;
         }
         before = Some(held);
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// The segments that nobody is about: still held from the same version on as before. What changed is under way: of a segment that
+/// is changed all the time something is held whenever one looks. At the first look there is nobody yet.
+fn stuck(before: Option<&Held>, held: &Held) -> Vec<SegmentId> {
+    let same = |(segment, first): &(&SegmentId, &u64)| {
+        before.is_none_or(|before| before.get(segment) == Some(*first))
+    };
+    held.iter().filter(same).map(|(segment, _)| *segment).collect()
 }
 
 /// A data chunk levels itself; of a parity chunk the nodes of all data chunks are asked to.
@@ -54,5 +64,21 @@ pub(super) async fn ask_to_level(updates: &Updates, holder: DeviceId, segment: S
     let open = Open { body, priority: Priority::Background, epoch, deadline, credit: 0 };
     if let Err(error) = connection.call(open).await {
         tracing::debug!(device = %holder, %segment, %error, "not asked to level");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_that_is_changed_all_the_time_is_not_stuck() {
+        let held = |held: &[(u64, u64)]| -> Held {
+            held.iter().map(|&(segment, first)| (SegmentId(segment), first)).collect()
+        };
+        let before = held(&[(1, 7), (2, 3), (3, 1)]);
+        let now = held(&[(1, 9), (2, 3), (4, 1)]);
+        assert_eq!(stuck(Some(&before), &now), [SegmentId(2)]);
+        assert_eq!(stuck(None, &now), [SegmentId(1), SegmentId(2), SegmentId(4)], "from before the start");
     }
 }

@@ -4,6 +4,8 @@
 //! One server has all devices, and speaks to itself over loopback. In each of its lives the flushes of another device take long, so
 //! that whoever does not wait for them is seen to.
 
+mod merges;
+
 use super::Updates as Hosts;
 use crate::{
     added::Added,
@@ -23,7 +25,8 @@ use std::{
     time::Duration,
 };
 use steadfast_disk::{
-    AlignedBuf, Device, ExtentSpec, FormatOptions, Granule, Lane, LaneConfig, Medium, Updates, checksum,
+    AlignedBuf, Device, ExtentSpec, FormatOptions, Granule, Lane, LaneConfig, Medium, Op, OpOutput, Priority,
+    Updates, checksum,
     media::{Counters, CrashMedium, MediumError},
 };
 use steadfast_net::{Options, Pool, Server};
@@ -464,4 +467,31 @@ async fn what_is_answered_is_durable_and_power_losses_leave_overwritten_parity_l
     for seed in [3, 4] {
         lives("fo", 0, seed).await;
     }
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_go_on_leaves_nothing_held_that_is_committed() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let device = life.device(0);
+    let update = |epoch| {
+        let bytes = Bytes::from_static(b"new");
+        life.service.updates.update(device.clone(), SEGMENT, epoch, 0, bytes)
+    };
+    assert_eq!(update(EPOCH).await.unwrap(), 1);
+    // A later layout ends the host, before it told the device what it need not hold.
+    assert!(update(Epoch(EPOCH.0 + 1)).await.is_err());
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        let answer = super::medium::ask(&device, lane, Op::Held { segment: None }).await;
+        let Ok(OpOutput::HeldSegments(segments)) = answer else { panic!("{answer:?}") };
+        held = segments;
+        if held.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(held, [], "nobody would release it");
+    life.end().await;
 }

@@ -29,8 +29,10 @@ impl Fold {
         if let [only] = touching[..]
             && let Some(bytes) = ranges.get_mut(&only)
             && only <= start
-            && end <= only + bytes.len() as u64
         {
+            // It grows at its end: records that were appended one after the other are not copied with each of them.
+            let length = bytes.len().max((end - only) as usize);
+            bytes.resize(length, 0);
             return xor(bytes, (start - only) as usize, &difference.bytes);
         }
         let parts: Vec<(u64, Vec<u8>)> =

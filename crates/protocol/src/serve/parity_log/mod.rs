@@ -70,7 +70,7 @@ mod window;
 
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
 pub use fold::{Fold, Span};
-pub use overwrites::{Overwrite, Overwrites};
+pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};

@@ -334,6 +334,11 @@ impl ParityChunk {
         self.merging > 0
     }
 
+    /// Whether differences wait for room in the log.
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<ParityAction> {
         self.actions.pop_front()

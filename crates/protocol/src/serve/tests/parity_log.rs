@@ -410,6 +410,22 @@ fn a_fold_is_the_sum_of_its_differences() {
 }
 
 #[test]
+fn what_is_appended_to_a_range_is_not_copied_with_each_record() {
+    // Copied each time it would be 80 GB.
+    const RECORDS: u64 = 40_000;
+    let mut fold = Fold::default();
+    for version in 1..=RECORDS {
+        let bytes = Bytes::from(vec![version as u8; 150]);
+        // Each begins within the one before.
+        fold.add(&Difference { chunk: 0, version, offset: version * 100, sums: vec![0], bytes });
+    }
+    let parts: Vec<_> = fold.parts().map(|(chunk, from, bytes)| (chunk, from, bytes.len() as u64)).collect();
+    assert_eq!(parts, [(0, 100, (RECORDS - 1) * 100 + 150)]);
+    let (_, _, bytes) = fold.parts().next().unwrap();
+    assert_eq!((bytes[99], bytes[100], bytes[150]), (1, 1 ^ 2, 2));
+}
+
+#[test]
 fn records_are_read_back_and_others_refused() {
     let bytes = Bytes::from(vec![7u8; 8192]);
     let whole = Difference { chunk: 3, version: 1 << 40, offset: 12 << 20, sums: vec![1, u32::MAX], bytes };

@@ -1,6 +1,6 @@
 //! When a log is merged without need, and whom to ask where it is held up.
 
-use super::super::parity_log::{Entry, Mode, ParityChunk, ParityInput, ParityState, Upkeep};
+use super::super::parity_log::{Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Upkeep};
 use crate::{Epoch, Time};
 use core::time::Duration;
 
@@ -26,8 +26,26 @@ fn a_log_is_merged_when_it_was_quiet_and_urgently_when_half_full() {
     assert_eq!((upkeep.merge_due(at(500)), upkeep.merge_due(at(501))), (false, true));
     upkeep.appended(at(600));
     assert_eq!((upkeep.merge_due(at(1100)), upkeep.merge_due(at(1101))), (false, true));
-    assert!(!upkeep.is_urgent(&log()), "just half");
-    assert!(Upkeep::new(at(0), 23_999).is_urgent(&log()));
+    // Each of its records takes two pages, and may take a third.
+    assert!(!Upkeep::new(at(0), 12 * 4096).is_urgent(&log()), "just half");
+    assert!(Upkeep::new(at(0), 12 * 4096 - 1).is_urgent(&log()));
+}
+
+#[test]
+fn a_merge_is_urgent_while_a_difference_waits_for_room() {
+    let (upkeep, mut core) = (Upkeep::new(at(0), 1 << 20), log());
+    let (epoch, session, chunk) = (Epoch(1), 1, 0);
+    core.handle(ParityInput::Ask { reply: 1, epoch, session, chunk });
+    core.handle(ParityInput::Difference { reply: 2, epoch, session, chunk, version: 2, committed: 0 });
+    let asked: Vec<_> = core::iter::from_fn(|| core.poll()).collect();
+    assert!(
+        matches!(asked[..], [ParityAction::Ack { .. }, ParityAction::Append { reply: 2, .. }]),
+        "{asked:?}"
+    );
+    assert!(!upkeep.is_urgent(&core));
+    // However little is in the log: what is left of the reserve may lie in two pieces.
+    core.handle(ParityInput::Full { chunk, version: 2, reply: 2 });
+    assert!(upkeep.is_urgent(&core));
 }
 
 #[test]

@@ -179,7 +179,7 @@ impl World {
                     node.wait(ParityInput::Appended { chunk, version, sequence, bytes: 1 });
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    node.overwrites.ask(Overwrite { chunk, version, reply });
+                    node.overwrites.ask(Overwrite { chunk, version, bytes: 1, reply });
                     node.overwrite(number);
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use steadfast_protocol::{
     Epoch,
     serve::parity_log::{
-        DataChunk, DataInput, Entry, Medium, Mode, Overwrite, Overwrites, ParityChunk, ParityInput,
+        DataChunk, DataInput, Entry, Held, Medium, Mode, Overwrite, Overwrites, ParityChunk, ParityInput,
         ParityState, Refusal, kept_from,
     },
 };
@@ -251,7 +251,7 @@ impl World {
         };
         let parity = || ParityNode {
             core: ParityChunk::new(mode, ParityState::default(), u64::MAX).ok(),
-            overwrites: Overwrites::default(),
+            overwrites: overwrites([]),
             durable: ParityDisk::default(),
             now: ParityDisk::default(),
             steps: Vec::new(),
@@ -474,7 +474,7 @@ impl World {
             }
             parity.now = parity.durable.clone();
             parity.core = None;
-            parity.overwrites = Overwrites::default();
+            parity.overwrites = overwrites([]);
             parity.steps.clear();
             parity.done.clear();
             parity.arrived.clear();
@@ -529,8 +529,7 @@ impl World {
             let core = ParityChunk::new(self.mode, state, merge_bytes_max);
             parity.core = Some(core.map_err(|broken| Violation(broken.to_string()))?);
             let held = parity.durable.held.iter();
-            parity.overwrites =
-                Overwrites::new(held.map(|(number, record)| (*number, (record.chunk, record.version))));
+            parity.overwrites = overwrites(held.map(|(number, record)| (*number, *record)));
             for actor in 0..=K + M {
                 if let Some(core) = self.data_core_mut(actor) {
                     core.handle(DataInput::Connected { parity: number as u16 });
@@ -660,6 +659,12 @@ impl DataNode {
     }
 }
 
+/// Overwrites of a parity chunk that holds these; however many are held, there is room for more.
+fn overwrites(held_before: impl IntoIterator<Item = (u64, Record)>) -> Overwrites {
+    let held = |(number, Record { chunk, version, .. })| (number, Held { chunk, version, bytes: 1 });
+    Overwrites::new(u64::MAX, held_before.into_iter().map(held))
+}
+
 impl ParityNode {
     fn wait(&mut self, input: ParityInput) {
         self.steps.push(self.now.clone());
@@ -668,7 +673,7 @@ impl ParityNode {
 
     /// Differences go into the chunk, one after the other.
     fn overwrite(&mut self, number: usize) {
-        while let Some(Overwrite { chunk, version, reply }) = self.overwrites.start() {
+        while let Some(Overwrite { chunk, version, reply, .. }) = self.overwrites.start() {
             let record = self.arrived.remove(&reply).expect("it arrived");
             self.now.add(number, record);
             self.now.merged.insert(chunk, version);

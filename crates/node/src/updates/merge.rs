@@ -1,0 +1,204 @@
+//! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those.
+//!
+//! A merge that nobody waits for lets everybody else go first. That may change while it is under way, when updates find no room, so
+//! each operation asks anew how urgent it is, and one that waits in the lane's queue is taken out and put in again before others.
+//!
+//! Records and rows of a merge may take 8 MiB, and many logs may be quiet at once: [`MergePermits`] bounds how many of a device are
+//! merged at a time.
+
+use super::{Chunk, medium, not_in_place};
+use crate::fault::fault;
+use bytes::Bytes;
+use std::{future::pending, ops::Range, sync::Arc};
+use steadfast_disk::{
+    Op, OpError, OpOutput, Priority as LanePriority,
+    device::{Apply, ChunkState, ReadError, UpdateError},
+};
+use steadfast_protocol::{
+    Epoch,
+    message::Fault,
+    serve::parity_log::{ChunkNumber, Difference, Fold, ParityOf},
+};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+/// Bytes that a merge reads at once: 10 ms of a disk of 100 MB/s is what others wait.
+const READ_BYTES: u64 = 1 << 20;
+/// What is not changed between two rows is read with them up to so many bytes: a disk passes over them in half the time that it
+/// takes to position.
+const GAP_BYTES: u64 = 128 << 10;
+/// Merges of one device at a time that nobody waits for: more would not be sooner done.
+const QUIET_MAX: usize = 1;
+/// And of those that somebody waits for, beside them: while one computes, the other reads.
+const URGENT_MAX: usize = 2;
+
+/// Who may merge a log on a device.
+pub(crate) struct MergePermits {
+    quiet: Semaphore,
+    urgent: Semaphore,
+}
+
+impl Default for MergePermits {
+    fn default() -> Self {
+        Self { quiet: Semaphore::new(QUIET_MAX), urgent: Semaphore::new(URGENT_MAX) }
+    }
+}
+
+impl MergePermits {
+    /// Waits until one more may begin. One that becomes urgent waits no longer behind those that are not.
+    pub(super) async fn take(&self, urgent: &mut watch::Receiver<bool>) -> SemaphorePermit<'_> {
+        let permit = tokio::select! {
+            biased;
+            () = hurried(urgent) => self.urgent.acquire().await,
+            permit = self.quiet.acquire() => permit,
+        };
+        permit.expect("nobody closes it")
+    }
+}
+
+/// Waits until somebody waits for the merge: for ever where nobody would say so any more.
+async fn hurried(urgent: &mut watch::Receiver<bool>) {
+    if urgent.wait_for(|urgent| *urgent).await.is_err() {
+        pending().await
+    }
+}
+
+/// A merge; see the module's doc.
+pub(super) struct Merge {
+    chunk: Arc<Chunk>,
+    of: Arc<ParityOf>,
+    /// The lane's stream of its operations, one at a time.
+    stream: u64,
+    /// Whether somebody waits for it.
+    urgent: watch::Receiver<bool>,
+}
+
+impl Merge {
+    pub(super) fn new(
+        chunk: Arc<Chunk>,
+        of: Arc<ParityOf>,
+        stream: u64,
+        urgent: watch::Receiver<bool>,
+    ) -> Self {
+        Self { chunk, of, stream, urgent }
+    }
+
+    /// Folds records into the chunk, durably.
+    pub(super) async fn make(
+        mut self,
+        sequences: &[u64],
+        merged: Vec<(ChunkNumber, u64)>,
+        log_start: u64,
+    ) -> Result<(), Fault> {
+        let chunk = self.chunk.clone();
+        let (device, segment) = (&*chunk.device, chunk.segment);
+        let _permit = device.merges.take(&mut self.urgent).await;
+        let failed = |error| Fault::Node(fault(device.id, error));
+        let before = match self.ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
+            OpOutput::Updates(info) => info,
+            other => unreachable!("a description answers a description, not {other:?}"),
+        };
+        let interfered = || not_in_place(segment, "somebody else merges its log");
+        if before.log.first().map(|entry| entry.sequence) != sequences.first().copied() {
+            return Err(interfered());
+        }
+        let mut fold = Fold::default();
+        let mut next = sequences.first().copied().unwrap_or(log_start);
+        while next < log_start {
+            let op = Op::LogReadRun { segment, sequences: next..log_start, bytes_max: READ_BYTES };
+            match self.ask(op).await.map_err(failed)? {
+                OpOutput::LogRecords(records) => {
+                    for record in &records {
+                        let record = Difference::decode(record);
+                        fold.add(&record.map_err(|malformed| not_in_place(segment, malformed))?);
+                    }
+                    next += records.len() as u64;
+                }
+                other => unreachable!("records are answered by records, not {other:?}"),
+            }
+        }
+        let mut patches = Vec::new();
+        for span in fold.spans(GAP_BYTES, READ_BYTES) {
+            let mut read = vec![(span.range.clone(), self.read(&span.range).await)];
+            if matches!(&read[..], [(_, Err(error))] if is_corrupt(error)) && span.rows.len() > 1 {
+                // What lies between its rows is nothing to it.
+                read.clear();
+                for row in &span.rows {
+                    read.push((row.clone(), self.read(row).await));
+                }
+            }
+            for (range, answer) in read {
+                let (there, state) = answer.map_err(failed)?;
+                if state.merged != before.merged {
+                    // Of rows that have the fold already it would be taken out again.
+                    return Err(interfered());
+                }
+                for row in span.rows.iter().filter(|row| range.contains(&row.start)) {
+                    let [from, to] = [row.start, row.end].map(|at| (at - range.start) as usize);
+                    let mut bytes = there[from..to].to_vec();
+                    let added = self.of.add(&fold, row.start, &mut bytes);
+                    added.map_err(|error| not_in_place(segment, error))?;
+                    patches.push((row.start, Bytes::from(bytes)));
+                }
+            }
+        }
+        let apply = Apply { patches, merged, log_start: Some(log_start) };
+        self.put(before.epoch, apply).await.map_err(failed)
+    }
+
+    /// Rows of the chunk as they are. Says so where they are damaged: readers of the data may never see them.
+    async fn read(&mut self, range: &Range<u64>) -> Result<(Bytes, ChunkState), OpError> {
+        let len = u32::try_from(range.end - range.start).expect("a merge is bounded");
+        let op = Op::ReadChunk { segment: self.chunk.segment, offset: range.start, len };
+        match self.ask(op).await {
+            Ok(OpOutput::Chunk { data, state, .. }) => Ok((data, state)),
+            Ok(other) => unreachable!("rows are answered by rows, not {other:?}"),
+            Err(error) => {
+                if let OpError::Update(UpdateError::Read(ReadError::Corrupt { segment, index, .. })) = &error
+                {
+                    self.chunk.device.tell_corrupt(*segment, *index);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes what was folded. A merge is of what was committed, under whichever epoch: also where a later one came into force
+    /// since it began.
+    pub(super) async fn put(&mut self, epoch: Epoch, apply: Apply) -> Result<(), OpError> {
+        let segment = self.chunk.segment;
+        let made = self.ask(Op::Apply { segment, epoch, apply: apply.clone() }).await;
+        let made = match made {
+            Err(OpError::Update(UpdateError::StaleEpoch { held, .. })) if held > epoch => {
+                self.ask(Op::Apply { segment, epoch: held, apply }).await
+            }
+            made => made,
+        };
+        made.map(drop)
+    }
+
+    /// One operation of the lane, before others as soon as somebody waits for the merge.
+    pub(super) async fn ask(&mut self, op: Op) -> Result<OpOutput, OpError> {
+        let device = &*self.chunk.device;
+        if !*self.urgent.borrow() {
+            let mut asked =
+                Box::pin(medium::ask(device, (self.stream, LanePriority::Background), op.clone()));
+            tokio::select! {
+                // It is in the queue before anybody is in a hurry.
+                biased;
+                answer = &mut asked => return answer,
+                () = hurried(&mut self.urgent) => {}
+            }
+            device.lane.cancel(self.stream);
+            match asked.await {
+                // It had not begun.
+                Err(OpError::Cancelled) => {}
+                answer => return answer,
+            }
+        }
+        medium::ask(device, (self.stream, LanePriority::Normal), op).await
+    }
+}
+
+fn is_corrupt(error: &OpError) -> bool {
+    matches!(error, OpError::Update(UpdateError::Read(ReadError::Corrupt { .. })))
+}
