@@ -51,10 +51,15 @@ async fn hand_over(stream: &Stream, open: &IngestOpen, index: u32, block: &[u8])
     }
 }
 
+async fn next(stream: &mut Stream) -> Event {
+    let event = tokio::time::timeout(Duration::from_secs(20), stream.recv());
+    event.await.expect("an event in time").expect("a stream ends with an answer")
+}
+
 /// A segment that the node takes, with credit for all of it, or not.
 async fn ask(client: &Client, open: &IngestOpen) -> Result<Stream, Fault> {
     let mut stream = client.open_request(&NodeRequest::Ingest(open.clone()), 0);
-    match tokio::time::timeout(Duration::from_secs(20), stream.recv()).await.unwrap().unwrap() {
+    match next(&mut stream).await {
         Event::Credit(bytes) => {
             assert_eq!(bytes as usize, 2 * BLOCK);
             Ok(stream)
@@ -67,11 +72,12 @@ async fn ask(client: &Client, open: &IngestOpen) -> Result<Stream, Fault> {
 /// What comes in the end.
 async fn end(mut stream: Stream) -> Result<Ingested, Fault> {
     loop {
-        let event = tokio::time::timeout(Duration::from_secs(20), stream.recv());
-        match event.await.expect("an answer in time").unwrap() {
+        match next(&mut stream).await {
             Event::Data { .. } => {}
             Event::End(body) => {
-                let NodeAnswer::Ingested(ingested) = message::decode(&body).unwrap() else { panic!() };
+                let NodeAnswer::Ingested(ingested) = message::decode(&body).expect("an answer") else {
+                    panic!()
+                };
                 return Ok(ingested);
             }
             Event::Failed(fault) => return Err(fault),
