@@ -16,6 +16,8 @@ use std::{
 
 /// Bytes that arrive at a time, where a part has less. Picked by eye: two of the usual parity segments.
 const AHEAD_BYTES: u64 = 32 << 20;
+/// Parts that arrive at a time, however small: each has a stream to every device that it wants something of. Picked by eye.
+const AHEAD_PARTS: usize = 8;
 
 /// What became of a part that was read.
 pub(crate) struct Arrived<'a> {
@@ -41,7 +43,7 @@ impl<'a> Ahead<'a> {
     /// memory. One always may, where there is no other.
     pub(crate) fn has_room(&self, bytes: u64, in_hand_bytes: u64, memory_bytes: u64) -> bool {
         let ahead: u64 = self.parts.iter().map(|(bytes, _)| bytes).sum();
-        let few = ahead == 0 || ahead + bytes <= AHEAD_BYTES;
+        let few = ahead == 0 || (ahead + bytes <= AHEAD_BYTES && self.parts.len() < AHEAD_PARTS);
         let fits = ahead + in_hand_bytes == 0 || ahead + in_hand_bytes + bytes <= memory_bytes;
         few && fits
     }
@@ -102,5 +104,26 @@ impl<'a> Ahead<'a> {
                 *part = Part::Here(Box::new(arrived));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_parts_arrive_at_a_time() {
+        let mut ahead = Ahead::default();
+        let mut begun = |bytes: u64, most: u64| {
+            ahead.parts.clear();
+            while ahead.parts.len() < 100 && ahead.has_room(bytes, 0, most) {
+                ahead.parts.push_back((bytes, Part::Coming(Box::pin(core::future::pending()))));
+            }
+            ahead.parts.len()
+        };
+        assert_eq!(begun(1 << 10, u64::MAX), AHEAD_PARTS, "small ones by their number");
+        assert_eq!(begun(16 << 20, u64::MAX), 2, "large ones by their bytes");
+        assert_eq!(begun(1 << 30, 5), 1, "one in any case");
+        assert_eq!(begun(1 << 20, 3 << 20), 3, "and no more than fit memory");
     }
 }

@@ -1,12 +1,24 @@
-//! Checking and decoding on a thread of its own, so that neither holds up what still arrives: slices go in, verdicts
+//! Checking and decoding off the runtime's thread, so that neither holds up what still arrives: slices go in, verdicts
 //! on whole blocks come out in the same order, and idle time is used to take work off the end.
+//!
+//! ```text
+//!             slice, state, last, solve
+//!   resting ─────────────────────────────▶ on a thread of tokio's pool ──solve──▶ over
+//!      ▲                                       │
+//!      └── nothing asked, nothing to advance ──┘
+//! ```
+//!
+//! A worker has a thread only while it has work. The pool is bounded and everybody's, sinks' too: readers that kept theirs while
+//! they wait for blocks would wait for each other where there are many.
+//!
+//! Invariant: jobs are done one at a time, in the order in which they were asked for.
 
 use crate::states::States;
 use bytes::BytesMut;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     ops::Range,
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use steadfast_codes::rateless::{Code, DecodeError, Decoder};
 use steadfast_disk::checksum;
@@ -53,14 +65,42 @@ pub(crate) enum SolveError {
 
 /// The asking end.
 pub(crate) struct Decoding {
-    jobs: Sender<Job>,
+    desk: Arc<Mutex<Desk>>,
     verified: mpsc::UnboundedReceiver<Verified>,
 }
 
+/// What was asked for and is not begun, and the worker while it rests.
+struct Desk {
+    jobs: VecDeque<Job>,
+    /// None while it works, and when it is over.
+    resting: Option<Box<Worker>>,
+    /// Whether it has solved or was given up: nothing more is done.
+    over: bool,
+}
+
+/// A worker's time on a thread. However it ends, who waits for an answer learns of it.
+struct Turn<'a> {
+    desk: &'a Mutex<Desk>,
+    rests: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.rests {
+            let mut desk = lock(self.desk);
+            desk.over = true;
+            desk.jobs.clear();
+        }
+    }
+}
+
+fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().expect("never poisoned: no panic while held")
+}
+
 impl Decoding {
-    /// A thread that checks and decodes blocks of this segment; it ends with this handle.
+    /// A worker that checks and decodes blocks of this segment; it ends with this handle.
     pub(crate) fn start(code: &Code, layout: &SegmentLayout) -> Self {
-        let (jobs, asked) = channel();
         let (say, verified) = mpsc::unbounded_channel();
         let worker = Worker {
             decoder: Decoder::new(code, layout.block_bytes as usize),
@@ -71,8 +111,8 @@ impl Decoding {
             states: States::new(layout),
             say,
         };
-        tokio::task::spawn_blocking(move || worker.run(&asked));
-        Self { jobs, verified }
+        let desk = Desk { jobs: VecDeque::new(), resting: Some(Box::new(worker)), over: false };
+        Self { desk: Arc::new(Mutex::new(desk)), verified }
     }
 
     /// What a device holds of its chunk, from now on.
@@ -91,8 +131,17 @@ impl Decoding {
     }
 
     fn ask(&self, job: Job) {
-        // The worker is gone only after it solved; what comes then is of no use.
-        let _ = self.jobs.send(job);
+        let mut desk = lock(&self.desk);
+        // It is over only after it solved; what comes then is of no use.
+        if desk.over {
+            return;
+        }
+        desk.jobs.push_back(job);
+        if let Some(worker) = desk.resting.take() {
+            drop(desk);
+            let desk = Arc::clone(&self.desk);
+            tokio::task::spawn_blocking(move || worker.run(&desk));
+        }
     }
 
     /// The next verdict.
@@ -129,16 +178,27 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(mut self, jobs: &Receiver<Job>) {
+    /// Does what was asked for, until there is nothing to do.
+    fn run(mut self: Box<Self>, desk: &Mutex<Desk>) {
+        let mut turn = Turn { desk, rests: false };
         loop {
-            let job = match jobs.try_recv() {
-                Ok(job) => job,
-                Err(TryRecvError::Disconnected) => return,
-                Err(TryRecvError::Empty) if self.decoder.advance(zeroed_buffer) => continue,
-                Err(TryRecvError::Empty) => match jobs.recv() {
-                    Ok(job) => job,
-                    Err(_) => return,
-                },
+            // Taken before the work: a lock that is held in a match lasts as long as that.
+            let job = lock(desk).jobs.pop_front();
+            let job = match job {
+                Some(job) => job,
+                None if self.say.is_closed() => return,
+                None if self.decoder.advance(zeroed_buffer) => continue,
+                None => {
+                    let mut desk = lock(desk);
+                    match desk.jobs.pop_front() {
+                        Some(job) => job,
+                        None => {
+                            turn.rests = true;
+                            desk.resting = Some(self);
+                            return;
+                        }
+                    }
+                }
             };
             let verified = match job {
                 Job::State(device, state) => {
@@ -305,5 +365,38 @@ mod tests {
         }
         let originals = decoding.solve(1, 0..2).await.expect("both originals came");
         assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
+    }
+
+    /// Readers that wait for blocks leave the pool's threads to others: here there is one, and sinks take it too.
+    #[test]
+    fn a_decoder_that_waits_holds_no_thread() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime");
+        let layout = layout();
+        let code = layout.code.code().expect("two originals");
+        let read = async {
+            let mut all: Vec<Decoding> = (0..5).map(|_| Decoding::start(&code, &layout)).collect();
+            for (index, segment, version) in [(0, 1, 1), (1, 9, 2)] {
+                for decoding in &mut all {
+                    let (slice, payload) = slice(index, segment, version);
+                    decoding.slice(DeviceId(1), slice, payload);
+                    assert!(matches!(decoding.next().await, Verified::Slice { .. }));
+                    assert!(matches!(decoding.next().await, Verified::Block { .. }));
+                    tokio::task::spawn_blocking(|| ()).await.expect("a sink is written to");
+                }
+            }
+            for decoding in &all {
+                let originals = decoding.solve(1, 0..2).await.expect("both originals came");
+                assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
+            }
+        };
+        // Long enough for any machine; one that waits for a thread waits for ever.
+        let within = core::time::Duration::from_secs(20);
+        let outcome = runtime.block_on(async { tokio::time::timeout(within, read).await });
+        runtime.shutdown_background();
+        outcome.expect("no reader waits for another's thread");
     }
 }

@@ -226,25 +226,20 @@ impl Client {
         access: &mut Access,
     ) -> Result<(), GetError> {
         let round_trip = Some(access.wish.round_trip);
-        let mut parts = parts(found, range);
-        let mut make = move || {
-            let next = parts.next();
-            next.map(|(layout, part)| {
-                SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)
-            })
-        };
-        let mut waiting = make().transpose()?;
+        // Where there is no room for the next part it waits as numbers alone: a reader's patience runs from when it is made, and
+        // a sink may take its time.
+        let mut waiting = parts(found, range).peekable();
         let mut ahead = Ahead::default();
         let mut in_hand: Option<SegmentReader<'_>> = None;
         loop {
             let in_hand_bytes = in_hand.as_ref().map_or(0, SegmentReader::memory_bytes);
-            while let Some(next) = waiting.take() {
-                if !ahead.has_room(next.memory_bytes, in_hand_bytes, self.options.memory_bytes) {
-                    waiting = Some(next);
-                    break;
-                }
-                ahead.begin(next);
-                waiting = make().transpose()?;
+            let room = |(layout, part): &(&SegmentLayout, Range<u64>)| {
+                let bytes = Blocks::of(layout, part).memory_bytes;
+                ahead.has_room(bytes, in_hand_bytes, self.options.memory_bytes)
+            };
+            if let Some((layout, part)) = waiting.next_if(room) {
+                ahead.begin(SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)?);
+                continue;
             }
             let Some(mut reader) = in_hand.take() else {
                 let Some(Arrived { reader, outcome, .. }) = ahead.next().await else { return Ok(()) };
@@ -326,6 +321,43 @@ fn hand_over(
     Ok(sink)
 }
 
+/// The blocks of a segment that a part of its bytes takes.
+struct Blocks {
+    /// The originals that hold it.
+    wanted: Range<BlockIndex>,
+    /// Whether it is all of the segment's bytes.
+    whole: bool,
+    /// Whether each original lies on one device as it is.
+    striped: bool,
+    /// Whether they are asked for by their indices.
+    singly: bool,
+    /// What they take in memory, unless a range has to be decoded.
+    memory_bytes: u64,
+}
+
+impl Blocks {
+    fn of(layout: &SegmentLayout, part: &Range<u64>) -> Self {
+        // A layout that has none is refused when it is read.
+        let block_bytes = u64::from(layout.block_bytes).max(1);
+        let all = 0..layout.code.originals;
+        let chunks = matches!(layout.code.kind, CodeKind::ReedSolomon { .. });
+        let whole = *part == (0..layout.length);
+        // At most K, as the segment's blocks add up to its length. What a parity segment has no bytes for is not read.
+        let wanted = match whole && !chunks {
+            true => all.clone(),
+            false => (part.start / block_bytes) as u32..part.end.div_ceil(block_bytes) as u32,
+        };
+        let striped =
+            layout.code.kind == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
+        let systematic =
+            chunks || matches!(layout.code.kind, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
+        let singly = wanted != all && (striped || systematic);
+        let blocks = u64::from(wanted.end.saturating_sub(wanted.start));
+        let memory_bytes = if singly { blocks.saturating_mul(block_bytes) } else { layout.length };
+        Self { wanted, whole, striped, singly, memory_bytes }
+    }
+}
+
 /// One segment being read, or a part of it.
 pub(crate) struct SegmentReader<'a> {
     client: &'a Client,
@@ -385,31 +417,17 @@ impl<'a> SegmentReader<'a> {
         let mut plan = ReadPlan::new(&read, reading.rule, || code.expected_extra(), seen);
         plan.patience = client.options.patience;
         plan.round_trip = round_trip;
-        let code_is = layout.code.kind;
-        let block_bytes = u64::from(layout.block_bytes);
-        let all = 0..plan.originals;
-        // At most K, as the segment's blocks add up to its length.
-        let part_of =
-            |part: &Range<u64>| (part.start / block_bytes) as u32..part.end.div_ceil(block_bytes) as u32;
-        let chunks = matches!(code_is, CodeKind::ReedSolomon { .. });
-        let whole = part == (0..layout.length);
-        // What a parity segment has no bytes for is not read.
-        let wanted = if whole && !chunks { all.clone() } else { part_of(&part) };
-        let some = wanted != all;
-        let striped = code_is == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
-        let systematic = chunks || matches!(code_is, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
-        let singly = some && (striped || systematic);
-        let core: Box<dyn ReadCore + Send> = if some && striped {
+        let Blocks { wanted, whole, striped, singly, memory_bytes } = Blocks::of(layout, &part);
+        let core: Box<dyn ReadCore + Send> = if singly && striped {
             Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
         } else if singly && !whole {
+            let chunks = matches!(layout.code.kind, CodeKind::ReedSolomon { .. });
             let begin = if chunks { Ranged::of_chunks } else { Ranged::new };
             Box::new(begin(Time(0), plan, IndexRanges::from(wanted.clone())))
         } else {
             read::whole(Time(0), plan, layout, policy)
         };
         let streams = Streams::new(reading.reserved.priority());
-        let memory_bytes =
-            if singly { u64::from(wanted.end - wanted.start) * block_bytes } else { layout.length };
         Ok(Self {
             part,
             wanted,

@@ -9,7 +9,7 @@
 //! | `metadata` | one request under one id until an answer comes |
 //! | `source` | the bytes of a put, read ahead |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
-//! | `decode` | checksums and decoder on a thread of their own, ahead of the end |
+//! | `decode` | checksums and decoder off the runtime's thread, ahead of the end |
 //! | `reader` | an open object: reads at any place, reading ahead |
 //! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
 //! | `put` | a segment write: cores, encoder, commit, seal |

@@ -16,7 +16,11 @@ use std::{
     time::Instant,
 };
 use steadfast_client::{AmendError, Client, ClientError, FileError, FileOptions, PutOptions, Quality};
-use steadfast_protocol::message::MetaFault;
+use steadfast_protocol::{
+    message::MetaFault,
+    plan::{TooLong, file_bytes_max},
+    policy::Policy,
+};
 
 /// Bytes read from the source at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -63,23 +67,23 @@ async fn lengthen(
     json: bool,
 ) -> anyhow::Result<()> {
     let start = Instant::now();
+    source.rewind()?;
+    let mut piece;
+    (source, piece) = read(source, length).await?;
+    if create {
+        // What is refused leaves no empty object.
+        check_size(client, object, first.saturating_add(length)).await?;
+    }
     let options = FileOptions { create, ..FileOptions::default() };
     let file = client.open_file_with(&object.bucket, &object.key, &options).await.map_err(plain)?;
     let size_before = file.size();
     let bar = progress::bytes(Some(length), json);
-    source.rewind()?;
     let mut at = 0;
     while at < length {
-        let wanted = PIECE_BYTES.min(usize::try_from(length - at).unwrap_or(PIECE_BYTES));
-        let reading = tokio::task::spawn_blocking(move || {
-            let mut piece = vec![0; wanted];
-            source.read_exact(&mut piece).map(|()| (source, piece))
-        });
-        let piece;
-        (source, piece) = reading.await?.context("cannot read what is to be stored")?;
         file.write_at(first + at, &piece).await.map_err(plain)?;
         at += piece.len() as u64;
         bar.inc(piece.len() as u64);
+        (source, piece) = read(source, length - at).await?;
     }
     file.sync().await.map_err(plain)?;
     bar.finish_and_clear();
@@ -103,6 +107,29 @@ async fn lengthen(
         show_bytes(length)
     )?;
     Ok(())
+}
+
+/// The next bytes of a source that has `left` of them to give.
+async fn read(mut source: File, left: u64) -> anyhow::Result<(File, Vec<u8>)> {
+    let wanted = PIECE_BYTES.min(usize::try_from(left).unwrap_or(PIECE_BYTES));
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut piece = vec![0; wanted];
+        source.read_exact(&mut piece).map(|()| (source, piece))
+    });
+    reading.await?.context("cannot read what is to be stored")
+}
+
+/// Whether a file of the object's bucket can have so many bytes.
+async fn check_size(client: &Client, object: &ObjectName, size: u64) -> anyhow::Result<()> {
+    let Policy::Parity(policy) = client.bucket(&object.bucket).await?.policy else {
+        // That is said when it is opened.
+        return Ok(());
+    };
+    let most = file_bytes_max(&policy);
+    match size > most {
+        true => Err(AmendError::from(TooLong { size, most }).into()),
+        false => Ok(()),
+    }
 }
 
 /// Gives an object another size.

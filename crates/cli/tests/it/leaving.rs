@@ -2,6 +2,7 @@
 
 use crate::{
     common::{Bed, block_on, bytes, eventually, seed, shape},
+    files::{check, open, patient, put},
     watch::Metrics,
 };
 use serde_json::Value;
@@ -11,6 +12,7 @@ use std::{
     io::Cursor,
     path::PathBuf,
     process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use steadfast_client::Client;
@@ -379,5 +381,56 @@ fn a_drain_ends_while_others_put_and_overwrite() {
             assert!(read == content(round), "{key} differs");
         }
         client.remove_device(leaving, false).await.unwrap();
+    });
+}
+
+/// Each record that is counted in is another version of the file. Whoever moves its other segments does not wait for a moment
+/// in which there is none.
+#[test]
+fn a_file_that_is_appended_to_all_the_time_is_drained() {
+    let seed = seed();
+    let bed = Bed::with_bucket(&shape(8, 1), "parity:segment=1MiB");
+    let mut model = bytes((6 << 20) + (300 << 10), seed);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let leaving = block_on(async {
+            let client = patient(&bed).await;
+            put(&client, &model).await;
+            // The last segment gets chunks with room for all that follows.
+            let file = open(&client).await;
+            file.append(b"first").await.unwrap();
+            file.close().await.unwrap();
+            model.extend(b"first");
+            let found = client.stat("data", "object").await.unwrap();
+            let last = found.segments.last().unwrap();
+            let others = || found.segments.iter().flat_map(|layout| &layout.holders);
+            let free = others().map(|holder| holder.device).find(|&device| last.holder(device).is_none());
+            free.expect("eight servers have six chunks of each")
+        });
+        let appending = scope.spawn(|| {
+            block_on(async {
+                let file = open(&patient(&bed).await).await;
+                let mut records = Vec::new();
+                while !done.load(Ordering::Relaxed) || records.len() < 20 {
+                    let record = bytes(40, seed ^ records.len() as u64);
+                    file.append(&record).await.unwrap();
+                    file.sync().await.unwrap();
+                    records.push(record);
+                }
+                (records.concat(), records.len(), file.counts())
+            })
+        });
+        let drained = bed.run(&["device", "drain", &leaving.to_string(), "--json"]);
+        done.store(true, Ordering::Relaxed);
+        let (added, records, counts) = appending.join().unwrap();
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+        println!("{records} records meanwhile: {counts:?}");
+        // Nobody has stored the segment at the end anew, which would have let the drain in.
+        assert_eq!(counts.segments_anew, 0);
+        model.extend(added);
+        block_on(async {
+            assert!(!lies_on(&bed.client().await, "object", leaving).await);
+            check(&open(&patient(&bed).await).await, &model, "drained").await;
+        });
     });
 }

@@ -1,7 +1,12 @@
 //! How much is asked for: replicas read both ways, the request rules, and what cancelled reads leave to the media.
 
-use crate::common::{Bed, block_on, seed, shape};
-use std::{fs, time::Duration};
+use crate::common::{Bed, block_on, bytes, seed, shape};
+use std::{
+    fs,
+    io::{self, Cursor, Write},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use steadfast_client::{Client, Options, RequestRule};
 
 #[test]
@@ -110,5 +115,45 @@ fn after_a_read_that_asked_for_everything_no_medium_is_read() {
         let moved: u64 = stopped.0.iter().zip(&before).map(|(after, before)| after - before).sum();
         // K = 128 blocks are needed and 512 were asked for. Each device had a few under way.
         assert!((8 << 20..16 << 20).contains(&moved), "{moved} bytes");
+    });
+}
+
+/// Takes longer for a segment than a read is patient.
+struct SlowSink {
+    taken: Arc<Mutex<Vec<u8>>>,
+    pause: Duration,
+}
+
+impl Write for SlowSink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut taken = self.taken.lock().unwrap();
+        if taken.len().is_multiple_of(1 << 20) {
+            std::thread::sleep(self.pause);
+        }
+        taken.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_part_that_waits_for_a_slow_sink_does_not_stall() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=1,tolerate=2");
+    let data = bytes(4 << 20, seed());
+    block_on(async {
+        let patience = Duration::from_secs(1);
+        // Room for the segment in hand and one that arrives meanwhile; the third waits for all that the sink takes.
+        let options =
+            Options { patience, segment_bytes: 1 << 20, memory_bytes: 2 << 20, ..Options::default() };
+        let client = Client::connect(bed.cluster.address(), options).await.unwrap();
+        client.put("data", "object", Cursor::new(data.clone()), Some(4 << 20)).await.unwrap();
+        assert_eq!(client.stat("data", "object").await.unwrap().segments.len(), 4);
+        let taken = Arc::default();
+        let sink = SlowSink { taken: Arc::clone(&taken), pause: patience * 3 / 2 };
+        client.get("data", "object", None, sink).await.unwrap();
+        assert!(*taken.lock().unwrap() == data);
     });
 }

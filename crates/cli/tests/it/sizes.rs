@@ -6,6 +6,7 @@ use crate::{
     common::{Bed, block_on, bytes, eventually, seed, shape},
     files::{check, open, patient, put},
     raw::Raw,
+    watch::Metrics,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -514,6 +515,34 @@ fn what_a_file_cannot_be_is_said() {
     });
 }
 
+/// A cut that was committed is known: nothing is asked after it whose failure would say that it had not been made.
+#[test]
+fn a_cut_is_done_when_it_is_committed() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let meta = bed.cluster.admin_ports().next().unwrap().1.to_owned();
+    let lookups = || Metrics::scrape(&meta).sum("steadfast_meta_requests_total", &[("kind", "lookup")]);
+    let mut model = bytes(3 * MIB + 5000, seed());
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, &model).await;
+        let file = open(&client).await;
+        for size in [2 * MIB + 70_000, MIB, 300, 0] {
+            model.truncate(size);
+            let before = lookups();
+            file.truncate(size as u64).await.unwrap();
+            assert_eq!(lookups() - before, 1.0, "what there is to cut");
+            let found = client.stat("data", "object").await.unwrap();
+            assert_eq!((found.object.size, file.size()), (size as u64, size as u64));
+            check(&file, &model, "by what the handle knows").await;
+            // In place, or behind it, by what is known of the layout.
+            model.extend(bytes(100, size as u64));
+            file.append(&model[size..]).await.unwrap();
+            file.sync().await.unwrap();
+            check(&open(&client).await, &model, "as others see it").await;
+        }
+    });
+}
+
 #[test]
 fn commands_make_files_longer_and_shorter() {
     let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
@@ -557,6 +586,10 @@ fn commands_make_files_longer_and_shorter() {
     bed.fails(2, &["truncate", "data/object", "1X"]);
     bed.fails(2, &["truncate", "data/object", "1000TB"]);
     bed.fails(3, &["truncate", "data/nothing", "5"]);
+    // What is refused makes nothing.
+    let far = ["write", "data/refused", "--offset", "1000000000000000000", "--create", path];
+    assert!(bed.fails(2, &far).contains("can have"));
+    bed.fails(3, &["stat", "data/refused"]);
     bed.fails(3, &["truncate", "nowhere/object", "5"]);
     let wish = ["write", "data/object", "--offset", "5", path, "--qos", "bandwidth=1MB"];
     assert!(bed.fails(1, &wish).contains("a wish is granted where"));

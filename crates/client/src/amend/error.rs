@@ -10,7 +10,7 @@ use steadfast_protocol::{
 };
 
 /// Why an object could not be changed; it is what it was before, but for parts of a change in place (policy `parity`) that were
-/// made before it failed.
+/// made before it failed. After [`ClientError::Unknown`] the change may have been made, or be made yet: look the object up.
 #[derive(Debug, thiserror::Error)]
 pub enum AmendError {
     /// The metadata server could not be asked, or refused.
@@ -44,7 +44,7 @@ pub enum AmendError {
     #[error(
         "bytes {offset} to {} do not lie within the object's {size}: an update changes bytes that are there. Put the whole \
          object to make it longer; one in a bucket of policy `parity` is made longer by `steadfast write`",
-        offset + length.saturating_sub(1)
+        offset.saturating_add(length.saturating_sub(1))
     )]
     Extends {
         /// First byte to change.
@@ -109,5 +109,17 @@ impl AmendError {
     /// Whether another writer was first: begun again on the new version it may succeed.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, AmendError::Metadata(ClientError::Refused(MetaFault::Conflict { .. })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_behind_all_numbers_are_named() {
+        let (offset, length, size) = (u64::MAX - 1, 5, 7);
+        let said = AmendError::Extends { offset, length, size }.to_string();
+        assert!(said.starts_with("bytes 18446744073709551614 to 18446744073709551615 do not lie"), "{said}");
     }
 }

@@ -4,7 +4,7 @@ use super::{
     AmendError, AmendReport,
     session::{Amendment, Contents, Replaced, code, dialled, given},
 };
-use crate::Client;
+use crate::{Client, ObjectStat};
 use bytes::BytesMut;
 use std::{collections::BTreeSet, time::Instant};
 use steadfast_codes::rateless::Kind;
@@ -13,6 +13,7 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{CodeKind, SegmentLayout},
     plan::Wish,
+    policy::Policy,
 };
 use steadfast_transfer::Originals;
 
@@ -23,7 +24,8 @@ impl Client {
     /// where they hold nothing of it.
     ///
     /// # Errors
-    /// When the rule cannot hold without them (the last copy among these): the object is what it was before.
+    /// When the rule cannot hold without them (the last copy among these): the object is what it was before, or, of a file, some
+    /// of its segments have been moved.
     pub async fn without_devices(
         &self,
         bucket: &str,
@@ -31,30 +33,80 @@ impl Client {
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
-        self.amend(bucket, key, async |client, found| {
-            let affected: Vec<usize> = (0..found.segments.len())
-                .filter(|&position| {
-                    found.segments[position].pieces().any(|(device, _)| leaving.contains(&device))
-                })
-                .collect();
-            if affected.is_empty() {
-                return Ok(AmendReport::unchanged(&found, start));
+        let mut last_too = false;
+        let first = self.amend(bucket, key, async |client, found| {
+            let mut affected = affected(&found, leaving);
+            // While a file is appended to its last segment is not moved easily: the others do not wait for that.
+            let grows = matches!(found.policy, Policy::Parity(_));
+            last_too = grows && affected.len() > 1 && affected.last() == Some(&(found.segments.len() - 1));
+            if last_too {
+                affected.pop();
             }
-            let (object, of) = ((bucket, key), (affected.len(), false));
-            let amendment = Amendment::begin(client, object, found, of, Default::default()).await?;
-            amendment
-                .finish(start, async |amendment| {
-                    for position in affected {
-                        let layout = amendment.layouts[position].clone();
-                        let before = &amendment.layouts[..position];
-                        let offset = before.iter().map(|layout| layout.length).sum();
-                        amendment.layouts[position] = leave(amendment, (&layout, offset), leaving).await?;
-                    }
-                    Ok(true)
-                })
-                .await
+            leave_some(client, (bucket, key), found, affected, leaving).await
+        });
+        let mut report = first.await?;
+        if last_too {
+            let last = self.amend(bucket, key, async |client, found| {
+                let affected = affected(&found, leaving);
+                leave_some(client, (bucket, key), found, affected, leaving).await
+            });
+            report = both(report, last.await?);
+        }
+        report.latency = start.elapsed();
+        Ok(report)
+    }
+}
+
+/// Which of an object's segments have anything on devices that are left.
+fn affected(found: &ObjectStat, leaving: &BTreeSet<DeviceId>) -> Vec<usize> {
+    let lies = |layout: &SegmentLayout| layout.pieces().any(|(device, _)| leaving.contains(&device));
+    (0..found.segments.len()).filter(|&position| lies(&found.segments[position])).collect()
+}
+
+/// Makes these segments of an object as found independent of `leaving`, in one amendment.
+async fn leave_some(
+    client: &Client,
+    object: (&str, &str),
+    found: ObjectStat,
+    affected: Vec<usize>,
+    leaving: &BTreeSet<DeviceId>,
+) -> Result<AmendReport, AmendError> {
+    let start = Instant::now();
+    if affected.is_empty() {
+        return Ok(AmendReport::unchanged(&found, start));
+    }
+    let of = (affected.len(), false);
+    let amendment = Amendment::begin(client, object, found, of, Default::default()).await?;
+    amendment
+        .finish(start, async |amendment| {
+            for position in affected {
+                let layout = amendment.layouts[position].clone();
+                let before = &amendment.layouts[..position];
+                let offset = before.iter().map(|layout| layout.length).sum();
+                amendment.layouts[position] = leave(amendment, (&layout, offset), leaving).await?;
+            }
+            Ok(true)
         })
         .await
+}
+
+/// What two amendments of an object took, one after the other.
+fn both(first: AmendReport, second: AmendReport) -> AmendReport {
+    AmendReport {
+        version: second.version,
+        latency: first.latency + second.latency,
+        originals: second.originals,
+        stored_before: first.stored_before,
+        stored_after: second.stored_after,
+        read_blocks: first.read_blocks + second.read_blocks,
+        read_bytes: first.read_bytes + second.read_bytes,
+        decoded_segments: first.decoded_segments + second.decoded_segments,
+        written_blocks: first.written_blocks + second.written_blocks,
+        written_bytes: first.written_bytes + second.written_bytes,
+        merged_blocks: first.merged_blocks + second.merged_blocks,
+        in_place_bytes: first.in_place_bytes + second.in_place_bytes,
+        dropped_blocks: first.dropped_blocks + second.dropped_blocks,
+        freed_bytes: first.freed_bytes + second.freed_bytes,
     }
 }
 

@@ -39,7 +39,8 @@ impl Client {
     /// Gives an object of a parity bucket `size` bytes: what is behind them is gone, what it lacks is zero.
     ///
     /// # Errors
-    /// The object is what it was before. [`FileError::Policy`] where the bucket's policy is not `parity`,
+    /// The object is what it was before, or where [`ClientError::Unknown`](crate::ClientError::Unknown) says that nobody answered
+    /// may have its new size, or get it yet. [`FileError::Policy`] where the bucket's policy is not `parity`,
     /// [`AmendError::TooLong`] for more than a file of it can have.
     pub async fn truncate(&self, bucket: &str, key: &str, size: u64) -> Result<ResizeReport, FileError> {
         let most = file_bytes_max(&self.file_policy(bucket).await?);
@@ -63,17 +64,31 @@ impl Client {
         (bucket, key): (&str, &str),
         size: u64,
     ) -> Result<(ResizeReport, ObjectStat), AmendError> {
-        let (start, mut size_before) = (Instant::now(), None);
+        let (start, mut size_before, mut shorter) = (Instant::now(), None, None);
         let cut = self.amend(bucket, key, async |client, found| {
             size_before.get_or_insert(found.object.size);
             match found.policy {
                 Policy::Parity(policy) if size < found.object.size => {
-                    client.shorten((bucket, key), found, &policy, size).await
+                    let (report, now) = client.shorten((bucket, key), found, &policy, size).await?;
+                    shorter = Some(now);
+                    Ok(report)
                 }
                 _ => Ok(AmendReport::unchanged(&found, start)),
             }
         });
         let cut = cut.await?;
+        if let Some(now) = shorter {
+            // That is done and known: nothing that fails after it makes it undone.
+            let report = ResizeReport {
+                version: cut.version,
+                size_before: size_before.unwrap_or(size),
+                size,
+                segments_stored: u64::from(cut.written_blocks > 0),
+                written_bytes: cut.written_bytes,
+                latency: start.elapsed(),
+            };
+            return Ok((report, now));
+        }
         // Where it has as many that is just a look.
         let grown = self.change_found((bucket, key), &[], size, &[], Changed::default()).await?;
         let now = match grown.now {
@@ -84,22 +99,24 @@ impl Client {
             version: now.object.version,
             size_before: size_before.unwrap_or(now.object.size),
             size: now.object.size,
-            segments_stored: u64::from(cut.written_blocks > 0) + grown.segments_anew + grown.segments_added,
-            written_bytes: cut.written_bytes + grown.written_bytes,
+            segments_stored: grown.segments_anew + grown.segments_added,
+            written_bytes: grown.written_bytes,
             latency: start.elapsed(),
         };
         Ok((report, now))
     }
 
-    /// Drops what an object as found has behind its first `size` bytes.
+    /// Drops what an object as found has behind its first `size` bytes; and the object as it is then. Its last segment is
+    /// another, so no growth of others can have come between.
     async fn shorten(
         &self,
         object: (&str, &str),
         found: ObjectStat,
         policy: &Parity,
         size: u64,
-    ) -> Result<AmendReport, AmendError> {
+    ) -> Result<(AmendReport, ObjectStat), AmendError> {
         let start = Instant::now();
+        let mut now = ObjectStat { segments: Vec::new(), ..found.clone() };
         let cut = plan::cut(policy, &found.segments, size);
         let (length, wish) = (cut.last.map_or(0, |plan| plan.length), Wish::default());
         let of = (usize::from(cut.last.is_some()), true);
@@ -124,8 +141,12 @@ impl Client {
             }
             dropped.iter().for_each(|layout| amendment.dropped(layout));
             amendment.size = size;
+            now.segments.clone_from(&amendment.layouts);
             Ok(true)
         });
-        shortened.await
+        let report = shortened.await?;
+        now.object.segments = now.segments.iter().map(|layout| layout.segment).collect();
+        (now.object.size, now.object.version, now.object.contents) = (size, report.version, report.version);
+        Ok((report, now))
     }
 }

@@ -22,6 +22,15 @@ impl Moment {
     pub(super) const LAST: Self = Self(u64::MAX);
 }
 
+/// When there is room for pieces that are to be taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// When this segment is stored, or others too.
+    After(usize),
+    /// They are more than is ever kept.
+    Never,
+}
+
 /// Dirty ranges of segments, the least recently used first to go.
 #[derive(Debug)]
 pub(super) struct Cache {
@@ -95,6 +104,25 @@ impl Cache {
         held.dirty.write(offset, new, Over::Replace);
         self.cost = self.cost - before + held.cost();
         self.touch(segment);
+        Ok(())
+    }
+
+    /// Takes pieces of different segments, all of them where there is room, none where a segment is to be stored first. More
+    /// than the bound is never taken so.
+    pub(super) fn write_all(&mut self, pieces: &[(usize, u64, &[u8])]) -> Result<(), Room> {
+        let cost = |(_, _, new): &(usize, u64, &[u8])| new.len() as u64 + super::runs::RUN_BYTES;
+        let growth: u64 = pieces.iter().map(cost).sum();
+        if growth > self.bound {
+            return Err(Room::Never);
+        }
+        if self.cost + growth > self.bound
+            && let Some(&oldest) = self.by_use.values().next()
+        {
+            return Err(Room::After(oldest));
+        }
+        for &(segment, offset, new) in pieces {
+            self.write(segment, offset, new).expect("there is room for all of them");
+        }
         Ok(())
     }
 
@@ -254,6 +282,23 @@ mod tests {
         assert_eq!(cache.write(2, 2000, &[1]), Err(1));
         store(&mut cache, 1);
         assert_eq!((cost(&cache), cache.by_use.len()), (0, 0));
+    }
+
+    #[test]
+    fn pieces_are_taken_together_or_not_at_all() {
+        let mut cache = Cache::new(1000);
+        cache.write(3, 3000, &[1; 300]).unwrap();
+        let before = cost(&cache);
+        let (first, second) = ([2; 400], [3; 250]);
+        let pieces = [(4, 4600, &first[..]), (5, 5000, &second[..])];
+        assert_eq!(cache.write_all(&pieces), Err(Room::After(3)));
+        assert_eq!((cost(&cache), cache.end(), dirty(&cache)), (before, 3300, vec![3]), "none of them");
+        store(&mut cache, 3);
+        assert_eq!(cache.write_all(&pieces), Ok(()));
+        assert_eq!((cache.end(), dirty(&cache)), (5250, vec![4, 5]));
+        let large = [4; 1000];
+        assert_eq!(cache.write_all(&[(6, 6000, &large[..])]), Err(Room::Never));
+        assert_eq!(cache.end(), 5250);
     }
 
     #[test]

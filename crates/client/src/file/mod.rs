@@ -26,7 +26,7 @@ use crate::{
     reader::fetch, unexpected,
 };
 use bytes::{Bytes, BytesMut};
-use cache::{Cache, Moment};
+use cache::{Cache, Moment, Room};
 use std::{
     collections::{BTreeSet, VecDeque},
     ops::Range,
@@ -276,19 +276,12 @@ impl File {
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let inner = &*self.inner;
         inner.check_size(offset.saturating_add(bytes.len() as u64))?;
-        let (mut at, end) = (offset, offset + bytes.len() as u64);
-        while at < end {
-            let segment = inner.segment_of(at);
-            let segment_end = (segment as u64 + 1).saturating_mul(inner.segment_bytes);
-            let to = end.min(segment_end).min(at + inner.piece_bytes);
-            // Both lie within the bytes given.
-            let piece = &bytes[(at - offset) as usize..(to - offset) as usize];
+        for (segment, at, piece) in inner.pieces(offset, bytes) {
             loop {
                 let taken = inner.state().cache.write(segment, at, piece);
                 let Err(oldest) = taken else { break };
                 inner.make_room(oldest).await?;
             }
-            at = to;
         }
         Ok(())
     }
@@ -297,12 +290,32 @@ impl File {
     /// other handles append at the same time may be at the same place: where that can be, give each its own.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_at`], but bytes that fit the cache are taken whole or not at all, so that they can be appended again. Of
+    /// more a part may be at the object's end: append such by themselves, and see from [`File::size`] how much it is.
     pub async fn append(&self, bytes: &[u8]) -> Result<u64, FileError> {
-        let _alone = self.inner.appending.lock().await;
-        let offset = self.size();
-        self.write_at(offset, bytes).await?;
-        Ok(offset)
+        let inner = &*self.inner;
+        let _alone = inner.appending.lock().await;
+        loop {
+            let offset = self.size();
+            inner.check_size(offset.saturating_add(bytes.len() as u64))?;
+            let pieces: Vec<_> = inner.pieces(offset, bytes).collect();
+            let taken = {
+                let mut state = inner.state();
+                // While no room was made, or by others' writes, the end may have moved.
+                if state.size() != offset {
+                    continue;
+                }
+                state.cache.write_all(&pieces)
+            };
+            match taken {
+                Ok(()) => return Ok(offset),
+                Err(Room::After(oldest)) => inner.make_room(oldest).await?,
+                Err(Room::Never) => {
+                    self.write_at(offset, bytes).await?;
+                    return Ok(offset);
+                }
+            }
+        }
     }
 
     /// Gives the object `size` bytes, at once and durably: what is behind them is gone, what it lacks is zero. What was written
@@ -310,7 +323,7 @@ impl File {
     ///
     /// # Errors
     /// [`AmendError::TooLong`], and when it cannot be changed now: the object is what it was before, and so is what this handle
-    /// keeps.
+    /// keeps. After [`ClientError::Unknown`] alone the object may have its new size, or get it yet.
     pub async fn truncate(&self, size: u64) -> Result<(), FileError> {
         let inner = &*self.inner;
         inner.check_size(size)?;
@@ -386,6 +399,22 @@ impl Inner {
             return Err(AmendError::from(TooLong { size, most }).into());
         }
         Ok(())
+    }
+
+    /// Bytes from `offset` on as the cache takes them: each within a segment, which is named, and no more than is kept.
+    fn pieces<'b>(&self, offset: u64, bytes: &'b [u8]) -> impl Iterator<Item = (usize, u64, &'b [u8])> {
+        let (mut at, end) = (offset, offset + bytes.len() as u64);
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let segment = self.segment_of(at);
+            let segment_end = (segment as u64 + 1).saturating_mul(self.segment_bytes);
+            let (from, to) = (at, end.min(segment_end).min(at + self.piece_bytes));
+            at = to;
+            // Both lie within the bytes given.
+            Some((segment, from, &bytes[(from - offset) as usize..(to - offset) as usize]))
+        })
     }
 
     /// The cache's segment that byte `at` is of.

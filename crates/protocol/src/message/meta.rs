@@ -97,7 +97,8 @@ pub enum Change {
     /// Begins to change an object without rewriting it: names a version and segments for new pieces, like a put; renewed,
     /// committed and aborted like one. The commit lists all segments of the object: unchanged ones as they are, changed
     /// ones under the new epoch with pieces of the base version (as much of them as stays) and new ones. Refused with
-    /// [`MetaFault::Conflict`], now or at the commit, where the object's version is not `base`.
+    /// [`MetaFault::Conflict`], now or at the commit, where the object's version is not `base`; where it has only grown in place
+    /// since and the commit lists the last segment as `base` had it, what was gained is kept.
     BeginAmend {
         /// The bucket.
         bucket: String,
@@ -129,8 +130,8 @@ pub enum Change {
         key: String,
     },
     /// Counts bytes in that were written in place behind the end of a file's last segment, whose chunks have room for them:
-    /// the same layout with another length, under a new version of the object. Refused with [`MetaFault::Conflict`] where
-    /// the object's version is not `base`.
+    /// the same layout with another length, under a new version of the object whose `contents` stay. Refused with
+    /// [`MetaFault::Conflict`] where the object's version is not `base`.
     Grow {
         /// The bucket.
         bucket: String,
@@ -309,7 +310,7 @@ pub struct ObjectRecord {
     pub size: u64,
     /// Its version; every commit makes another.
     pub version: Version,
-    /// The version that last changed its bytes: two versions of equal contents read the same.
+    /// The version that last changed bytes that were there: two versions of equal contents read the same, as far as both go.
     pub contents: Version,
     /// When it was committed, by the metadata server's clock (Unix epoch).
     pub committed: Time,

@@ -5,7 +5,7 @@
 //!
 //! Invariants: a length is raised only from the version that its writer knew, so what lies between the lengths is what that
 //! writer has written there; the layout is otherwise the same, its epoch too, and whoever changes the segment in place by
-//! the shorter one goes on.
+//! the shorter one goes on. So does an amendment of other segments (`intents`): what was there reads as before.
 
 use super::{
     buckets,
@@ -34,7 +34,8 @@ pub(super) fn create(txn: &mut Txn<'_>, now: Time, bucket: &str, key: &str) -> R
             let version = counters.version();
             counters.write(txn);
             let (size, segments) = (0, Vec::new());
-            let object = StoredObject { size, version, contents: version, committed: now, segments };
+            let object =
+                StoredObject { size, version, contents: version, committed: now, segments, grown: None };
             objects::write(txn, bucket, key, &object);
             version
         }
@@ -76,8 +77,7 @@ pub(super) fn grow(
     let version = counters.version();
     counters.write(txn);
     segments::record_of(txn, (bucket, key), layout);
-    let grown = StoredObject { size, version, contents: version, committed: now, ..object };
-    objects::write(txn, bucket, key, &grown);
+    objects::write(txn, bucket, key, &object.longer(size, version, now));
     Ok(MetaAnswer::Committed { version, freed: Vec::new() })
 }
 

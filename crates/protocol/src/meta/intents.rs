@@ -9,7 +9,9 @@
 //!
 //! An ended put cannot be committed or renewed even before `expire` gives it up. Two writers of one key do not see each
 //! other: each commit makes its version whole, the last commit wins, whatever order they began in. An amendment starts
-//! from a version and commits only while the object is still that version.
+//! from a version and commits only while the object is still that version, or has only grown in place since, in a last
+//! segment that the amendment leaves as it was: then the growth is kept. A file that is appended to all the time would else have
+//! no turn for anybody. What an amendment has stored of that segment may lack bytes that were counted in since: it is refused.
 //!
 //! Invariants: intent, lease entry and grants come and go together; a segment of a put that is over is never named
 //! again; each put has its own epoch and version, and an amendment's epoch is above that of what it amends.
@@ -105,8 +107,11 @@ pub(super) fn begin(
     names::check_key(key)?;
     let policy = buckets::read(txn, bucket)?.policy;
     if let Basis::Version { base, .. } = basis {
-        let current = objects::require(txn, bucket, key)?.version;
-        check_base(bucket, key, base, Some(current))?;
+        let current = objects::require(txn, bucket, key)?;
+        // One that has grown since is told when it commits: whether that matters is seen only then.
+        if !current.was(base) {
+            check_base(bucket, key, base, Some(current.version))?;
+        }
     }
     check_count(0, segments)?;
     let mut counters = Counters::read(txn)?;
@@ -180,25 +185,35 @@ pub(super) fn commit(
         Some(previous) => segments::layouts(txn, &previous.segments)?,
         None => Vec::new(),
     };
+    let mut longer = None;
     let (base, contents) = match intent.basis {
         Basis::Nothing => (&[][..], intent.version),
         Basis::Version { base, rewrites } => {
             let current = previous.as_ref().map(|previous| previous.version);
-            check_base(&intent.bucket, &intent.key, base, current)?;
+            if current != Some(base) {
+                let grown = previous.as_ref().filter(|previous| previous.was(base));
+                longer = grown.and_then(|_| with_growth(before.last()?, size, layouts));
+                if longer.is_none() {
+                    check_base(&intent.bucket, &intent.key, base, current)?;
+                }
+            }
             let kept = previous.as_ref().filter(|_| !rewrites);
             if let Some(kept) = kept {
+                let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
                 check_same(kept.size == size, &before, layouts)?;
             }
             (&before[..], kept.map_or(intent.version, |kept| kept.contents))
         }
     };
+    let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
     validate::layouts(txn, &intent, &policy, base, size, layouts)?;
     let pieces = layouts.iter().flat_map(SegmentLayout::pieces);
     let fresh = pieces.filter(|(_, piece)| intent.has(piece.segment)).map(|(device, _)| device);
     standing::arrived(txn, fresh)?;
     let freed = segments::replace(txn, &intent, &before, layouts);
     let segments = layouts.iter().map(|layout| layout.segment).collect();
-    let object = StoredObject { size, version: intent.version, contents, committed: now, segments };
+    let (version, grown) = (intent.version, None);
+    let object = StoredObject { size, version, contents, committed: now, segments, grown };
     objects::write(txn, &intent.bucket, &intent.key, &object);
     end(txn, id, &intent);
     Ok(MetaAnswer::Committed { version: intent.version, freed })
@@ -215,6 +230,21 @@ pub(super) fn check_base(
         return Ok(());
     }
     Err(MetaFault::Conflict { bucket: bucket.to_owned(), key: key.to_owned(), base, current })
+}
+
+/// What an amendment commits of an object that has grown in place since, whose last segment is `last` now: the same with what was
+/// gained. None where it does anything to that segment, or to what is behind it.
+fn with_growth(
+    last: &SegmentLayout,
+    size: u64,
+    layouts: &[SegmentLayout],
+) -> Option<(u64, Vec<SegmentLayout>)> {
+    let (was, others) = layouts.split_last()?;
+    // Its length is that of the base: growth alone changes that under the same name, and never back.
+    let gained = last.length.checked_sub(was.length)?;
+    let unchanged = SegmentLayout { length: last.length, ..was.clone() } == *last;
+    let size = size.checked_add(gained).filter(|_| unchanged)?;
+    Some((size, [others, core::slice::from_ref(last)].concat()))
 }
 
 /// Whether an amendment that says to keep the object's bytes can have done so: segments are kept in their order, or, of chunks

@@ -21,22 +21,66 @@ const SCAN_STEP: usize = 64;
 pub(super) struct StoredObject {
     pub(super) size: u64,
     pub(super) version: Version,
-    /// The version that last changed its bytes.
+    /// The version that last changed bytes that were there.
     pub(super) contents: Version,
     pub(super) committed: Time,
     pub(super) segments: Vec<SegmentId>,
+    /// What it did in place since it was last committed; none where that is nothing.
+    pub(super) grown: Option<Growth>,
+}
+
+/// A time in which an object did nothing but grow in place. Versions that are given by growing are above all that were given
+/// before, so that they are told from others by two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Growth {
+    /// The version that was committed.
+    from: Version,
+    /// The first that was grown.
+    first: Version,
+}
+
+/// An object as it was stored before growth was.
+#[derive(Deserialize)]
+struct Earlier {
+    size: u64,
+    version: Version,
+    contents: Version,
+    committed: Time,
+    segments: Vec<SegmentId>,
 }
 
 impl StoredObject {
+    /// Whether it was this version and has only grown in place since, if anything.
+    pub(super) fn was(&self, version: Version) -> bool {
+        let grown = |grown: Growth| version == grown.from || (grown.first..=self.version).contains(&version);
+        version == self.version || self.grown.is_some_and(grown)
+    }
+
+    /// It with so many bytes more in its last segment, as of now.
+    pub(super) fn longer(self, size: u64, version: Version, now: Time) -> Self {
+        let grown = self.grown.unwrap_or(Growth { from: self.version, first: version });
+        Self { size, version, committed: now, grown: Some(grown), ..self }
+    }
+
     fn record(self, key: String) -> ObjectRecord {
-        let Self { size, version, contents, committed, segments } = self;
+        let Self { size, version, contents, committed, segments, .. } = self;
         ObjectRecord { key, size, version, contents, committed, segments }
     }
 }
 
 /// The record of an object, if there is one.
 pub(super) fn read(view: &dyn View, bucket: &str, key: &str) -> Result<Option<StoredObject>, ViewError> {
-    keys::read(view, "object", &keys::object(bucket, key))
+    let key = keys::object(bucket, key);
+    view.get(&key)?.map(|value| parse(&key, &value)).transpose()
+}
+
+/// An object's record as it is stored now, or as it was before.
+fn parse(key: &[u8], value: &[u8]) -> Result<StoredObject, ViewError> {
+    // An earlier one ends where the other goes on: neither is taken for the other.
+    keys::parse("object", key, value).or_else(|_| {
+        let Earlier { size, version, contents, committed, segments } = keys::parse("object", key, value)?;
+        Ok(StoredObject { size, version, contents, committed, segments, grown: None })
+    })
 }
 
 /// Writes the record of an object.
@@ -92,7 +136,7 @@ pub(super) fn list(
                 return Ok(MetaAnswer::Page { objects, more: true });
             }
             let key = keys::object_key(bucket, stored_key)?.to_owned();
-            objects.push(keys::parse::<StoredObject>("object", stored_key, value)?.record(key));
+            objects.push(parse(stored_key, value)?.record(key));
         }
         match step.last() {
             Some((last, _)) if step.len() == SCAN_STEP => {
@@ -110,4 +154,42 @@ pub(super) fn require(view: &dyn View, bucket: &str, key: &str) -> Result<Stored
     buckets::read(view, bucket)?;
     read(view, bucket, key)?
         .ok_or_else(|| MetaFault::NoObject { bucket: bucket.to_owned(), key: key.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::MemoryStore;
+    use serde::Serialize;
+
+    /// The fields of the records that earlier builds wrote.
+    #[derive(Serialize)]
+    struct Before(u64, Version, Version, Time, Vec<SegmentId>);
+
+    #[test]
+    fn a_record_from_before_growth_was_stored_is_read() {
+        let mut store = MemoryStore::new();
+        let mut txn = Txn::new(&store);
+        for (name, segments) in [("empty", vec![]), ("full", vec![SegmentId(4), SegmentId(1 << 40)])] {
+            let before = Before(9, Version(7), Version(5), Time(3), segments);
+            keys::write(&mut txn, keys::object("b", name), &before);
+        }
+        let writes = txn.into_writes();
+        store.apply(writes);
+        for (name, segments) in [("empty", vec![]), ("full", vec![SegmentId(4), SegmentId(1 << 40)])] {
+            let (version, contents, committed) = (Version(7), Version(5), Time(3));
+            let expected = StoredObject { size: 9, version, contents, committed, segments, grown: None };
+            let read = read(&store, "b", name).expect("a whole record").expect("it is there");
+            assert_eq!(read, expected);
+            assert!(read.was(version) && !read.was(Version(6)) && !read.was(Version(8)));
+            let mut txn = Txn::new(&store);
+            let longer = expected.longer(10, Version(12), Time(4)).longer(11, Version(15), Time(5));
+            write(&mut txn, "b", name, &longer);
+            let read = super::read(&txn, "b", name).expect("a whole record").expect("it is there");
+            assert_eq!(read, longer);
+            // Between the version committed and the first that was grown others were given, not to this object.
+            let was = |version| read.was(Version(version));
+            assert!([7, 12, 15].into_iter().all(was) && ![6, 8, 11, 16].into_iter().any(was));
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Files: made empty, and made longer in place.
 
 use crate::support::{World, node_record};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use steadfast_protocol::{
     DeviceId, RequestId, SegmentId, Version,
     layout::{CodeSpec, Holder, ParityGeometry, SegmentLayout},
@@ -103,7 +105,8 @@ fn bytes_behind_the_end_are_counted_in_under_the_same_layout() {
     let longer = grow(&mut world, begun.version, MIB + 4 * 8192).unwrap();
     let (object, after) = world.object("k");
     assert!(longer > begun.version);
-    assert_eq!((object.version, object.contents, object.size), (longer, longer, MIB + 4 * 8192));
+    // What was there reads as before.
+    assert_eq!((object.version, object.contents, object.size), (longer, begun.version, MIB + 4 * 8192));
     assert_eq!(after[0], before[0]);
     // The same name, version, epoch and chunks: who changes it in place by the old layout goes on.
     assert_eq!(after[1], SegmentLayout { length: 4 * 8192, ..before[1].clone() });
@@ -193,4 +196,143 @@ fn an_amendment_makes_a_file_shorter_and_frees_the_rest() {
     assert_eq!((freed.len(), world.records(0x30)), (12, 0));
     let (object, segments) = world.object("k");
     assert_eq!((object.size, segments.len()), (0, 0));
+}
+
+/// The chunk on device 1 of a segment written elsewhere, on device `to`.
+fn moved(layout: &SegmentLayout, begun: &PutBegun, name: SegmentId, to: u128) -> SegmentLayout {
+    let mut layout = SegmentLayout { epoch: begun.epoch, ..layout.clone() };
+    let left = layout.holders.remove(0);
+    let holder = Holder::whole(DeviceId(to), name, begun.version, left.blocks());
+    layout.holders.insert(0, holder);
+    layout
+}
+
+/// A file that is appended to all the time is drained nevertheless.
+#[test]
+fn growth_in_place_does_not_overtake_an_amendment_of_other_segments() {
+    let mut world = files();
+    world.register(&node_record(7, &[7])).unwrap();
+    let begun = put(&mut world, &[MIB, MIB, 1000], 8192);
+    let (_, before) = world.object("k");
+    let late = world.amend("k", begun.version, 2, false).unwrap();
+    let first = grow(&mut world, begun.version, 2 * MIB + 2000).unwrap();
+    let second = grow(&mut world, first, 2 * MIB + 2500).unwrap();
+    // Whichever of its versions the amendment begins from, and however late that is.
+    let segments = [before[0].clone(), moved(&before[1], &late, late.segments[0], 7), before[2].clone()];
+    let third = grow(&mut world, second, 2 * MIB + 3000).unwrap();
+    let Ok(MetaAnswer::Committed { version, freed }) = world.commit_layouts(&late, &segments) else {
+        panic!()
+    };
+    assert_eq!((version, freed.len()), (late.version, 1));
+    let (object, after) = world.object("k");
+    assert_eq!((object.version, object.contents, object.size), (late.version, begun.version, 2 * MIB + 3000));
+    assert_eq!(after[..2], segments[..2]);
+    assert_eq!(after[2], SegmentLayout { length: 3000, ..before[2].clone() }, "nothing gained is lost");
+    // That is a new layout: who counts on one from before it looks again.
+    assert!(matches!(grow(&mut world, third, 2 * MIB + 3500), Err(MetaFault::Conflict { .. })));
+    assert!(matches!(world.amend("k", begun.version, 1, false), Err(MetaFault::Conflict { .. })));
+    assert!(matches!(world.amend("k", third, 1, false), Err(MetaFault::Conflict { .. })));
+    // One that changes bytes of another segment keeps the growth, too, and one begins from a version that is over.
+    let fourth = grow(&mut world, late.version, 2 * MIB + 4000).unwrap();
+    let rewrite = world.amend("k", late.version, 1, true).unwrap();
+    let (_, mut segments) = world.object("k");
+    grow(&mut world, fourth, 2 * MIB + 4500).unwrap();
+    segments[0] = chunks(&rewrite, rewrite.segments[0], MIB, MIB / 4);
+    world.commit_layouts(&rewrite, &segments).unwrap();
+    let (object, after) = world.object("k");
+    assert_eq!((object.contents, object.size), (rewrite.version, 2 * MIB + 4500));
+    assert_eq!((&after[0], after[2].length), (&segments[0], 4500));
+}
+
+/// What it has stored of the last segment may lack bytes that were counted in later.
+#[test]
+fn an_amendment_of_the_segment_that_grew_is_overtaken() {
+    let mut world = files();
+    world.register(&node_record(7, &[7])).unwrap();
+    let mut version = put(&mut world, &[MIB, 1000], 8192).version;
+    for case in 0..6 {
+        let (object, before) = world.object("k");
+        let late = world.amend("k", version, 2, case == 1).unwrap();
+        let grown = grow(&mut world, version, object.size + 100).unwrap();
+        let (_, now) = world.object("k");
+        let mut segments = before.clone();
+        match case {
+            0 => segments[1] = moved(&before[1], &late, late.segments[0], 7),
+            1 => segments[1] = chunks(&late, late.segments[0], before[1].length, 8192),
+            2 => segments[1].epoch = late.epoch,
+            // As if it had known that.
+            3 => segments[1] = moved(&now[1], &late, late.segments[0], 7),
+            4 => drop(segments.pop()),
+            _ => segments.push(chunks(&late, late.segments[0], 5, 4096)),
+        }
+        let refused = world.commit_layouts(&late, &segments).unwrap_err();
+        let of = |current: &Option<Version>| *current == Some(grown);
+        assert!(matches!(&refused, MetaFault::Conflict { current, .. } if of(current)), "{case}: {refused}");
+        assert_eq!(world.object("k").1, now);
+        version = grown;
+    }
+    // A put between is another object, whatever its segments are.
+    let late = world.amend("k", version, 2, false).unwrap();
+    let (_, segments) = world.object("k");
+    grow(&mut world, version, MIB + 5000).unwrap();
+    put(&mut world, &[MIB, 1000], 8192);
+    assert!(matches!(world.commit_layouts(&late, &segments), Err(MetaFault::Conflict { .. })));
+}
+
+/// Puts, growth and amendments of any age against what a plain list of versions says.
+#[test]
+fn any_order_of_growth_and_amendments_keeps_what_was_counted_in() {
+    let mut random = Pcg64Mcg::seed_from_u64(0x610);
+    let mut below = move |most: usize| random.next_u32() as usize % most;
+    let (mut kept, mut overtaken) = (0, 0);
+    for _ in 0..10 {
+        let mut world = files();
+        world.register(&node_record(7, &[7])).unwrap();
+        // Versions that the object had since its layout was last another.
+        let mut since = vec![put(&mut world, &[MIB, MIB, 100], MIB / 4).version];
+        let mut open: Vec<(PutBegun, Version, Vec<SegmentLayout>)> = Vec::new();
+        // A put that commits when others have been made has a version from before them.
+        let mut begun = world.begin("k", 3);
+        for _ in 0..100 {
+            let (object, now) = world.object("k");
+            let current = *since.last().unwrap();
+            assert_eq!(object.version, current);
+            match below(8) {
+                0..3 => since.push(grow(&mut world, current, object.size + 1 + below(500) as u64).unwrap()),
+                3 | 4 => open.push((world.amend("k", current, 1, false).unwrap(), current, now)),
+                5 if below(6) == 0 => {
+                    let lengths = [MIB, MIB, 1 + below(100) as u64];
+                    let layouts: Vec<_> = begun.segments.iter().zip(lengths).collect();
+                    let layouts: Vec<_> = layouts
+                        .into_iter()
+                        .map(|(&name, length)| chunks(&begun, name, length, MIB / 4))
+                        .collect();
+                    world.commit_layouts(&begun, &layouts).unwrap();
+                    since = vec![begun.version];
+                    begun = world.begin("k", 3);
+                }
+                _ if !open.is_empty() => {
+                    let (amend, base, mut layouts) = open.swap_remove(below(open.len()));
+                    let at = below(3);
+                    let from = layouts[at].holders[0].device;
+                    let to = if from == DeviceId(7) { 1 } else { 7 };
+                    layouts[at] = moved(&layouts[at], &amend, amend.segments[0], to);
+                    let committed = world.commit_layouts(&amend, &layouts);
+                    let may = current == base || at < 2 && since.contains(&base);
+                    assert_eq!(committed.is_ok(), may, "{at} of {base} in {since:?}: {committed:?}");
+                    if may {
+                        layouts[2].length = now[2].length;
+                        assert_eq!(world.object("k").1, layouts);
+                        kept += usize::from(current != base);
+                        since = vec![amend.version];
+                    } else {
+                        assert!(matches!(committed, Err(MetaFault::Conflict { .. })));
+                        overtaken += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(kept > 20 && overtaken > 20, "hardly visited: {kept}, {overtaken}");
 }
