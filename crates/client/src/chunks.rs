@@ -3,7 +3,7 @@
 mod decoded;
 mod direct;
 
-pub(crate) use decoded::originals;
+pub(crate) use decoded::{Parts, originals};
 pub(crate) use direct::direct;
 
 use crate::{
@@ -59,7 +59,7 @@ impl Client {
         let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
         let unfenced = fence.unfenced().map(device).collect();
-        let versions = self.chunk_versions(segment, &holders).await;
+        let versions = self.chunk_versions(segment, &holders, &BTreeSet::new()).await;
         let changed = fence.changed(&versions, |chunk| leaving.contains(&device(chunk)));
         Some(Fenced { changed, unfenced })
     }
@@ -78,7 +78,10 @@ impl Client {
         let mut bytes = Vec::new();
         for layout in found.segments.iter().filter(|layout| layout.length > 0) {
             let blocks = match changes_in_place(&found.policy, layout) {
-                true => originals(self, layout, devices, 0..layout.code.originals).await?.0,
+                true => {
+                    let parts = Parts::whole(layout, self.options.patience);
+                    originals(self, layout, devices, 0..layout.code.originals, parts).await?.0
+                }
                 false => {
                     let reserved = Reserved::new(self, Access::Read, Quality::default(), layout.length);
                     let (rule, excluded) = (self.options.request, devices.clone());
@@ -94,15 +97,25 @@ impl Client {
         Ok(bytes)
     }
 
-    /// What the nodes of all chunks hold; none of those that do not answer.
-    async fn chunk_versions(&self, segment: SegmentId, holders: &[DeviceId]) -> Vec<Option<ChunkVersions>> {
+    /// What the nodes of all chunks hold; none of those that do not answer, or are on devices `excluded`, which are not asked.
+    async fn chunk_versions(
+        &self,
+        segment: SegmentId,
+        holders: &[DeviceId],
+        excluded: &BTreeSet<DeviceId>,
+    ) -> Vec<Option<ChunkVersions>> {
         let ask = |device| NodeRequest::ChunkVersions { device, segment };
-        let answers = self.ask_all(holders, Epoch(0), ask).await;
-        let versions = answers.into_iter().map(|answer| match answer {
-            Ok(NodeAnswer::ChunkVersions(versions)) => Some(versions),
-            _ => None,
-        });
-        versions.collect()
+        let asked: Vec<DeviceId> =
+            holders.iter().copied().filter(|device| !excluded.contains(device)).collect();
+        let mut answers = self.ask_all(&asked, Epoch(0), ask).await.into_iter();
+        let held = |device| {
+            let answer = if excluded.contains(device) { None } else { answers.next() };
+            match answer {
+                Some(Ok(NodeAnswer::ChunkVersions(versions))) => Some(versions),
+                _ => None,
+            }
+        };
+        holders.iter().map(held).collect()
     }
 
     /// Asks the same of several devices at once; their answers in the devices' order.

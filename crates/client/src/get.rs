@@ -3,7 +3,7 @@
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     ahead::{Ahead, Arrived},
-    chunks::originals as originals_at_one_state,
+    chunks::{Parts, originals as originals_at_one_state},
     decode::{Decoding, SolveError, Verified},
     memory::Held,
     reserve::Reading,
@@ -559,6 +559,7 @@ impl<'a> SegmentReader<'a> {
                     self.layout,
                     &self.reading.excluded,
                     self.wanted.clone(),
+                    Parts::whole(self.layout, self.client.options.patience),
                 )
                 .await?;
                 self.received_bytes += bytes;

@@ -57,7 +57,7 @@ use metadata::Metadata;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use steadfast_net::Pool;
 use steadfast_protocol::{
@@ -68,6 +68,7 @@ use steadfast_protocol::{
         NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
     policy::Policy,
+    read::Hedge,
 };
 
 /// How a client behaves.
@@ -143,6 +144,9 @@ pub struct Client {
     tidying: Arc<tidy::Tidying>,
     /// The last registry seen; refreshed by every put and when a device is missing.
     registry: Mutex<Registry>,
+    /// Who is late with a few bytes.
+    hedge: Mutex<Hedge>,
+    started: Instant,
 }
 
 /// An object and where it lies.
@@ -168,8 +172,9 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let (memory, tidying, registry) = Default::default();
-        let client = Self { metadata, pool, options, seed, memory, tidying, registry };
+        let (memory, tidying, registry, hedge) = Default::default();
+        let started = Instant::now();
+        let client = Self { metadata, pool, options, seed, memory, tidying, registry, hedge, started };
         client.registry().await?;
         Ok(client)
     }

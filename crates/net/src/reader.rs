@@ -19,6 +19,7 @@ use bytes::{BufMut, BytesMut};
 use std::{io, pin::Pin, sync::Arc};
 use steadfast_protocol::message::{HEADER_BYTES, Header};
 use tokio::{
+    io::AsyncReadExt,
     net::tcp::OwnedReadHalf,
     time::{Instant, Sleep, sleep},
 };
@@ -120,10 +121,14 @@ impl Reader {
         self.unread.start += buffered;
         while payload.len() < len {
             let missing = len - payload.len();
-            match self.half.try_read_buf(&mut (&mut payload).limit(missing)) {
-                Ok(count) => self.heard(count).await?,
-                Err(error) => self.wait_after(error).await?,
-            }
+            let mut rest = (&mut payload).limit(missing);
+            // A socket that always has more does not keep the runtime from everybody else: `read` has the task's budget.
+            let read = tokio::select! {
+                biased;
+                read = self.half.read_buf(&mut rest) => Some(read),
+                () = self.timer.as_mut() => None,
+            };
+            self.after(read)?;
         }
         Ok(payload)
     }
@@ -143,40 +148,33 @@ impl Reader {
     /// Reads into the buffer, all of which has been used.
     async fn refill(&mut self) -> Result<(), Lost> {
         loop {
-            match self.half.try_read(&mut self.buffer) {
-                Ok(count) => {
-                    self.unread = 0..count;
-                    return self.heard(count).await;
-                }
-                Err(error) => self.wait_after(error).await?,
+            // Not `try_read`: what is told by less than was asked for, that the socket has no more, would be asked of it again.
+            let read = tokio::select! {
+                biased;
+                read = self.half.read(&mut self.buffer) => Some(read),
+                () = self.timer.as_mut() => None,
+            };
+            if let Some(count) = self.after(read)? {
+                self.unread = 0..count;
+                return Ok(());
             }
         }
     }
 
-    async fn heard(&mut self, count: usize) -> Result<(), Lost> {
-        if count == 0 {
-            return Err(Lost::Closed);
-        }
-        self.heard_at = Instant::now();
-        self.asked_at = None;
-        // A socket that always has more must not keep the runtime from everybody else.
-        tokio::task::coop::consume_budget().await;
-        Ok(())
-    }
-
-    async fn wait_after(&mut self, error: io::Error) -> Result<(), Lost> {
-        match error.kind() {
-            io::ErrorKind::WouldBlock => {}
-            io::ErrorKind::Interrupted => return Ok(()),
-            kind => return Err(Lost::Io { kind }),
-        }
-        loop {
-            tokio::select! {
-                biased;
-                readable = self.half.readable() => {
-                    return readable.map_err(|error| Lost::Io { kind: error.kind() });
-                }
-                () = self.timer.as_mut() => self.look_for_life()?,
+    /// After a read, or when it was time to look for life before anything came: how many bytes came.
+    fn after(&mut self, read: Option<io::Result<usize>>) -> Result<Option<usize>, Lost> {
+        match read {
+            Some(Ok(0)) => Err(Lost::Closed),
+            Some(Ok(count)) => {
+                self.heard_at = Instant::now();
+                self.asked_at = None;
+                Ok(Some(count))
+            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Some(Err(error)) => Err(Lost::Io { kind: error.kind() }),
+            None => {
+                self.look_for_life()?;
+                Ok(None)
             }
         }
     }

@@ -76,6 +76,9 @@ impl Watched {
         page.gauge("node_write_budget_bytes", "Bytes that write streams together may have")
             .whole(&[], self.service.write_budget_bytes);
         page.gauge("node_write_budget_streams", "Write streams that share the budget").whole(&[], streams);
+        let ingest = self.service.ingest_budget().set_aside_bytes();
+        page.gauge("node_ingest_bytes", "Bytes set aside for segments that the node encodes for clients")
+            .whole(&[], ingest);
     }
 
     fn streams(&self, page: &mut Page) {

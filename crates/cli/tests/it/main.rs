@@ -14,6 +14,7 @@ mod failures;
 mod files;
 mod in_place;
 mod ingest;
+mod late;
 mod leaving;
 mod load;
 mod objects;

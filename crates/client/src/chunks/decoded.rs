@@ -5,7 +5,10 @@ use super::{call, intact};
 use crate::{Client, GetError};
 use bytes::BytesMut;
 use core::ops::Range;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 use steadfast_net::Open;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
@@ -16,8 +19,28 @@ use steadfast_protocol::{
 };
 use tokio::task::JoinSet;
 
-/// The original blocks `wanted` of a segment, and how many bytes were received for them. Nothing is read of devices
-/// `excluded`.
+/// What is read of each block.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    /// Bytes of the block, whole granules.
+    pub(crate) within: Range<u32>,
+    /// How long a node may take for it.
+    pub(crate) patience: Duration,
+}
+
+impl Parts {
+    /// All of it.
+    pub(crate) fn whole(layout: &SegmentLayout, patience: Duration) -> Self {
+        Self { within: 0..layout.block_bytes, patience }
+    }
+
+    fn len(&self) -> usize {
+        self.within.len()
+    }
+}
+
+/// The original blocks `wanted` of a segment, or the same part of each of them, and how many bytes were received for them.
+/// Nothing is asked of devices `excluded`.
 ///
 /// # Errors
 /// When too few of its chunks can be had, or it changes faster than a common state is found.
@@ -26,6 +49,7 @@ pub(crate) async fn originals(
     layout: &SegmentLayout,
     excluded: &BTreeSet<DeviceId>,
     wanted: Range<BlockIndex>,
+    parts: Parts,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
     let found = ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)));
     let (shape, holders) = found.ok_or_else(|| unusable(layout, "its chunks do not fit each other"))?;
@@ -42,7 +66,7 @@ pub(crate) async fn originals(
                     blocks.clear();
                     originals.clear();
                     tokio::time::sleep(after).await;
-                    let versions = client.chunk_versions(layout.segment, &holders).await;
+                    let versions = client.chunk_versions(layout.segment, &holders, excluded).await;
                     for (chunk, held) in (0..).zip(versions) {
                         core.handle(GatherInput::Versions { chunk, held });
                     }
@@ -50,13 +74,13 @@ pub(crate) async fn originals(
                 GatherAction::Read { chunk, row, at } => {
                     let device = holders[chunk as usize];
                     let (open, address) =
-                        (question(client, layout, device, row, at), client.address_of(device));
+                        (question(layout, &parts, device, row, at), client.address_of(device));
                     let pool = client.pool.clone();
                     reading.spawn(async move { (chunk, row, call(&pool, address, open).await) });
                 }
                 GatherAction::Row { row, wanted, lost } => {
                     let read = core::mem::take(&mut blocks);
-                    let decoded = decode(layout, &shape, &read, &lost)?;
+                    let decoded = decode(layout, (&shape, parts.len()), &read, &lost)?;
                     let of_row = read.into_iter().chain(lost.into_iter().zip(decoded));
                     let wanted = of_row.filter(|(chunk, _)| wanted.contains(chunk));
                     originals.extend(wanted.map(|(chunk, block)| (chunk * shape.blocks + row, block)));
@@ -70,7 +94,7 @@ pub(crate) async fn originals(
         if let Ok((_, block)) = &answer {
             received += block.len() as u64;
         }
-        core.handle(match checked(layout, &shape, (chunk, row), answer) {
+        core.handle(match checked(layout, (&shape, &parts), (chunk, row), answer) {
             Ok((version, block)) => {
                 blocks.insert(chunk, block);
                 GatherInput::Row { chunk, version }
@@ -83,23 +107,24 @@ pub(crate) async fn originals(
     }
 }
 
-fn question(client: &Client, layout: &SegmentLayout, device: DeviceId, row: u32, at: RowsAt) -> Open {
-    let length = layout.block_bytes;
-    let offset = u64::from(row) * u64::from(length);
+fn question(layout: &SegmentLayout, parts: &Parts, device: DeviceId, row: u32, at: RowsAt) -> Open {
+    let Range { start, end } = parts.within;
+    let length = end - start;
+    let offset = u64::from(row) * u64::from(layout.block_bytes) + u64::from(start);
     let request = ReadRows { device, segment: layout.segment, offset, length, at };
     Open {
         body: message::encode(&NodeRequest::ReadRows(request)),
         priority: Priority::Foreground,
         epoch: Epoch(0),
-        deadline: Some(client.options.patience),
+        deadline: Some(parts.patience),
         credit: length,
     }
 }
 
-/// A block that arrived whole and intact, and the version that it shows.
+/// A block, or the part of it, that arrived whole and intact, and the version that it shows.
 fn checked(
     layout: &SegmentLayout,
-    shape: &ParityGeometry,
+    (shape, parts): (&ParityGeometry, &Parts),
     (chunk, row): (u32, u32),
     answer: Result<(NodeAnswer, BytesMut), Cause>,
 ) -> Result<(u64, BytesMut), Cause> {
@@ -107,8 +132,9 @@ fn checked(
     let (NodeAnswer::Rows { version, sums }, block) = answer? else {
         return Err(broken("no rows in the answer"));
     };
-    let whole = block.len() == shape.block_bytes as usize;
-    if !whole || !intact(layout, chunk * shape.blocks + row, 0, &block, &sums) {
+    let whole = block.len() == parts.len();
+    let first = parts.within.start / layout.granule_bytes;
+    if !whole || !intact(layout, chunk * shape.blocks + row, first, &block, &sums) {
         return Err(broken("rows arrived damaged"));
     }
     Ok((version, block))
@@ -117,12 +143,11 @@ fn checked(
 /// The blocks of the chunks `lost`, of those of the same row that were read.
 fn decode(
     layout: &SegmentLayout,
-    shape: &ParityGeometry,
+    (shape, length): (&ParityGeometry, usize),
     read: &BTreeMap<u32, BytesMut>,
     lost: &[u32],
 ) -> Result<Vec<BytesMut>, GetError> {
-    let mut decoded: Vec<BytesMut> =
-        lost.iter().map(|_| BytesMut::zeroed(shape.block_bytes as usize)).collect();
+    let mut decoded: Vec<BytesMut> = lost.iter().map(|_| BytesMut::zeroed(length)).collect();
     if lost.is_empty() {
         return Ok(decoded);
     }

@@ -1,25 +1,30 @@
-//! A few bytes of a segment, straight from the nodes of its data chunks: the granules that hold them and no more. A block, which is
-//! what others are asked for, has up to 1 MiB.
+//! A few bytes of a segment, straight from the nodes of its data chunks: the granules that hold them and no more (a block, which is
+//! what others are asked for, has up to 1 MiB). Where a node is late or lost, the same granules of other chunks stand in, as
+//! [`Hedge`](steadfast_protocol::read::Hedge) says; the first that comes is taken.
 
-use super::{call, intact};
-use crate::{Client, ObjectStat, get::parts};
-use bytes::Bytes;
+use super::{ANSWERS_WITHIN, Parts, call, intact, originals};
+use crate::{Client, GetError, ObjectStat, get::parts};
+use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    pin::Pin,
+    sync::{MutexGuard, PoisonError},
+    time::Instant,
+};
 use steadfast_net::Open;
 use steadfast_protocol::{
-    Epoch,
+    BlockIndex, DeviceId, Epoch, Time,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::{self, AccessTotals, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
+    read::{Cause, Hedge},
 };
 use tokio::task::JoinSet;
 
 /// Reads of more are asked for by blocks, with those that stand in for late ones. Picked by eye: what a disk reads in the time
 /// that it takes to get there.
 const BYTES_MAX: u64 = 256 << 10;
-/// A node that takes so long is left to the reads that know their way around it. Picked by eye: many times what a loaded disk
-/// takes.
-const WITHIN: Duration = Duration::from_millis(250);
 
 /// Bytes `wanted` of an object, in pieces; none where they are many, or not to be had so.
 pub(crate) async fn direct(client: &Client, found: &ObjectStat, wanted: Range<u64>) -> Option<Vec<Bytes>> {
@@ -27,59 +32,179 @@ pub(crate) async fn direct(client: &Client, found: &ObjectStat, wanted: Range<u6
     if length > BYTES_MAX {
         return None;
     }
-    let mut pieces = Vec::new();
+    let (mut pieces, mut received) = (Vec::new(), 0);
     for (layout, part) in parts(found, wanted) {
-        pieces.extend(of_segment(client, layout, part).await?);
+        pieces.extend(of_segment(client, layout, part, &mut received).await?);
     }
     client.account(&AccessTotals {
         used_bytes: length,
-        received_bytes: length,
-        sent_bytes: length,
-        medium_bytes: length,
+        received_bytes: received,
+        sent_bytes: received,
+        medium_bytes: received,
         ..AccessTotals::default()
     });
     Some(pieces)
 }
 
-async fn of_segment(client: &Client, layout: &SegmentLayout, part: Range<u64>) -> Option<Vec<Bytes>> {
+/// A piece of what is wanted, in one block.
+struct Piece {
+    device: DeviceId,
+    index: BlockIndex,
+    /// The granules that hold it: bytes of the block.
+    granules: Range<u32>,
+    /// Where it is in them.
+    within: Range<usize>,
+}
+
+type StandingIn<'a> = Pin<Box<dyn Future<Output = Result<(Vec<BytesMut>, u64), GetError>> + Send + 'a>>;
+
+async fn of_segment(
+    client: &Client,
+    layout: &SegmentLayout,
+    part: Range<u64>,
+    received: &mut u64,
+) -> Option<Vec<Bytes>> {
     let shape = ParityGeometry::of_layout(layout)?;
     let holders = shape.updatable(layout)?;
+    let pieces = cut(&shape, &holders, part);
+    let begun = Instant::now();
+    let mut asked = JoinSet::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        let (pool, address, open) =
+            (client.pool.clone(), client.address_of(piece.device), question(&shape, layout, piece));
+        asked.spawn(async move {
+            let answer = call(&pool, address, open).await;
+            (number, begun.elapsed(), answer)
+        });
+    }
+    let mut here: Vec<Option<Bytes>> = vec![None; pieces.len()];
+    // From when on others stand in for each that is not here; none once they have.
+    let wait = |piece: &Piece| Some(begun + client.hedge().wait(client.now(), piece.device));
+    let mut due: Vec<Option<Instant>> = pieces.iter().map(wait).collect();
+    let mut standing_in: Option<(usize, StandingIn<'_>)> = None;
+    while here.iter().any(Option::is_none) {
+        let next = due.iter().enumerate().filter(|(number, _)| here[*number].is_none());
+        let next = next.filter_map(|(number, due)| Some((due.as_ref()?, number))).min();
+        let next = next.filter(|_| standing_in.is_none()).map(|(&at, number)| (at, number));
+        tokio::select! {
+            biased;
+            Some(answer) = asked.join_next() => {
+                let (number, took, answer) = answer.expect("asking does not panic");
+                let piece = &pieces[number];
+                if let Some(bytes) = checked(layout, piece, answer) {
+                    client.hedge().answered(piece.device, took);
+                    *received += bytes.len() as u64;
+                    here[number] = Some(bytes.slice(piece.within.clone()));
+                } else if due[number].is_some() {
+                    client.hedge().late(client.now(), piece.device);
+                    due[number] = Some(Instant::now());
+                }
+            }
+            (number, decoded) = decoded(&mut standing_in), if standing_in.is_some() => {
+                standing_in = None;
+                // Where that is not to be had either, the node may yet answer.
+                if let Ok((mut blocks, bytes)) = decoded && here[number].is_none() {
+                    *received += bytes;
+                    here[number] = Some(blocks.pop()?.freeze().slice(pieces[number].within.clone()));
+                }
+            }
+            () = tokio::time::sleep_until(next.map_or(begun, |(at, _)| at).into()), if next.is_some() => {
+                let (_, number) = next?;
+                let piece = &pieces[number];
+                tracing::debug!(device = %piece.device, "others stand in for a node that is late or lost");
+                client.hedge().late(client.now(), piece.device);
+                due[number] = None;
+                standing_in = Some((number, Box::pin(stand_in(client, layout, piece))));
+            }
+            else => return None,
+        }
+    }
+    here.into_iter().collect()
+}
+
+/// The pieces that bytes `part` of a segment lie in.
+fn cut(shape: &ParityGeometry, holders: &[DeviceId], part: Range<u64>) -> Vec<Piece> {
     let (block_bytes, granule) = (u64::from(shape.block_bytes), u64::from(PARITY_GRANULE_BYTES));
-    let mut reading = JoinSet::new();
-    let mut count = 0;
+    let mut pieces = Vec::new();
     for chunk in shape.parts(part) {
         let mut at = chunk.within.start;
         while at < chunk.within.end {
-            let end = chunk.within.end.min((at / block_bytes + 1) * block_bytes);
-            let whole = at / granule * granule..end.next_multiple_of(granule);
-            let index = shape.blocks_of(chunk.chunk).start + u32::try_from(at / block_bytes).ok()?;
-            let length = u32::try_from(whole.end - whole.start).ok()?;
-            let device = holders[chunk.chunk as usize];
-            let (segment, offset) = (layout.segment, whole.start);
-            let request =
-                NodeRequest::ReadRows(ReadRows { device, segment, offset, length, at: RowsAt::Newest });
-            let open = Open {
-                body: message::encode(&request),
-                priority: Priority::Foreground,
-                epoch: Epoch(0),
-                deadline: Some(WITHIN),
-                credit: length,
-            };
-            let (pool, address, number) = (client.pool.clone(), client.address_of(device), count);
-            let within = (at - whole.start) as usize..(end - whole.start) as usize;
-            let first = u32::try_from(whole.start % block_bytes / granule).ok()?;
-            reading.spawn(async move { (number, index, first, within, call(&pool, address, open).await) });
-            (at, count) = (end, count + 1);
+            let block = at / block_bytes;
+            let end = chunk.within.end.min((block + 1) * block_bytes);
+            let [from, to] = [at, end].map(|at| at - block * block_bytes);
+            let granules = from / granule * granule..to.next_multiple_of(granule);
+            let within = (from - granules.start) as usize..(to - granules.start) as usize;
+            pieces.push(Piece {
+                device: holders[chunk.chunk as usize],
+                // Below the segment's blocks, and within one.
+                index: shape.blocks_of(chunk.chunk).start + block as u32,
+                granules: granules.start as u32..granules.end as u32,
+                within,
+            });
+            at = end;
         }
     }
-    let mut pieces = vec![Bytes::new(); count];
-    while let Some(read) = reading.join_next().await {
-        let (number, index, first, within, answer) = read.ok()?;
-        let (NodeAnswer::Rows { sums, .. }, bytes) = answer.ok()? else { return None };
-        if bytes.len() < within.end || !intact(layout, index, first, &bytes, &sums) {
-            return None;
-        }
-        pieces[number] = bytes.freeze().slice(within);
+    pieces
+}
+
+fn question(shape: &ParityGeometry, layout: &SegmentLayout, piece: &Piece) -> Open {
+    let row = u64::from(piece.index % shape.blocks);
+    let length = piece.granules.end - piece.granules.start;
+    let rows = ReadRows {
+        device: piece.device,
+        segment: layout.segment,
+        offset: row * u64::from(shape.block_bytes) + u64::from(piece.granules.start),
+        length,
+        at: RowsAt::Newest,
+    };
+    Open {
+        body: message::encode(&NodeRequest::ReadRows(rows)),
+        priority: Priority::Foreground,
+        epoch: Epoch(0),
+        deadline: Some(ANSWERS_WITHIN),
+        credit: length,
     }
-    Some(pieces)
+}
+
+/// What a node answered, if it is the granules that were asked for.
+fn checked(
+    layout: &SegmentLayout,
+    piece: &Piece,
+    answer: Result<(NodeAnswer, BytesMut), Cause>,
+) -> Option<Bytes> {
+    let Ok((NodeAnswer::Rows { sums, .. }, bytes)) = answer else { return None };
+    let first = piece.granules.start / PARITY_GRANULE_BYTES;
+    let whole = bytes.len() == piece.granules.len() && intact(layout, piece.index, first, &bytes, &sums);
+    whole.then(|| bytes.freeze())
+}
+
+/// The granules of a piece, decoded from those of other chunks.
+async fn stand_in(
+    client: &Client,
+    layout: &SegmentLayout,
+    piece: &Piece,
+) -> Result<(Vec<BytesMut>, u64), GetError> {
+    let parts = Parts { within: piece.granules.clone(), patience: ANSWERS_WITHIN };
+    let wanted = piece.index..piece.index + 1;
+    originals(client, layout, &BTreeSet::from([piece.device]), wanted, parts).await
+}
+
+async fn decoded(
+    standing_in: &mut Option<(usize, StandingIn<'_>)>,
+) -> (usize, Result<(Vec<BytesMut>, u64), GetError>) {
+    match standing_in {
+        Some((number, decoding)) => (*number, decoding.await),
+        None => core::future::pending().await,
+    }
+}
+
+impl Client {
+    fn hedge(&self) -> MutexGuard<'_, Hedge> {
+        self.hedge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cores' time.
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
 }

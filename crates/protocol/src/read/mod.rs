@@ -9,6 +9,8 @@
 //! | [`Striped`] | RAID-0, and ranges of it | every wanted block from its one holder |
 //! | [`Ranged`] | ranges of rateless segments, parity segments and ranges of them | the originals that hold the bytes, then what a decode needs |
 //!
+//! What is too small for any of them is read from the one node that has it, and decoded where that is late by [`Hedge`].
+//!
 //! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
 //! `Failed`; only then may the core open that device again. After `Cancel` nothing is expected of the device, and
@@ -20,6 +22,7 @@
 mod adaptive;
 mod flow;
 mod forecast;
+mod hedge;
 mod ranged;
 mod replicas;
 mod source;
@@ -29,6 +32,7 @@ mod striped;
 mod tests;
 
 pub use adaptive::Adaptive;
+pub use hedge::Hedge;
 pub use ranged::Ranged;
 pub use replicas::Replicas;
 pub use speculative::Speculative;

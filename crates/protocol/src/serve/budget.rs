@@ -35,6 +35,11 @@ impl Budget {
         self.held_bytes
     }
 
+    /// Bytes set aside for the streams that share it now: their floors.
+    pub fn set_aside_bytes(&self) -> u64 {
+        self.floors_bytes
+    }
+
     /// Streams that share it now.
     pub fn streams(&self) -> u64 {
         self.streams

@@ -188,8 +188,8 @@ impl Offload {
             next: 0,
             credit_bytes: 0,
             heard: now,
-            // The primary gives up after that long, and says so.
-            patience: 2 * spec.patience,
+            // As long as the primary has with its devices: by then it has said something, be it that it gave up.
+            patience: spec.patience,
             over: false,
             actions: VecDeque::new(),
         })

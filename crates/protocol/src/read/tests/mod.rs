@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod crowd;
+mod hedge;
 mod model;
 mod parity;
 mod ranged;

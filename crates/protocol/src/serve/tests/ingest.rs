@@ -26,7 +26,9 @@ fn memory_is_set_aside_whole_or_refused_and_given_back() {
     assert!(second.is_ok(), "twice 24 MiB fit");
     let third = IngestStream::new(Time(0), &shape(), PATIENCE, &mut budget);
     assert!(matches!(third, Err(Fault::Refused { .. })));
+    assert_eq!(budget.set_aside_bytes(), 48 << 20);
     first.leave(&mut budget);
+    assert_eq!(budget.set_aside_bytes(), 24 << 20);
     assert!(IngestStream::new(Time(0), &shape(), PATIENCE, &mut budget).is_ok());
 }
 

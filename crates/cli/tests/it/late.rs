@@ -1,0 +1,67 @@
+//! Reads of a few bytes whose device stalls or whose server is dead: the same few bytes of other chunks stand in.
+
+use crate::common::{Bed, block_on, bytes, seed, shape};
+use crate::files::{open, patient, put, write};
+use steadfast_client::Client;
+use steadfast_protocol::layout::ParityGeometry;
+
+const MIB: usize = 1 << 20;
+const READ: usize = 5000;
+const READS: usize = 24;
+
+async fn medium_bytes(client: &Client) -> u64 {
+    let mut read = 0;
+    for node in client.registry().await.unwrap().nodes {
+        let Ok(status) = client.node_status(&node.record.address).await else { continue };
+        read += status.devices.iter().map(|device| device.medium_read_bytes).sum::<u64>();
+    }
+    read
+}
+
+#[test]
+fn few_bytes_of_a_late_or_lost_device_are_decoded_from_as_few_of_others() {
+    for update in ["plr", "fo"] {
+        let mut bed = Bed::with_bucket(&shape(6, 1), &format!("parity:code=rs(6,4),update={update}"));
+        let mut model = bytes(16 * MIB, seed());
+        let late = block_on(async {
+            let client = patient(&bed).await;
+            put(&client, &model).await;
+            let stat = client.stat("data", "object").await.unwrap();
+            let shape = ParityGeometry::of_layout(&stat.segments[0]).unwrap();
+            let late = shape.holder(&stat.segments[0], 1).unwrap();
+            let file = open(&client).await;
+            // Some of what is read is in logs alone; more updates would have the chunk read ahead.
+            for at in 0..READS / 3 {
+                write(&file, &mut model, 4 * MIB + at * 150_000, &bytes(READ / 2, at as u64)).await;
+            }
+            file.sync().await.unwrap();
+            client.emulate(late, "stall").await.unwrap();
+            let before = medium_bytes(&client).await;
+            for at in 0..READS {
+                let offset = 4 * MIB + at * 150_000;
+                let read = file.read_at(offset as u64, READ).await.unwrap();
+                assert!(read == model[offset..offset + READ], "{update}: bytes at {offset}");
+            }
+            let read = medium_bytes(&client).await - before;
+            println!("{update}: {read} bytes of media for {READS} reads of {READ}");
+            // Blocks, which have 1 MiB here, would make 96 MiB. Logs are read with what lies beside.
+            assert!(read < 16 << 20, "{update}: {read} bytes of media");
+            client.emulate(late, "off").await.unwrap();
+            late
+        });
+        let nodes = block_on(async { patient(&bed).await.registry().await.unwrap().nodes });
+        let server = nodes.iter().find(|node| node.record.devices[0].0 == late).unwrap();
+        let dead = (0..6).find(|&node| bed.cluster.node_address(node) == server.record.address).unwrap();
+        bed.cluster.kill_node(dead).unwrap();
+        block_on(async {
+            let client = patient(&bed).await;
+            let file = open(&client).await;
+            for at in 0..READS {
+                // Over the borders of blocks and chunks, too.
+                let offset = 4 * MIB - 2000 + at * (MIB / 4);
+                let read = file.read_at(offset as u64, READ).await.unwrap();
+                assert!(read == model[offset..offset + READ], "{update}: bytes at {offset} of a dead server");
+            }
+        });
+    }
+}
