@@ -12,6 +12,9 @@ use steadfast_protocol::{
 };
 use tokio::sync::oneshot;
 
+/// Bytes of a log that are read at once: 10 ms of a disk of 100 MB/s is what others wait.
+pub(super) const READ_BYTES: u64 = 1 << 20;
+
 /// Whose operations they are, and how soon they are done.
 pub(super) type Lane = (u64, LanePriority);
 
@@ -66,14 +69,17 @@ pub(super) async fn log(
             return Err(not_in_place(segment, "the log of its parity lost records"));
         }
         let mut log = Vec::with_capacity(info.log.len());
-        for entry in &info.log {
-            let op = Op::LogRead { segment, sequence: entry.sequence };
+        while let Some(next) = info.log.get(log.len()) {
+            let end = info.log.last().map_or(next.sequence, |last| last.sequence + 1);
+            let op = Op::LogReadRun { segment, sequences: next.sequence..end, bytes_max: READ_BYTES };
             match ask(device, lane, op).await {
-                Ok(OpOutput::LogRecord(record)) => {
-                    let decoded = Difference::decode(&record);
-                    log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
+                Ok(OpOutput::LogRecords(records)) => {
+                    for record in &records {
+                        let decoded = Difference::decode(record);
+                        log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
+                    }
                 }
-                Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
+                Ok(other) => unreachable!("records are answered by records, not {other:?}"),
                 Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => continue 'again,
                 Err(error) => return Err(Fault::Node(fault(device.id, error))),
             }

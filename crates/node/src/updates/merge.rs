@@ -6,7 +6,11 @@
 //! Records and rows of a merge may take 8 MiB, and many logs may be quiet at once: [`MergePermits`] bounds how many of a device are
 //! merged at a time.
 
-use super::{Chunk, medium, not_in_place};
+use super::{
+    Chunk,
+    medium::{self, READ_BYTES},
+    not_in_place,
+};
 use crate::fault::fault;
 use bytes::Bytes;
 use std::{future::pending, ops::Range, sync::Arc};
@@ -21,8 +25,6 @@ use steadfast_protocol::{
 };
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-/// Bytes that a merge reads at once: 10 ms of a disk of 100 MB/s is what others wait.
-const READ_BYTES: u64 = 1 << 20;
 /// What is not changed between two rows is read with them up to so many bytes: a disk passes over them in half the time that it
 /// takes to position.
 const GAP_BYTES: u64 = 128 << 10;
