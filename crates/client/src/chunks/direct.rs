@@ -1,6 +1,6 @@
 //! A few bytes of a segment, straight from the nodes of its data chunks: the granules that hold them and no more (a block, which is
 //! what others are asked for, has up to 1 MiB). Where a node is late or lost, the same granules of other chunks stand in, as
-//! [`Hedge`](steadfast_protocol::read::Hedge) says; the first that comes is taken.
+//! [`Hedge`] says; the first that comes is taken.
 
 use super::{ANSWERS_WITHIN, Parts, call, intact, originals};
 use crate::{Client, GetError, ObjectStat, get::parts};
