@@ -8,14 +8,11 @@ use std::{
 };
 use steadfast_protocol::{
     DeviceId, Epoch, Time,
-    message::{IngestOpen, NodeAnswer, NodeRequest, Priority},
+    message::{Fault, IngestOpen, NodeAnswer, NodeRequest, Priority},
     read::Cause,
-    write::{
-        FailureKind,
-        ingest::{Offload, OffloadAction, OffloadInput, Offloaded, Setback},
-    },
+    write::ingest::{Offload, OffloadAction, OffloadInput, Offloaded, Setback},
 };
-use steadfast_transfer::{Event, Maker, Streams};
+use steadfast_transfer::{Arrivals, Event, Maker, Streams};
 
 /// Who encodes the segments of a put and sends their chunks to the devices, under the policy `parity`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,19 +48,22 @@ impl fmt::Display for Ingest {
 }
 
 impl Client {
-    /// Hands the segment whose blocks `maker` makes to the node of `primary`.
+    /// Hands the segment whose blocks `maker` makes to the node of `primary`; `core` is that of `open`, as it begins.
     pub(crate) async fn offload(
         &self,
         maker: &Arc<Maker>,
-        open: IngestOpen,
+        (open, mut core): (IngestOpen, Offload),
         primary: DeviceId,
         epoch: Epoch,
         priority: Priority,
     ) -> Result<Offloaded, Setback> {
         let start = Instant::now();
-        let mut core = Offload::new(&open, Time(0)).map_err(Setback::of_this)?;
         let mut streams = Streams::new(priority);
         let request = NodeRequest::Ingest(open);
+        let mut arriving = Arrivals::of(maker);
+        if let Some(originals) = arriving.now() {
+            core.handle(Time(0), OffloadInput::Arrived { originals });
+        }
         let maker = Some(Arc::clone(maker));
         streams.open(&self.pool, primary, self.address_of(primary), &request, epoch, 0, maker);
         loop {
@@ -75,22 +75,26 @@ impl Client {
                 }
             }
             let wake_at = core.wake_at().map(|at| start + Duration::from_nanos(at.0));
-            let event = streams.next(wake_at).await;
+            let event = tokio::select! {
+                event = streams.next(wake_at) => event,
+                originals = arriving.more() => {
+                    core.handle(Time(start.elapsed().as_nanos() as u64), OffloadInput::Arrived { originals });
+                    continue;
+                }
+            };
             let input = match event.map(|(_, event)| event) {
                 None => OffloadInput::Tick,
                 Some(Event::Credit(bytes)) => OffloadInput::Credit { bytes: bytes.into() },
                 Some(Event::Confirmed(_)) => OffloadInput::Confirmed,
                 Some(Event::Ended(NodeAnswer::Ingested(ingested))) => OffloadInput::Stored(ingested),
-                Some(Event::Ended(_)) => failed(FailureKind::Protocol, "it gave another answer"),
-                Some(Event::Failed(Cause::Unreachable(why))) => failed(FailureKind::Unreachable, why),
-                Some(Event::Failed(Cause::Fault(fault))) => failed(FailureKind::from(&fault), fault),
+                Some(Event::Ended(_)) => {
+                    let fault = Fault::Protocol("a primary gave another answer".to_owned());
+                    OffloadInput::Failed(Cause::Fault(fault))
+                }
+                Some(Event::Failed(cause)) => OffloadInput::Failed(cause),
                 Some(Event::Opened | Event::Slice { .. } | Event::State(_)) => continue,
             };
             core.handle(Time(start.elapsed().as_nanos() as u64), input);
         }
     }
-}
-
-fn failed(cause: FailureKind, why: impl fmt::Display) -> OffloadInput {
-    OffloadInput::Failed { cause, why: why.to_string() }
 }

@@ -15,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Epoch, IntentId, SegmentId, Version,
+    DeviceId, Epoch, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, IngestOpen, MetaAnswer, NodeRequest, Place, PutBegun},
     plan::{Plan, Quality, Scheme, Wanted, Wish},
     write::{
         Given, Target, WriteSpec,
-        ingest::{Offloaded, Setback},
+        ingest::{Offload, Offloaded, SPARES_MAX, Setback},
     },
 };
 use steadfast_transfer::SegmentWriter;
@@ -371,9 +371,12 @@ impl Put<'_> {
         if segment.length == 0 || lost().contains(&primary) {
             return None;
         }
-        let places = |targets: Vec<Target>| -> Vec<Place> {
-            targets.into_iter().map(|Target { device, domain, .. }| Place { device, domain }).collect()
+        let places = |targets: Vec<Target>, most: usize| -> Vec<Place> {
+            let place = |Target { device, domain, .. }| Place { device, domain };
+            targets.into_iter().map(place).take(most).collect()
         };
+        let (devices, spares) = (places(devices, usize::MAX), places(spares, SPARES_MAX));
+        let domains = devices.iter().chain(&spares).map(|place| place.domain + 1).max()?;
         let open = IngestOpen {
             segment: maker.segment,
             version: maker.version,
@@ -381,16 +384,23 @@ impl Put<'_> {
             length: segment.length,
             policy: self.begun.policy.to_string(),
             seed: ready.spec.seed,
-            domains: plan.domains,
-            devices: places(devices),
-            spares: places(spares),
+            domains,
+            devices,
+            spares,
             patience_ms: u32::try_from(self.client.options.patience.as_millis()).unwrap_or(u32::MAX),
+        };
+        let core = match Offload::new(&open, Time(0)) {
+            Ok(core) => core,
+            Err(why) => {
+                tracing::debug!(segment = %maker.segment, why, "not for a primary");
+                return None;
+            }
         };
         // It may write to any of them.
         let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, maker.segment));
         self.stored().touched.extend(all);
         let (epoch, priority) = (self.begun.epoch, self.reserved.priority());
-        let done = self.client.offload(maker, open, primary, epoch, priority).await;
+        let done = self.client.offload(maker, (open, core), primary, epoch, priority).await;
         if done.as_ref().is_err_and(|setback| setback.for_good) {
             lost().insert(primary);
         }

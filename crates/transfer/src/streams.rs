@@ -190,7 +190,7 @@ async fn run(
     // The answer ends the stream, whatever is still being sent.
     tokio::select! {
         last = receive(receiver, speaker) => last,
-        never = carry_out(&sender, asked, cancel, maker.as_deref()) => match never {},
+        never = carry_out(&sender, asked, cancel, maker) => match never {},
     }
 }
 
@@ -224,13 +224,14 @@ async fn carry_out(
     sender: &StreamSender,
     mut asked: mpsc::UnboundedReceiver<Command>,
     mut cancel: watch::Receiver<bool>,
-    maker: Option<&Maker>,
+    maker: Option<Arc<Maker>>,
 ) -> core::convert::Infallible {
     tokio::select! {
         _ = cancel.wait_for(|&cancelled| cancelled) => {}
-        () = async {
+        // What blocks are made of goes with it: a node that hangs may keep its answer back for as long as it likes.
+        () = async move {
             while let Some(command) = asked.recv().await {
-                match (command, maker) {
+                match (command, maker.as_deref()) {
                     (Command::Grant(bytes), _) => { sender.grant(bytes); }
                     (Command::Push(indices), Some(maker)) => push(sender, indices, maker).await,
                     (Command::Finish, _) => {

@@ -1,7 +1,7 @@
 //! Drives a write core over TCP: opens what it asks for, encodes and pushes, and tells it what the devices say.
 
 use crate::{
-    Maker,
+    Arrivals, Maker,
     streams::{Event, Streams},
 };
 use std::{
@@ -16,7 +16,6 @@ use steadfast_protocol::{
     read::Cause,
     write::{Action, FailureKind, Input, WriteDone, WriteError, WriteSpec, Writer},
 };
-use tokio::sync::watch;
 
 /// How whoever writes reaches devices.
 pub trait Route {
@@ -65,7 +64,7 @@ impl<R: Route> SegmentWriter<R> {
         let start = Instant::now();
         let mut core = Writer::new(spec, Time(0));
         let mut streams = Streams::new(self.route.priority());
-        let mut arriving = Arriving::new(&self.maker);
+        let mut arriving = Arrivals::of(&self.maker);
         if let Some(originals) = arriving.now() {
             core.handle(Time(0), Input::Arrived { originals });
         }
@@ -122,39 +121,6 @@ impl<R: Route> SegmentWriter<R> {
         let request = self.route.request(device, request);
         let maker = Some(Arc::clone(&self.maker));
         streams.open(&self.pool, device, self.route.address(device), &request, self.epoch, 0, maker);
-    }
-}
-
-/// The originals that are still to arrive, as the core is told of them.
-struct Arriving {
-    all: u32,
-    arrived: Option<watch::Receiver<u32>>,
-}
-
-impl Arriving {
-    fn new(maker: &Maker) -> Self {
-        Self { all: maker.geometry.originals, arrived: maker.arrivals() }
-    }
-
-    /// How many are there; none where no more will come.
-    fn now(&mut self) -> Option<u32> {
-        let originals = *self.arrived.as_mut()?.borrow_and_update();
-        if originals == self.all {
-            self.arrived = None;
-            return None;
-        }
-        Some(originals)
-    }
-
-    /// Waits for more; says how many there are.
-    async fn more(&mut self) -> u32 {
-        let Some(arrived) = &mut self.arrived else { return core::future::pending().await };
-        if arrived.changed().await.is_ok() {
-            return self.now().unwrap_or(self.all);
-        }
-        // The source failed, and says so to whoever reads it. Until then: what cannot be had is waited for in vain.
-        self.arrived = None;
-        self.all
     }
 }
 

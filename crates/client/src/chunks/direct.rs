@@ -1,6 +1,7 @@
 //! A few bytes of a segment, straight from the nodes of its data chunks: the granules that hold them and no more (a block, which is
 //! what others are asked for, has up to 1 MiB). Where a node is late or lost, the same granules of other chunks stand in, as
-//! [`Hedge`] says; the first that comes is taken.
+//! [`Hedge`] says; the first that comes is taken. What is read so has all that was acknowledged; a change that
+//! was not yet may show in one read and not in the next.
 
 use super::{ANSWERS_WITHIN, Parts, call, intact, originals};
 use crate::{Client, GetError, ObjectStat, get::parts};
@@ -95,6 +96,9 @@ async fn of_segment(
                     client.hedge().answered(piece.device, took);
                     *received += bytes.len() as u64;
                     here[number] = Some(bytes.slice(piece.within.clone()));
+                    if standing_in.as_ref().is_some_and(|(of, _)| *of == number) {
+                        standing_in = None;
+                    }
                 } else if due[number].is_some() {
                     client.hedge().late(client.now(), piece.device);
                     due[number] = Some(Instant::now());
@@ -114,7 +118,8 @@ async fn of_segment(
                 tracing::debug!(device = %piece.device, "others stand in for a node that is late or lost");
                 client.hedge().late(client.now(), piece.device);
                 due[number] = None;
-                standing_in = Some((number, Box::pin(stand_in(client, layout, piece))));
+                let spared = late(client, (&shape, &holders), piece.device);
+                standing_in = Some((number, Box::pin(stand_in(client, layout, piece, spared))));
             }
             else => return None,
         }
@@ -183,10 +188,22 @@ async fn stand_in(
     client: &Client,
     layout: &SegmentLayout,
     piece: &Piece,
+    spared: BTreeSet<DeviceId>,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
     let parts = Parts { within: piece.granules.clone(), patience: ANSWERS_WITHIN };
-    let wanted = piece.index..piece.index + 1;
-    originals(client, layout, &BTreeSet::from([piece.device]), wanted, parts).await
+    originals(client, layout, &spared, piece.index..piece.index + 1, parts).await
+}
+
+/// Devices that are not asked to stand in for this one: it, and others that are late, as far as the rest suffices.
+fn late(
+    client: &Client,
+    (shape, holders): (&ParityGeometry, &[DeviceId]),
+    device: DeviceId,
+) -> BTreeSet<DeviceId> {
+    let (hedge, now) = (client.hedge(), client.now());
+    let others = holders.iter().copied().filter(|&other| other != device);
+    let late = others.filter(|&other| hedge.wait(now, other).is_zero());
+    core::iter::once(device).chain(late).take(shape.parity() as usize).collect()
 }
 
 async fn decoded(

@@ -111,6 +111,7 @@ fn answer(
         service.updates.forget(open.devices.iter().chain(&open.spares).map(|place| place.device));
         Fault::Node(NodeFault::NotStored { segment: open.segment, detail: error.to_string() })
     })?;
+    service.updates.forget(done.abandoned.iter().copied());
     let ingested = Ingested {
         holders: done.holders.into_iter().map(|share| (share.device, share.blocks)).collect(),
         abandoned: done.abandoned,

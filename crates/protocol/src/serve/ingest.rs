@@ -14,6 +14,10 @@ use crate::{
 };
 use core::time::Duration;
 
+/// Segments in hand at a time: each takes n streams of other nodes, and theirs of this one; were they all that a node serves,
+/// there would be none left for their chunks. Picked by eye: a small part of the streams that are admitted.
+const SEGMENTS_MAX: u64 = 64;
+
 /// The core of one segment that arrives.
 pub struct IngestStream {
     assembly: Assembly,
@@ -36,6 +40,9 @@ impl IngestStream {
         budget: &mut Budget,
     ) -> Result<(Self, u32), Fault> {
         let bytes = u64::from(shape.chunks) * shape.chunk_bytes();
+        if budget.streams() >= SEGMENTS_MAX {
+            return Err(refused(bytes, 0));
+        }
         let share = budget.join(bytes).ok_or_else(|| refused(bytes, 0))?;
         let stream = Self {
             assembly: Assembly::new(shape.block_bytes, PARITY_GRANULE_BYTES),

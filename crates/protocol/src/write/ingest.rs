@@ -16,26 +16,29 @@
 //! what it did is deleted. Everything a peer says is checked: the policy and the places by [`accept`], where the chunks came to
 //! lie by [`Offload`].
 //!
-//! Invariants: the client pushes each original once, in order, within the credit; it takes a segment for stored only where every
+//! Invariants: the client pushes each original once, in order, as they arrive from its source, within the credit; it takes a segment for stored only where every
 //! chunk lies whole on a planned device, in a domain of its own.
 //!
 //! Left out: what the simulator would need to run it; blocks in parts (parity waits for the last original, while other segments
 //! arrive).
 
-use super::{FailureKind, Given, Target, WriteSpec};
+use super::{Given, Target, WriteSpec};
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
     durability::Rule,
     layout::{CodeSpec, ParityGeometry, Share},
-    message::{IngestOpen, Ingested, Place},
+    message::{Fault, IngestOpen, Ingested, NodeFault, Place},
     plan::Scheme,
     policy::{Parity, Policy},
+    read::Cause,
 };
 use core::{ops::Range, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The most spares that a primary may be given, beside its n devices. Picked by eye: more than a put ever turns to.
-const SPARES_MAX: usize = 256;
+pub const SPARES_MAX: usize = 256;
+/// The most failure domains that devices may be numbered over: what is counted by domain is bounded.
+const DOMAINS_MAX: u32 = 1 << 16;
 /// The longest that a primary waits for a sign.
 const PATIENCE_MAX: Duration = Duration::from_secs(600);
 
@@ -75,7 +78,7 @@ pub fn accept(open: &IngestOpen) -> Result<Accepted, String> {
     let domains: BTreeSet<u32> = open.devices.iter().map(|place| place.domain).collect();
     if named.len() != open.devices.len() + open.spares.len()
         || domains.len() != open.devices.len()
-        || open.domains as usize > open.devices.len() + open.spares.len()
+        || open.domains > DOMAINS_MAX
         || places().any(|place| place.domain >= open.domains)
     {
         return Err("chunks need devices in domains of their own, each named once".to_owned());
@@ -109,11 +112,11 @@ pub enum OffloadInput {
     /// All of it is, says the primary.
     Stored(Ingested),
     /// The stream is over, without.
-    Failed {
-        /// Why.
-        cause: FailureKind,
-        /// What was said.
-        why: String,
+    Failed(Cause),
+    /// So many of the originals are there, the first ones: all of them unless something else is said.
+    Arrived {
+        /// How many.
+        originals: u32,
     },
     /// Nothing; time has passed.
     Tick,
@@ -167,8 +170,11 @@ pub struct Offload {
     shape: ParityGeometry,
     places: Vec<Place>,
     next: BlockIndex,
-    credit_bytes: u64,
-    /// When the primary last said something.
+    /// The originals that are there.
+    arrived: u32,
+    /// Bytes granted in all.
+    granted_bytes: u64,
+    /// When the primary last said something, or got something to say something about.
     heard: Time,
     patience: Duration,
     over: bool,
@@ -186,7 +192,8 @@ impl Offload {
             shape,
             places: open.devices.iter().chain(&open.spares).copied().collect(),
             next: 0,
-            credit_bytes: 0,
+            arrived: shape.originals(),
+            granted_bytes: 0,
             heard: now,
             // As long as the primary has with its devices: by then it has said something, be it that it gave up.
             patience: spec.patience,
@@ -203,29 +210,32 @@ impl Offload {
         match input {
             OffloadInput::Credit { bytes } => {
                 self.heard = now;
-                self.credit_bytes = self.credit_bytes.saturating_add(bytes);
-                let paid = self.credit_bytes / u64::from(self.shape.block_bytes);
-                let left = self.shape.originals() - self.next;
-                let blocks = u32::try_from(paid).unwrap_or(u32::MAX).min(left);
-                if blocks > 0 {
-                    self.credit_bytes -= u64::from(blocks) * u64::from(self.shape.block_bytes);
-                    self.actions.push_back(OffloadAction::Push { indices: self.next..self.next + blocks });
-                    self.next += blocks;
-                }
+                self.granted_bytes = self.granted_bytes.saturating_add(bytes);
+                self.push();
+            }
+            OffloadInput::Arrived { originals } => {
+                self.heard = now;
+                self.arrived = originals.min(self.shape.originals());
+                self.push();
             }
             OffloadInput::Confirmed => self.heard = now,
             OffloadInput::Stored(ingested) => match self.checked(ingested) {
                 Ok(offloaded) => self.end(OffloadAction::Done(offloaded)),
                 Err(why) => self.end(OffloadAction::Failed(Setback { why, for_good: true })),
             },
-            OffloadInput::Failed { cause, why } => {
-                // Busy with others is what passes; one that failed once would cost each segment what it cost this one.
-                let for_good = !matches!(cause, FailureKind::Refused { .. });
-                self.end(OffloadAction::Failed(Setback { why, for_good }));
+            OffloadInput::Failed(cause) => {
+                // One that failed once would cost each segment what it cost this one; but being busy passes, others' devices
+                // are not its own, and it is not to blame for a source that is slower than it is patient.
+                let passes = match &cause {
+                    Cause::Fault(Fault::Refused { .. } | Fault::Node(NodeFault::NotStored { .. })) => true,
+                    Cause::Fault(Fault::DeadlinePassed) => !self.is_waited_for(),
+                    _ => false,
+                };
+                self.end(OffloadAction::Failed(Setback { why: cause.to_string(), for_good: !passes }));
             }
             OffloadInput::Tick => {}
         }
-        if !self.over && now.since(self.heard) >= self.patience {
+        if !self.over && self.is_waited_for() && now.since(self.heard) >= self.patience {
             let why = format!("the primary said nothing for {} ms", self.patience.as_millis());
             self.end(OffloadAction::Failed(Setback { why, for_good: true }));
         }
@@ -238,7 +248,21 @@ impl Offload {
 
     /// When to tick, should nothing happen before; none once it is over.
     pub fn wake_at(&self) -> Option<Time> {
-        (!self.over).then(|| self.heard + self.patience)
+        (!self.over && self.is_waited_for()).then(|| self.heard + self.patience)
+    }
+
+    /// Whether it is the primary that is waited for, and not the source.
+    fn is_waited_for(&self) -> bool {
+        self.next < self.arrived || self.arrived == self.shape.originals()
+    }
+
+    fn push(&mut self) {
+        let paid = self.granted_bytes / u64::from(self.shape.block_bytes);
+        let end = self.arrived.min(u32::try_from(paid).unwrap_or(u32::MAX));
+        if self.next < end {
+            self.actions.push_back(OffloadAction::Push { indices: self.next..end });
+            self.next = end;
+        }
     }
 
     fn end(&mut self, last: OffloadAction) {

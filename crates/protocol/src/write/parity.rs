@@ -116,6 +116,10 @@ impl ParityWriter {
             return;
         }
         self.now = self.now.max(now);
+        if !self.is_waited_for() {
+            // Devices have time from here on, whatever the source took before.
+            self.progress = self.now;
+        }
         match input {
             Input::Opened { device } => self.grant(device, 0),
             Input::Credit { device, bytes } => self.grant(device, bytes),

@@ -33,6 +33,14 @@ fn memory_is_set_aside_whole_or_refused_and_given_back() {
 }
 
 #[test]
+fn small_segments_do_not_take_all_streams() {
+    let mut budget = Budget::new(1 << 30);
+    let small = ParityGeometry::of(&Parity::default(), 1);
+    let taken = (0..1000).take_while(|_| IngestStream::new(Time(0), &small, PATIENCE, &mut budget).is_ok());
+    assert_eq!(taken.count(), 64);
+}
+
+#[test]
 fn blocks_are_whole_in_order_and_silence_ends_it_until_all_is_there() {
     let mut stream = begun(&mut Budget::new(50 << 20));
     for index in 0..16 {

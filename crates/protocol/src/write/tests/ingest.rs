@@ -3,9 +3,10 @@
 use super::super::ingest::*;
 use crate::{
     DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
-    message::{IngestOpen, Ingested, Place},
-    write::FailureKind,
+    message::{Fault, IngestOpen, Ingested, NodeFault, Place, RefusalReason},
+    read::Cause,
 };
+use core::time::Duration;
 
 const BLOCK: u64 = 1 << 20;
 
@@ -99,17 +100,41 @@ fn an_answer_that_is_no_layout_is_not_taken() {
 fn a_primary_that_is_busy_is_asked_again_and_one_that_failed_or_is_silent_is_not() {
     let fails = |cause| {
         let mut core = pushed();
-        core.handle(Time(4), OffloadInput::Failed { cause, why: "so".to_owned() });
+        core.handle(Time(4), OffloadInput::Failed(cause));
         setback(&mut core).for_good
     };
-    assert!(!fails(FailureKind::Refused { retry_after: core::time::Duration::from_millis(9) }));
-    assert!(fails(FailureKind::Unreachable) && fails(FailureKind::Protocol));
+    let refused = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 9 };
+    let others = NodeFault::NotStored { segment: SegmentId(7), detail: "full".to_owned() };
+    assert!(!fails(Cause::Fault(refused)) && !fails(Cause::Fault(Fault::Node(others))));
+    assert!(fails(Cause::Unreachable("gone".to_owned())) && fails(Cause::Fault(Fault::DeadlinePassed)));
     // The primary itself would have said something by then.
     let mut core = pushed();
     let wake = core.wake_at().unwrap();
-    assert_eq!(wake, Time(2) + core::time::Duration::from_secs(1));
+    assert_eq!(wake, Time(2) + Duration::from_secs(1));
     core.handle(wake, OffloadInput::Tick);
     assert!(setback(&mut core).why.contains("1000 ms"));
+}
+
+#[test]
+fn originals_go_as_they_arrive_and_a_slow_source_is_no_silent_primary() {
+    let mut core = Offload::new(&open(), Time(0)).unwrap();
+    core.handle(Time(0), OffloadInput::Arrived { originals: 1 });
+    core.handle(Time(1), OffloadInput::Credit { bytes: 4 * BLOCK });
+    assert_eq!(actions(&mut core), [OffloadAction::Push { indices: 0..1 }]);
+    // Whatever the source takes.
+    let later = Time(0) + Duration::from_secs(60);
+    assert_eq!(core.wake_at(), None);
+    core.handle(later, OffloadInput::Tick);
+    core.handle(later, OffloadInput::Arrived { originals: 3 });
+    assert_eq!(actions(&mut core), [OffloadAction::Push { indices: 1..3 }]);
+    // The primary may not be as patient: that says nothing of it.
+    let mut impatient = core;
+    impatient.handle(later, OffloadInput::Failed(Cause::Fault(Fault::DeadlinePassed)));
+    assert!(!setback(&mut impatient).for_good);
+    let mut core = pushed();
+    assert_eq!(core.wake_at(), Some(Time(2) + Duration::from_secs(1)));
+    core.handle(Time(5), OffloadInput::Stored(stored([0, 1, 2])));
+    assert!(matches!(actions(&mut core)[..], [OffloadAction::Done(_)]));
 }
 
 #[test]

@@ -140,6 +140,20 @@ fn nobody_lags_while_the_source_is_slow_and_parity_waits_for_all_of_it() {
 }
 
 #[test]
+fn who_stands_in_after_a_pause_of_the_source_has_its_time() {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(5), 3), Time(0));
+    core.handle(Time(0), Input::Arrived { originals: 2 });
+    actions(&mut core);
+    for device in 0..3 {
+        credit(&mut core, 1, device, 2);
+    }
+    assert_eq!(confirm(&mut core, MS, 0, 0..2), []);
+    let minute = 60_000 * MS;
+    assert_eq!(fail(&mut core, minute, 0, FailureKind::Unreachable), [open(3, 0)]);
+    assert_eq!(credit(&mut core, minute + MS, 3, 2), [push(3, 0..2)]);
+}
+
+#[test]
 fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let mut core = with_one_silent(5, 3);
     // One that was confirmed is written anew, too.
