@@ -212,7 +212,10 @@ fn health_says_why_not() {
     let mut bed = Bed::start(&Shape { emulate: Some("off".to_owned()), ..shape(1, 1) });
     let (meta, nodes) = admin_ports(&bed);
     assert_eq!(ask(&meta, "/healthz"), (200, "ok\n".to_owned()));
-    assert_eq!(ask(&nodes[0], "/healthz"), (200, "ok\n".to_owned()));
+    // The metadata server knows it a moment before it hears so.
+    block_on(eventually("it is well", Duration::from_secs(60), async || {
+        ask(&nodes[0], "/healthz") == (200, "ok\n".to_owned())
+    }));
     bed.ok(&["bucket", "create", "data", "--policy", "rateless:redundancy=0.5,tolerate=0"]);
     let device = status(&bed)["devices"][0]["device"].as_str().unwrap().to_owned();
     bed.ok(&["emulate", &device, "error"]);
