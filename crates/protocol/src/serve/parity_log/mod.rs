@@ -45,7 +45,7 @@
 //! ([`crate::policy::Parity::window_bytes`]), so that what is uncommitted of all chunks fits every log when all else is merged. Else one
 //! log could be full of what another has no room for, and the other way round, and nothing would ever be committed.
 //!
-//! **No node is the segment's primary.** Each data chunk's node orders its own updates, and nothing orders those of different
+//! **No node is the segment's primary** once it is stored. Each data chunk's node orders its own updates, and nothing orders those of different
 //! chunks. A degraded read finds one state of all by their versions, and holds nobody up: logs have a chunk at several
 //! ([`common`]).
 //!
