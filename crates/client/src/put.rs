@@ -15,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Epoch, IntentId, SegmentId, Time, Version,
+    DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{SegmentLayout, Share},
-    message::{Access, AccessTotals, Change, Freed, IngestOpen, MetaAnswer, NodeRequest, Place, PutBegun},
+    message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     plan::{Plan, Quality, Scheme, Wanted, Wish},
     write::{
-        Given, Target, WriteSpec,
-        ingest::{Offload, Offloaded, SPARES_MAX, Setback},
+        Given, WriteSpec,
+        ingest::{Offloaded, Primaries, Setback},
     },
 };
 use steadfast_transfer::SegmentWriter;
@@ -112,7 +112,7 @@ impl Client {
                 ..Stored::default()
             }),
             begun,
-            lost_primaries: Mutex::default(),
+            primaries: Mutex::default(),
         };
         let done = put.run(source, size, start).await;
         put.reserved.give_back();
@@ -209,8 +209,7 @@ struct Put<'a> {
     reserved: Arc<Reserved>,
     begun: PutBegun,
     stored: Mutex<Stored>,
-    /// Devices whose nodes are not asked again to store a segment.
-    lost_primaries: Mutex<BTreeSet<DeviceId>>,
+    primaries: Mutex<Primaries>,
 }
 
 /// What a put has stored so far.
@@ -278,35 +277,6 @@ impl Put<'_> {
     async fn store_segment(&self, ready: &Ready) -> Result<(), PutError> {
         let Ready { segment, maker, spec, code, .. } = ready;
         let plan = self.choose(ready.spread_bytes, maker.segment, segment.scheme).await?;
-        let block_bytes = u64::from(segment.geometry.block_bytes);
-        let mut maker = Arc::clone(maker);
-        if self.offloads() && segment.scheme == Scheme::Parity {
-            match self.hand_over(ready, &plan).await {
-                Some(Ok(offloaded)) => {
-                    let mut stored = self.stored();
-                    stored.report.sent_bytes += u64::from(segment.geometry.originals) * block_bytes;
-                    stored.report.offloaded_bytes += segment.length;
-                    let written: BTreeSet<DeviceId> = offloaded
-                        .holders
-                        .iter()
-                        .map(|share| share.device)
-                        .chain(offloaded.abandoned.iter().copied())
-                        .collect();
-                    let name = maker.segment;
-                    stored.touched.retain(|(device, touched)| *touched != name || written.contains(device));
-                    drop(stored);
-                    self.keep(ready, maker.segment, offloaded.holders, offloaded.stored_blocks);
-                    return Ok(());
-                }
-                Some(Err(setback)) => {
-                    tracing::debug!(segment = %maker.segment, why = setback.why, "stored by the client, not by a primary");
-                    // What the primary may still do is done under the old name.
-                    maker = Arc::new(maker.renamed(self.another_name().await?));
-                }
-                None => {}
-            }
-        }
-        let name = maker.segment;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme: segment.scheme,
@@ -320,6 +290,23 @@ impl Put<'_> {
             seed: spec.seed,
             given: Given::default(),
         };
+        let mut maker = Arc::clone(maker);
+        match self.hand_over(ready, &write).await {
+            Some(Ok(offloaded)) => {
+                self.sent(ready, segment.geometry.originals);
+                self.keep(ready, maker.segment, offloaded.holders, offloaded.stored_blocks);
+                return Ok(());
+            }
+            Some(Err(setback)) => {
+                let (segment, why) = (maker.segment, setback.why);
+                tracing::debug!(%segment, why, "stored by the client, not by a primary");
+                self.sent(ready, setback.pushed_blocks);
+                // What the primary may still do is done under the old name.
+                maker = Arc::new(maker.renamed(self.another_name().await?));
+            }
+            None => {}
+        }
+        let name = maker.segment;
         let writer = SegmentWriter {
             route: Reserving { client: self.client, reserved: &self.reserved },
             pool: self.client.pool.clone(),
@@ -332,7 +319,7 @@ impl Put<'_> {
             self.stored().touched.insert((device, name));
         };
         let done = writer.run(write, touch, |_| {}).await?;
-        self.stored().report.sent_bytes += u64::from(done.pushed_blocks) * block_bytes;
+        self.sent(ready, done.pushed_blocks);
         self.keep(ready, name, done.holders, done.stored_blocks);
         Ok(())
     }
@@ -362,49 +349,39 @@ impl Put<'_> {
         self.client.options.ingest == Ingest::Primary && !self.wish.quality.wants_pace()
     }
 
-    /// Hands a segment to the node of its first chunk; none where that is known to be no use.
-    async fn hand_over(&self, ready: &Ready, plan: &Plan) -> Option<Result<Offloaded, Setback>> {
-        let (segment, maker) = (&ready.segment, &ready.maker);
-        let (devices, spares) = plan.targets();
-        let primary = devices.first()?.device;
-        let lost = || self.lost_primaries.lock().unwrap_or_else(PoisonError::into_inner);
-        if segment.length == 0 || lost().contains(&primary) {
+    /// Hands a segment to a node; none where there is none to ask.
+    async fn hand_over(&self, ready: &Ready, write: &WriteSpec) -> Option<Result<Offloaded, Setback>> {
+        let maker = &ready.maker;
+        let name = maker.segment;
+        let primaries = || self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.offloads() {
             return None;
         }
-        let places = |targets: Vec<Target>, most: usize| -> Vec<Place> {
-            let place = |Target { device, domain, .. }| Place { device, domain };
-            targets.into_iter().map(place).take(most).collect()
-        };
-        let (devices, spares) = (places(devices, usize::MAX), places(spares, SPARES_MAX));
-        let domains = devices.iter().chain(&spares).map(|place| place.domain + 1).max()?;
-        let open = IngestOpen {
-            segment: maker.segment,
-            version: maker.version,
-            intent: self.begun.intent,
-            length: segment.length,
-            policy: self.begun.policy.to_string(),
-            seed: ready.spec.seed,
-            domains,
-            devices,
-            spares,
-            patience_ms: u32::try_from(self.client.options.patience.as_millis()).unwrap_or(u32::MAX),
-        };
-        let core = match Offload::new(&open, Time(0)) {
-            Ok(core) => core,
-            Err(why) => {
-                tracing::debug!(segment = %maker.segment, why, "not for a primary");
-                return None;
-            }
-        };
+        let named = (name, maker.version, self.begun.intent);
+        let (open, core) = primaries().ask(named, ready.segment.length, &self.begun.policy, write)?;
         // It may write to any of them.
-        let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, maker.segment));
+        let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, name));
         self.stored().touched.extend(all);
+        let primary = open.devices.first()?.device;
         let (epoch, priority) = (self.begun.epoch, self.reserved.priority());
         let done = self.client.offload(maker, (open, core), primary, epoch, priority).await;
-        if done.as_ref().is_err_and(|setback| setback.for_good) {
-            lost().insert(primary);
+        match &done {
+            Ok(offloaded) => {
+                let kept = offloaded.holders.iter().map(|share| share.device);
+                let written: BTreeSet<DeviceId> = kept.chain(offloaded.abandoned.iter().copied()).collect();
+                let mut stored = self.stored();
+                stored.touched.retain(|(device, of)| *of != name || written.contains(device));
+                stored.report.offloaded_bytes += ready.segment.length;
+            }
+            Err(setback) => primaries().set_back(primary, setback),
         }
         Some(done)
+    }
+
+    /// So many blocks of a segment were sent by this client.
+    fn sent(&self, ready: &Ready, blocks: u32) {
+        let bytes = u64::from(blocks) * u64::from(ready.segment.geometry.block_bytes);
+        self.stored().report.sent_bytes += bytes;
     }
 
     async fn another_name(&self) -> Result<SegmentId, PutError> {

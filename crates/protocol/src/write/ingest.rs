@@ -11,7 +11,7 @@
 //!    │◀────────────────── END Ingested ──│
 //! ```
 //!
-//! The primary is the node of the first chunk, so that primaries are spread as chunks are. Where it refuses, fails or falls
+//! The primary is the node of the first chunk ([`Primaries`]), so that primaries are spread as chunks are. Where it refuses, fails or falls
 //! silent the client stores the segment by itself, under another name: nothing that the primary still does can get in its way, and
 //! what it did is deleted. Everything a peer says is checked: the policy and the places by [`accept`], where the chunks came to
 //! lie by [`Offload`].
@@ -24,7 +24,7 @@
 
 use super::{Given, Target, WriteSpec};
 use crate::{
-    BlockIndex, DeviceId, IndexRanges, Time,
+    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
     durability::Rule,
     layout::{CodeSpec, ParityGeometry, Share},
     message::{Fault, IngestOpen, Ingested, NodeFault, Place},
@@ -36,7 +36,7 @@ use core::{ops::Range, time::Duration};
 use std::collections::{BTreeSet, VecDeque};
 
 /// The most spares that a primary may be given, beside its n devices. Picked by eye: more than a put ever turns to.
-pub const SPARES_MAX: usize = 256;
+const SPARES_MAX: usize = 256;
 /// The most failure domains that devices may be numbered over: what is counted by domain is bounded.
 const DOMAINS_MAX: u32 = 1 << 16;
 /// The longest that a primary waits for a sign.
@@ -99,6 +99,57 @@ pub fn accept(open: &IngestOpen) -> Result<Accepted, String> {
     Ok(Accepted { policy: parity, shape, code, spec })
 }
 
+/// Who is asked to store the segments of one put, and who no more.
+#[derive(Clone, Debug, Default)]
+pub struct Primaries {
+    /// Devices whose nodes failed.
+    lost: BTreeSet<DeviceId>,
+}
+
+impl Primaries {
+    /// What to ask a primary for, so that it writes by `spec` a segment of `length` bytes in a bucket of `policy`, and the core
+    /// of it, which begins at time 0. None where that is no use, or the segment is none of chunks.
+    pub fn ask(
+        &self,
+        (segment, version, intent): (SegmentId, Version, IntentId),
+        length: u64,
+        policy: &Policy,
+        spec: &WriteSpec,
+    ) -> Option<(IngestOpen, Offload)> {
+        let place = |&Target { device, domain, .. }: &Target| Place { device, domain };
+        let devices: Vec<Place> = spec.devices.iter().map(place).collect();
+        let spares: Vec<Place> = spec.spares.iter().map(place).take(SPARES_MAX).collect();
+        if spec.scheme != Scheme::Parity || self.lost.contains(&devices.first()?.device) {
+            return None;
+        }
+        let domains = devices.iter().chain(&spares).map(|place| place.domain + 1).max()?;
+        let policy = policy.to_string();
+        let patience_ms = u32::try_from(spec.patience.as_millis()).unwrap_or(u32::MAX);
+        let seed = spec.seed;
+        let open = IngestOpen {
+            segment,
+            version,
+            intent,
+            length,
+            policy,
+            seed,
+            domains,
+            devices,
+            spares,
+            patience_ms,
+        };
+        let core = Offload::new(&open, Time(0)).ok()?;
+        Some((open, core))
+    }
+
+    /// A primary did not store a segment.
+    pub fn set_back(&mut self, primary: DeviceId, setback: &Setback) {
+        if setback.for_good {
+            self.lost.insert(primary);
+        }
+    }
+}
+
 /// What happened, as the driver tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OffloadInput {
@@ -143,13 +194,8 @@ pub struct Setback {
     pub why: String,
     /// Whether it is no use to ask this primary for further segments.
     pub for_good: bool,
-}
-
-impl Setback {
-    /// One that says nothing of other segments.
-    pub fn of_this(why: String) -> Self {
-        Self { why, for_good: false }
-    }
+    /// Originals that were pushed to it.
+    pub pushed_blocks: u32,
 }
 
 /// A segment stored by its primary.
@@ -221,7 +267,7 @@ impl Offload {
             OffloadInput::Confirmed => self.heard = now,
             OffloadInput::Stored(ingested) => match self.checked(ingested) {
                 Ok(offloaded) => self.end(OffloadAction::Done(offloaded)),
-                Err(why) => self.end(OffloadAction::Failed(Setback { why, for_good: true })),
+                Err(why) => self.fail(why, true),
             },
             OffloadInput::Failed(cause) => {
                 // One that failed once would cost each segment what it cost this one; but being busy passes, others' devices
@@ -231,13 +277,13 @@ impl Offload {
                     Cause::Fault(Fault::DeadlinePassed) => !self.is_waited_for(),
                     _ => false,
                 };
-                self.end(OffloadAction::Failed(Setback { why: cause.to_string(), for_good: !passes }));
+                self.fail(cause.to_string(), !passes);
             }
             OffloadInput::Tick => {}
         }
         if !self.over && self.is_waited_for() && now.since(self.heard) >= self.patience {
             let why = format!("the primary said nothing for {} ms", self.patience.as_millis());
-            self.end(OffloadAction::Failed(Setback { why, for_good: true }));
+            self.fail(why, true);
         }
     }
 
@@ -263,6 +309,10 @@ impl Offload {
             self.actions.push_back(OffloadAction::Push { indices: self.next..end });
             self.next = end;
         }
+    }
+
+    fn fail(&mut self, why: String, for_good: bool) {
+        self.end(OffloadAction::Failed(Setback { why, for_good, pushed_blocks: self.next }));
     }
 
     fn end(&mut self, last: OffloadAction) {

@@ -5,6 +5,7 @@ use crate::{
     DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
     message::{Fault, IngestOpen, Ingested, NodeFault, Place, RefusalReason},
     read::Cause,
+    write::Target,
 };
 use core::time::Duration;
 
@@ -101,7 +102,9 @@ fn a_primary_that_is_busy_is_asked_again_and_one_that_failed_or_is_silent_is_not
     let fails = |cause| {
         let mut core = pushed();
         core.handle(Time(4), OffloadInput::Failed(cause));
-        setback(&mut core).for_good
+        let setback = setback(&mut core);
+        assert_eq!(setback.pushed_blocks, 4);
+        setback.for_good
     };
     let refused = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 9 };
     let others = NodeFault::NotStored { segment: SegmentId(7), detail: "full".to_owned() };
@@ -135,6 +138,31 @@ fn originals_go_as_they_arrive_and_a_slow_source_is_no_silent_primary() {
     assert_eq!(core.wake_at(), Some(Time(2) + Duration::from_secs(1)));
     core.handle(Time(5), OffloadInput::Stored(stored([0, 1, 2])));
     assert!(matches!(actions(&mut core)[..], [OffloadAction::Done(_)]));
+}
+
+#[test]
+fn the_node_of_the_first_chunk_is_asked_until_it_fails() {
+    let asked = open();
+    let policy = asked.policy.parse().unwrap();
+    let mut spec = accept(&asked).unwrap().spec;
+    let named = (asked.segment, asked.version, asked.intent);
+    let mut primaries = Primaries::default();
+    let (made, _) = primaries.ask(named, asked.length, &policy, &spec).unwrap();
+    assert_eq!(made, asked);
+    let setback = |for_good| Setback { why: String::new(), for_good, pushed_blocks: 0 };
+    primaries.set_back(DeviceId(0), &setback(false));
+    assert!(primaries.ask(named, asked.length, &policy, &spec).is_some());
+    // As many spares as it takes, of however many, and nothing that it would refuse.
+    spec.domains = 1000;
+    let spare = |domain| Target { device: DeviceId(u128::from(domain)), domain, write_bytes_per_s: 0 };
+    spec.spares = (3..1000).map(spare).collect();
+    let (made, _) = primaries.ask(named, asked.length, &policy, &spec).unwrap();
+    assert!(made.spares.len() == 256 && accept(&made).is_ok());
+    assert!(primaries.ask(named, 0, &policy, &spec).is_none());
+    primaries.set_back(DeviceId(0), &setback(true));
+    assert!(primaries.ask(named, asked.length, &policy, &spec).is_none());
+    spec.devices.rotate_left(1);
+    assert!(primaries.ask(named, asked.length, &policy, &spec).is_some());
 }
 
 #[test]
