@@ -19,7 +19,7 @@ fn open() -> IngestOpen {
         version: Version(1),
         intent: IntentId(1),
         length: 4 << 20,
-        policy: "parity:code=rs(3,2),segment=4MiB".to_owned(),
+        policy: "parity:code=rs(3,2),segment=4MiB,update=plr".to_owned(),
         seed: 5,
         domains: 4,
         devices: (0..3).map(place).collect(),
