@@ -10,6 +10,7 @@ use std::{
 };
 use steadfast_client::{Client, Options};
 use steadfast_lab::cluster::{LocalCluster, Shape};
+use steadfast_protocol::{DeviceId, message::NodeState};
 use tempfile::TempDir;
 
 /// The program under test.
@@ -122,6 +123,14 @@ impl Bed {
             })
             .await;
         });
+    }
+
+    /// The number of the server that has a device, as [`LocalCluster`] counts them.
+    pub(crate) async fn server_of(&self, client: &Client, device: DeviceId) -> usize {
+        let nodes = client.registry().await.unwrap().nodes;
+        let has = |node: &&NodeState| node.record.devices.iter().any(|(known, _)| *known == device);
+        let server = nodes.iter().find(has).unwrap();
+        (0..nodes.len()).find(|&node| self.cluster.node_address(node) == server.record.address).unwrap()
     }
 
     /// Bytes used on all devices, as the storage servers themselves say now.

@@ -124,12 +124,7 @@ fn an_update_with_a_server_down_stores_the_segment_anew_and_the_next_one_is_in_p
         let stat = client.stat("data", "object").await.unwrap();
         let shape = ParityGeometry::of_layout(&stat.segments[0]).unwrap();
         let holders = shape.holders(&stat.segments[0]).unwrap();
-        let nodes = client.registry().await.unwrap().nodes;
-        let of = |device| {
-            let node = nodes.iter().find(|node| node.record.devices[0].0 == device).unwrap();
-            (0..8).find(|&number| bed.cluster.node_address(number) == node.record.address).unwrap()
-        };
-        [of(holders[0]), of(holders[5])]
+        [bed.server_of(&client, holders[0]).await, bed.server_of(&client, holders[5]).await]
     });
     dead.iter().for_each(|&node| bed.cluster.kill_node(node).unwrap());
     block_on(async {

@@ -49,9 +49,10 @@ fn few_bytes_of_a_late_or_lost_device_are_decoded_from_as_few_of_others() {
             client.emulate(late, "off").await.unwrap();
             late
         });
-        let nodes = block_on(async { patient(&bed).await.registry().await.unwrap().nodes });
-        let server = nodes.iter().find(|node| node.record.devices[0].0 == late).unwrap();
-        let dead = (0..6).find(|&node| bed.cluster.node_address(node) == server.record.address).unwrap();
+        let dead = block_on(async {
+            let client = patient(&bed).await;
+            bed.server_of(&client, late).await
+        });
         bed.cluster.kill_node(dead).unwrap();
         block_on(async {
             let client = patient(&bed).await;

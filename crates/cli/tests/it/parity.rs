@@ -120,9 +120,7 @@ fn a_reader_is_sent_the_data_alone_and_one_chunk_more_for_one_that_is_lost() {
         })
         .await;
         let first = chunks(&client.stat("data", "object").await.unwrap().segments[0]);
-        let nodes = client.registry().await.unwrap().nodes;
-        let server = nodes.iter().find(|node| node.record.devices[0].0 == first[1]).unwrap();
-        (0..6).find(|&node| bed.cluster.node_address(node) == server.record.address).unwrap()
+        bed.server_of(&client, first[1]).await
     });
     bed.cluster.kill_node(dead).unwrap();
     block_on(async {
