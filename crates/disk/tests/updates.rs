@@ -354,13 +354,33 @@ fn a_log_beside_the_chunk() {
     device.flush().unwrap();
     device.self_check();
     assert_eq!(device.usage().free, free + (24 << 10));
+    assert_eq!(device.reserves_after(None, 8).reserves, [], "nobody shrinks what is being written");
     assert_eq!(device.log_append(S, EPOCH, &[5; 8000]).unwrap(), 5);
     device.flush().unwrap();
     let mut device = reopen(device);
     assert_eq!(device.log_read(S, 5).unwrap(), [5; 8000]);
-    device.seal(S, EPOCH, &[]).unwrap();
+    device.seal(S, EPOCH, &[0..100]).unwrap();
     device.flush().unwrap();
     assert_eq!(device.updates(S).unwrap().log.len(), 1, "a reserve stays after a seal");
+    let listed = |device: &Device| {
+        let page = device.reserves_after(None, 8);
+        assert_eq!((page.last, device.reserves_after(page.last, 8).last), (Some(S), None));
+        let [info] = page.reserves[..] else { panic!("{page:?}") };
+        assert_eq!((info.segment, info.chunk_bytes, info.reserve_bytes), (S, 16 << 10, 8 << 10));
+        (info.held_bytes, info.logged_bytes)
+    };
+    assert_eq!(listed(&device), (8 << 10, 0), "a record of two pages, logged before the open");
+    device.apply(S, EPOCH, apply(6)).unwrap();
+    device.flush().unwrap();
+    assert_eq!(device.log_append(S, EPOCH, &[6; 10]).unwrap(), 6);
+    assert_eq!(device.log_append(S, EPOCH, &[7; 10]).unwrap(), 7);
+    assert_eq!(listed(&device), (8 << 10, 8 << 10));
+    device.apply(S, EPOCH, apply(8)).unwrap();
+    device.flush().unwrap();
+    assert_eq!(listed(&device), (0, 8 << 10), "a merge frees pages, and they were used");
+    let device_of_nobody = reopen(device);
+    assert_eq!(listed(&device_of_nobody), (0, 0), "no log is read back for it");
+    let mut device = device_of_nobody;
     device.delete(S, EPOCH).unwrap();
     device.flush().unwrap();
     device.self_check();

@@ -40,7 +40,7 @@ pub use error::{
 };
 pub use log::LogEntry;
 pub use open::FormatOptions;
-pub use update::{Apply, ChunkRead, ChunkState, Staged, UpdatesInfo};
+pub use update::{Apply, ChunkRead, ChunkState, ReserveInfo, ReservePage, Staged, UpdatesInfo};
 
 use self::{overlay::Overlay, prefetch::Prefetch, tables::Tables};
 use crate::{

@@ -24,8 +24,8 @@ use super::{Device, LogEntry, LogError, UpdateError};
 use crate::{
     allocator::UNIT_BYTES,
     buffer::AlignedBuf,
-    ids::{Epoch, SegmentId},
-    index::{Extent, MERGED, Record, Updating, checkpoint},
+    ids::{BlockIndex, Epoch, SegmentId},
+    index::{Extent, MERGED, Record, Updating, checkpoint, log::Ring},
 };
 
 /// The most that one update may take of a large journal, a quarter of the largest ring: a merge is one, and the more of a log it
@@ -101,6 +101,34 @@ pub struct UpdatesInfo {
     pub damaged: bool,
     /// Bytes that one update may have ([`Device::update_bytes_max`]).
     pub update_bytes_max: u64,
+}
+
+/// The reserve of an extent whose blocks are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReserveInfo {
+    /// Its segment.
+    pub segment: SegmentId,
+    /// Number of its creation on this device: tells a new extent from an earlier one of the same segment.
+    pub created: u64,
+    /// The chunk's first block.
+    pub index: BlockIndex,
+    /// Bytes of the chunk.
+    pub chunk_bytes: u64,
+    /// Bytes of the reserve.
+    pub reserve_bytes: u64,
+    /// Bytes of it that records in force take; 0 where the log was not used since the device was opened.
+    pub held_bytes: u64,
+    /// Bytes that all records took that were appended since the device was opened.
+    pub logged_bytes: u64,
+}
+
+/// Some of a device's reserves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReservePage {
+    /// In the order of segments.
+    pub reserves: Vec<ReserveInfo>,
+    /// The last extent that was looked at, with a reserve or without; `None`: there are no more.
+    pub last: Option<SegmentId>,
 }
 
 impl Device {
@@ -341,6 +369,27 @@ impl Device {
         let after = self.growing(segment).used();
         self.freed_between(before, after);
         Ok(())
+    }
+
+    /// The reserves among the next `limit` extents after a segment. Reads nothing of the medium.
+    pub fn reserves_after(&self, after: Option<SegmentId>, limit: usize) -> ReservePage {
+        let mut page = ReservePage::default();
+        for extent in self.index.after(after).take(limit) {
+            page.last = Some(extent.segment);
+            let reserve_units = extent.updates.as_ref().map_or(0, Updating::reserve_units);
+            let Some(chunk) = extent.chunk().filter(|_| extent.sealed && reserve_units > 0) else { continue };
+            let (held_bytes, logged_bytes) = self.logs.get(&extent.segment).map_or((0, 0), Ring::use_bytes);
+            page.reserves.push(ReserveInfo {
+                segment: extent.segment,
+                created: extent.created,
+                index: chunk.start,
+                chunk_bytes: u64::from(chunk.end - chunk.start) * u64::from(extent.block_bytes),
+                reserve_bytes: reserve_units * UNIT_BYTES,
+                held_bytes,
+                logged_bytes,
+            });
+        }
+        page
     }
 
     /// Versions, log and sizes of an updatable extent.

@@ -73,6 +73,8 @@ pub(crate) struct Ring {
     leaving: VecDeque<Entry>,
     leaving_commit: u64,
     prepared: u64,
+    /// Pages of all that was appended since the log was read back.
+    appended: u64,
     /// Records that are missing although they were durable.
     damaged: Option<Range<u64>>,
 }
@@ -102,6 +104,7 @@ impl Ring {
             leaving: VecDeque::new(),
             leaving_commit: 0,
             prepared: start.page,
+            appended: 0,
             damaged: None,
         }
     }
@@ -128,6 +131,7 @@ impl Ring {
                 ring.damaged.get_or_insert(missing);
             }
         }
+        ring.appended = 0;
         // What is whole on the medium now stays.
         ring.durable_through = ring.next_sequence - 1;
         ring
@@ -178,6 +182,13 @@ impl Ring {
         }
     }
 
+    /// Bytes of the reserve that records in force take, and bytes that all records took which were appended since the log was
+    /// read back.
+    pub(crate) fn use_bytes(&self) -> (u64, u64) {
+        let held: u64 = self.entries.iter().map(|entry| entry.end() - entry.page).sum();
+        (held * PAGE, self.appended * PAGE)
+    }
+
     /// Bytes of the largest payload that would be taken now, where so many commits are durable.
     pub(crate) fn free(&self, commits: u64) -> u64 {
         let pages = self.room(commits).into_iter().map(|r| r.end - r.start).max().unwrap_or(0);
@@ -218,6 +229,7 @@ impl Ring {
         self.entries.push_back(entry);
         self.next_sequence += 1;
         self.prepared = self.prepared.max(entry.end());
+        self.appended += entry.end() - page;
         self.head = if entry.end() >= self.pages { 0 } else { entry.end() };
     }
 

@@ -34,8 +34,8 @@ use self::{speed::Meters, worker::Worker};
 pub use self::{speed::Speed, status::LaneStatus};
 use crate::{
     device::{
-        Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, Sealed,
-        Staged, UpdateError, UpdatesInfo, Usage, WriteError,
+        Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, ReservePage,
+        Sealed, Staged, UpdateError, UpdatesInfo, Usage, WriteError,
     },
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
     queue::{Kind, Priority, Queue, RequestId},
@@ -206,6 +206,13 @@ pub enum Op {
         /// Its segment.
         segment: SegmentId,
     },
+    /// Reserves in the order of segments, as [`Device::reserves_after`].
+    ListReserves {
+        /// Only those of extents after this one.
+        after: Option<SegmentId>,
+        /// Looks at so many extents.
+        limit: usize,
+    },
     /// Free the tail of a reserve; answered when that is durable.
     ShrinkReserve {
         /// Its segment.
@@ -241,7 +248,8 @@ impl Op {
             | Op::Usage
             | Op::Release { .. }
             | Op::Held { .. }
-            | Op::DescribeUpdates { .. } => Kind::Control,
+            | Op::DescribeUpdates { .. }
+            | Op::ListReserves { .. } => Kind::Control,
         }
     }
 
@@ -344,6 +352,8 @@ pub enum OpOutput {
     LogRecords(Vec<Bytes>),
     /// The updatable extent.
     Updates(UpdatesInfo),
+    /// Some reserves.
+    Reserves(ReservePage),
     /// The reserve is smaller, durably.
     Shrunk,
 }

@@ -360,6 +360,7 @@ impl Worker {
                 OpOutput::LogRecords(payloads.into_iter().map(Into::into).collect())
             }
             Op::DescribeUpdates { segment } => OpOutput::Updates(self.device.updates(segment)?),
+            Op::ListReserves { after, limit } => OpOutput::Reserves(self.device.reserves_after(after, limit)),
             Op::ShrinkReserve { segment, epoch, reserve_bytes } => {
                 self.device.shrink_reserve(segment, epoch, reserve_bytes)?;
                 OpOutput::Shrunk
