@@ -141,6 +141,16 @@ pub enum ReserveInput {
         /// What it takes of the log.
         bytes: u32,
     },
+    /// What became of the chunk's log since it was last told of, where not every delta is told: what it took altogether, and
+    /// what it holds now.
+    Seen {
+        /// Which.
+        chunk: ReservedChunk,
+        /// Bytes of all deltas that went to it since.
+        logged_bytes: u64,
+        /// Bytes that it holds.
+        held_bytes: u64,
+    },
     /// The chunk's log was merged: on the way of an update that did not fit, or because it was asked for.
     Merged {
         /// Which.
@@ -372,6 +382,13 @@ impl Reserve {
                 entry.held_bytes += bytes;
                 entry.used_bytes = entry.used_bytes.saturating_add(bytes);
             }
+            ReserveInput::Seen { chunk, logged_bytes, held_bytes } => {
+                self.held(chunk, held_bytes)?;
+                if let Some(entry) = self.chunks.get_mut(&chunk) {
+                    let logged = u32::try_from(logged_bytes).unwrap_or(u32::MAX);
+                    entry.used_bytes = entry.used_bytes.saturating_add(logged);
+                }
+            }
             ReserveInput::Merged { chunk, left_bytes } => self.merged(chunk, left_bytes)?,
             ReserveInput::Shrunk { chunk } => {
                 if matches!(self.stage, Stage::Shrinking { chunk: asked, .. } if asked == chunk) {
@@ -456,6 +473,11 @@ impl Reserve {
         }
     }
 
+    /// Whether nothing is to be done before the next period's end.
+    pub fn is_resting(&self) -> bool {
+        self.stage == Stage::Resting
+    }
+
     /// How the chunk's parity is updated; a chunk that is not known has no reserve.
     pub fn mode(&self, chunk: ReservedChunk) -> Mode {
         match self.reserved_bytes(chunk) {
@@ -524,17 +546,23 @@ impl Reserve {
     }
 
     fn merged(&mut self, chunk: ReservedChunk, left_bytes: u64) -> Result<(), ReserveError> {
-        let Some(entry) = self.chunks.get_mut(&chunk) else { return Ok(()) };
-        let (chunk_bytes, reserved_bytes) = (entry.chunk_bytes, entry.reserved_bytes());
-        if left_bytes > reserved_bytes {
-            return Err(ReserveError::Size { chunk_bytes, reserved_bytes, held_bytes: left_bytes });
-        }
-        entry.held_bytes = left_bytes as u32;
+        self.held(chunk, left_bytes)?;
         if let Stage::Merging { chunk: asked, spare_chunks } = self.stage
             && asked == chunk
         {
             self.stage = Stage::Merged { chunk, spare_chunks };
         }
+        Ok(())
+    }
+
+    /// The chunk's log holds so much.
+    fn held(&mut self, chunk: ReservedChunk, held_bytes: u64) -> Result<(), ReserveError> {
+        let Some(entry) = self.chunks.get_mut(&chunk) else { return Ok(()) };
+        let (chunk_bytes, reserved_bytes) = (entry.chunk_bytes, entry.reserved_bytes());
+        if held_bytes > reserved_bytes {
+            return Err(ReserveError::Size { chunk_bytes, reserved_bytes, held_bytes });
+        }
+        entry.held_bytes = held_bytes as u32;
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 //! logged; a merge takes the log's committed prefix, and makes patches, versions and the log's new start durable as one;
 //! nothing is answered before it is durable; an epoch is durable before anything is answered under it.
 
-use super::{ChunkNumber, Refusal};
+use super::{ChunkNumber, Refusal, record};
 use crate::Epoch;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -322,6 +322,11 @@ impl ParityChunk {
     /// The log in its order.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
         self.log.iter()
+    }
+
+    /// Bytes of the reserve that the log takes: by pages, small records take more than their bytes.
+    pub fn logged_bytes(&self) -> u64 {
+        self.log.iter().map(|entry| record::logged_bytes(entry.bytes as usize)).sum()
     }
 
     /// Bytes of the log that a merge could take now.

@@ -4,7 +4,7 @@
 //! data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
 //! that stays and holds up all behind it: its node is asked to level, which ends with saying so.
 
-use super::{ChunkNumber, ParityChunk, record};
+use super::{ChunkNumber, ParityChunk};
 use crate::Time;
 use core::time::Duration;
 
@@ -41,9 +41,7 @@ impl Upkeep {
 
     /// Whether updates wait for a merge, or soon will: more than half of the reserve is full, or they found no room.
     pub fn is_urgent(&self, core: &ParityChunk) -> bool {
-        // By pages: small records take more than their bytes.
-        let log_bytes: u64 = core.log().map(|entry| record::logged_bytes(entry.bytes as usize)).sum();
-        core.is_stalled() || 2 * log_bytes > self.reserve_bytes
+        core.is_stalled() || 2 * core.logged_bytes() > self.reserve_bytes
     }
 
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though

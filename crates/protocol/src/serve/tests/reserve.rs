@@ -144,6 +144,25 @@ fn every_log_is_merged_when_a_period_ends_and_the_next_begins_at_zero() {
 
 /// Ours: merged before shrunk, so that a log in use is never cut; size and empty log are as the paper's order leaves them.
 #[test]
+fn a_log_that_is_looked_at_now_and_then_counts_like_one_of_which_every_delta_is_told() {
+    let (mut told, mut seen) = (with_one(printed(0.0)), with_one(printed(0.0)));
+    for (period, logged) in [(1, 12), (2, 3), (3, 0)] {
+        if logged > 0 {
+            append(&mut told, parity(1), logged * MIB);
+        }
+        let chunk = parity(1);
+        let input = |held_bytes| ReserveInput::Seen { chunk, logged_bytes: logged * MIB, held_bytes };
+        assert!(matches!(seen.handle(at(period - 1), input(17 * MIB)), Err(ReserveError::Size { .. })));
+        seen.handle(at(period - 1), input(logged * MIB)).unwrap();
+        assert_eq!(end(&mut told, period), end(&mut seen, period));
+        assert!(seen.is_resting());
+        assert_eq!(told.utility(chunk), seen.utility(chunk));
+    }
+    let gone = ReserveInput::Seen { chunk: parity(2), logged_bytes: 1, held_bytes: 1 };
+    assert_eq!((seen.handle(at(4), gone), seen.utility(parity(2))), (Ok(()), None));
+}
+
+#[test]
 fn a_log_is_merged_before_its_space_is_given_back() {
     let mut reserve = with_one(printed(0.0));
     append(&mut reserve, parity(1), 15 * MIB);
