@@ -217,6 +217,10 @@ pub(crate) struct Node {
     /// Seconds between two sweeps for what dead writers left
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) sweep: u32,
+    /// Seconds from one look at the space reserved for updates to the next: what updates do not need is given back; 0: nothing
+    /// ever is
+    #[arg(long, default_value_t = 43_200, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub(crate) reserve_period: u32,
     /// Write every message to and from this server here, a JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

@@ -52,6 +52,8 @@ pub struct Shape {
     pub lease_s: u32,
     /// Seconds between two sweeps.
     pub sweep_s: u32,
+    /// Seconds from one look at reserves to the next; 0: none is ever given back.
+    pub reserve_period_s: u32,
     /// Whether every server writes its messages down.
     #[serde(skip)]
     pub trace: bool,
@@ -88,6 +90,7 @@ impl Default for Shape {
             listen: "127.0.0.1:0".to_owned(),
             lease_s: 60,
             sweep_s: 30,
+            reserve_period_s: 43_200,
             trace: false,
             environment: Vec::new(),
         }
@@ -324,6 +327,7 @@ impl Launch {
         let mut command = Command::new(program);
         command.arg("node").args(["--meta", &shape.listen, "--listen", "127.0.0.1:0"]);
         command.args(["--sweep", &shape.sweep_s.to_string()]);
+        command.args(["--reserve-period", &shape.reserve_period_s.to_string()]);
         if let Some(spec) = &shape.emulate {
             command.args(["--emulate", spec]);
         }

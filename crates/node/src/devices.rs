@@ -44,6 +44,8 @@ pub(crate) struct ServedDevice {
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
     pub(crate) stream_read_bytes: AtomicU64,
     pub(crate) stream_sent_bytes: AtomicU64,
+    /// Bytes of reserves that updates did not need.
+    pub(crate) reserve_given_back_bytes: AtomicU64,
     refused_as_full: Mutex<Option<Instant>>,
     corrupt_told: Mutex<BTreeSet<SegmentId>>,
 }
@@ -82,6 +84,7 @@ impl ServedDevice {
             emulation,
             stream_read_bytes,
             stream_sent_bytes,
+            reserve_given_back_bytes: AtomicU64::new(0),
             refused_as_full,
             corrupt_told,
         }

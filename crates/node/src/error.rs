@@ -7,7 +7,7 @@ use steadfast_disk::{
     media::{MediumError, OpenFileError},
 };
 use steadfast_net::ConnectError;
-use steadfast_protocol::message::Fault;
+use steadfast_protocol::{message::Fault, serve::ReserveError};
 
 /// Why a node does not start, or stops.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,9 @@ pub enum NodeError {
         /// The list.
         list: PathBuf,
     },
+    /// How reserves are to be managed makes no sense.
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
     /// The space of a device could not be opened or made; another node may have it.
     #[error(transparent)]
     Space(#[from] OpenFileError),

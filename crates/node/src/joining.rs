@@ -1,7 +1,7 @@
 //! A node takes a further device while it runs.
 //!
 //! ```text
-//!   directory ──look, format──▶ device ──list──▶ listed ──register──▶ served, swept
+//!   directory ──look, format──▶ device ──list──▶ listed ──register──▶ served, attended
 //!                                                   │ refused
 //!                                                   └──▶ closed, not listed any more
 //! ```
@@ -11,11 +11,11 @@
 use crate::{
     NodeError, NodeOptions,
     added::Added,
+    chores,
     devices::{self, ServedDevice},
     membership::Meta,
     served,
     service::Service,
-    sweep, updates,
 };
 use std::{path::PathBuf, sync::Arc};
 use steadfast_protocol::{
@@ -50,19 +50,14 @@ pub(crate) struct Joining {
 impl Joining {
     /// Carries out wishes for ever.
     pub(crate) async fn run(self, mut wishes: mpsc::Receiver<Wish>) {
-        let mut sweeping = JoinSet::new();
+        let mut chores = JoinSet::new();
         while let Some(Wish { dir, capacity_bytes, thick, answer }) = wishes.recv().await {
-            while sweeping.try_join_next().is_some() {}
+            while chores.try_join_next().is_some() {}
             let outcome = match self.join(dir.clone(), capacity_bytes, thick).await {
                 Ok(device) => {
                     tracing::info!(device = %device.id, dir = %dir.display(), "a device was added");
-                    let (id, service, meta) = (device.id, self.service.clone(), self.meta.clone());
-                    sweeping.spawn(updates::recover(service.updates.clone(), device.clone()));
-                    let options = self.options.sweep;
-                    let sweep =
-                        sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await });
-                    self.service.devices.swept(id, sweep);
-                    Ok(id)
+                    chores::begin(&mut chores, &self.service, &self.meta, &device, &self.options);
+                    Ok(device.id)
                 }
                 Err(error) => {
                     tracing::warn!(dir = %dir.display(), %error, "no device was added");

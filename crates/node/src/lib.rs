@@ -9,7 +9,8 @@
 //! | `membership` | registering with the metadata server and heartbeats |
 //! | `service` | a request in, its answer out; `streams/` reads and writes |
 //! | `paced` | data on its way to a lane: reservations, and whose request goes next |
-//! | `sweep`, `report`, `fault` | the background sweep; measured state; the device's errors as the protocol's faults |
+//! | `chores` | what is done for a device while nobody asks: `sweep` and `reserves` free space, `updates::recover` levels |
+//! | `report`, `fault` | measured state; the device's errors as the protocol's faults |
 //! | `activity`, `watch` | what was done since the start, and what the admin port shows |
 //!
 //! Invariants: a node decides nothing that a core could; nothing on the runtime's thread waits for a medium, so a
@@ -21,6 +22,7 @@ pub mod options;
 
 mod activity;
 mod added;
+mod chores;
 mod devices;
 mod fault;
 mod identity;
@@ -29,6 +31,7 @@ mod membership;
 mod node;
 mod paced;
 mod report;
+mod reserves;
 mod served;
 mod service;
 mod streams;

@@ -3,13 +3,12 @@
 use crate::{
     NodeError, NodeOptions,
     added::Added,
-    devices, identity,
+    chores, devices, identity,
     joining::Joining,
     membership::{Meta, hello, learn_cluster},
     served::{self, Served},
     service::Service,
-    sweep,
-    updates::{self, Updates},
+    updates::Updates,
     watch::Watched,
 };
 use std::{
@@ -20,8 +19,9 @@ use std::{
 use steadfast_admin::Admin;
 use steadfast_net::{Connected, Pool, Server};
 use steadfast_protocol::{
-    ClusterId, DeviceId, NodeId,
+    ClusterId, DeviceId, NodeId, Time,
     message::{NodeRecord, Role},
+    serve::Reserve,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -41,7 +41,7 @@ pub struct Node {
     registered: watch::Receiver<bool>,
     serving: JoinHandle<()>,
     living: JoinHandle<NodeError>,
-    sweeping: JoinSet<()>,
+    chores: JoinSet<()>,
     admin: Option<Admin>,
 }
 
@@ -70,6 +70,7 @@ impl Node {
     /// # Errors
     /// Every [`NodeError`] but a refusal, which [`Node::failed`] tells.
     pub async fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        Reserve::new(Time(0), options.reserve)?;
         // Who watches the node's connections watches what it serves.
         let asking = steadfast_net::Options { tap: None, ..options.net.clone() };
         let mut looking = options.clone();
@@ -140,23 +141,14 @@ impl Node {
             let record = record.clone();
             tokio::spawn(async move { meta.live(record, &service, every, &registering).await })
         };
-        let mut sweeping = JoinSet::new();
+        let mut chores = JoinSet::new();
         for device in service.devices.all() {
-            let (service, meta, options) = (service.clone(), meta.clone(), options.sweep);
-            let id = device.id;
-            let sweep = {
-                let service = service.clone();
-                sweeping.spawn(async move { sweep::run(&service, &device, &meta, options).await })
-            };
-            service.devices.swept(id, sweep);
-        }
-        for device in service.devices.all() {
-            sweeping.spawn(updates::recover(service.updates.clone(), device));
+            chores::begin(&mut chores, &service, &meta, &device, &options);
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
         let joining = Joining { service: service.clone(), meta, record, options, added };
-        sweeping.spawn(joining.run(wishes));
-        Ok(Self { node, cluster, address, service, registered, serving, living, sweeping, admin })
+        chores.spawn(joining.run(wishes));
+        Ok(Self { node, cluster, address, service, registered, serving, living, chores, admin })
     }
 
     /// Its name.
@@ -211,7 +203,7 @@ impl Node {
     pub async fn stop(mut self) {
         self.serving.abort();
         self.living.abort();
-        self.sweeping.shutdown().await;
+        self.chores.shutdown().await;
         self.service.updates.stop().await;
         let mut closing = JoinSet::new();
         for device in self.service.devices.all() {

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use steadfast_disk::{EmulationSpec, LaneConfig};
-use steadfast_protocol::serve::{AdmissionPolicy, Limits, SweepOptions};
+use steadfast_protocol::serve::{AdmissionPolicy, Limits, ReserveOptions, SweepOptions};
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub struct NodeOptions {
     pub heartbeat: Duration,
     /// When and what to sweep.
     pub sweep: SweepOptions,
+    /// When reserved space that updates do not need is given back. How much is reserved first is each bucket's to say.
+    pub reserve: ReserveOptions,
     /// What it admits.
     pub limits: Limits,
     /// Who may reserve bandwidth of its devices.
@@ -63,6 +65,7 @@ impl NodeOptions {
             heartbeat: Duration::from_millis(500),
             // Garbage is rare and costs only space: once every ten minutes, and nothing younger than that.
             sweep: SweepOptions { interval: Duration::from_secs(600), age_min: Duration::from_secs(600) },
+            reserve: ReserveOptions::default(),
             limits: Limits::default(),
             admission: AdmissionPolicy::default(),
             // With as much for reads a node stays under 128 MiB, sockets and index included.

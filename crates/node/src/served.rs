@@ -11,15 +11,15 @@ use tokio::task::AbortHandle;
 /// The devices of a node. Whoever uses one holds it on, so that one that is dismissed ends when nobody does.
 pub(crate) struct Served {
     devices: RwLock<BTreeMap<DeviceId, Arc<ServedDevice>>>,
-    /// Their sweeps, which hold them too.
-    sweeps: Mutex<BTreeMap<DeviceId, AbortHandle>>,
+    /// What is done for them while nobody asks: it holds them too.
+    chores: Mutex<BTreeMap<DeviceId, Vec<AbortHandle>>>,
     added: Arc<Added>,
 }
 
 impl Served {
     pub(crate) fn new(devices: Vec<ServedDevice>, added: Arc<Added>) -> Self {
         let devices = devices.into_iter().map(|device| (device.id, Arc::new(device))).collect();
-        Self { devices: RwLock::new(devices), sweeps: Mutex::default(), added }
+        Self { devices: RwLock::new(devices), chores: Mutex::default(), added }
     }
 
     pub(crate) fn get(&self, device: DeviceId) -> Option<Arc<ServedDevice>> {
@@ -40,18 +40,17 @@ impl Served {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).insert(device.id, device);
     }
 
-    /// A device's sweep runs: it ends with the device.
-    pub(crate) fn swept(&self, device: DeviceId, sweep: AbortHandle) {
-        self.sweeps.lock().unwrap_or_else(PoisonError::into_inner).insert(device, sweep);
+    /// A device's chores run: they end with the device.
+    pub(crate) fn attended(&self, device: DeviceId, chores: Vec<AbortHandle>) {
+        self.chores.lock().unwrap_or_else(PoisonError::into_inner).insert(device, chores);
     }
 
     /// Serves a device no more: it was removed from the cluster. What it was asked for ends, and its directory is free.
     pub(crate) async fn dismiss(&self, device: DeviceId) {
         let gone = self.devices.write().unwrap_or_else(PoisonError::into_inner).remove(&device);
         let Some(gone) = gone else { return };
-        if let Some(sweep) = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner).remove(&device) {
-            sweep.abort();
-        }
+        let chores = self.chores.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+        chores.into_iter().flatten().for_each(|chore| chore.abort());
         tracing::warn!(%device, dir = %gone.dir.display(), "the device was removed from the cluster and is served no more");
         let added = self.added.clone();
         let closed = tokio::task::spawn_blocking(move || {

@@ -1,7 +1,10 @@
 //! What a node shows at its admin port.
 
 use crate::{activity::KINDS, report, service::Service};
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
 use steadfast_admin::{Page, Visible};
 use steadfast_protocol::{ClusterId, NodeId, message::DeviceHealth, serve::AdmissionPolicy};
 use tokio::sync::watch;
@@ -165,6 +168,13 @@ impl Watched {
         each!(counter "device_stream_sent_bytes",
             "Bytes of blocks read for readers and given to their connections; the rest was read for nothing",
             s, r => r.activity.stream_sent_bytes);
+        let given_back = page.counter(
+            "device_reserve_given_back_bytes",
+            "Bytes reserved for the logs of parity chunks that updates did not need",
+        );
+        for (device, id, ..) in &reports {
+            given_back.whole(&[("device", id)], device.reserve_given_back_bytes.load(Ordering::Relaxed));
+        }
         each!(counter "device_corrupt_blocks", "Blocks whose checksum failed", s, r => r.corrupt_blocks);
         each!(gauge "device_reservations", "Reservations of bandwidth held now",
             s, r => r.activity.reservations.held);

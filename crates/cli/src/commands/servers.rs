@@ -7,7 +7,7 @@ use crate::{
 use anyhow::Context;
 use std::time::Duration;
 use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
-use steadfast_protocol::{NodeId, message::Role};
+use steadfast_protocol::{NodeId, message::Role, serve::ReservePolicy};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
@@ -43,6 +43,10 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
         arguments.trace.map(|path| TraceFile::create(&path, Role::Node(NodeId(0)))).transpose()?;
     options.sweep.interval = Duration::from_secs(arguments.sweep.into());
     options.sweep.age_min = options.sweep.age_min.min(options.sweep.interval);
+    match Duration::from_secs(arguments.reserve_period.into()) {
+        Duration::ZERO => options.reserve.policy = ReservePolicy::Fixed,
+        period => options.reserve.period = period,
+    }
     let mut node = steadfast_node::Node::start(options).await?;
     if let Some(admin) = node.admin() {
         say!("{ADMIN}{admin}")?;

@@ -214,6 +214,13 @@ pub(crate) const SECTIONS: &[Section] = &[
                 example: "30",
             },
             Key {
+                name: "reserve_period_s",
+                argument: "reserve_period",
+                kind: Kind::Whole(0, LONGEST_S),
+                help: "Seconds from one look at the space reserved for updates to the next; 0: it is never given back",
+                example: "43200",
+            },
+            Key {
                 name: "emulate",
                 argument: "emulate",
                 kind: Kind::Emulation,

@@ -6,6 +6,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{io::Cursor, sync::Arc, time::Duration};
 use steadfast_client::{Client, Options};
+use steadfast_lab::cluster::Shape;
 use steadfast_protocol::layout::ParityGeometry;
 
 const MIB: usize = 1 << 20;
@@ -174,7 +175,8 @@ fn storm(policy: &str) {
     const ROUNDS: usize = 6;
     let seed = seed();
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut bed = Bed::with_bucket(&shape(6, 1), policy);
+    // Reserves shrink meanwhile, where there are any.
+    let mut bed = Bed::with_bucket(&Shape { reserve_period_s: 1, ..shape(6, 1) }, policy);
     let length = 2 * MIB;
     let original = bytes(length, seed);
     block_on(async {

@@ -25,6 +25,7 @@ mod raw;
 mod recorded;
 mod replay;
 mod requests;
+mod reserves;
 mod show;
 mod sizes;
 mod trace;

@@ -53,6 +53,10 @@ const HOSTS_MAX: usize = 4096;
 /// update. Picked by eye.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// A merge that is not made by then waits for somebody who does not come, or stands behind too many: picked by eye, more than
+/// a host without anybody waits ([`IDLE_MAX`]).
+const MERGE_MAX: Duration = Duration::from_secs(30);
+
 /// The hosts of a node.
 pub(crate) struct Updates {
     data: Hosts<data::Event>,
@@ -125,6 +129,30 @@ impl Updates {
         if let Err(fault) = self.tell::<data::Host>(device, segment, data::Event::Begin) {
             tracing::warn!(%segment, %fault, "held updates are not levelled now");
         }
+    }
+
+    /// Merges the log of a parity chunk as far as it is committed, after everybody else; how many bytes it takes then. None where that
+    /// cannot be done soon.
+    pub(crate) async fn merge(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+    ) -> Option<u64> {
+        let (left_bytes, answered) = oneshot::channel();
+        self.tell::<parity::Host>(device, segment, parity::Event::Merge { left_bytes }).ok()?;
+        tokio::time::timeout(MERGE_MAX, answered).await.ok()?.ok()
+    }
+
+    /// Gives the end of a parity chunk's reserve back; false where its log is in use, or it cannot be done now.
+    pub(crate) async fn shrink_reserve(
+        self: &Arc<Self>,
+        device: Arc<ServedDevice>,
+        segment: SegmentId,
+        reserve_bytes: u64,
+    ) -> bool {
+        let (shrunk, answered) = oneshot::channel();
+        let event = parity::Event::Shrink { reserve_bytes, shrunk };
+        self.tell::<parity::Host>(device, segment, event).is_ok() && answered.await.unwrap_or(false)
     }
 
     /// Tells a chunk's host something; it begins where there is none.

@@ -22,7 +22,7 @@ use steadfast_protocol::{
         ParityInput, ParityOf, ParityState, Upkeep,
     },
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// How often it is looked at whether a log is quiet, or held up.
 const TICK: Duration = Duration::from_millis(100);
@@ -39,6 +39,10 @@ pub(super) enum Event {
     Lane(Asked, Result<OpOutput, OpError>),
     /// A merge was made, or not.
     Merged(Result<(), Fault>),
+    /// Somebody waits for a merge of what is committed; told how many bytes the log takes then.
+    Merge { left_bytes: oneshot::Sender<u64> },
+    /// The reserve is to have only so many bytes; told whether it has.
+    Shrink { reserve_bytes: u64, shrunk: oneshot::Sender<bool> },
 }
 
 /// What the lane was asked.
@@ -50,6 +54,7 @@ pub(super) enum Asked {
     Release,
     Fence { epoch: Epoch },
     Record { stream: u64, version: u64 },
+    Shrink { shrunk: oneshot::Sender<bool> },
 }
 
 /// Gives a stream's messages to its host until either is over.
@@ -126,6 +131,8 @@ pub(super) struct Host {
     merging: bool,
     /// Tells a merge whether somebody waits for it.
     urgent: watch::Sender<bool>,
+    /// Who waits for a merge that need not hurry.
+    asked_to_merge: Vec<oneshot::Sender<u64>>,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
     upkeep: Upkeep,
@@ -189,6 +196,7 @@ impl host::Host for Host {
             merge_stream: updates.number(),
             merging: false,
             urgent,
+            asked_to_merge: Vec::new(),
             window_bytes,
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
@@ -234,7 +242,7 @@ impl host::Host for Host {
                     }
                 }
                 _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.overwrites.waits() => {
-                    if self.upkeep.merge_due(self.now()) {
+                    if self.upkeep.merge_due(self.now()) || !self.asked_to_merge.is_empty() {
                         self.core.handle(ParityInput::MergeDue);
                     }
                     self.overwrite();
@@ -307,11 +315,48 @@ impl Host {
             Event::Merged(made) => {
                 self.merging = false;
                 match made {
-                    Ok(()) => self.core.handle(ParityInput::Merged),
+                    Ok(()) => {
+                        self.core.handle(ParityInput::Merged);
+                        self.tell_merged();
+                    }
                     Err(fault) => self.over = Some(fault),
                 }
             }
+            Event::Merge { left_bytes } => {
+                self.asked_to_merge.push(left_bytes);
+                if self.core.log().len() == 0 {
+                    self.tell_merged();
+                }
+            }
+            Event::Shrink { reserve_bytes, shrunk } => self.shrink(reserve_bytes, shrunk),
+            Event::Lane(Asked::Shrink { shrunk }, answer) => {
+                if answer.is_ok() {
+                    // Window and mode follow from the reserve: the next host finds them, as after a restart.
+                    self.over = Some(not_in_place(self.chunk.segment, "its reserve was given back"));
+                }
+                // Nobody waits any more: the next look at reserves finds it.
+                let _ = shrunk.send(answer.is_ok());
+            }
         }
+    }
+
+    /// Whoever waits for a merge learns what the log takes.
+    fn tell_merged(&mut self) {
+        for asked in self.asked_to_merge.drain(..) {
+            // Nobody waits any more.
+            let _ = asked.send(self.core.logged_bytes());
+        }
+    }
+
+    /// Gives the end of an empty reserve back. What is appended from now on finds no more room than is left.
+    fn shrink(&mut self, reserve_bytes: u64, shrunk: oneshot::Sender<bool>) {
+        if self.core.log().len() > 0 || self.merging || !self.appending.is_empty() {
+            // Nobody waits any more: the next look at reserves finds it.
+            let _ = shrunk.send(false);
+            return;
+        }
+        let (segment, epoch) = (self.chunk.segment, self.core.epoch());
+        self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
     }
 
     fn opened(&mut self, stream: u64, chunk: ChunkNumber, sender: StreamSender) {

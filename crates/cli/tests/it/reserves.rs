@@ -1,0 +1,95 @@
+//! Space reserved for updates: given back where they do not need it, while others go on.
+
+use crate::{
+    common::{Bed, block_on, bytes, eventually, seed, shape},
+    watch::Metrics,
+};
+use std::{
+    io::Cursor,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use steadfast_client::{Client, Options};
+use steadfast_lab::cluster::Shape;
+
+const SEGMENT: usize = 1 << 20;
+/// Of each of two parity chunks of a segment.
+const RESERVE: u64 = 1 << 20;
+const CHUNK: u64 = 256 << 10;
+
+async fn patient(bed: &Bed) -> Arc<Client> {
+    let options = Options { patience: Duration::from_secs(60), ..Options::default() };
+    Arc::new(Client::connect(bed.cluster.address(), options).await.unwrap())
+}
+
+#[test]
+fn reserves_that_updates_do_not_need_are_given_back_and_updates_go_on() {
+    let shape = Shape { reserve_period_s: 1, ..shape(6, 1) };
+    let mut bed = Bed::with_bucket(&shape, "parity:segment=1MiB,reserve=1MiB");
+    let mut model = bytes(3 * SEGMENT, seed());
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let client = patient(&bed).await;
+        client.put("data", "object", Cursor::new(model.clone()), Some(model.len() as u64)).await.unwrap();
+        let before = bed.used_bytes(&client).await;
+        // The first segment is changed all the time, the others never.
+        let over = Arc::new(AtomicBool::new(false));
+        let changing = {
+            let (client, over) = (client.clone(), over.clone());
+            tokio::task::spawn_local(async move {
+                let file = client.open_file("data", "object").await.unwrap();
+                let mut written = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let at = written.len() * 7919 % (SEGMENT - 4096);
+                    let new = vec![written.len() as u8; 4096];
+                    file.write_at(at as u64, &new).await.unwrap();
+                    file.sync().await.unwrap();
+                    written.push((at, new));
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                file.close().await.unwrap();
+                written
+            })
+        };
+        // Of what is reserved beside a chunk that is used, as much as the chunk itself is left.
+        let left = 2 * CHUNK;
+        eventually("reserves are given back", Duration::from_secs(90), async || {
+            before - bed.used_bytes(&client).await == 6 * RESERVE - left
+        })
+        .await;
+        over.store(true, Ordering::Relaxed);
+        for (at, new) in changing.await.unwrap() {
+            model[at..at + new.len()].copy_from_slice(&new);
+        }
+        assert_eq!(
+            client.stat("data", "object").await.unwrap().object.version.0,
+            1,
+            "nothing was stored anew"
+        );
+        let mut change = async |at: usize, length: usize, in_place: u64| {
+            let new = bytes(length, at as u64);
+            model[at..at + length].copy_from_slice(&new);
+            let changed = client.update("data", "object", at as u64, Cursor::new(new)).await.unwrap();
+            assert_eq!(changed.in_place_bytes, in_place, "{length} at {at}");
+        };
+        // Where nothing is reserved parity is overwritten; what is too much for that is stored anew.
+        change(5000, 20_000, 20_000).await;
+        change(SEGMENT + 5000, 20_000, 20_000).await;
+        change(2 * SEGMENT - 10_000, 20_000, 20_000).await;
+        change(2 * SEGMENT, SEGMENT, 0).await;
+    }));
+    let given_back = |(_, port): (&str, &str)| {
+        Metrics::scrape(port).sum("steadfast_device_reserve_given_back_bytes_total", &[])
+    };
+    let given_back: f64 = bed.cluster.admin_ports().skip(1).map(given_back).sum();
+    assert!(given_back >= (6 * RESERVE) as f64 - 2.0 * CHUNK as f64, "{given_back}");
+    for (first, second) in [(0, 1), (2, 5), (3, 4)] {
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        bed.get_equals("object", &model);
+        bed.restart(first);
+        bed.restart(second);
+    }
+}
