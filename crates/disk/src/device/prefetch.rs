@@ -6,8 +6,14 @@
 //! disk that positions for as long as it transfers 1 MiB spends 4 MiB on 4 reads, a flash that takes 0.1 ms a read and 1.5 GB/s
 //! on 30: one read for every [`SHARE`] granules lies between. What is in memory may be dropped at any time; then reads
 //! are single again, until as many were made as the chunk has granules.
+//!
+//! A chunk is fetched in pieces, one for each further update of the device, when its lane has nothing else to do: fetched at
+//! once, 4 MiB held up the update that came next for 5 ms, six times what it takes itself.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
 
 use super::Device;
 use crate::ids::SegmentId;
@@ -15,28 +21,51 @@ use crate::ids::SegmentId;
 /// Granules of a chunk for each update that is waited for.
 const SHARE: u64 = 64;
 
-/// How often chunks were updated since they were opened.
+/// Bytes that are fetched at once: what a new request may wait for, 2.5 ms of a disk of 100 MB/s.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// How often chunks were updated since they were opened, and what is to be fetched.
 #[derive(Debug, Default)]
-pub(super) struct Prefetch(BTreeMap<SegmentId, u64>);
+pub(super) struct Prefetch {
+    updates: BTreeMap<SegmentId, u64>,
+    /// Bytes of the medium.
+    wanted: VecDeque<(SegmentId, Range<u64>)>,
+    /// Whether there was an update since the last piece.
+    due: bool,
+}
 
 impl Prefetch {
-    /// One more update of a chunk of so many granules; whether to fetch the chunk now.
+    /// One more update, which pays for a piece, of a chunk of so many granules; whether to fetch the chunk now.
     fn updated(&mut self, segment: SegmentId, granules: u64) -> bool {
-        let updates = self.0.entry(segment).or_default();
+        let updates = self.updates.entry(segment).or_default();
         *updates += 1;
+        self.due = true;
         let first = granules.div_ceil(SHARE);
         *updates >= first && (*updates - first).is_multiple_of(granules.max(1))
     }
 
     /// The chunk is gone.
     pub(super) fn forget(&mut self, segment: SegmentId) {
-        self.0.remove(&segment);
+        self.updates.remove(&segment);
+        self.wanted.retain(|(of, _)| *of != segment);
+    }
+
+    /// The next piece to fetch.
+    fn piece(&mut self) -> Option<Range<u64>> {
+        self.due = false;
+        let (_, range) = self.wanted.front_mut()?;
+        let piece = range.start..range.end.min(range.start + PIECE_BYTES);
+        range.start = piece.end;
+        if range.is_empty() {
+            self.wanted.pop_front();
+        }
+        Some(piece)
     }
 }
 
 impl Device {
-    /// Notes an update, and has the medium fetch the whole chunk where that is worth it.
-    pub(super) fn fetch_ahead(&mut self, segment: SegmentId) {
+    /// Notes an update; the whole chunk is to be fetched where that is worth it.
+    pub(super) fn note_update(&mut self, segment: SegmentId) {
         let Some(extent) = self.index.get(segment) else { return };
         let Some(chunk) = extent.chunk() else { return };
         let granule = u64::from(extent.granule.bytes());
@@ -45,7 +74,20 @@ impl Device {
         let places = (extent.granule_place(begin), extent.granule_place(end.saturating_sub(granule)));
         let (Some(first), Some(last)) = places else { return };
         if self.prefetch.updated(segment, (end - begin) / granule) {
-            self.medium.prefetch(first.data.min(last.data)..first.data.max(last.data) + granule);
+            let range = first.data.min(last.data)..first.data.max(last.data) + granule;
+            self.prefetch.wanted.push_back((segment, range));
+        }
+    }
+
+    /// Whether [`Device::fetch_piece`] has something to do.
+    pub fn has_to_fetch(&self) -> bool {
+        self.prefetch.due && !self.prefetch.wanted.is_empty()
+    }
+
+    /// Has the medium fetch the next piece of a chunk that is updated often.
+    pub fn fetch_piece(&mut self) {
+        if let Some(piece) = self.prefetch.piece() {
+            self.medium.prefetch(piece);
         }
     }
 }
@@ -63,6 +105,18 @@ mod tests {
         assert!(!prefetch.updated(SegmentId(2), 1024), "chunks count by themselves");
         prefetch.forget(segment);
         assert!(!prefetch.updated(segment, 1024));
+    }
+
+    #[test]
+    fn a_chunk_is_fetched_in_pieces_and_not_once_it_is_gone() {
+        let mut prefetch = Prefetch::default();
+        prefetch.wanted.push_back((SegmentId(1), 4096..4096 + PIECE_BYTES + 8192));
+        prefetch.wanted.push_back((SegmentId(2), 0..PIECE_BYTES));
+        prefetch.wanted.push_back((SegmentId(3), 0..8192));
+        prefetch.forget(SegmentId(2));
+        let pieces: Vec<_> = std::iter::from_fn(|| prefetch.piece()).collect();
+        let middle = 4096 + PIECE_BYTES;
+        assert_eq!(pieces, [4096..middle, middle..middle + 8192, 0..8192]);
     }
 
     #[test]

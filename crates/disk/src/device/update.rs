@@ -215,7 +215,7 @@ impl Device {
         let record = Record::Staged { segment, version, position: positions.start, bytes: bytes.clone(), of };
         self.check_held(&record)?;
         self.record_update(segment, epoch, record)?;
-        self.fetch_ahead(segment);
+        self.note_update(segment);
         let sums = self.overlay.queue(segment).last().map(|change| change.patches[0].sums.clone());
         Ok(Staged {
             version,

@@ -100,6 +100,13 @@ impl Worker {
             if state.closing {
                 return false;
             }
+            if self.device.has_to_fetch() {
+                state.in_flight = Some(InFlight { since: Instant::now() });
+                drop(state);
+                self.device.fetch_piece();
+                self.finish(0, Duration::ZERO, |_| {});
+                return true;
+            }
             let rest = self.rest();
             if rest == Some(Duration::ZERO) {
                 state.in_flight = Some(InFlight { since: Instant::now() });
