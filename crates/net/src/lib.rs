@@ -24,6 +24,7 @@ mod buffer;
 mod connection;
 mod counters;
 mod error;
+mod hand;
 mod handshake;
 mod huge;
 mod lanes;

@@ -19,6 +19,7 @@
 use crate::{
     Event, Lost, Opened, Options, Violation,
     counters::{Counting, add},
+    hand::Hand,
     lanes::{Lanes, OutFrame},
     parser::ParseError,
 };
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) room: Notify,
     /// Nobody holds the connection any more.
     pub(crate) closing: Notify,
+    /// Locked before the state where both are.
+    pub(crate) hand: Mutex<Hand>,
     state: Mutex<State>,
 }
 
@@ -145,6 +148,7 @@ impl Shared {
             to_send: Notify::new(),
             room: Notify::new(),
             closing: Notify::new(),
+            hand: Mutex::default(),
             state: Mutex::new(state),
         }
     }
@@ -153,6 +157,11 @@ impl Shared {
     /// than closing every stream properly does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is on its way into the socket. After a panic as before: the connection ends with the first frame that is cut.
+    pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the connection: every stream, sender and waiter learns of it. The first reason stays.
@@ -173,6 +182,7 @@ impl Shared {
         }
         wakers.into_iter().for_each(Waker::wake);
         self.room.notify_waiters();
+        *self.hand() = Hand::default();
         self.to_send.notify_one();
         tasks.iter().for_each(AbortHandle::abort);
     }
@@ -212,7 +222,7 @@ impl Shared {
         };
         state.lanes.push_control(OutFrame::new(header, body, Bytes::new()));
         drop(state);
-        self.to_send.notify_one();
+        self.wake_writer();
         Ok(stream)
     }
 
@@ -232,7 +242,7 @@ impl Shared {
             Header { priority: entry.priority, epoch: entry.epoch, ..Header::new(FrameKind::Data, stream) };
         state.lanes.push_bulk(OutFrame::new(header, body, payload));
         drop(state);
-        self.to_send.notify_one();
+        self.wake_writer();
         Ok(())
     }
 
@@ -265,7 +275,7 @@ impl Shared {
             entry.credit += u64::from(granted);
             state.lanes.push_credit(stream, granted);
             drop(state);
-            self.to_send.notify_one();
+            self.wake_writer();
         }
         granted
     }
@@ -281,7 +291,7 @@ impl Shared {
         self.purge(&mut state, stream);
         state.lanes.push_control(OutFrame::bare(FrameKind::Cancel, stream));
         drop(state);
-        self.to_send.notify_one();
+        self.wake_writer();
     }
 
     /// Answers a stream that the peer opened, once; later answers are dropped.
@@ -299,7 +309,7 @@ impl Shared {
         }
         state.finish_theirs(stream, answer);
         drop(state);
-        self.to_send.notify_one();
+        self.wake_writer();
         result
     }
 
@@ -324,7 +334,7 @@ impl Shared {
         let events = state.forget(stream);
         drop(state);
         drop(events);
-        self.to_send.notify_one();
+        self.wake_writer();
     }
 
     /// Takes the next event of a stream; `None` in `Ready` when there will be none.
@@ -381,7 +391,7 @@ impl Shared {
             state.forget(stream);
         }
         drop(state);
-        self.to_send.notify_one();
+        self.wake_writer();
     }
 
     /// Queues a PING if a stream is open; says whether it did.
@@ -391,7 +401,7 @@ impl Shared {
         if open {
             state.lanes.push_control(OutFrame::bare(FrameKind::Ping, 0));
             drop(state);
-            self.to_send.notify_one();
+            self.wake_writer();
         }
         open
     }
@@ -443,7 +453,7 @@ impl Shared {
             waker.wake();
         }
         if send {
-            self.to_send.notify_one();
+            self.wake_writer();
         }
         Ok(verdict)
     }

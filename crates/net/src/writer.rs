@@ -3,76 +3,45 @@
 //! It takes few frames at a time, so that a control frame or a cancel finds most of them still in the lanes, and
 //! writes head, body and payload from where they lie. Frames it has taken but not begun are dropped too when
 //! their stream is cancelled.
+//!
+//! A thread that is no runtime's, a lane's, writes what it queues by itself ([`Shared::write_here`]), as long as the socket takes
+//! it and nothing is in hand: the runtime's thread need not be woken for it. What the socket does not take is the task's.
 
 use crate::{
     Lost,
-    counters::add,
+    hand::Hand,
     lanes::OutFrame,
     link::Pacer,
     shared::{Shared, State},
     tap::Tapping,
 };
-use std::{
-    collections::VecDeque,
-    io::{self, IoSlice},
-    sync::Arc,
-};
+use std::sync::{Arc, MutexGuard};
 use steadfast_protocol::{
     Time,
     message::{FrameKind, HEADER_BYTES},
 };
 use tokio::{
     net::tcp::OwnedWriteHalf,
+    runtime::Handle,
     time::{Instant, sleep, sleep_until},
 };
 
-/// No further frame is taken once this many bytes are in hand. 64 KiB: small frames share a system call, bulk
-/// ones go alone.
-const HAND_BYTES: usize = 64 << 10;
-/// Frames in hand: three slices each, well under the kernel's 1024 a call.
-const HAND_FRAMES: usize = 64;
-
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    half: OwnedWriteHalf,
-    hand: VecDeque<Wire>,
-    hand_bytes: usize,
+    socket: Arc<OwnedWriteHalf>,
     /// `None` for a link that adds nothing.
     link: Option<Pacer<OutFrame>>,
     began: Instant,
-    tapping: Option<Tapping>,
-}
-
-/// A frame in hand.
-struct Wire {
-    head: [u8; HEADER_BYTES],
-    frame: OutFrame,
-    written: usize,
-}
-
-impl Wire {
-    fn new(frame: OutFrame) -> Self {
-        Self { head: frame.header.to_bytes(&frame.body), frame, written: 0 }
-    }
-
-    fn len(&self) -> usize {
-        HEADER_BYTES + self.frame.body.len() + self.frame.payload.len()
-    }
 }
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, half: OwnedWriteHalf) -> Self {
         let link = shared.options.link;
         let tapping = Tapping::of(shared.options.tap.as_ref(), half.local_addr(), half.peer_addr());
-        Self {
-            tapping,
-            shared,
-            half,
-            hand: VecDeque::new(),
-            hand_bytes: 0,
-            link: (!link.is_transparent()).then(|| Pacer::new(link)),
-            began: Instant::now(),
-        }
+        let socket = Arc::new(half);
+        *shared.hand() = Hand::new(socket.clone(), tapping);
+        let link = (!link.is_transparent()).then(|| Pacer::new(link));
+        Self { shared, socket, link, began: Instant::now() }
     }
 
     /// Writes until the connection is over.
@@ -94,6 +63,7 @@ impl Writer {
         }
         // All is sent and nobody holds the connection. Say so, and give the peer time to read it and close: a
         // socket closed with bytes unread would take back what the peer has not read yet.
+        shared.hand().socket = None;
         drop(self);
         linger.await;
         shared.fail(Lost::ClosedHere);
@@ -102,16 +72,16 @@ impl Writer {
     /// `Ok` when the connection is closing and all is sent.
     async fn pump(&mut self) -> Result<(), Lost> {
         loop {
-            let (more, closing) = self.take_frames();
-            if !self.hand.is_empty() {
+            let taken = self.take_frames();
+            if taken.in_hand {
                 self.write().await?;
                 continue;
             }
             let link_empty = self.link.as_ref().is_none_or(Pacer::is_empty);
-            if closing && !more && link_empty {
+            if taken.closing && !taken.more && link_empty {
                 return Ok(());
             }
-            match self.link.as_ref().and_then(|link| link.wake_at(more)) {
+            match self.link.as_ref().and_then(|link| link.wake_at(taken.more)) {
                 Some(at) => {
                     let at = self.began + std::time::Duration::from_nanos(at.0);
                     tokio::select! {
@@ -124,106 +94,43 @@ impl Writer {
         }
     }
 
-    /// Fills the hand; says whether frames still wait in the lanes, and whether the connection is closing.
-    fn take_frames(&mut self) -> (bool, bool) {
-        let shared = self.shared.clone();
-        let mut state = shared.lock();
+    /// Fills the hand, over the link.
+    fn take_frames(&mut self) -> Taken {
+        let Some(link) = &mut self.link else { return self.shared.take_frames(&mut self.shared.hand()) };
+        let (mut hand, mut state) = (self.shared.hand(), self.shared.lock());
         state.purged.clear();
-        if let Some(mut link) = self.link.take() {
-            let now = Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            while !state.lanes.is_empty() && link.ready(now) {
-                if let Some(frame) = pop(&mut state) {
-                    link.put(now, HEADER_BYTES + frame.body.len() + frame.payload.len(), frame);
-                }
-            }
-            if state.lanes.is_empty() {
-                link.idle();
-            }
-            while self.has_room() {
-                let Some(frame) = link.pop_due(now) else { break };
-                self.take(frame);
-            }
-            self.link = Some(link);
-        } else {
-            while self.has_room() {
-                let Some(frame) = pop(&mut state) else { break };
-                self.take(frame);
+        let now = Time(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        while !state.lanes.is_empty() && link.ready(now) {
+            if let Some(frame) = pop(&mut state) {
+                link.put(now, HEADER_BYTES + frame.body.len() + frame.payload.len(), frame);
             }
         }
-        let room = state.lanes.bulk_bytes() < shared.options.unsent_bytes_max;
-        let answer = (!state.lanes.is_empty(), state.closing);
-        drop(state);
-        if room {
-            shared.room.notify_waiters();
+        if state.lanes.is_empty() {
+            link.idle();
         }
-        answer
-    }
-
-    fn has_room(&self) -> bool {
-        self.hand_bytes < HAND_BYTES && self.hand.len() < HAND_FRAMES
-    }
-
-    fn take(&mut self, frame: OutFrame) {
-        let wire = Wire::new(frame);
-        self.hand_bytes += wire.len();
-        self.hand.push_back(wire);
+        while hand.has_room() {
+            let Some(frame) = link.pop_due(now) else { break };
+            hand.take(frame);
+        }
+        self.shared.taken(&hand, state)
     }
 
     /// Writes what is in hand.
     async fn write(&mut self) -> Result<(), Lost> {
-        while !self.hand.is_empty() {
-            match self.half.try_write_vectored(&self.slices()) {
-                Ok(0) => return Err(Lost::Closed),
-                Ok(count) => {
-                    self.written(count);
-                    // As in the reader: a socket that always takes more must not keep the runtime to itself.
-                    tokio::task::coop::consume_budget().await;
+        loop {
+            let took = {
+                let mut hand = self.shared.hand();
+                if hand.is_empty() {
+                    return Ok(());
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => {
-                        self.half.writable().await.map_err(|error| Lost::Io { kind: error.kind() })?;
-                        self.drop_purged();
-                    }
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return Err(Lost::Closed),
-                    kind => return Err(Lost::Io { kind }),
-                },
-            }
-        }
-        Ok(())
-    }
-
-    fn slices(&self) -> Vec<IoSlice<'_>> {
-        let mut slices = Vec::with_capacity(3 * self.hand.len());
-        for wire in &self.hand {
-            let mut skip = wire.written;
-            for part in [&wire.head[..], &wire.frame.body, &wire.frame.payload] {
-                let from = skip.min(part.len());
-                skip -= from;
-                if from < part.len() {
-                    slices.push(IoSlice::new(&part[from..]));
-                }
-            }
-        }
-        slices
-    }
-
-    fn written(&mut self, mut count: usize) {
-        let counting = &self.shared.counting;
-        add(&counting.bytes_sent, count);
-        while count > 0 {
-            let wire = self.hand.front_mut().expect("the kernel takes no more than it was given");
-            let step = count.min(wire.len() - wire.written);
-            wire.written += step;
-            count -= step;
-            if wire.written == wire.len() {
-                add(&counting.frames_sent, 1);
-                if let Some(tapping) = &self.tapping {
-                    tapping.frame(true, &wire.frame.header, &wire.frame.body, &wire.frame.payload);
-                }
-                add(&counting.payload_bytes_sent, wire.frame.payload.len());
-                self.hand_bytes -= wire.len();
-                self.hand.pop_front();
+                hand.write_some(&self.shared.counting)?
+            };
+            if took {
+                // As in the reader: a socket that always takes more must not keep the runtime to itself.
+                tokio::task::coop::consume_budget().await;
+            } else {
+                self.socket.writable().await.map_err(|error| Lost::Io { kind: error.kind() })?;
+                self.drop_purged();
             }
         }
     }
@@ -233,21 +140,70 @@ impl Writer {
         if self.link.is_some() {
             return;
         }
+        let mut hand = self.shared.hand();
         let purged = std::mem::take(&mut self.shared.lock().purged);
-        if purged.is_empty() {
-            return;
+        if !purged.is_empty() {
+            hand.drop_purged(&purged, &self.shared.counting);
         }
-        let counting = &self.shared.counting;
-        let hand_bytes = &mut self.hand_bytes;
-        self.hand.retain(|wire| {
-            let header = &wire.frame.header;
-            let drop = wire.written == 0 && header.kind == FrameKind::Data && purged.contains(&header.stream);
-            if drop {
-                *hand_bytes -= wire.len();
-                add(&counting.payload_bytes_purged, wire.frame.payload.len());
+    }
+}
+
+/// What a look at the lanes found.
+pub(crate) struct Taken {
+    pub(crate) in_hand: bool,
+    /// Whether frames still wait in the lanes.
+    pub(crate) more: bool,
+    pub(crate) closing: bool,
+}
+
+impl Shared {
+    /// Fills the hand, which may have what another thread could not write.
+    fn take_frames(&self, hand: &mut Hand) -> Taken {
+        let mut state = self.lock();
+        let purged = std::mem::take(&mut state.purged);
+        if !hand.is_empty() && !purged.is_empty() {
+            hand.drop_purged(&purged, &self.counting);
+        }
+        while hand.has_room() {
+            let Some(frame) = pop(&mut state) else { break };
+            hand.take(frame);
+        }
+        self.taken(hand, state)
+    }
+
+    fn taken(&self, hand: &Hand, state: MutexGuard<'_, State>) -> Taken {
+        let room = state.lanes.bulk_bytes() < self.options.unsent_bytes_max;
+        let taken =
+            Taken { in_hand: !hand.is_empty(), more: !state.lanes.is_empty(), closing: state.closing };
+        drop(state);
+        if room {
+            self.room.notify_waiters();
+        }
+        taken
+    }
+
+    /// Something is to be sent.
+    pub(crate) fn wake_writer(&self) {
+        let here = self.options.link.is_transparent() && Handle::try_current().is_err() && self.write_here();
+        if !here {
+            self.to_send.notify_one();
+        }
+    }
+
+    /// Writes what waits, where the socket takes it all at once; `false`: the task is to look after the rest.
+    fn write_here(&self) -> bool {
+        let Ok(mut hand) = self.hand.try_lock() else { return false };
+        if !hand.is_empty() || hand.socket.is_none() {
+            return false;
+        }
+        let taken = self.take_frames(&mut hand);
+        while !hand.is_empty() {
+            // Of what fails the task learns by itself.
+            if !matches!(hand.write_some(&self.counting), Ok(true)) {
+                return false;
             }
-            !drop
-        });
+        }
+        !taken.more && !taken.closing
     }
 }
 

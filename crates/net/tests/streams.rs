@@ -244,3 +244,48 @@ async fn what_does_not_fit_a_frame_is_refused_and_the_connection_lives() {
     assert!(matches!(called, Err(CallError::Fault(Fault::Protocol(_)))));
     assert_eq!(near.connection.lost(), None);
 }
+
+/// A lane's thread sends from outside the runtime. The reader is slow to begin, so that the socket is full meanwhile.
+#[tokio::test]
+async fn threads_that_are_no_runtimes_send_by_themselves_and_in_order() {
+    const MESSAGES: u32 = 3000;
+    const PAYLOAD: usize = 3000;
+    let (near, mut far) = pair(Options::default(), Options::default()).await;
+    let mut openers = Vec::new();
+    for _ in 0..3 {
+        let opener = near.connection.open(open(b"")).unwrap();
+        let (_, acceptor) = soon(far.incoming.next()).await.unwrap();
+        acceptor.grant(MESSAGES * PAYLOAD as u32);
+        openers.push((opener, acceptor));
+    }
+    let message = |number: u32| (number.to_le_bytes().to_vec(), Bytes::from(vec![number as u8; PAYLOAD]));
+    let mut threads = Vec::new();
+    for (opener, _) in &openers[..2] {
+        let sender = opener.sender();
+        threads.push(std::thread::spawn(move || {
+            for number in 0..MESSAGES {
+                let (body, payload) = message(number);
+                sender.send_now(body, payload).unwrap();
+            }
+        }));
+    }
+    let sender = openers[2].0.sender();
+    for number in 0..MESSAGES {
+        let (body, payload) = message(number);
+        sender.send(body, payload).await.unwrap();
+        if number == 0 {
+            // Nothing is read while this thread sleeps: the others fill the socket.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    for (_, acceptor) in &mut openers {
+        for number in 0..MESSAGES {
+            let (body, payload) = expect_data(acceptor).await;
+            assert!((body, payload.len()) == (number.to_le_bytes().to_vec(), PAYLOAD), "{number}");
+            assert!(payload.iter().all(|&byte| byte == number as u8), "{number}");
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let counters = near.connection.counters();
+    assert_eq!(counters.payload_bytes_sent, 3 * u64::from(MESSAGES) * PAYLOAD as u64);
+}
