@@ -1,6 +1,11 @@
 //! The host of a data chunk: drives [`DataChunk`] with the device's lane below it and a link to each parity node beside.
 
-use super::{Chunk, Hosts, IDLE_MAX, Updates, host, link, link::LinkEvent, medium, not_in_place};
+use super::{
+    Chunk, Hosts, IDLE_MAX, Updates, host,
+    host::{Lane, Running},
+    link::{self, Link, LinkEvent},
+    medium, not_in_place,
+};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
@@ -37,8 +42,6 @@ pub(super) enum Event {
     Update { epoch: Epoch, offset: u64, bytes: Bytes, reply: oneshot::Sender<Result<u64, Fault>> },
     /// Level what the device holds.
     Begin,
-    /// The lane answered.
-    Lane(Asked, Result<OpOutput, OpError>),
     /// Something about the link to a parity node.
     Link { parity: ParityNumber, event: LinkEvent },
 }
@@ -65,9 +68,11 @@ pub(super) struct Host {
     /// Which updates the core is given, and when.
     window: UpdateWindow,
     started: Instant,
-    sender: mpsc::UnboundedSender<Event>,
-    links: Vec<mpsc::UnboundedSender<link::Command>>,
+    links: Vec<Link>,
+    lane: Lane<Self>,
     lane_stream: u64,
+    /// When it last heard something.
+    busy_at: Instant,
     /// This life, as parity nodes know it.
     session: u64,
     wanted: BTreeMap<u64, Wanted>,
@@ -85,6 +90,7 @@ pub(super) struct Host {
 
 impl host::Host for Host {
     type Event = Event;
+    type Asked = Asked;
 
     const ENDS: &'static str = "a data chunk is not changed in place any more";
 
@@ -97,11 +103,12 @@ impl host::Host for Host {
         device: Arc<ServedDevice>,
         segment: SegmentId,
         sender: mpsc::UnboundedSender<Event>,
+        lane: Lane<Self>,
     ) -> Result<Self, Fault> {
         let (chunk, lane_stream) = host::chunk(updates, device, segment, false).await?;
-        let lane = (lane_stream, LanePriority::Normal);
-        let version = medium::describe(&chunk.device, lane, segment).await?.version;
-        let held = medium::held(&chunk.device, lane, segment).await?;
+        let asking = (lane_stream, LanePriority::Normal);
+        let version = medium::describe(&chunk.device, asking, segment).await?.version;
+        let held = medium::held(&chunk.device, asking, segment).await?;
         let number = chunk.number as ChunkNumber;
         let kept: BTreeMap<u64, Bytes> =
             held.into_iter().map(|staged| (staged.version, record(number, staged))).collect();
@@ -113,7 +120,6 @@ impl host::Host for Host {
         let parities = chunk.shape.parity() as ParityNumber;
         core.handle(DataInput::Configure { epoch: chunk.epoch, parities: (0..parities).collect() });
         let links = (0..parities).map(|parity| {
-            let (commands, asked) = mpsc::unbounded_channel();
             let target = link::Target {
                 device: chunk.holders[(chunk.shape.data + u32::from(parity)) as usize],
                 segment,
@@ -121,8 +127,7 @@ impl host::Host for Host {
                 chunk: number,
                 parity,
             };
-            updates.spawn(link::run(updates.clone(), target, asked, sender.clone()));
-            commands
+            Link::to(target, updates, sender.clone())
         });
         Ok(Self {
             links: links.collect(),
@@ -135,8 +140,9 @@ impl host::Host for Host {
             release: None,
             kept,
             core,
-            sender,
+            lane,
             lane_stream,
+            busy_at: Instant::now(),
             session,
             wanted: BTreeMap::new(),
             fetching: None,
@@ -146,44 +152,46 @@ impl host::Host for Host {
         })
     }
 
-    async fn serve(
-        &mut self,
-        updates: &Arc<Updates>,
-        events: &mut mpsc::UnboundedReceiver<Event>,
-    ) -> Option<Fault> {
+    fn answered(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
+        self.busy_at = Instant::now();
+        self.heard_of_lane(asked, answer);
+    }
+
+    fn carry_out(&mut self, _: &Arc<Updates>) {
+        self.act();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    async fn serve(running: &Running<Self>, events: &mut mpsc::UnboundedReceiver<Event>) -> Option<Fault> {
         let [mut ticks, mut tells] = [TICK, TELL].map(tokio::time::interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tells.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut busy_at = Instant::now();
+        let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
         loop {
-            self.carry_out();
-            if let Some(why) = self.over.take() {
+            let now = running.with(Host::now_is);
+            if let Some(why) = now.over {
                 return Some(why);
             }
-            // Where parity is out of reach for long, the device keeps what is not level yet.
-            let idle = self.wanted.is_empty()
-                && self.release.is_none()
-                && (self.core.is_idle() && self.core.is_serving() || busy_at.elapsed() > IDLE_MAX);
-            let rest = IDLE_MAX.saturating_sub(busy_at.elapsed());
             tokio::select! {
                 biased;
-                Some(event) = events.recv() => {
+                Some(event) = events.recv() => running.with(|host| {
                     let mut next = Some(event);
                     while let Some(event) = next {
-                        if !matches!(event, Event::Link { event: LinkEvent::Lost, .. }) {
-                            busy_at = Instant::now();
-                        }
-                        self.heard(event);
+                        host.heard(event);
                         next = events.try_recv().ok();
                     }
-                }
-                _ = ticks.tick(), if !self.wanted.is_empty() => self.tick(),
-                _ = tells.tick(), if !idle => {
-                    self.release();
-                    self.core.handle(DataInput::Tick);
-                }
-                () = tokio::time::sleep(rest), if idle => {
-                    if updates.data.leave(self.chunk.device.id, self.chunk.segment, events) {
+                }),
+                () = running.over.notified() => {}
+                _ = ticks.tick(), if now.is_waited_for => running.with(Host::tick),
+                _ = tells.tick(), if !now.is_idle => running.with(|host| {
+                    host.release();
+                    host.core.handle(DataInput::Tick);
+                }),
+                () = tokio::time::sleep(now.rest), if now.is_idle => {
+                    if running.updates.data.leave(device, segment, events) {
                         return None;
                     }
                 }
@@ -205,8 +213,37 @@ impl host::Host for Host {
     }
 }
 
+/// How things stand with a host.
+struct Now {
+    /// Why it cannot go on.
+    over: Option<Fault>,
+    /// Whether clients wait for it.
+    is_waited_for: bool,
+    is_idle: bool,
+    /// How long it is to stay although nothing happens.
+    rest: Duration,
+}
+
 impl Host {
+    fn now_is(&mut self) -> Now {
+        // What is to be done may show that it cannot go on.
+        self.act();
+        // Where parity is out of reach for long, the device keeps what is not level yet.
+        let is_idle = self.wanted.is_empty()
+            && self.release.is_none()
+            && (self.core.is_idle() && self.core.is_serving() || self.busy_at.elapsed() > IDLE_MAX);
+        Now {
+            over: self.over.take(),
+            is_waited_for: !self.wanted.is_empty(),
+            is_idle,
+            rest: IDLE_MAX.saturating_sub(self.busy_at.elapsed()),
+        }
+    }
+
     fn heard(&mut self, event: Event) {
+        if !matches!(event, Event::Link { event: LinkEvent::Lost, .. }) {
+            self.busy_at = Instant::now();
+        }
         match event {
             Event::Update { epoch, offset, bytes, reply } => match self.check(epoch, offset, &bytes) {
                 Ok(()) => {
@@ -220,7 +257,6 @@ impl Host {
                 Err(fault) => drop(reply.send(Err(fault))),
             },
             Event::Begin => {}
-            Event::Lane(asked, answer) => self.answered(asked, answer),
             Event::Link { parity, event } => self.link(parity, event),
         }
     }
@@ -279,7 +315,7 @@ impl Host {
         self.wanted.get(&request).is_some_and(|wanted| !wanted.reply.is_closed())
     }
 
-    fn carry_out(&mut self) {
+    fn act(&mut self) {
         while let Some(action) = self.core.poll() {
             let session = self.session;
             match action {
@@ -324,8 +360,7 @@ impl Host {
     }
 
     fn push(&self, parity: ParityNumber, push: LogPush, payload: Bytes) {
-        // A link that ended has said so.
-        let _ = self.links[usize::from(parity)].send((push, payload));
+        self.links[usize::from(parity)].push((push, payload));
     }
 
     fn stage(&mut self, request: u64) {
@@ -353,13 +388,10 @@ impl Host {
     }
 
     fn ask(&self, asked: Asked, op: Op) {
-        let sender = self.sender.clone();
-        // The host is gone: nobody needs the answer.
-        let reply = Box::new(move |result| drop(sender.send(Event::Lane(asked, result))));
-        self.chunk.device.lane.submit(self.lane_stream, LanePriority::Normal, op, reply);
+        self.lane.ask(self.lane_stream, asked, op);
     }
 
-    fn answered(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
+    fn heard_of_lane(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
         let segment = self.chunk.segment;
         match (asked, answer) {
             (Asked::Stage { request }, Ok(OpOutput::Staged(staged))) => {

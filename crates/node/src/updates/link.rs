@@ -2,8 +2,12 @@
 
 use super::{Updates, data};
 use bytes::Bytes;
-use std::{collections::VecDeque, sync::Arc, time::Duration};
-use steadfast_net::{Event as NetEvent, Open, Stream};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use steadfast_net::{Event as NetEvent, Open, Stream, StreamSender};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId,
     message::{
@@ -12,7 +16,10 @@ use steadfast_protocol::{
     },
     serve::parity_log::{ChunkNumber, ParityNumber},
 };
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::sleep,
+};
 
 /// Between two attempts to reach a node.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -21,6 +28,76 @@ const CREDIT: u32 = 4 * UPDATE_BYTES_MAX;
 
 /// What is sent on it.
 pub(super) type Command = (LogPush, Bytes);
+
+/// The host's end: whatever thread the host is on sends by itself. Dropped, the stream ends.
+pub(super) struct Link(Arc<Shared>);
+
+struct Shared {
+    outgoing: Mutex<Outgoing>,
+    /// The host is gone.
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    /// `None`: there is no stream now.
+    stream: Option<StreamSender>,
+    /// Bytes of records that the parity node takes.
+    credit: u64,
+    /// What waits for more.
+    waiting: VecDeque<Command>,
+    ended: bool,
+}
+
+impl Link {
+    /// A link to a parity node, kept up by a task until the host's end is dropped.
+    pub(super) fn to(
+        target: Target,
+        updates: &Arc<Updates>,
+        host: mpsc::UnboundedSender<data::Event>,
+    ) -> Self {
+        let shared = Arc::new(Shared { outgoing: Mutex::default(), ended: Notify::new() });
+        updates.spawn(run(updates.clone(), target, shared.clone(), host));
+        Self(shared)
+    }
+
+    /// Sends where there is a stream; where there is none the host learns that it is lost, and asks anew.
+    pub(super) fn push(&self, command: Command) {
+        let mut outgoing = self.0.outgoing();
+        if outgoing.stream.is_some() {
+            outgoing.waiting.push_back(command);
+            outgoing.send();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.0.outgoing().ended = true;
+        self.0.ended.notify_one();
+    }
+}
+
+impl Shared {
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outgoing {
+    /// Sends what the credit allows.
+    fn send(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        while let Some((_, payload)) = self.waiting.front()
+            && payload.len() as u64 <= self.credit
+        {
+            let (push, payload) = self.waiting.pop_front().expect("just looked at");
+            self.credit -= payload.len() as u64;
+            // Lost: the stream's end says so.
+            let _ = stream.send_now(message::encode(&NodePush::Log(push)), payload);
+        }
+    }
+}
 
 /// Where it leads.
 pub(super) struct Target {
@@ -31,21 +108,31 @@ pub(super) struct Target {
     pub(super) parity: ParityNumber,
 }
 
-/// Keeps a stream until nobody sends commands any more.
-pub(super) async fn run(
+/// Keeps a stream until the host is gone.
+async fn run(
     updates: Arc<Updates>,
     target: Target,
-    mut commands: mpsc::UnboundedReceiver<Command>,
+    link: Arc<Shared>,
     host: mpsc::UnboundedSender<data::Event>,
 ) {
     let say = |event| host.send(data::Event::Link { parity: target.parity, event }).is_ok();
     loop {
-        if let Some(stream) = open(&updates, &target).await
-            && !carry(stream, &mut commands, &say, &|| updates.peers.forget(target.device)).await
-        {
-            return;
+        if let Some(stream) = open(&updates, &target).await {
+            let sender = stream.sender();
+            {
+                // What was meant for a stream before this one is gone with it.
+                let mut outgoing = link.outgoing();
+                (outgoing.stream, outgoing.credit) = (Some(sender), 0);
+            }
+            let again = carry(stream, &link, &say, &|| updates.peers.forget(target.device)).await;
+            let mut outgoing = link.outgoing();
+            outgoing.stream = None;
+            outgoing.waiting.clear();
+            if !again {
+                return;
+            }
         }
-        if !say(LinkEvent::Lost) || commands.is_closed() {
+        if !say(LinkEvent::Lost) || link.outgoing().ended {
             return;
         }
         sleep(PAUSE).await;
@@ -73,54 +160,43 @@ async fn open(updates: &Updates, target: &Target) -> Option<Stream> {
     connection.open(open).ok()
 }
 
-/// Sends and hears until the stream is lost; false once no more is to be sent.
+/// Hears until the stream is lost; false once the host is gone.
 async fn carry(
     mut stream: Stream,
-    commands: &mut mpsc::UnboundedReceiver<Command>,
+    link: &Shared,
     say: &impl Fn(LinkEvent) -> bool,
     moved: &impl Fn(),
 ) -> bool {
-    // What was meant for a stream before this one: its host learns that it is lost, and asks anew.
-    while commands.try_recv().is_ok() {}
-    let mut credit = 0;
-    let mut waiting: VecDeque<Command> = VecDeque::new();
     loop {
-        while let Some((_, payload)) = waiting.front()
-            && payload.len() as u64 <= credit
-        {
-            let (push, payload) = waiting.pop_front().expect("just looked at");
-            credit -= payload.len() as u64;
-            if stream.send_now(message::encode(&NodePush::Log(push)), payload).is_err() {
-                return true;
+        let event = tokio::select! {
+            event = stream.recv() => event,
+            () = link.ended.notified() => {
+                stream.cancel();
+                return false;
             }
-        }
-        tokio::select! {
-            event = stream.recv() => match event {
-                Some(NetEvent::Credit(bytes)) => credit += u64::from(bytes),
-                Some(NetEvent::Data { body, payload }) => {
-                    let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return true };
-                    stream.grant(u32::try_from(payload.len()).unwrap_or(0));
-                    if !say(LinkEvent::Heard(event, payload.freeze())) {
-                        return false;
-                    }
-                }
-                Some(NetEvent::Failed(fault)) => {
-                    if matches!(fault, Fault::Node(NodeFault::UnknownDevice(_))) {
-                        moved();
-                    }
-                    tracing::debug!(%fault, "a parity node ended the stream of differences");
-                    return true;
-                }
-                Some(NetEvent::Cancelled) => {}
-                Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return true,
-            },
-            command = commands.recv() => match command {
-                Some(command) => waiting.push_back(command),
-                None => {
-                    stream.cancel();
+        };
+        match event {
+            Some(NetEvent::Credit(bytes)) => {
+                let mut outgoing = link.outgoing();
+                outgoing.credit += u64::from(bytes);
+                outgoing.send();
+            }
+            Some(NetEvent::Data { body, payload }) => {
+                let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return true };
+                stream.grant(u32::try_from(payload.len()).unwrap_or(0));
+                if !say(LinkEvent::Heard(event, payload.freeze())) {
                     return false;
                 }
-            },
+            }
+            Some(NetEvent::Failed(fault)) => {
+                if matches!(fault, Fault::Node(NodeFault::UnknownDevice(_))) {
+                    moved();
+                }
+                tracing::debug!(%fault, "a parity node ended the stream of differences");
+                return true;
+            }
+            Some(NetEvent::Cancelled) => {}
+            Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return true,
         }
     }
 }

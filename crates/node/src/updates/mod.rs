@@ -5,7 +5,7 @@
 //!                          │ lane: redo, flush                       │ lane: log, flush; merges
 //! ```
 //!
-//! A host is a task that owns the core of one chunk. It begins when the chunk is first spoken of, asks the metadata server
+//! A host ([`host`]) is a task that owns the core of one chunk. It begins when the chunk is first spoken of, asks the metadata server
 //! where the segment lies and the device what it holds, and ends when nothing has happened for a while: all that matters
 //! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start.
 
@@ -43,6 +43,7 @@ use steadfast_protocol::{
     serve::parity_log::ChunkNumber,
 };
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
@@ -63,6 +64,8 @@ pub(crate) struct Updates {
     parity: Hosts<parity::Event>,
     peers: Peers,
     tasks: Mutex<JoinSet<()>>,
+    /// Hosts begin tasks on whatever thread they run.
+    runtime: Handle,
     numbers: AtomicU64,
 }
 
@@ -90,6 +93,7 @@ impl Updates {
             parity: Hosts(Mutex::default()),
             peers: Peers::new(meta, pool),
             tasks: Mutex::default(),
+            runtime: Handle::current(),
             // Above the numbers of streams, which a lane tells apart by them.
             numbers: AtomicU64::new(1 << 63),
         }
@@ -174,7 +178,7 @@ impl Updates {
         while let Some(ended) = tasks.try_join_next() {
             crate::node::report_panic(ended);
         }
-        tasks.spawn(host);
+        tasks.spawn_on(host, &self.runtime);
     }
 
     /// A number that nothing else has.

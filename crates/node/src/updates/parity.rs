@@ -1,6 +1,12 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
-use super::{Chunk, Hosts, IDLE_MAX, Updates, host, medium, merge::Merge, not_in_place, recover};
+use super::{
+    Chunk, Hosts, IDLE_MAX, Updates, host,
+    host::{Lane, Running},
+    medium,
+    merge::Merge,
+    not_in_place, recover,
+};
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
 use std::{
@@ -35,8 +41,6 @@ pub(super) enum Event {
     Push { stream: u64, push: LogPush, payload: Bytes },
     /// The stream is over.
     Closed { stream: u64 },
-    /// The lane answered.
-    Lane(Asked, Result<OpOutput, OpError>),
     /// A merge was made, or not.
     Merged(Result<(), Fault>),
     /// Somebody waits for a merge of what is committed; told how many bytes the log takes then.
@@ -124,7 +128,12 @@ pub(super) struct Host {
     core: ParityChunk,
     sender: mpsc::UnboundedSender<Event>,
     links: BTreeMap<u64, Link>,
+    lane: Lane<Self>,
     lane_stream: u64,
+    /// Questions that the lane has not answered.
+    asked: usize,
+    /// When it last heard something.
+    busy_at: Instant,
     /// The lane's stream of merges.
     merge_stream: u64,
     /// Whether a merge was begun that has not said how it went.
@@ -147,6 +156,7 @@ pub(super) struct Host {
 
 impl host::Host for Host {
     type Event = Event;
+    type Asked = Asked;
 
     const ENDS: &'static str = "a parity chunk takes no more differences";
 
@@ -159,10 +169,11 @@ impl host::Host for Host {
         device: Arc<ServedDevice>,
         segment: SegmentId,
         sender: mpsc::UnboundedSender<Event>,
+        lane: Lane<Self>,
     ) -> Result<Self, Fault> {
         let (chunk, lane_stream) = host::chunk(updates, device, segment, true).await?;
-        let lane = (lane_stream, LanePriority::Normal);
-        let (info, log) = medium::log(&chunk.device, lane, segment).await?;
+        let asking = (lane_stream, LanePriority::Normal);
+        let (info, log) = medium::log(&chunk.device, asking, segment).await?;
         let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
             sequence: entry.sequence,
             chunk: difference.chunk,
@@ -180,7 +191,7 @@ impl host::Host for Host {
         // What a merge changes is one record, and no more than the records of the log that it takes.
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| not_in_place(segment, broken))?;
-        let held = medium::held(&chunk.device, lane, segment).await?;
+        let held = medium::held(&chunk.device, asking, segment).await?;
         let held = held.into_iter().filter_map(|staged| {
             let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
             Some((staged.version, Held { chunk, version, bytes }))
@@ -206,7 +217,10 @@ impl host::Host for Host {
             core,
             sender,
             links: BTreeMap::new(),
+            lane,
             lane_stream,
+            asked: 0,
+            busy_at: Instant::now(),
             replies: BTreeMap::new(),
             arrived: BTreeMap::new(),
             appending: VecDeque::new(),
@@ -215,43 +229,45 @@ impl host::Host for Host {
         })
     }
 
-    async fn serve(
-        &mut self,
-        updates: &Arc<Updates>,
-        events: &mut mpsc::UnboundedReceiver<Event>,
-    ) -> Option<Fault> {
+    fn answered(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
+        self.asked -= 1;
+        self.busy_at = Instant::now();
+        self.heard_of_lane(asked, answer);
+    }
+
+    fn carry_out(&mut self, updates: &Arc<Updates>) {
+        self.act(updates);
+        self.hurry();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    async fn serve(running: &Running<Self>, events: &mut mpsc::UnboundedReceiver<Event>) -> Option<Fault> {
+        let updates = &running.updates;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut busy_at = Instant::now();
+        let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
         loop {
-            self.carry_out(updates);
-            self.hurry();
-            if let Some(why) = self.over.take() {
+            let (over, ticking) = running.with(|host| (host.over.take(), host.is_ticking()));
+            if let Some(why) = over {
                 return Some(why);
             }
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => {
-                    busy_at = Instant::now();
                     let mut next = Some(event);
                     while let Some(event) = next {
-                        self.heard(event);
-                        // At once: a question forgets differences that the core did not ask to append.
-                        self.carry_out(updates);
+                        // What is to be done at once: a question forgets differences that the core did not ask to append.
+                        running.with(|host| host.heard(event));
                         next = events.try_recv().ok();
                     }
                 }
-                _ = ticks.tick(), if self.core.log().len() > 0 || self.links.is_empty() || self.overwrites.waits() => {
-                    if self.upkeep.merge_due(self.now()) || !self.asked_to_merge.is_empty() {
-                        self.core.handle(ParityInput::MergeDue);
-                    }
-                    self.overwrite();
-                    self.unblock(updates);
-                    let idle = self.links.is_empty() && !self.core.is_merging() && self.appending.is_empty();
-                    if idle
-                        && busy_at.elapsed() > IDLE_MAX
-                        && updates.parity.leave(self.chunk.device.id, self.chunk.segment, events)
-                    {
+                () = running.over.notified() => {}
+                _ = ticks.tick(), if ticking => {
+                    let leaves = running.with(|host| host.tick(updates));
+                    if leaves && updates.parity.leave(device, segment, events) {
                         return None;
                     }
                 }
@@ -285,33 +301,28 @@ impl Host {
         Time(0) + self.started.elapsed()
     }
 
+    /// Whether time may ask something of it. What the lane is about to answer may be logged, or may not have had room.
+    fn is_ticking(&self) -> bool {
+        self.asked > 0 || self.core.log().len() > 0 || self.links.is_empty() || self.overwrites.waits()
+    }
+
+    /// Does what is due; whether nothing was for long.
+    fn tick(&mut self, updates: &Arc<Updates>) -> bool {
+        if self.upkeep.merge_due(self.now()) || !self.asked_to_merge.is_empty() {
+            self.core.handle(ParityInput::MergeDue);
+        }
+        self.overwrite();
+        self.unblock(updates);
+        let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
+        idle && self.busy_at.elapsed() > IDLE_MAX
+    }
+
     fn heard(&mut self, event: Event) {
+        self.busy_at = Instant::now();
         match event {
             Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
             Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
             Event::Closed { stream } => drop(self.links.remove(&stream)),
-            Event::Lane(Asked::Append { number }, answer) => self.appended(number, answer),
-            Event::Lane(Asked::Fence { epoch }, answer) => match answer {
-                Ok(_) => self.core.handle(ParityInput::Fenced { epoch }),
-                Err(error) => self.over = Some(self.failed(error)),
-            },
-            Event::Lane(Asked::Record { stream, version }, answer) => match answer {
-                Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
-                _ => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
-            },
-            Event::Lane(Asked::Overwrite { chunk, version }, answer) => {
-                self.overwritten(chunk, version, answer)
-            }
-            Event::Lane(Asked::Barrier { chunk, version }, answer) => match answer {
-                Ok(_) => self.core.handle(ParityInput::Overwritten { chunk, version }),
-                Err(error) => self.over = Some(self.failed(error)),
-            },
-            Event::Lane(Asked::Held { stream, version }, answer) => self.held(stream, version, answer),
-            Event::Lane(Asked::Release, answer) => {
-                if let Err(error) = answer {
-                    self.over = Some(self.failed(error));
-                }
-            }
             Event::Merged(made) => {
                 self.merging = false;
                 match made {
@@ -329,7 +340,32 @@ impl Host {
                 }
             }
             Event::Shrink { reserve_bytes, shrunk } => self.shrink(reserve_bytes, shrunk),
-            Event::Lane(Asked::Shrink { shrunk }, answer) => {
+        }
+    }
+
+    fn heard_of_lane(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
+        match (asked, answer) {
+            (Asked::Append { number }, answer) => self.appended(number, answer),
+            (Asked::Fence { epoch }, answer) => match answer {
+                Ok(_) => self.core.handle(ParityInput::Fenced { epoch }),
+                Err(error) => self.over = Some(self.failed(error)),
+            },
+            (Asked::Record { stream, version }, answer) => match answer {
+                Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
+                _ => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
+            },
+            (Asked::Overwrite { chunk, version }, answer) => self.overwritten(chunk, version, answer),
+            (Asked::Barrier { chunk, version }, answer) => match answer {
+                Ok(_) => self.core.handle(ParityInput::Overwritten { chunk, version }),
+                Err(error) => self.over = Some(self.failed(error)),
+            },
+            (Asked::Held { stream, version }, answer) => self.held(stream, version, answer),
+            (Asked::Release, answer) => {
+                if let Err(error) = answer {
+                    self.over = Some(self.failed(error));
+                }
+            }
+            (Asked::Shrink { shrunk }, answer) => {
                 if answer.is_ok() {
                     // Window and mode follow from the reserve: the next host finds them, as after a restart.
                     self.over = Some(not_in_place(self.chunk.segment, "its reserve was given back"));
@@ -438,7 +474,7 @@ impl Host {
         }
     }
 
-    fn carry_out(&mut self, updates: &Arc<Updates>) {
+    fn act(&mut self, updates: &Arc<Updates>) {
         while let Some(action) = self.core.poll() {
             match action {
                 ParityAction::Append { chunk, version, sequence, reply } => {
@@ -618,11 +654,9 @@ impl Host {
         }
     }
 
-    fn ask(&self, asked: Asked, op: Op) {
-        let sender = self.sender.clone();
-        // The host is gone: nobody needs the answer.
-        let reply = Box::new(move |result| drop(sender.send(Event::Lane(asked, result))));
-        self.chunk.device.lane.submit(self.lane_stream, LanePriority::Normal, op, reply);
+    fn ask(&mut self, asked: Asked, op: Op) {
+        self.asked += 1;
+        self.lane.ask(self.lane_stream, asked, op);
     }
 
     fn failed(&self, error: OpError) -> Fault {

@@ -5,6 +5,7 @@
 //! that whoever does not wait for them is seen to.
 
 mod merges;
+mod turns;
 
 use super::Updates as Hosts;
 use crate::{
