@@ -50,6 +50,13 @@ impl Prefetch {
         self.wanted.retain(|(of, _)| *of != segment);
     }
 
+    /// Bytes of a chunk are to be fetched, unless some are already: a device that never rests fetches none.
+    fn want(&mut self, segment: SegmentId, range: Range<u64>) {
+        if self.wanted.iter().all(|(of, _)| *of != segment) {
+            self.wanted.push_back((segment, range));
+        }
+    }
+
     /// The next piece to fetch.
     fn piece(&mut self) -> Option<Range<u64>> {
         self.due = false;
@@ -75,7 +82,7 @@ impl Device {
         let (Some(first), Some(last)) = places else { return };
         if self.prefetch.updated(segment, (end - begin) / granule) {
             let range = first.data.min(last.data)..first.data.max(last.data) + granule;
-            self.prefetch.wanted.push_back((segment, range));
+            self.prefetch.want(segment, range);
         }
     }
 
@@ -110,9 +117,10 @@ mod tests {
     #[test]
     fn a_chunk_is_fetched_in_pieces_and_not_once_it_is_gone() {
         let mut prefetch = Prefetch::default();
-        prefetch.wanted.push_back((SegmentId(1), 4096..4096 + PIECE_BYTES + 8192));
-        prefetch.wanted.push_back((SegmentId(2), 0..PIECE_BYTES));
-        prefetch.wanted.push_back((SegmentId(3), 0..8192));
+        prefetch.want(SegmentId(1), 4096..4096 + PIECE_BYTES + 8192);
+        prefetch.want(SegmentId(1), 0..PIECE_BYTES);
+        prefetch.want(SegmentId(2), 0..PIECE_BYTES);
+        prefetch.want(SegmentId(3), 0..8192);
         prefetch.forget(SegmentId(2));
         let pieces: Vec<_> = std::iter::from_fn(|| prefetch.piece()).collect();
         let middle = 4096 + PIECE_BYTES;
