@@ -1,6 +1,7 @@
 //! What the handles and the two tasks of a connection share: the table of streams and what waits on it.
 //!
-//! One short lock guards it; nobody awaits or wakes anybody while holding it. The life of a stream here:
+//! One short lock guards it; nobody awaits or wakes anybody while holding it. What is being written has a lock of its own, taken
+//! before the other. The life of a stream here:
 //!
 //! ```text
 //!           open() / OPEN arrives

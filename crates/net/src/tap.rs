@@ -20,7 +20,7 @@ pub struct Tapped<'a> {
     pub payload: &'a [u8],
 }
 
-/// Who watches. It is called on the tasks that move frames: what it takes, they wait for.
+/// Who watches. It is called on the tasks and threads that move frames: what it takes, they wait for.
 pub trait Tap: fmt::Debug + Send + Sync {
     /// A frame was written whole, or has arrived whole; the peer's HELLO is not shown.
     fn frame(&self, frame: &Tapped<'_>);
