@@ -8,6 +8,7 @@
 use crate::{
     devices::ServedDevice,
     service::{Service, operation},
+    updates::Shrunk,
 };
 use std::{
     collections::BTreeMap,
@@ -60,6 +61,10 @@ impl Reserves {
         for (chunk, info) in now {
             if !self.known.contains_key(&chunk) {
                 self.tell(service, found(chunk, &info));
+                // It was used since the device was opened, or since it was made.
+                let ReserveInfo { logged_bytes, held_bytes, .. } = info;
+                let logged_bytes = logged_bytes.saturating_sub(held_bytes);
+                self.tell(service, ReserveInput::Seen { chunk, logged_bytes, held_bytes });
                 self.known.insert(chunk, info);
             }
         }
@@ -68,26 +73,52 @@ impl Reserves {
     /// Carries out what the core asks for, until it rests.
     async fn work(&mut self, service: &Service, device: &Arc<ServedDevice>) {
         while !self.core.is_resting() {
-            let Some(action) = self.core.poll() else { continue };
-            let updates = &service.updates;
-            let answer = match action {
-                ReserveAction::Merge { chunk } => match updates.merge(device.clone(), chunk.segment).await {
-                    Some(left_bytes) => ReserveInput::Merged { chunk, left_bytes },
+            let Some(action) = self.core.poll() else {
+                // It looks at many chunks, some at a time.
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let (chunk, answer) = self.carry_out(service, device, action).await;
+            if self.core.handle(service.now(), answer).is_err() {
+                self.tell(service, ReserveInput::Failed { chunk });
+            }
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        service: &Service,
+        device: &Arc<ServedDevice>,
+        action: ReserveAction,
+    ) -> (ReservedChunk, ReserveInput) {
+        match action {
+            ReserveAction::Merge { chunk } => {
+                let left = service.updates.merge(device.clone(), chunk.segment).await;
+                let answer = match left {
+                    // Reckoned by what records take at most.
+                    Some(left_bytes) => {
+                        let left_bytes = left_bytes.min(self.core.reserved_bytes(chunk));
+                        ReserveInput::Merged { chunk, left_bytes }
+                    }
                     None => ReserveInput::Failed { chunk },
-                },
-                ReserveAction::Shrink { chunk, to_bytes } => {
-                    let from_bytes = self.known.get(&chunk).map_or(to_bytes, |info| info.reserve_bytes);
-                    if updates.shrink_reserve(device.clone(), chunk.segment, to_bytes).await {
+                };
+                (chunk, answer)
+            }
+            ReserveAction::Shrink { chunk, to_bytes } => {
+                let from_bytes = self.known.get(&chunk).map_or(to_bytes, |info| info.reserve_bytes);
+                let shrinking = service.updates.shrink_reserve(device.clone(), chunk.segment, to_bytes);
+                let answer = match shrinking.await {
+                    Shrunk::Done => {
                         let given_back = from_bytes.saturating_sub(to_bytes);
                         device.reserve_given_back_bytes.fetch_add(given_back, Ordering::Relaxed);
                         tracing::debug!(device = %device.id, segment = %chunk.segment, given_back, to_bytes, "a reserve shrank");
                         ReserveInput::Shrunk { chunk }
-                    } else {
-                        ReserveInput::Failed { chunk }
                     }
-                }
-            };
-            self.tell(service, answer);
+                    Shrunk::TooSmall { least_bytes } => ReserveInput::Least { chunk, least_bytes },
+                    Shrunk::NotNow => ReserveInput::Failed { chunk },
+                };
+                (chunk, answer)
+            }
         }
     }
 

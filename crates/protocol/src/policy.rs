@@ -4,7 +4,8 @@
 mod parity;
 
 pub use parity::{
-    CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, window_bytes,
+    CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, reserve_least_bytes,
+    window_bytes,
 };
 
 use core::{fmt, str::FromStr};

@@ -105,10 +105,14 @@ impl host::Host for Host {
         sender: mpsc::UnboundedSender<Event>,
         lane: Lane<Self>,
     ) -> Result<Self, Fault> {
-        let (chunk, lane_stream) = host::chunk(updates, device, segment, false).await?;
+        let lane_stream = updates.number();
         let asking = (lane_stream, LanePriority::Normal);
-        let version = medium::describe(&chunk.device, asking, segment).await?.version;
-        let held = medium::held(&chunk.device, asking, segment).await?;
+        let (chunk, info, held) = tokio::join!(
+            host::chunk(updates, &device, segment, false, asking),
+            medium::describe(&device, asking, segment),
+            medium::held(&device, asking, segment),
+        );
+        let (chunk, version, held) = (chunk?, info?.version, held?);
         let number = chunk.number as ChunkNumber;
         let kept: BTreeMap<u64, Bytes> =
             held.into_iter().map(|staged| (staged.version, record(number, staged))).collect();
@@ -169,6 +173,7 @@ impl host::Host for Host {
         let [mut ticks, mut tells] = [TICK, TELL].map(tokio::time::interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         tells.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let updates = &running.updates;
         let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
         loop {
             let now = running.with(Host::now_is);
@@ -191,7 +196,8 @@ impl host::Host for Host {
                     host.core.handle(DataInput::Tick);
                 }),
                 () = tokio::time::sleep(now.rest), if now.is_idle => {
-                    if running.updates.data.leave(device, segment, events) {
+                    // Whatever was answered since may be news to the device.
+                    if running.with(|host| host.is_idle() && updates.data.leave(device, segment, events)) {
                         return None;
                     }
                 }
@@ -228,16 +234,19 @@ impl Host {
     fn now_is(&mut self) -> Now {
         // What is to be done may show that it cannot go on.
         self.act();
-        // Where parity is out of reach for long, the device keeps what is not level yet.
-        let is_idle = self.wanted.is_empty()
-            && self.release.is_none()
-            && (self.core.is_idle() && self.core.is_serving() || self.busy_at.elapsed() > IDLE_MAX);
         Now {
             over: self.over.take(),
             is_waited_for: !self.wanted.is_empty(),
-            is_idle,
+            is_idle: self.is_idle(),
             rest: IDLE_MAX.saturating_sub(self.busy_at.elapsed()),
         }
+    }
+
+    /// Where parity is out of reach for long, the device keeps what is not level yet.
+    fn is_idle(&self) -> bool {
+        self.wanted.is_empty()
+            && self.release.is_none()
+            && (self.core.is_idle() && self.core.is_serving() || self.busy_at.elapsed() > IDLE_MAX)
     }
 
     fn heard(&mut self, event: Event) {

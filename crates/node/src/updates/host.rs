@@ -200,23 +200,26 @@ pub(super) async fn run<H: Host>(
     }
 }
 
-/// Where the chunk lies, once what was done to it before is durable: what a host finds there counts as that.
+/// Where the chunk lies, once what was done to it before is durable: what a host finds on the device counts as that. Both are asked for at
+/// once, and a host asks what it finds beside: whoever makes the first update of a chunk waits for all of it.
 ///
 /// # Errors
 /// Where it is not the kind of chunk asked for.
 pub(super) async fn chunk(
     updates: &Updates,
-    device: Arc<ServedDevice>,
+    device: &Arc<ServedDevice>,
     segment: SegmentId,
     is_parity: bool,
-) -> Result<(Chunk, u64), Fault> {
-    let chunk = updates.chunk(device, segment).await?;
+    asking: medium::Lane,
+) -> Result<Chunk, Fault> {
+    let (chunk, settled) =
+        tokio::join!(updates.chunk(device.clone(), segment), medium::settle(device, asking));
+    let chunk = chunk?;
     match (chunk.number >= chunk.shape.data, is_parity) {
         (true, false) => return Err(not_in_place(segment, "this device has a parity chunk of it")),
         (false, true) => return Err(not_in_place(segment, "this device has a data chunk of it")),
         (true, true) | (false, false) => {}
     }
-    let stream = updates.number();
-    medium::settle(&chunk.device, (stream, LanePriority::Normal)).await?;
-    Ok((chunk, stream))
+    settled?;
+    Ok(chunk)
 }

@@ -22,6 +22,7 @@ pub(crate) mod rows;
 mod tests;
 
 pub(crate) use merge::MergePermits;
+pub(crate) use parity::Shrunk;
 pub(crate) use recover::recover;
 
 use crate::{devices::ServedDevice, membership::Meta};
@@ -54,9 +55,9 @@ const HOSTS_MAX: usize = 4096;
 /// update. Picked by eye.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
-/// A merge that is not made by then waits for somebody who does not come, or stands behind too many: picked by eye, more than
-/// a host without anybody waits ([`IDLE_MAX`]).
-const MERGE_MAX: Duration = Duration::from_secs(30);
+/// A merge that is not made by then waits for somebody who does not come, or stands behind too many; a chunk that was not quiet by
+/// then is in use. Picked by eye, more than a host without anybody waits ([`IDLE_MAX`]).
+const QUIET_MAX: Duration = Duration::from_secs(30);
 
 /// The hosts of a node.
 pub(crate) struct Updates {
@@ -144,19 +145,25 @@ impl Updates {
     ) -> Option<u64> {
         let (left_bytes, answered) = oneshot::channel();
         self.tell::<parity::Host>(device, segment, parity::Event::Merge { left_bytes }).ok()?;
-        tokio::time::timeout(MERGE_MAX, answered).await.ok()?.ok()
+        tokio::time::timeout(QUIET_MAX, answered).await.ok()?.ok()
     }
 
-    /// Gives the end of a parity chunk's reserve back; false where its log is in use, or it cannot be done now.
+    /// Gives the end of a parity chunk's reserve back.
     pub(crate) async fn shrink_reserve(
         self: &Arc<Self>,
         device: Arc<ServedDevice>,
         segment: SegmentId,
         reserve_bytes: u64,
-    ) -> bool {
+    ) -> Shrunk {
         let (shrunk, answered) = oneshot::channel();
         let event = parity::Event::Shrink { reserve_bytes, shrunk };
-        self.tell::<parity::Host>(device, segment, event).is_ok() && answered.await.unwrap_or(false)
+        match self.tell::<parity::Host>(device, segment, event) {
+            Ok(_) => match tokio::time::timeout(QUIET_MAX, answered).await {
+                Ok(Ok(shrunk)) => shrunk,
+                _ => Shrunk::NotNow,
+            },
+            Err(_) => Shrunk::NotNow,
+        }
     }
 
     /// Tells a chunk's host something; it begins where there is none.

@@ -45,8 +45,18 @@ pub(super) enum Event {
     Merged(Result<(), Fault>),
     /// Somebody waits for a merge of what is committed; told how many bytes the log takes then.
     Merge { left_bytes: oneshot::Sender<u64> },
-    /// The reserve is to have only so many bytes; told whether it has.
-    Shrink { reserve_bytes: u64, shrunk: oneshot::Sender<bool> },
+    /// The reserve is to have only so many bytes.
+    Shrink { reserve_bytes: u64, shrunk: oneshot::Sender<Shrunk> },
+}
+
+/// What became of a reserve that was to shrink.
+pub(crate) enum Shrunk {
+    /// It has.
+    Done,
+    /// Its log is in use, or it cannot be done now.
+    NotNow,
+    /// It would be of no use: it needs so many bytes, or none.
+    TooSmall { least_bytes: u64 },
 }
 
 /// What the lane was asked.
@@ -58,7 +68,7 @@ pub(super) enum Asked {
     Release,
     Fence { epoch: Epoch },
     Record { stream: u64, version: u64 },
-    Shrink { shrunk: oneshot::Sender<bool> },
+    Shrink { shrunk: oneshot::Sender<Shrunk> },
 }
 
 /// Gives a stream's messages to its host until either is over.
@@ -142,6 +152,8 @@ pub(super) struct Host {
     urgent: watch::Sender<bool>,
     /// Who waits for a merge that need not hurry.
     asked_to_merge: Vec<oneshot::Sender<u64>>,
+    /// The bytes that the reserve is to have, and who waits for that.
+    asked_to_shrink: Option<(u64, oneshot::Sender<Shrunk>)>,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
     upkeep: Upkeep,
@@ -171,9 +183,14 @@ impl host::Host for Host {
         sender: mpsc::UnboundedSender<Event>,
         lane: Lane<Self>,
     ) -> Result<Self, Fault> {
-        let (chunk, lane_stream) = host::chunk(updates, device, segment, true).await?;
+        let lane_stream = updates.number();
         let asking = (lane_stream, LanePriority::Normal);
-        let (info, log) = medium::log(&chunk.device, asking, segment).await?;
+        let (chunk, log, held) = tokio::join!(
+            host::chunk(updates, &device, segment, true, asking),
+            medium::log(&device, asking, segment),
+            medium::held(&device, asking, segment),
+        );
+        let (chunk, (info, log), held) = (chunk?, log?, held?);
         let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
             sequence: entry.sequence,
             chunk: difference.chunk,
@@ -191,7 +208,6 @@ impl host::Host for Host {
         // What a merge changes is one record, and no more than the records of the log that it takes.
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| not_in_place(segment, broken))?;
-        let held = medium::held(&chunk.device, asking, segment).await?;
         let held = held.into_iter().filter_map(|staged| {
             let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
             Some((staged.version, Held { chunk, version, bytes }))
@@ -208,6 +224,7 @@ impl host::Host for Host {
             merging: false,
             urgent,
             asked_to_merge: Vec::new(),
+            asked_to_shrink: None,
             window_bytes,
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
@@ -232,7 +249,10 @@ impl host::Host for Host {
     fn answered(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
         self.asked -= 1;
         self.busy_at = Instant::now();
-        self.heard_of_lane(asked, answer);
+        // Its task is about to end it: whoever comes next finds on the device what became of it.
+        if self.over.is_none() {
+            self.heard_of_lane(asked, answer);
+        }
     }
 
     fn carry_out(&mut self, updates: &Arc<Updates>) {
@@ -308,9 +328,11 @@ impl Host {
 
     /// Does what is due; whether nothing was for long.
     fn tick(&mut self, updates: &Arc<Updates>) -> bool {
+        self.asked_to_merge.retain(|asked| !asked.is_closed());
         if self.upkeep.merge_due(self.now()) || !self.asked_to_merge.is_empty() {
             self.core.handle(ParityInput::MergeDue);
         }
+        self.shrink();
         self.overwrite();
         self.unblock(updates);
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
@@ -339,7 +361,10 @@ impl Host {
                     self.tell_merged();
                 }
             }
-            Event::Shrink { reserve_bytes, shrunk } => self.shrink(reserve_bytes, shrunk),
+            Event::Shrink { reserve_bytes, shrunk } => {
+                self.asked_to_shrink = Some((reserve_bytes, shrunk));
+                self.shrink();
+            }
         }
     }
 
@@ -371,7 +396,7 @@ impl Host {
                     self.over = Some(not_in_place(self.chunk.segment, "its reserve was given back"));
                 }
                 // Nobody waits any more: the next look at reserves finds it.
-                let _ = shrunk.send(answer.is_ok());
+                let _ = shrunk.send(if answer.is_ok() { Shrunk::Done } else { Shrunk::NotNow });
             }
         }
     }
@@ -384,15 +409,24 @@ impl Host {
         }
     }
 
-    /// Gives the end of an empty reserve back. What is appended from now on finds no more room than is left.
-    fn shrink(&mut self, reserve_bytes: u64, shrunk: oneshot::Sender<bool>) {
-        if self.core.log().len() > 0 || self.merging || !self.appending.is_empty() {
-            // Nobody waits any more: the next look at reserves finds it.
-            let _ = shrunk.send(false);
+    /// Gives the end of an empty reserve back, once nobody used it for a while: what is on its way here was sent by whoever knew it
+    /// larger. What is appended from then on finds no more room than is left.
+    fn shrink(&mut self) {
+        let quiet = self.core.log().len() == 0 && self.asked == 0 && self.upkeep.merge_due(self.now());
+        let Some((reserve_bytes, shrunk)) = self.asked_to_shrink.take().filter(|(_, it)| !it.is_closed())
+        else {
             return;
+        };
+        let least_bytes = policy::reserve_least_bytes(self.chunk.shape.data);
+        if reserve_bytes > 0 && reserve_bytes < least_bytes {
+            // Nobody waits any more: the next look at reserves asks again.
+            let _ = shrunk.send(Shrunk::TooSmall { least_bytes });
+        } else if quiet {
+            let (segment, epoch) = (self.chunk.segment, self.core.epoch());
+            self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
+        } else {
+            self.asked_to_shrink = Some((reserve_bytes, shrunk));
         }
-        let (segment, epoch) = (self.chunk.segment, self.core.epoch());
-        self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
     }
 
     fn opened(&mut self, stream: u64, chunk: ChunkNumber, sender: StreamSender) {

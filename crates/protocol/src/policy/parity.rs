@@ -120,6 +120,12 @@ pub fn window_bytes(reserve_bytes: u64, data: u32) -> u64 {
     }
 }
 
+/// The smallest reserve beside parity of `data` data chunks that takes any change in place: one with less, but none at all, would
+/// refuse what was planned when it had more.
+pub fn reserve_least_bytes(data: u32) -> u64 {
+    2 * u64::from(data) * (RECORD_OVERHEAD + u64::from(UPDATE_BYTES_MAX))
+}
+
 impl Parity {
     /// Bytes of records of one data chunk that may be uncommitted at a time, beside a parity chunk of `chunk_bytes`: see
     /// [`window_bytes`].

@@ -163,6 +163,14 @@ pub enum ReserveInput {
         /// Which.
         chunk: ReservedChunk,
     },
+    /// The space of [`ReserveAction::Shrink`] was not given back: the chunk's reserve is of use from so many bytes on, and keeps as many
+    /// or none.
+    Least {
+        /// Which.
+        chunk: ReservedChunk,
+        /// Bytes.
+        least_bytes: u64,
+    },
     /// The action asked for of this chunk failed; it is looked at again when the next period ends.
     Failed {
         /// Which.
@@ -177,7 +185,7 @@ pub enum ReserveInput {
     Tick,
 }
 
-/// What to do; answered with [`ReserveInput::Merged`], [`ReserveInput::Shrunk`] or [`ReserveInput::Failed`].
+/// What to do; answered with [`ReserveInput::Merged`], [`ReserveInput::Shrunk`], [`ReserveInput::Least`] or [`ReserveInput::Failed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReserveAction {
     /// Merge the log into its parity, off the way of updates.
@@ -249,6 +257,8 @@ struct Entry {
     used_bytes: u32,
     /// In billionths.
     utility: u32,
+    /// It has as many chunks reserved, or none.
+    least_chunks: u32,
 }
 
 impl Entry {
@@ -274,8 +284,11 @@ impl Entry {
     /// What is reserved when `spare` chunks are given back, or as many of them as hold nothing of the log; none where
     /// that are none.
     fn without(&self, spare: u32) -> Option<u32> {
-        let least = self.held_bytes.div_ceil(self.chunk_bytes);
-        let left = (self.reserved_chunks - spare).max(least);
+        let least = match self.reserved_chunks - spare {
+            0 => 0,
+            _ => self.least_chunks,
+        };
+        let left = (self.reserved_chunks - spare).max(least).max(self.held_bytes.div_ceil(self.chunk_bytes));
         (left < self.reserved_chunks).then_some(left)
     }
 }
@@ -397,6 +410,13 @@ impl Reserve {
                     }
                     self.stage = Stage::Looking { after: Some(chunk) };
                 }
+            }
+            ReserveInput::Least { chunk, least_bytes } => {
+                if let Some(entry) = self.chunks.get_mut(&chunk) {
+                    let chunks = least_bytes.div_ceil(entry.chunk_bytes.into());
+                    entry.least_chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
+                }
+                self.failed(chunk);
             }
             ReserveInput::Failed { chunk } => self.failed(chunk),
             ReserveInput::Deleted { chunk } => {
@@ -538,6 +558,7 @@ impl Reserve {
                 held_bytes: held_bytes as u32,
                 used_bytes: held_bytes as u32,
                 utility: self.utility_first,
+                least_chunks: 0,
             };
             self.chunks.insert(chunk, entry);
             self.total_bytes += reserved_bytes;

@@ -324,7 +324,7 @@ impl ParityChunk {
         self.log.iter()
     }
 
-    /// Bytes of the reserve that the log takes: by pages, small records take more than their bytes.
+    /// Bytes of the reserve that the log takes at most: by pages, small records take more than their bytes.
     pub fn logged_bytes(&self) -> u64 {
         self.log.iter().map(|entry| record::logged_bytes(entry.bytes as usize)).sum()
     }

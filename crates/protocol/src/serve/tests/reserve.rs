@@ -163,6 +163,28 @@ fn a_log_that_is_looked_at_now_and_then_counts_like_one_of_which_every_delta_is_
 }
 
 #[test]
+fn a_reserve_that_is_of_no_use_when_smaller_keeps_its_least_or_nothing() {
+    let mut reserve = with_one(ReserveOptions { utility_first: 0.3, ..ReserveOptions::default() });
+    append(&mut reserve, parity(1), 1 << 20);
+    reserve.handle(at(1), ReserveInput::Tick).unwrap();
+    assert_eq!(reserve.poll(), Some(ReserveAction::Merge { chunk: parity(1) }));
+    reserve.handle(at(1), ReserveInput::Merged { chunk: parity(1), left_bytes: 0 }).unwrap();
+    let to_bytes = 4 * MIB;
+    assert_eq!(reserve.poll(), Some(ReserveAction::Shrink { chunk: parity(1), to_bytes }));
+    // Two chunks and a half are the least: three.
+    let least = ReserveInput::Least { chunk: parity(1), least_bytes: 5 * MIB };
+    reserve.handle(at(1), least).unwrap();
+    assert_eq!((reserve.poll(), reserve.reserved_bytes(parity(1))), (None, EIGHT));
+    let shrunk = |action: &ReserveAction| match *action {
+        ReserveAction::Shrink { to_bytes, .. } => Some(to_bytes),
+        ReserveAction::Merge { .. } => None,
+    };
+    let steps: Vec<u64> =
+        (2..60).flat_map(|period| end(&mut reserve, period)).filter_map(|it| shrunk(&it)).collect();
+    assert_eq!(steps, [6 * MIB, 0]);
+}
+
+#[test]
 fn a_log_is_merged_before_its_space_is_given_back() {
     let mut reserve = with_one(printed(0.0));
     append(&mut reserve, parity(1), 15 * MIB);
