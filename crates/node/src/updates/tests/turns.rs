@@ -9,7 +9,7 @@ use crate::{
     membership::{Meta, hello},
 };
 use std::{
-    sync::{Arc, Barrier},
+    sync::{Arc, Barrier, Mutex},
     thread,
 };
 use steadfast_disk::{OpError, OpOutput, SegmentId};
@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 struct Scribe {
     did: Vec<(&'static str, u32, thread::ThreadId)>,
     over: bool,
+    /// Done once it has seen to all answers, before it goes.
+    going: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Scribe {
@@ -61,6 +63,9 @@ impl Host for Scribe {
     }
 
     fn is_over(&self) -> bool {
+        if let Some(going) = self.going.lock().unwrap().take() {
+            going();
+        }
         self.over
     }
 
@@ -104,6 +109,12 @@ async fn an_answer_is_heard_where_it_comes_and_left_where_another_thread_is_with
     let seen = running.with(|host| host.did.clone());
     let answered: Vec<_> = seen.iter().filter(|did| did.0 == "answered").map(|did| (did.1, did.2)).collect();
     assert_eq!(answered, [(1, lane), (2, here), (3, here), (4, here)], "in the order of the lane");
+    // One that comes when all are seen to, and the host is not left yet.
+    let late = running.clone();
+    let answering = move || drop(thread::spawn(move || late.answered(9, Ok(OpOutput::Durable))).join());
+    running.with(|host| host.going = Mutex::new(Some(Box::new(answering))));
+    let seen = running.with(|host| host.did.clone());
+    assert!(seen.contains(&("answered", 9, here)), "nobody else would see to it");
     // Many at once: none is lost, whoever is with it.
     let all = Arc::new(Barrier::new(8));
     let threads: Vec<_> = (0..8)
