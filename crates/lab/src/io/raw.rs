@@ -2,6 +2,7 @@
 
 use super::parts::{Cost, Stopwatch};
 use anyhow::{Context, Result};
+use rand_core::Rng;
 use rustix::fs::OFlags;
 use std::{
     fs::{self, File, OpenOptions},
@@ -99,6 +100,51 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
     match options.clone().custom_flags(flags).open(path) {
         Ok(file) if !in_memory(path) => Ok((file, true)),
         _ => options.open(path).map(|file| (file, false)),
+    }
+}
+
+/// Two plain files, one of which is overwritten at random places: what that leaves to a reader without a store.
+pub(super) struct PlainPair {
+    files: [File; 2],
+    bytes: u64,
+}
+
+impl PlainPair {
+    /// Of `bytes` each, written once.
+    pub(super) fn new(dir: &Path, bytes: u64) -> Result<Self> {
+        let dirs = ["overwritten", "untouched"].map(|name| dir.join(name));
+        drop(RawFiles::new(&dirs, bytes)?);
+        let [overwritten, untouched] = dirs.map(|dir| open(&dir.join("raw")).map(|(file, _)| file));
+        Ok(Self { files: [overwritten?, untouched?], bytes })
+    }
+
+    /// So many writes of `length` bytes at places that `random` draws, synced once.
+    pub(super) fn overwrite(&self, count: usize, length: u64, random: &mut impl Rng) -> Result<()> {
+        let mut buffer = AlignedBuf::zeroed(usize::try_from(length)?);
+        buffer.fill(0xa5);
+        for _ in 0..count {
+            self.files[0].write_all_at(&buffer, random.next_u64() % (self.bytes / length) * length)?;
+        }
+        Ok(self.files[0].sync_data()?)
+    }
+
+    /// How fast the overwritten one is read, over the other: the quotients of so many rounds.
+    pub(super) fn read(&self, rounds: usize) -> Result<Vec<f64>> {
+        let mut buffer = AlignedBuf::zeroed(REQUEST_BYTES);
+        let mut quotients = Vec::with_capacity(rounds);
+        for round in 0..rounds {
+            let mut seconds = [0.0; 2];
+            for turn in 0..2 {
+                let which = (round + turn) % 2;
+                let start = Instant::now();
+                for at in (0..self.bytes).step_by(REQUEST_BYTES) {
+                    self.files[which].read_exact_at(&mut buffer, at)?;
+                }
+                seconds[which] = start.elapsed().as_secs_f64();
+            }
+            quotients.push(seconds[1] / seconds[0]);
+        }
+        Ok(quotients)
     }
 }
 
