@@ -10,7 +10,7 @@
 //!   outside the protocol closes that connection and no other.
 //!
 //! ```text
-//!  Stream ──▶ lanes (control, then round robin) ──▶ link (delay, rate) ──▶ socket      writer task
+//!  Stream ──▶ lanes (control, then round robin) ──▶ link (delay, rate) ──▶ socket      writer task, or a thread outside the runtime
 //!  Stream ◀── events of the stream ◀── credit, limits ◀── parser ◀──────── socket      reader task
 //! ```
 //!
