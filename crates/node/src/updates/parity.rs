@@ -25,7 +25,7 @@ use steadfast_protocol::{
     policy,
     serve::parity_log::{
         ChunkNumber, Difference, Entry, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
-        ParityInput, ParityOf, ParityState, Upkeep,
+        ParityInput, ParityOf, ParityState, Shrinking, Upkeep,
     },
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -323,7 +323,8 @@ impl Host {
 
     /// Whether time may ask something of it. What the lane is about to answer may be logged, or may not have had room.
     fn is_ticking(&self) -> bool {
-        self.asked > 0 || self.core.log().len() > 0 || self.links.is_empty() || self.overwrites.waits()
+        let waited_for = self.asked > 0 || self.asked_to_shrink.is_some() || self.overwrites.waits();
+        waited_for || self.core.log().len() > 0 || self.links.is_empty()
     }
 
     /// Does what is due; whether nothing was for long.
@@ -409,23 +410,23 @@ impl Host {
         }
     }
 
-    /// Gives the end of an empty reserve back, once nobody used it for a while: what is on its way here was sent by whoever knew it
-    /// larger. What is appended from then on finds no more room than is left.
+    /// Gives the end of the reserve back once it may be.
     fn shrink(&mut self) {
-        let quiet = self.core.log().len() == 0 && self.asked == 0 && self.upkeep.merge_due(self.now());
         let Some((reserve_bytes, shrunk)) = self.asked_to_shrink.take().filter(|(_, it)| !it.is_closed())
         else {
             return;
         };
-        let least_bytes = policy::reserve_least_bytes(self.chunk.shape.data);
-        if reserve_bytes > 0 && reserve_bytes < least_bytes {
-            // Nobody waits any more: the next look at reserves asks again.
-            let _ = shrunk.send(Shrunk::TooSmall { least_bytes });
-        } else if quiet {
-            let (segment, epoch) = (self.chunk.segment, self.core.epoch());
-            self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
-        } else {
-            self.asked_to_shrink = Some((reserve_bytes, shrunk));
+        let (now, writing, data) = (self.now(), self.asked > 0, self.chunk.shape.data);
+        match self.upkeep.shrink(now, &self.core, writing, data, reserve_bytes) {
+            Shrinking::Now => {
+                let (segment, epoch) = (self.chunk.segment, self.core.epoch());
+                self.ask(Asked::Shrink { shrunk }, Op::ShrinkReserve { segment, epoch, reserve_bytes });
+            }
+            Shrinking::Later => self.asked_to_shrink = Some((reserve_bytes, shrunk)),
+            Shrinking::TooSmall { least_bytes } => {
+                // Nobody waits any more: the next look at reserves asks again.
+                let _ = shrunk.send(Shrunk::TooSmall { least_bytes });
+            }
         }
     }
 

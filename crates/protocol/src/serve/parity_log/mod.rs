@@ -7,7 +7,7 @@
 //! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
 //! | [`UpdateWindow`] | the data chunk's node | which updates the core is given, and when: what may be uncommitted |
 //! | [`Overwrites`] | a parity chunk's node | the order in which differences go into the chunk at once, and what may be released |
-//! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, and whom to ask where it is held up |
+//! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, whom to ask where it is held up, and when a reserve may shrink |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
 //! | [`common`], [`take_back`], [`ParityOf`] | a reader, a data chunk's node, a parity chunk's | rows of several chunks at one state |
 //!
@@ -74,7 +74,7 @@ pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};
-pub use upkeep::Upkeep;
+pub use upkeep::{Shrinking, Upkeep};
 pub use window::{Admission, UpdateWindow};
 
 /// Number of a data chunk in its segment: 0 to k - 1.

@@ -1,11 +1,12 @@
-//! When the log of a parity chunk is merged without need, how urgent a merge is, and whom to ask where the log is held up.
+//! When the log of a parity chunk is merged without need, how urgent a merge is, whom to ask where the log is held up, and when its
+//! reserve may shrink.
 //!
 //! A log is merged as far as it is committed when nothing was appended for a while; how much is committed its node learns from the
 //! data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
 //! that stays and holds up all behind it: its node is asked to level, which ends with saying so.
 
 use super::{ChunkNumber, ParityChunk};
-use crate::Time;
+use crate::{Time, policy};
 use core::time::Duration;
 
 /// A log that was not appended to for so long is merged as far as it is committed. Picked by eye: long enough that a burst of
@@ -14,6 +15,20 @@ const QUIET: Duration = Duration::from_millis(500);
 /// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
 /// an update takes.
 const LEVEL_AFTER: Duration = Duration::from_secs(3);
+
+/// What is to become of a reserve that is to shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shrinking {
+    /// Its end is to be given back.
+    Now,
+    /// Its log is in use, or was just now.
+    Later,
+    /// What is to be left would be of no use: it needs so many bytes, or none.
+    TooSmall {
+        /// Bytes.
+        least_bytes: u64,
+    },
+}
 
 /// When what was last done about a log; see the module's doc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,5 +68,17 @@ impl Upkeep {
         }
         self.asked_at = now;
         Some(first.chunk)
+    }
+    /// Whether the reserve of a segment of so many data chunks may shrink to `to_bytes`, where `writing` says whether the log is being
+    /// written to. Only one that is empty may, and once nobody used it for a while: what is on its way was sent by whoever knew it
+    /// larger. One with less than the largest planned change takes would refuse what was planned when it had more: it keeps so much, or
+    /// nothing.
+    pub fn shrink(&self, now: Time, core: &ParityChunk, writing: bool, data: u32, to_bytes: u64) -> Shrinking {
+        let least_bytes = policy::reserve_least_bytes(data);
+        if to_bytes > 0 && to_bytes < least_bytes {
+            return Shrinking::TooSmall { least_bytes };
+        }
+        let quiet = !writing && core.log().len() == 0 && self.merge_due(now);
+        if quiet { Shrinking::Now } else { Shrinking::Later }
     }
 }

@@ -1,7 +1,9 @@
-//! When a log is merged without need, and whom to ask where it is held up.
+//! When a log is merged without need, whom to ask where it is held up, and when its reserve may shrink.
 
-use super::super::parity_log::{Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Upkeep};
-use crate::{Epoch, Time};
+use super::super::parity_log::{
+    Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Shrinking, Upkeep,
+};
+use crate::{Epoch, Time, policy};
 use core::time::Duration;
 
 fn at(millis: u64) -> Time {
@@ -70,4 +72,22 @@ fn who_holds_up_the_log_is_asked_once_in_a_while() {
 fn an_empty_log_is_held_up_by_nobody() {
     let core = ParityChunk::new(Mode::Logged, ParityState::default(), 1 << 20).unwrap();
     assert_eq!(Upkeep::new(at(0), 24_000).ask_to_level(at(60_000), &core), None);
+}
+
+#[test]
+fn a_reserve_shrinks_when_its_log_is_empty_and_quiet_and_keeps_what_any_change_takes() {
+    let mut upkeep = Upkeep::new(at(0), 1 << 20);
+    let empty = ParityChunk::new(Mode::Logged, ParityState::default(), 1 << 20).unwrap();
+    upkeep.appended(at(1000));
+    assert_eq!(upkeep.shrink(at(1500), &empty, false, 4, 0), Shrinking::Later, "not quiet for long");
+    assert_eq!(upkeep.shrink(at(1501), &empty, true, 4, 0), Shrinking::Later, "written to");
+    assert_eq!(upkeep.shrink(at(60_000), &log(), false, 4, 0), Shrinking::Later, "records lie there");
+    assert_eq!(upkeep.shrink(at(1501), &empty, false, 4, 0), Shrinking::Now);
+    let least_bytes = policy::reserve_least_bytes(4);
+    assert_eq!(upkeep.shrink(at(1501), &empty, false, 4, least_bytes), Shrinking::Now);
+    // However busy it is: it would never do.
+    for (now, core) in [(1501, &empty), (1200, &log())] {
+        let too_small = upkeep.shrink(at(now), core, false, 4, least_bytes - 1);
+        assert_eq!(too_small, Shrinking::TooSmall { least_bytes });
+    }
 }
