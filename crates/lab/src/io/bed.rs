@@ -99,6 +99,41 @@ impl Counts {
     }
 }
 
+/// Who makes updates one after the other.
+struct Task {
+    client: Arc<Client>,
+    bucket: String,
+    key: String,
+    /// Updates lie at `first`, and at multiples of `step` from there.
+    first: u64,
+    step: u64,
+    places: u64,
+    bytes: u64,
+    count: usize,
+    random: Pcg64Mcg,
+}
+
+impl Task {
+    /// Makes them, and calls `after` each.
+    async fn run(mut self, mut after: impl FnMut() -> Result<()>) -> Result<Ran> {
+        let file = self.client.open_file(&self.bucket, &self.key).await.context("open")?;
+        let mut ran = Ran::default();
+        for _ in 0..self.count {
+            let at = self.first + self.random.next_u64() % self.places * self.step;
+            let written = Written { at, seed: self.random.next_u64() };
+            let mut new = vec![0; self.bytes as usize];
+            Written { at: 0, ..written }.apply(self.bytes, &mut new);
+            let start = Instant::now();
+            file.write_at(at, &new).await?;
+            file.sync().await?;
+            ran.latencies_ms.push(start.elapsed().as_secs_f64() * 1e3);
+            ran.written.push(written);
+            after()?;
+        }
+        Ok(ran)
+    }
+}
+
 impl Bed {
     /// Six servers of one device each below `dir`.
     pub(super) async fn start(program: &Path, dir: &Path, shape: &Shape, seed: u64) -> Result<Self> {
@@ -123,30 +158,11 @@ impl Bed {
 
     /// Makes `count` updates.
     pub(super) async fn updates(&mut self, updates: Updates<'_>, count: usize) -> Result<Ran> {
-        let Updates { bucket, key, file_bytes, bytes, depth } = updates;
-        let places = file_bytes / bytes / depth as u64;
         let (servers, own, start) = (cpu::seconds(&self.servers)?, process_seconds(), Instant::now());
         let (local, mut tasks) = (tokio::task::LocalSet::new(), Vec::new());
-        for task in 0..depth {
-            let (client, bucket, key) = (self.client.clone(), bucket.to_owned(), key.to_owned());
-            let mut random = Pcg64Mcg::seed_from_u64(self.random.next_u64() ^ task as u64);
-            tasks.push(local.spawn_local(async move {
-                let file = client.open_file(&bucket, &key).await.context("open")?;
-                let mut ran = Ran::default();
-                for _ in 0..count / depth {
-                    // No two tasks reach the same place: what is there in the end is known.
-                    let at = (random.next_u64() % places * depth as u64 + task as u64) * bytes;
-                    let written = Written { at, seed: random.next_u64() };
-                    let mut new = vec![0; bytes as usize];
-                    Written { at: 0, ..written }.apply(bytes, &mut new);
-                    let start = Instant::now();
-                    file.write_at(at, &new).await?;
-                    file.sync().await?;
-                    ran.latencies_ms.push(start.elapsed().as_secs_f64() * 1e3);
-                    ran.written.push(written);
-                }
-                anyhow::Ok(ran)
-            }));
+        for task in 0..updates.depth {
+            let one = self.task(&updates, task, count / updates.depth);
+            tasks.push(local.spawn_local(one.run(|| Ok(()))));
         }
         local.await;
         let mut all = Ran { seconds: start.elapsed().as_secs_f64(), ..Ran::default() };
@@ -157,6 +173,44 @@ impl Bed {
         }
         all.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own;
         Ok(all)
+    }
+
+    /// Makes `count` updates one after the other, and something else after each, which counts neither as time nor as processor time.
+    pub(super) async fn updates_in_turn(
+        &mut self,
+        updates: Updates<'_>,
+        count: usize,
+        mut other: impl FnMut() -> Result<()>,
+    ) -> Result<Ran> {
+        let (servers, own) = (cpu::seconds(&self.servers)?, process_seconds());
+        let mut other_s = 0.0;
+        let one = self.task(&Updates { depth: 1, ..updates }, 0, count);
+        let mut ran = one
+            .run(|| {
+                let before = process_seconds();
+                other()?;
+                other_s += process_seconds() - before;
+                Ok(())
+            })
+            .await?;
+        ran.seconds = ran.latencies_ms.iter().sum::<f64>() / 1e3;
+        ran.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own - other_s;
+        Ok(ran)
+    }
+
+    fn task(&mut self, updates: &Updates<'_>, number: usize, count: usize) -> Task {
+        Task {
+            client: self.client.clone(),
+            bucket: updates.bucket.to_owned(),
+            key: updates.key.to_owned(),
+            // No two tasks reach the same place: what is there in the end is known.
+            first: number as u64 * updates.bytes,
+            step: updates.depth as u64 * updates.bytes,
+            places: updates.file_bytes / updates.bytes / updates.depth as u64,
+            bytes: updates.bytes,
+            count,
+            random: Pcg64Mcg::seed_from_u64(self.random.next_u64() ^ number as u64),
+        }
     }
 
     /// What all media have done so far.

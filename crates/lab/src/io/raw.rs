@@ -191,14 +191,26 @@ impl ParallelWrites {
         self.turn_of(0..self.writers.len(), drawn, length)
     }
 
+    /// The same of `count` of them, drawn too.
+    pub(super) fn turn_of_some(&self, count: usize, drawn: u64, length: u64) -> Result<f64> {
+        let first = (drawn >> 32) as usize % self.writers.len();
+        let some = (first..first + count).map(|number| number % self.writers.len());
+        self.write(some, drawn, length)
+    }
+
     /// The same of some of them.
     pub(super) fn turn_of(&self, some: Range<usize>, drawn: u64, length: u64) -> Result<f64> {
+        self.write(some, drawn, length)
+    }
+
+    fn write(&self, some: impl Iterator<Item = usize> + Clone, drawn: u64, length: u64) -> Result<f64> {
         let start = Instant::now();
-        for writer in &self.writers[some.clone()] {
-            writer.write.send(drawn % self.places * length).context("a writing thread ended")?;
+        for number in some.clone() {
+            let told = self.writers[number].write.send(drawn % self.places * length);
+            told.context("a writing thread ended")?;
         }
-        for writer in &self.writers[some] {
-            writer.written.recv().context("a writing thread ended")??;
+        for number in some {
+            self.writers[number].written.recv().context("a writing thread ended")??;
         }
         Ok(start.elapsed().as_secs_f64())
     }

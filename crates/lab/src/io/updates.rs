@@ -8,17 +8,21 @@
 //! | `reads`, `writes`, `flushes` | of all media for one, while updates go on; paper: PLR and FO (§3.2) |
 //! | `reads_after`, `writes_after` | the same with merges and writing in place, once all is quiet |
 //!
-//! Updates and the limit take turns: some hundred of each, round by round.
+//! Updates and the limit take turns, one by one at depth 1 and else some hundred of each. The limit's files are as many as there are
+//! devices, and each turn writes to other ones, as updates do: ext4 without a journal has a flush write the inode, too, once for
+//! every tick of the clock in which the file was written to. Three files that are flushed all the time pay that at one flush in
+//! twenty, six that are as often between them at one in three.
 
 use super::{
-    EXPERIMENT, Options,
+    EXPERIMENT, NODES, Options,
     bed::{Bed, Counts, PARITY, SCHEMES, Updates, add_latencies},
     raw::ParallelWrites,
     scratch,
 };
 use crate::{cluster::Shape, original::Original, report::Report};
 use anyhow::Result;
-use rand_core::Rng;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use std::path::Path;
 
 const KEY: &str = "file";
@@ -89,8 +93,9 @@ pub(super) async fn run(
         bed.bucket(&bucket(scheme), scheme).await?;
         bed.put(&bucket(scheme), KEY, &original).await?;
     }
-    let dirs: Vec<_> = (0..=PARITY).map(|number| scratch.path().join(format!("raw-{number}"))).collect();
+    let dirs: Vec<_> = (0..NODES).map(|number| scratch.path().join(format!("raw-{number}"))).collect();
     let (rounds, turns) = if options.quick { (3, 100) } else { (10, 300) };
+    let mut random = Pcg64Mcg::seed_from_u64(bed.random.next_u64());
     for case in &cases {
         let raw = ParallelWrites::new(&dirs, RAW_BYTES, case.bytes() as usize)?;
         let mut figures = Figures::default();
@@ -100,16 +105,23 @@ pub(super) async fn run(
         bed.updates(updates, 4 * depth).await?;
         for _ in 0..rounds {
             let before = bed.counts().await?;
-            let ran = bed.updates(updates, turns).await?;
+            let mut limit = || -> Result<()> {
+                figures.limits_ms.push(raw.turn_of_some(1 + PARITY, random.next_u64(), bytes)? * 1e3);
+                Ok(())
+            };
+            let ran = match depth {
+                1 => bed.updates_in_turn(updates, turns, limit).await?,
+                _ => {
+                    let ran = bed.updates(updates, turns).await?;
+                    (0..turns).try_for_each(|_| limit())?;
+                    ran
+                }
+            };
             figures.on_path.add(bed.counts().await?.since(before));
             figures.updates += ran.latencies_ms.len() as f64;
             figures.latencies_ms.extend(ran.latencies_ms);
             figures.seconds += ran.seconds;
             figures.cpu_s += ran.cpu_s;
-            for _ in 0..turns {
-                let drawn = bed.random.next_u64();
-                figures.limits_ms.push(raw.turn(drawn, bytes)? * 1e3);
-            }
             let (_, quiet) = bed.quiet().await?;
             figures.after.add(quiet.since(before));
         }

@@ -73,7 +73,14 @@ impl Upkeep {
     /// written to. Only one that is empty may, and once nobody used it for a while: what is on its way was sent by whoever knew it
     /// larger. One with less than the largest planned change takes would refuse what was planned when it had more: it keeps so much, or
     /// nothing.
-    pub fn shrink(&self, now: Time, core: &ParityChunk, writing: bool, data: u32, to_bytes: u64) -> Shrinking {
+    pub fn shrink(
+        &self,
+        now: Time,
+        core: &ParityChunk,
+        writing: bool,
+        data: u32,
+        to_bytes: u64,
+    ) -> Shrinking {
         let least_bytes = policy::reserve_least_bytes(data);
         if to_bytes > 0 && to_bytes < least_bytes {
             return Shrinking::TooSmall { least_bytes };
