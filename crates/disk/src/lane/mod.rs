@@ -437,6 +437,8 @@ struct State {
     queue: Queue,
     pending: BTreeMap<RequestId, Pending>,
     in_flight: Option<InFlight>,
+    /// The lane's thread sleeps, and nobody has woken it.
+    asleep: bool,
     meters: Meters,
     /// What the device looked like after the last operation.
     snapshot: status::Snapshot,
@@ -498,6 +500,7 @@ impl Lane {
                 queue: Queue::new(),
                 pending: BTreeMap::new(),
                 in_flight: None,
+                asleep: false,
                 meters: Meters::default(),
                 snapshot: status::Snapshot::of(&device, 0),
                 closing: false,
@@ -548,7 +551,12 @@ impl LaneHandle {
         }
         state.pending.insert(id, Pending { op, reply, queued_at: Instant::now() });
         state.inbox.push((id, stream, class));
-        self.shared.work.notify_one();
+        // Once, and not while it would wait for the lock: each is a system call on the way of an update.
+        let wake = std::mem::take(&mut state.asleep);
+        drop(state);
+        if wake {
+            self.shared.work.notify_one();
+        }
         id
     }
 

@@ -121,16 +121,19 @@ impl Worker {
     fn wait<'a>(
         &self,
         shared: &'a Shared,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         now_ns: u64,
         rest: Option<Duration>,
     ) -> MutexGuard<'a, State> {
         let ready = state.queue.next_ready_ns();
         let ready = ready.map(|at| Duration::from_nanos(at.saturating_sub(now_ns).max(1)));
-        match ready.into_iter().chain(rest).min() {
+        state.asleep = true;
+        let mut state = match ready.into_iter().chain(rest).min() {
             Some(wait) => shared.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0,
             None => shared.work.wait(state).unwrap_or_else(PoisonError::into_inner),
-        }
+        };
+        state.asleep = false;
+        state
     }
 
     /// How long the lane still rests before it writes back; `None`: there is nothing to write back.
