@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use steadfast_client::Client;
+use steadfast_client::{Client, File};
 use steadfast_protocol::DeviceId;
 
 /// n - k of the policies' code.
@@ -101,9 +101,7 @@ impl Counts {
 
 /// Who makes updates one after the other.
 struct Task {
-    client: Arc<Client>,
-    bucket: String,
-    key: String,
+    file: File,
     /// Updates lie at `first`, and at multiples of `step` from there.
     first: u64,
     step: u64,
@@ -116,7 +114,6 @@ struct Task {
 impl Task {
     /// Makes them, and calls `after` each.
     async fn run(mut self, mut after: impl FnMut() -> Result<()>) -> Result<Ran> {
-        let file = self.client.open_file(&self.bucket, &self.key).await.context("open")?;
         let mut ran = Ran::default();
         for _ in 0..self.count {
             let at = self.first + self.random.next_u64() % self.places * self.step;
@@ -124,8 +121,8 @@ impl Task {
             let mut new = vec![0; self.bytes as usize];
             Written { at: 0, ..written }.apply(self.bytes, &mut new);
             let start = Instant::now();
-            file.write_at(at, &new).await?;
-            file.sync().await?;
+            self.file.write_at(at, &new).await?;
+            self.file.sync().await?;
             ran.latencies_ms.push(start.elapsed().as_secs_f64() * 1e3);
             ran.written.push(written);
             after()?;
@@ -158,11 +155,14 @@ impl Bed {
 
     /// Makes `count` updates.
     pub(super) async fn updates(&mut self, updates: Updates<'_>, count: usize) -> Result<Ran> {
+        let mut ready = Vec::new();
+        for number in 0..updates.depth {
+            ready.push(self.task(&updates, number, count / updates.depth).await?);
+        }
         let (servers, own, start) = (cpu::seconds(&self.servers)?, process_seconds(), Instant::now());
         let (local, mut tasks) = (tokio::task::LocalSet::new(), Vec::new());
-        for task in 0..updates.depth {
-            let one = self.task(&updates, task, count / updates.depth);
-            tasks.push(local.spawn_local(one.run(|| Ok(()))));
+        for task in ready {
+            tasks.push(local.spawn_local(task.run(|| Ok(()))));
         }
         local.await;
         let mut all = Ran { seconds: start.elapsed().as_secs_f64(), ..Ran::default() };
@@ -182,27 +182,24 @@ impl Bed {
         count: usize,
         mut other: impl FnMut() -> Result<()>,
     ) -> Result<Ran> {
+        let task = self.task(&Updates { depth: 1, ..updates }, 0, count).await?;
         let (servers, own) = (cpu::seconds(&self.servers)?, process_seconds());
         let mut other_s = 0.0;
-        let one = self.task(&Updates { depth: 1, ..updates }, 0, count);
-        let mut ran = one
-            .run(|| {
-                let before = process_seconds();
-                other()?;
-                other_s += process_seconds() - before;
-                Ok(())
-            })
-            .await?;
+        let other = || {
+            let before = process_seconds();
+            other()?;
+            other_s += process_seconds() - before;
+            Ok(())
+        };
+        let mut ran = task.run(other).await?;
         ran.seconds = ran.latencies_ms.iter().sum::<f64>() / 1e3;
         ran.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own - other_s;
         Ok(ran)
     }
 
-    fn task(&mut self, updates: &Updates<'_>, number: usize, count: usize) -> Task {
-        Task {
-            client: self.client.clone(),
-            bucket: updates.bucket.to_owned(),
-            key: updates.key.to_owned(),
+    async fn task(&mut self, updates: &Updates<'_>, number: usize, count: usize) -> Result<Task> {
+        Ok(Task {
+            file: self.client.open_file(updates.bucket, updates.key).await.context("open")?,
             // No two tasks reach the same place: what is there in the end is known.
             first: number as u64 * updates.bytes,
             step: updates.depth as u64 * updates.bytes,
@@ -210,7 +207,7 @@ impl Bed {
             bytes: updates.bytes,
             count,
             random: Pcg64Mcg::seed_from_u64(self.random.next_u64() ^ number as u64),
-        }
+        })
     }
 
     /// What all media have done so far.

@@ -112,7 +112,8 @@ pub(super) async fn run(
             let ran = match depth {
                 1 => bed.updates_in_turn(updates, turns, limit).await?,
                 _ => {
-                    let ran = bed.updates(updates, turns).await?;
+                    // Twice as many: in the end some have nothing left to do while others go on.
+                    let ran = bed.updates(updates, 2 * turns).await?;
                     (0..turns).try_for_each(|_| limit())?;
                     ran
                 }
