@@ -1,6 +1,6 @@
 //! One device of a write: its stream's state, credit, blocks in flight and measured pace.
 
-use super::Target;
+use super::{Action, Target};
 use crate::{BlockIndex, IndexRanges, Time};
 use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
@@ -16,8 +16,9 @@ const MEASURED_BLOCKS: u32 = 4;
 ///
 /// ```text
 ///   Spare ──▶ Opening ──▶ Open ──▶ Gone
-///               ▲  └──────┬─┘       ▲
-///               └─ Waiting◀┘ ───────┘     (refused, opened again later)
+///               ▲  └──────┬─┘ │     ▲
+///               └─ Waiting◀┘ ─┼─────┘     (refused, opened again later)
+///                             └──▶ Whole   (has all that it is to get; its stream is over)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -29,6 +30,8 @@ pub(super) enum State {
     Open,
     /// Refused; to be opened again.
     Waiting(Time),
+    /// All that it is to get is durable. What becomes of its stream is of no concern any more.
+    Whole,
     /// Failed.
     Gone,
 }
@@ -124,9 +127,16 @@ impl Lane {
         }
     }
 
-    /// Whether it takes blocks, or may soon.
+    /// Whether it takes blocks, or may soon, or has all of them.
     pub(super) fn live(&self) -> bool {
-        matches!(self.state, State::Opening | State::Open | State::Waiting(_))
+        matches!(self.state, State::Opening | State::Open | State::Waiting(_) | State::Whole)
+    }
+
+    /// It has all that it is to get: its stream is to be finished, which holds a block's worth of its node's memory that others may
+    /// wait for, and whose devices this write may be waiting for.
+    pub(super) fn finish(&mut self) -> Action {
+        self.state = State::Whole;
+        Action::Finish { device: self.target.device }
     }
 
     pub(super) fn open(&mut self, now: Time) {

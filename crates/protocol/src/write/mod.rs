@@ -18,7 +18,7 @@
 //!    │◀──────────────── Credit{device, bytes} │ payload bytes granted, as they come
 //!    │ Push{device, indices} ────────────────▶│ encode this run, send it in slices
 //!    │◀──────────── Confirmed{device, blocks} │ durable on the device
-//!    │ Cancel{device} | Finish{device} ──────▶│ at the end, or after this device's failure
+//!    │ Cancel{device} | Finish{device} ──────▶│ at the end, or when this device failed or has all that it is to get
 //!    │ Done | Failed ────────────────────────▶│ the last action
 //! ```
 //!

@@ -20,7 +20,9 @@
 //! With something [`Given`](super::Given) only the chunks wanted are written, beside those that exist.
 //!
 //! Invariants: a device gets blocks of one chunk, in order, each once, as its credit allows; the layout lists a chunk on one
-//! device; a device whose connection was lost before the end counts for nothing.
+//! device; a device whose connection was lost before it had all of its chunk counts for nothing. One that has is finished at once:
+//! held open until the segment's end, streams of many writers would each keep room at some nodes and wait for it at others, for
+//! ever.
 //!
 //! Left out: commits with fewer chunks (an object is never less safe than its bucket promises), chunks in parts.
 
@@ -185,7 +187,8 @@ impl ParityWriter {
 
     fn place(&self, device: DeviceId) -> Option<usize> {
         let known = |one: &ChunkLane| {
-            one.lane.target.device == device && !matches!(one.lane.state, State::Spare | State::Gone)
+            let over = matches!(one.lane.state, State::Spare | State::Gone | State::Whole);
+            one.lane.target.device == device && !over
         };
         self.lanes.iter().position(known)
     }
@@ -257,9 +260,6 @@ impl ParityWriter {
             _ => State::Gone,
         };
         let Some(chunk) = one.chunk else { return };
-        if self.chunks[chunk].kept == Some(place) {
-            self.chunks[chunk].kept = None;
-        }
         self.chunks[chunk].lost = Some((device, cause));
         let in_time = |(other, one): (usize, &ChunkLane)| {
             other != place && one.chunk == Some(chunk) && one.lane.live() && !one.lane.replaced
@@ -279,6 +279,8 @@ impl ParityWriter {
             return;
         }
         self.chunks[chunk].kept = Some(place);
+        let finish = self.lanes[place].lane.finish();
+        self.actions.push_back(finish);
         for (other, one) in self.lanes.iter_mut().enumerate() {
             if other == place || one.chunk != Some(chunk) || !one.lane.live() {
                 continue;
@@ -467,7 +469,7 @@ impl ParityWriter {
             match one.lane.state {
                 State::Open if one.lane.in_flight == 0 => self.actions.push_back(Action::Finish { device }),
                 State::Opening | State::Open => self.actions.push_back(Action::Cancel { device }),
-                State::Spare | State::Waiting(_) | State::Gone => {}
+                State::Spare | State::Waiting(_) | State::Gone | State::Whole => {}
             }
         }
         self.actions.push_back(last);

@@ -273,7 +273,7 @@ impl ReplicatedWriter {
             match lane.state {
                 State::Open if lane.in_flight == 0 => self.actions.push_back(Action::Finish { device }),
                 State::Opening | State::Open => self.actions.push_back(Action::Cancel { device }),
-                State::Spare | State::Waiting(_) | State::Gone => {}
+                State::Spare | State::Waiting(_) | State::Gone | State::Whole => {}
             }
         }
         self.actions.push_back(last);

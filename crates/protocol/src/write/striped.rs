@@ -8,8 +8,8 @@
 //!                                 11 15       8 12       9 13      10 14      = originals 3 7, 0 4, 1 5, 2 6
 //! ```
 //!
-//! Invariants: a device gets its blocks in ascending order, as its credit allows; a device that fails fails the put,
-//! and so does a full one (the planner avoided those); the slowest device sets the speed, by design.
+//! Invariants: a device gets its blocks in ascending order, as its credit allows; a device that fails before it has all of them fails
+//! the put, and so does a full one (the planner avoided those); the slowest device sets the speed, by design.
 //!
 //! Left out: everything that would make it fast past a straggler; that is what the other schemes are for.
 
@@ -76,12 +76,15 @@ impl StripedWriter {
             Input::Opened { device } => self.grant(device, 0),
             Input::Credit { device, bytes } => self.grant(device, bytes),
             Input::Confirmed { device, blocks } => {
-                if let Some((lane, _)) = self.lane(device) {
-                    let domain = lane.target.domain;
-                    for index in lane.confirm(now, &blocks) {
+                if let Some((lane, left)) = self.lane(device) {
+                    let (domain, confirmed) = (lane.target.domain, lane.confirm(now, &blocks));
+                    let whole = lane.state == State::Open && lane.in_flight == 0 && left.is_empty();
+                    let finish = whole.then(|| lane.finish());
+                    for index in confirmed {
                         self.judge.confirm(domain, index);
                         self.progress = now;
                     }
+                    self.actions.extend(finish);
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
@@ -120,7 +123,9 @@ impl StripedWriter {
         let devices = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let (now, block_bytes, needed) = (self.now, self.spec.block_bytes, self.blocks);
         let confirmed = self.judge.confirmed();
-        let Some((lane, _)) = self.lane(device) else { return };
+        let Some((lane, _)) = self.lane(device).filter(|(lane, _)| lane.state != State::Whole) else {
+            return;
+        };
         let untouched = lane.confirmed.is_empty() && lane.in_flight == 0;
         let error = match cause {
             // Refused before it got anything: ask again. Later, its blocks may be durable unseen.
@@ -160,7 +165,8 @@ impl StripedWriter {
         }
         if now.since(self.progress) >= self.spec.patience {
             let silent = self.lanes.iter().map(|(lane, _)| lane);
-            let silent = silent.filter(|lane| lane.owes() || lane.state != State::Open);
+            let silent =
+                silent.filter(|lane| lane.owes() || !matches!(lane.state, State::Open | State::Whole));
             let error = WriteError::Stalled {
                 confirmed: self.judge.confirmed(),
                 needed: blocks,
@@ -200,7 +206,7 @@ impl StripedWriter {
             match lane.state {
                 State::Open if lane.in_flight == 0 => self.actions.push_back(Action::Finish { device }),
                 State::Opening | State::Open => self.actions.push_back(Action::Cancel { device }),
-                State::Spare | State::Waiting(_) | State::Gone => {}
+                State::Spare | State::Waiting(_) | State::Gone | State::Whole => {}
             }
         }
         self.actions.push_back(last);

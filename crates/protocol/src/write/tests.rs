@@ -1,6 +1,7 @@
 //! The write cores under a small deterministic model of devices.
 
 mod amend;
+mod crowd;
 mod ingest;
 mod model;
 mod parity;

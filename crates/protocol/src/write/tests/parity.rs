@@ -43,6 +43,10 @@ fn fail(core: &mut Writer, now: u64, device: u128, cause: FailureKind) -> Vec<Ac
     actions(core)
 }
 
+fn finish(device: u128) -> Action {
+    Action::Finish { device: DeviceId(device) }
+}
+
 fn done(actions: &[Action]) -> &WriteDone {
     let Some(Action::Done(done)) = actions.last() else { panic!("not done: {actions:?}") };
     done
@@ -65,9 +69,11 @@ fn each_device_gets_its_chunk_and_all_must_confirm() {
     assert_eq!(credit(&mut core, 2, 1, 2), [push(1, 2..4)]);
     assert_eq!(confirm(&mut core, 3, 0, 0..1), []);
     assert_eq!(credit(&mut core, 3, 0, 1), [push(0, 1..2)]);
-    assert_eq!(confirm(&mut core, 4, 2, 4..6), []);
-    assert_eq!(confirm(&mut core, 4, 1, 2..4), []);
+    // Whoever has all of it is done with: others may wait for the room that its stream holds.
+    assert_eq!(confirm(&mut core, 4, 2, 4..6), [finish(2)]);
+    assert_eq!(confirm(&mut core, 4, 1, 2..4), [finish(1)]);
     let last = confirm(&mut core, 5, 0, 1..2);
+    assert_eq!((&last[0], last.len()), (&finish(0), 2));
     let done = done(&last);
     assert_eq!(held(done), named([(0, "0-1"), (1, "2-3"), (2, "4-5")]));
     assert_eq!((done.stored_blocks, done.wasted_blocks, done.abandoned.len()), (6, 0, 0));
@@ -83,7 +89,8 @@ fn with_one_silent(count: u32, used: usize) -> Writer {
         credit(&mut core, 0, device.into(), 2);
     }
     for device in [0u32, 2] {
-        assert_eq!(confirm(&mut core, MS, device.into(), device * 2..device * 2 + 2), []);
+        let asked = confirm(&mut core, MS, device.into(), device * 2..device * 2 + 2);
+        assert_eq!(asked, [finish(device.into())]);
     }
     core
 }
@@ -126,7 +133,7 @@ fn nobody_lags_while_the_source_is_slow_and_parity_waits_for_all_of_it() {
     assert_eq!(core.wake_at(), None);
     assert_eq!(arrived(&mut core, 2 * minute, 3), [push(0, 1..2), push(1, 2..3)]);
     // From here on devices owe something, and one of them too long.
-    assert_eq!(confirm(&mut core, 2 * minute + MS, 0, 1..2), []);
+    assert_eq!(confirm(&mut core, 2 * minute + MS, 0, 1..2), [finish(0)]);
     let wake = core.wake_at().unwrap();
     assert_eq!(wake, Time(2 * minute + 200 * MS));
     core.handle(wake, Input::Tick);
@@ -134,7 +141,7 @@ fn nobody_lags_while_the_source_is_slow_and_parity_waits_for_all_of_it() {
     assert_eq!(credit(&mut core, wake.0, 3, 2), [push(3, 2..3)]);
     assert_eq!(confirm(&mut core, wake.0 + MS, 3, 2..3), []);
     assert_eq!(arrived(&mut core, 3 * minute, 4), [push(1, 3..4), push(2, 4..6), push(3, 3..4)]);
-    assert_eq!(confirm(&mut core, 3 * minute + MS, 2, 4..6), []);
+    assert_eq!(confirm(&mut core, 3 * minute + MS, 2, 4..6), [finish(2)]);
     let last = confirm(&mut core, 3 * minute + MS, 3, 2..4);
     assert_eq!(held(done(&last)), named([(0, "0-1"), (3, "2-3"), (2, "4-5")]));
 }
@@ -142,25 +149,27 @@ fn nobody_lags_while_the_source_is_slow_and_parity_waits_for_all_of_it() {
 #[test]
 fn who_stands_in_after_a_pause_of_the_source_has_its_time() {
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(5), 3), Time(0));
-    core.handle(Time(0), Input::Arrived { originals: 2 });
+    core.handle(Time(0), Input::Arrived { originals: 1 });
     actions(&mut core);
     for device in 0..3 {
         credit(&mut core, 1, device, 2);
     }
-    assert_eq!(confirm(&mut core, MS, 0, 0..2), []);
+    assert_eq!(confirm(&mut core, MS, 0, 0..1), []);
     let minute = 60_000 * MS;
     assert_eq!(fail(&mut core, minute, 0, FailureKind::Unreachable), [open(3, 0)]);
-    assert_eq!(credit(&mut core, minute + MS, 3, 2), [push(3, 0..2)]);
+    assert_eq!(credit(&mut core, minute + MS, 3, 2), [push(3, 0..1)]);
 }
 
 #[test]
 fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let mut core = with_one_silent(5, 3);
-    // One that was confirmed is written anew, too.
-    assert_eq!(fail(&mut core, 2 * MS, 0, FailureKind::Unreachable), [open(3, 0)]);
-    assert_eq!(fail(&mut core, 2 * MS, 1, FailureKind::Medium), [open(4, 1)]);
+    // What is durable stays so, whatever becomes of the stream.
+    assert_eq!(fail(&mut core, 2 * MS, 0, FailureKind::Unreachable), []);
+    assert_eq!(fail(&mut core, 2 * MS, 1, FailureKind::Medium), [open(3, 1)]);
     credit(&mut core, 2 * MS, 3, 2);
-    assert_eq!(confirm(&mut core, 3 * MS, 3, 0..2), []);
+    // Half of it is none.
+    assert_eq!(confirm(&mut core, 3 * MS, 3, 2..3), []);
+    assert_eq!(fail(&mut core, 3 * MS, 3, FailureKind::Unreachable), [open(4, 1)]);
     let last = fail(&mut core, 3 * MS, 4, FailureKind::Unreachable);
     let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
     let lost = Some((DeviceId(4), FailureKind::Unreachable));

@@ -33,12 +33,17 @@ fn a_stripe_goes_round_and_waits_for_all() {
     assert_eq!(actions(&mut core), [push(0, 4)]);
     core.handle(Time(3), Input::Credit { device: DeviceId(1), bytes: 1 << 20 });
     assert_eq!(actions(&mut core), [push(1, 1), push(1, 3)]);
-    for (device, index) in [(0, 0), (0, 2), (1, 3), (0, 4)] {
+    for (device, index) in [(0, 0), (0, 2), (1, 3)] {
         core.handle(Time(4), confirmed(device, index));
         assert_eq!(actions(&mut core), []);
     }
+    // Whoever has all of its blocks is done with.
+    core.handle(Time(4), confirmed(0, 4));
+    assert_eq!(actions(&mut core), [Action::Finish { device: DeviceId(0) }]);
+    core.handle(Time(4), Input::Failed { device: DeviceId(0), cause: FailureKind::Unreachable });
+    assert_eq!(actions(&mut core), []);
     core.handle(Time(5), confirmed(1, 1));
-    let [Action::Finish { .. }, Action::Finish { .. }, Action::Done(done)] = &actions(&mut core)[..] else {
+    let [Action::Finish { device: DeviceId(1) }, Action::Done(done)] = &actions(&mut core)[..] else {
         panic!("not done")
     };
     assert_eq!((done.stored_blocks, done.wasted_blocks), (5, 0));
