@@ -2,10 +2,10 @@
 //! that moved to another device. Made by hand, read by the library and the program, tidied by the servers' sweeps.
 
 use crate::{
-    common::{Bed, block_on, bytes, eventually, seed, shape},
+    common::{Bed, WITHIN, block_on, bytes, eventually, seed, shape},
     raw::{Blocks, Name, Raw},
 };
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs};
 use steadfast_client::Client;
 use steadfast_lab::cluster::Shape;
 use steadfast_protocol::{
@@ -13,8 +13,6 @@ use steadfast_protocol::{
     layout::{Holder, Piece, SegmentLayout},
     message::{Change, Fault, MetaAnswer, MetaFault, PutBegun},
 };
-
-const WITHIN: Duration = Duration::from_secs(60);
 
 /// The blocks of a segment's bytes.
 fn encode(layout: &SegmentLayout, data: &[u8], indices: &[BlockIndex]) -> Blocks {

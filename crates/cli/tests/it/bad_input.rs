@@ -1,6 +1,6 @@
 //! What users, strangers and broken peers send.
 
-use crate::common::{Bed, program, seed, shape};
+use crate::common::{Bed, WITHIN, program, seed, shape};
 use std::{
     ffi::OsStr,
     io::{Read, Write},
@@ -25,7 +25,7 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     let unmet = bed.fails(6, &["bucket", "create", "wide", "--policy", "rateless:tolerate=4"]);
     assert!(unmet.contains("5 nodes") && unmet.contains("2 missing"), "{unmet}");
     assert!(bed.fails(3, &["put", file, "absent/key"]).contains("bucket create"));
-    bed.ok(&["put", file, &format!("data/{}", "k".repeat(1024))]);
+    bed.settled(&["put", file, &format!("data/{}", "k".repeat(1024))]);
     bed.fails(1, &["put", file, &format!("data/{}", "k".repeat(1025))]);
     for key in ["..", "a/../b", "."] {
         bed.fails(1, &["put", file, &format!("data/{key}")]);
@@ -51,7 +51,7 @@ fn garbage_and_endless_frames_hurt_nobody_else() {
     for address in &addresses {
         for garbage in [vec![0u8; 4096], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), endless_frame()] {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            stream.set_read_timeout(Some(WITHIN)).unwrap();
             let _ = stream.write_all(&garbage);
             // The server hangs up: the end of the stream, not a time-out.
             let mut answer = Vec::new();

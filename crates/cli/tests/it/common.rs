@@ -3,15 +3,19 @@
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
-    fs,
+    fmt, fs,
+    io::{Cursor, Write},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
-use steadfast_client::{Client, Options};
+use steadfast_client::{AmendError, Client, FileError, Options, PutError, PutReport};
 use steadfast_lab::cluster::{LocalCluster, Shape};
 use steadfast_protocol::{DeviceId, message::NodeState};
 use tempfile::TempDir;
+
+/// How long something may take that is soon done: much longer than a machine that is busy with other things holds a process up.
+pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub(crate) fn program() -> &'static Path {
@@ -25,13 +29,13 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// A small cluster with quick leases and sweeps.
+/// A small cluster with quick sweeps. Its leases outlast what a busy machine holds a client up.
 pub(crate) fn shape(nodes: u32, devices: u32) -> Shape {
     Shape {
         nodes,
         devices,
         capacity_bytes: Some(256 << 20),
-        lease_s: 2,
+        lease_s: 20,
         sweep_s: 1,
         emulate: Some("off".to_owned()),
         ..Shape::default()
@@ -77,6 +81,32 @@ impl Bed {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs a change until it succeeds; what it says. On a busy machine a device that is well counts as stalled for a while: where
+    /// the policy needs all that there are, nothing can be planned then.
+    pub(crate) fn settled(&self, arguments: &[&str]) -> String {
+        self.settled_from(arguments, &[])
+    }
+
+    /// The same of a change whose bytes come from standard input.
+    pub(crate) fn settled_from(&self, arguments: &[&str], input: &[u8]) -> String {
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            let mut command = self.command(arguments);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            // It may end before it has read all.
+            let _ = child.stdin.take().unwrap().write_all(input);
+            let output = child.wait_with_output().unwrap();
+            if output.status.success() {
+                return String::from_utf8(output.stdout).unwrap();
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(6) && Instant::now() < deadline, "{arguments:?}: {said}");
+            println!("again: {said}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
     /// Runs it, and it must fail with this code; what it says.
     pub(crate) fn fails(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -95,7 +125,7 @@ impl Bed {
 
     /// Stores a file as `data/KEY`.
     pub(crate) fn put(&self, file: &Path, key: &str) {
-        self.ok(&["put", file.to_str().unwrap(), &format!("data/{key}")]);
+        self.settled(&["put", file.to_str().unwrap(), &format!("data/{key}")]);
     }
 
     /// Fetches `data/KEY` and compares.
@@ -105,9 +135,18 @@ impl Bed {
         assert!(fs::read(&copy).unwrap() == expected, "data/{key} came back different");
     }
 
-    /// A library client, with patience for tests.
+    /// A library client whose patience no busy machine exhausts.
     pub(crate) async fn client(&self) -> Client {
-        let options = Options { patience: Duration::from_secs(3), ..Options::default() };
+        self.client_of_patience(Duration::from_secs(30)).await
+    }
+
+    /// A library client that soon gives up what nobody answers.
+    pub(crate) async fn impatient(&self) -> Client {
+        self.client_of_patience(Duration::from_secs(3)).await
+    }
+
+    async fn client_of_patience(&self, patience: Duration) -> Client {
+        let options = Options { patience, ..Options::default() };
         Client::connect(self.cluster.address(), options).await.unwrap()
     }
 
@@ -117,7 +156,7 @@ impl Bed {
         let address = self.cluster.node_address(node);
         block_on(async {
             let client = self.client().await;
-            eventually("the server is registered", Duration::from_secs(10), async || {
+            eventually("the server is registered", WITHIN, async || {
                 let registry = client.registry().await.unwrap();
                 registry.nodes.iter().any(|node| node.record.address == address)
             })
@@ -145,6 +184,48 @@ impl Bed {
     }
 }
 
+/// An error that may say no more than that devices seemed to stall just then.
+pub(crate) trait Passing: fmt::Display {
+    fn is_passing(&self) -> bool;
+}
+
+impl Passing for PutError {
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Plan(_))
+    }
+}
+
+impl Passing for AmendError {
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Plan(_))
+    }
+}
+
+impl Passing for FileError {
+    fn is_passing(&self) -> bool {
+        matches!(self, Self::Write(error) if error.is_passing())
+    }
+}
+
+/// Makes a change by the library until it succeeds, as [`Bed::settled`] does by the program.
+pub(crate) async fn settled<T, E: Passing>(mut change: impl AsyncFnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        match change().await {
+            Ok(done) => return done,
+            Err(error) if error.is_passing() && Instant::now() < deadline => println!("again: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Stores bytes as `data/KEY` by the library.
+pub(crate) async fn put(client: &Client, key: &str, content: &[u8]) -> PutReport {
+    let size = Some(content.len() as u64);
+    settled(async || client.put("data", key, Cursor::new(content.to_vec()), size).await).await
+}
+
 /// `length` bytes made from `seed`.
 pub(crate) fn bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -164,4 +245,9 @@ pub(crate) async fn eventually(what: &str, within: Duration, mut holds: impl Asy
         assert!(Instant::now() < deadline, "{what}: not within {within:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// One of some tries must show what is to be shown: of what a busy machine may spoil, and hardly as often as that.
+pub(crate) fn once_of(tries: u32, what: &str, mut shown: impl FnMut() -> bool) {
+    assert!((0..tries).any(|_| shown()), "{what}: in none of {tries} tries");
 }

@@ -1,6 +1,6 @@
 //! Processes killed at bad moments: what was acknowledged is there, what was not is invisible and costs no space.
 
-use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, seed, shape};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
@@ -12,10 +12,12 @@ use std::{
     },
     time::Duration,
 };
+use steadfast_lab::cluster::Shape;
 
 #[test]
 fn a_client_killed_in_a_put_leaves_nothing() {
-    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let shape = Shape { lease_s: 5, ..shape(6, 1) };
+    let bed = Bed::with_bucket(&shape, "rateless:redundancy=0.5,tolerate=2");
     block_on(async {
         let client = bed.client().await;
         let before = bed.used_bytes(&client).await;
@@ -23,7 +25,7 @@ fn a_client_killed_in_a_put_leaves_nothing() {
             client.registry().await.unwrap().nodes.iter().map(|node| node.record.devices[0].0).collect();
         // Slow enough that the put is caught in the middle.
         for &device in &devices {
-            client.emulate(device, "rate=4MB").await.unwrap();
+            client.emulate(device, "rate=1MB").await.unwrap();
         }
         let mut put = bed
             .command(&["put", "-", "data/never"])
@@ -37,7 +39,7 @@ fn a_client_killed_in_a_put_leaves_nothing() {
             // Ends early when the client dies.
             let _ = stdin.write_all(&original);
         });
-        eventually("blocks are on their way", Duration::from_secs(20), async || {
+        eventually("blocks are on their way", WITHIN, async || {
             bed.used_bytes(&client).await > before + (1 << 20)
         })
         .await;
@@ -48,10 +50,7 @@ fn a_client_killed_in_a_put_leaves_nothing() {
             client.emulate(device, "off").await.unwrap();
         }
         assert!(client.list("data", "", None, 10).await.unwrap().0.is_empty());
-        eventually("the space is back", Duration::from_secs(30), async || {
-            bed.used_bytes(&client).await <= before
-        })
-        .await;
+        eventually("the space is back", WITHIN, async || bed.used_bytes(&client).await <= before).await;
     });
 }
 
@@ -87,6 +86,9 @@ fn the_metadata_server_killed_at_any_moment_forgets_no_put() {
     };
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     for _ in 0..4 {
+        let before = acknowledged.lock().unwrap().len();
+        let grown = async || acknowledged.lock().unwrap().len() >= before + 2;
+        block_on(eventually("puts are acknowledged", WITHIN, grown));
         std::thread::sleep(Duration::from_millis(200 + random.next_u64() % 400));
         bed.cluster.kill_meta().unwrap();
         bed.cluster.restart_meta().unwrap();

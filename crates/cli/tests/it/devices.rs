@@ -1,6 +1,6 @@
 //! Devices that are foreign, wiped, taken, full or damaged.
 
-use crate::common::{Bed, block_on, bytes, eventually, program, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, program, put, seed, shape};
 use std::{
     collections::BTreeSet,
     fs,
@@ -17,7 +17,7 @@ fn refused(dir: &Path, meta: &str) -> String {
     command.args(["node", "--listen", "127.0.0.1:0", "--meta", meta, "--dir"]).arg(dir);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + WITHIN;
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break Some(status),
@@ -74,10 +74,7 @@ fn a_flipped_bit_is_found_counted_and_read_around() {
     let original = bytes(8 << 20, seed);
     block_on(async {
         let client = bed.client().await;
-        client
-            .put("data", "object", Cursor::new(original.clone()), Some(original.len() as u64))
-            .await
-            .unwrap();
+        put(&client, "object", &original).await;
         // One bit in every eighth original, on whichever device holds it: a read asks for half of what is stored, and may
         // leave any device out that is slow just then, but hardly all of these.
         let needles: BTreeSet<&[u8]> =
@@ -95,10 +92,13 @@ fn a_flipped_bit_is_found_counted_and_read_around() {
             }
             file.sync_all().unwrap();
         }
-        assert!(flipped >= needles.len(), "originals are stored as they are");
-        let sink = Comparing { expected: original.clone(), at: 0 };
-        let got = client.get("data", "object", None, sink).await.unwrap();
-        assert!(got.corrupt_blocks > 0, "the damaged block was not noticed");
+        // A put may leave some out whose device was slow.
+        assert!(flipped * 2 >= needles.len(), "originals are stored as they are");
+        eventually("a damaged block is noticed", WITHIN, async || {
+            let sink = Comparing { expected: original.clone(), at: 0 };
+            client.get("data", "object", None, sink).await.unwrap().corrupt_blocks > 0
+        })
+        .await;
         let mut counted = 0;
         for node in client.registry().await.unwrap().nodes {
             let status = client.node_status(&node.record.address).await.unwrap();
@@ -136,7 +136,7 @@ fn a_full_device_is_passed_over_and_a_full_cluster_says_so() {
         let client = bed.client().await;
         let device = client.registry().await.unwrap().nodes[0].record.devices[0].0;
         client.emulate(device, "full").await.unwrap();
-        let put = |key: String| {
+        let try_put = |key: String| {
             client.put(
                 "data",
                 Box::leak(key.into_boxed_str()),
@@ -144,14 +144,14 @@ fn a_full_device_is_passed_over_and_a_full_cluster_says_so() {
                 Some(original.len() as u64),
             )
         };
-        put("first".to_owned()).await.unwrap();
+        put(&client, "first", &original).await;
         let stat = client.stat("data", "first").await.unwrap();
         assert!(stat.segments[0].holders.iter().all(|holder| holder.device != device));
         client.emulate(device, "off").await.unwrap();
         let mut stored = vec!["first".to_owned()];
         let error = loop {
             let key = format!("more-{}", stored.len());
-            match put(key.clone()).await {
+            match try_put(key.clone()).await {
                 Ok(_) => stored.push(key),
                 Err(error) => break error,
             }
@@ -165,9 +165,6 @@ fn a_full_device_is_passed_over_and_a_full_cluster_says_so() {
         for key in &stored {
             client.remove("data", key).await.unwrap();
         }
-        eventually("deletes make room", Duration::from_secs(20), async || {
-            put("again".to_owned()).await.is_ok()
-        })
-        .await;
+        eventually("deletes make room", WITHIN, async || try_put("again".to_owned()).await.is_ok()).await;
     });
 }

@@ -1,15 +1,14 @@
 //! Devices that come and go on a live cluster: growth by one disk, drains, removals, repair after a loss.
 
 use crate::{
-    common::{Bed, block_on, bytes, eventually, seed, shape},
-    files::{check, open, patient, put},
+    common::{self, Bed, WITHIN, block_on, bytes, eventually, once_of, seed, shape},
+    files::{check, close, open, patient, put, sync},
     watch::Metrics,
 };
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
-    io::Cursor,
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicBool, Ordering},
@@ -59,7 +58,7 @@ fn a_drained_server_is_not_missed() {
         expected.insert(key, fs::read(&file).unwrap());
     }
     let file = bed.file("lt", 4 << 20, seed + 77);
-    bed.ok(&["put", file.to_str().unwrap(), "other/lt"]);
+    bed.settled(&["put", file.to_str().unwrap(), "other/lt"]);
     let leaving = devices(&bed, 2)[0];
     let name = leaving.to_string();
     let before = listed(&bed);
@@ -72,8 +71,20 @@ fn a_drained_server_is_not_missed() {
     assert_eq!(listed(&bed)[&name]["state"], "active");
 
     let address = bed.cluster.node_address(2).to_owned();
-    let drained: Value = serde_json::from_str(&bed.ok(&["device", "drain", &address, "--json"])).unwrap();
-    assert!(drained["objects"].as_u64().unwrap() >= 3, "{drained}");
+    // A drain that finds devices stalled ends, and what it moved by then stays moved.
+    let (mut tries, mut before) = (0, before);
+    let drained: Value = loop {
+        tries += 1;
+        let output = bed.run(&["device", "drain", &address, "--json"]);
+        if output.status.success() {
+            break serde_json::from_slice(&output.stdout).unwrap();
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(6) && tries < 100, "{said}");
+        std::thread::sleep(Duration::from_millis(200));
+        before = listed(&bed);
+    };
+    assert!(drained["objects"].as_u64().unwrap() >= 3 || tries > 1, "{drained}");
     assert_eq!(drained["blocks"], before[&name]["blocks"]);
     assert_eq!(drained["bytes"], before[&name]["block_bytes"]);
     let after = listed(&bed);
@@ -169,20 +180,29 @@ fn a_running_server_takes_a_further_disk_and_finds_it_again() {
         // What is stored stays; what is new uses it.
         assert!(!lies_on(&client, "before", added).await);
         let original = fs::read(&file).unwrap();
-        let size = Some(original.len() as u64);
-        client.put("data", "after", Cursor::new(original), size).await.unwrap();
-        assert!(lies_on(&client, "after", added).await);
+        eventually("what is new uses it", WITHIN, async || {
+            common::put(&client, "after", &original).await;
+            lies_on(&client, "after", added).await
+        })
+        .await;
     });
     bed.restart(1);
     assert_eq!(devices(&bed, 1).len(), 2);
     let address = bed.cluster.node_address(1).to_owned();
-    let read_bytes = || {
-        let status = block_on(async { bed.client().await.node_status(&address).await.unwrap() });
-        status.devices.iter().find(|report| report.device == added).unwrap().medium_read_bytes
-    };
-    let before = read_bytes();
-    bed.get_equals("after", &fs::read(&file).unwrap());
-    assert!(read_bytes() > before, "its blocks are read");
+    block_on(async {
+        let client = bed.client().await;
+        let read_bytes = async || {
+            let status = client.node_status(&address).await.unwrap();
+            status.devices.iter().find(|report| report.device == added).unwrap().medium_read_bytes
+        };
+        let before = read_bytes().await;
+        // Unless it is slow just then.
+        eventually("its blocks are read", WITHIN, async || {
+            bed.get_equals("after", &fs::read(&file).unwrap());
+            read_bytes().await > before
+        })
+        .await;
+    });
     bed.cluster.kill_node(0).unwrap();
     for key in ["before", "after"] {
         bed.get_equals(key, &fs::read(&file).unwrap());
@@ -197,16 +217,16 @@ fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
     bed.put(&file, "object");
     let gone = devices(&bed, 3)[0];
     let name = gone.to_string();
-    bed.ok(&["device", "drain", &name]);
+    bed.settled(&["device", "drain", &name]);
     bed.ok(&["device", "remove", &name[..12]]);
     assert!(!listed(&bed).contains_key(&name));
     let log = bed.cluster.dir().join("logs").join("node-03.log");
     let dropped = || fs::read_to_string(&log).unwrap().matches("is served no more").count();
-    block_on(eventually("the server lets go of it", Duration::from_secs(20), async || dropped() == 1));
+    block_on(eventually("the server lets go of it", WITHIN, async || dropped() == 1));
     bed.get_equals("object", &fs::read(&file).unwrap());
     // Its directory is still named on the server's command line: it is passed over.
     bed.restart(3);
-    block_on(eventually("it is passed over", Duration::from_secs(20), async || dropped() == 2));
+    block_on(eventually("it is passed over", WITHIN, async || dropped() == 2));
     assert_eq!(devices(&bed, 3).len(), 1);
     bed.put(&file, "later");
     bed.get_equals("later", &fs::read(&file).unwrap());
@@ -218,7 +238,7 @@ fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
     let other = devices(&bed, 0)[0].to_string();
     let add = ["device", "add", "--node", &other, dir.to_str().unwrap()];
     // Its old server closes it a moment after it said so.
-    block_on(eventually("its name is refused", Duration::from_secs(20), async || {
+    block_on(eventually("its name is refused", WITHIN, async || {
         bed.fails(1, &add).contains("was removed from the cluster")
     }));
     let said = bed.fails(1, &["device", "drain", &name]);
@@ -238,7 +258,7 @@ fn a_dead_disk_is_repaired_from_the_others() {
     let lost = devices(&bed, 1)[0].to_string();
     bed.cluster.kill_node(1).unwrap();
     let removed: Value =
-        serde_json::from_str(&bed.ok(&["device", "remove", "--lost", &lost, "--json"])).unwrap();
+        serde_json::from_str(&bed.settled(&["device", "remove", "--lost", &lost, "--json"])).unwrap();
     assert!(removed["repaired_blocks"].as_u64().unwrap() > 0, "{removed}");
     assert!(!listed(&bed).contains_key(&lost));
     // Repaired: any other may die now.
@@ -248,7 +268,7 @@ fn a_dead_disk_is_repaired_from_the_others() {
     // Found again after all, its server is told why it has nothing to serve.
     bed.cluster.restart_node(1).unwrap();
     let log = bed.cluster.dir().join("logs").join("node-01.log");
-    block_on(eventually("it is refused", Duration::from_secs(20), async || {
+    block_on(eventually("it is refused", WITHIN, async || {
         fs::read_to_string(&log).unwrap().contains("was removed from the cluster")
     }));
 }
@@ -276,12 +296,12 @@ fn drains_and_repairs_are_shown_with_their_progress() {
             bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), spec]);
         }
     };
-    // Two thirds of a megabyte of each object to be written elsewhere.
-    slow("rate=2MB");
+    // Two megabytes of each object to be read, and two thirds of one to be written elsewhere: some time to be looked at.
+    slow("rate=500kB");
     let mut draining = bed.command(&["device", "drain", &leaving, "--json"]);
     let mut draining = draining.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let meta = bed.cluster.admin_ports().next().unwrap().1.to_owned();
-    block_on(eventually("it is on its way", Duration::from_secs(60), async || {
+    block_on(eventually("it is on its way", 2 * WITHIN, async || {
         let moved = shown(&bed, &leaving)["leaving"]["moved"].as_f64().unwrap_or(0.0);
         assert!(draining.try_wait().unwrap().is_none() || moved == 1.0, "it was over before anybody looked");
         0.0 < moved && moved < 1.0
@@ -296,7 +316,7 @@ fn drains_and_repairs_are_shown_with_their_progress() {
     assert!(Metrics::scrape(&meta).sum("steadfast_meta_drained_ratio", &[("device", &leaving)]) > 0.0);
     slow("off");
     assert!(draining.wait().unwrap().success());
-    block_on(eventually("it is empty", Duration::from_secs(20), async || {
+    block_on(eventually("it is empty", WITHIN, async || {
         let shown = shown(&bed, &leaving);
         shown["leaving"]["empty"] == true && shown["leaving"]["moved"] == 1.0
     }));
@@ -308,11 +328,11 @@ fn drains_and_repairs_are_shown_with_their_progress() {
     let lost = devices(&bed, 2)[0].to_string();
     bed.cluster.kill_node(2).unwrap();
     for node in [0, 3, 4, 5] {
-        bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), "rate=2MB"]);
+        bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), "rate=500kB"]);
     }
     let mut repairing = bed.command(&["device", "remove", "--lost", &lost]);
     let mut repairing = repairing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    block_on(eventually("the repair is shown", Duration::from_secs(60), async || {
+    block_on(eventually("the repair is shown", 2 * WITHIN, async || {
         assert!(repairing.try_wait().unwrap().is_none(), "it was over before anybody looked");
         shown(&bed, &lost)["leaving"]["lost"] == true && bed.ok(&["status"]).contains("repair ")
     }));
@@ -321,7 +341,7 @@ fn drains_and_repairs_are_shown_with_their_progress() {
     // Cut short, it says after a while that nobody is at it.
     repairing.kill().unwrap();
     repairing.wait().unwrap();
-    block_on(eventually("nobody is at it", Duration::from_secs(60), async || {
+    block_on(eventually("nobody is at it", WITHIN, async || {
         shown(&bed, &lost)["leaving"]["abandoned"] == true
     }));
     let said = bed.ok(&["status"]);
@@ -329,7 +349,7 @@ fn drains_and_repairs_are_shown_with_their_progress() {
     for node in [0, 3, 4, 5] {
         bed.ok(&["emulate", &devices(&bed, node)[0].to_string(), "off"]);
     }
-    bed.ok(&["device", "remove", "--lost", &lost]);
+    bed.settled(&["device", "remove", "--lost", &lost]);
     assert!(shown(&bed, &lost).is_null());
 }
 
@@ -342,9 +362,7 @@ fn a_drain_ends_while_others_put_and_overwrite() {
         let leaving = client.registry().await.unwrap().nodes[0].record.devices[0].0;
         let content = |round: u64| bytes(1_500_000 + 1000 * round as usize, seed + round);
         let put = async |key: String, round: u64| {
-            let content = content(round);
-            let size = Some(content.len() as u64);
-            client.put("data", &key, Cursor::new(content), size).await.unwrap();
+            common::put(&client, &key, &content(round)).await;
         };
         let mut newest = BTreeMap::new();
         for key in 0..6 {
@@ -352,8 +370,11 @@ fn a_drain_ends_while_others_put_and_overwrite() {
             newest.insert(format!("object-{key}"), key);
         }
         let name = leaving.to_string();
-        let mut draining = bed.command(&["device", "drain", &name, "--json"]);
-        let mut draining = draining.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let drain = || {
+            let mut drain = bed.command(&["device", "drain", &name, "--json"]);
+            drain.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let mut draining = drain();
         let (mut round, deadline) = (100, Instant::now() + Duration::from_secs(120));
         let status = loop {
             let key = if round % 3 == 0 { format!("new-{round}") } else { format!("object-{}", round % 6) };
@@ -363,8 +384,11 @@ fn a_drain_ends_while_others_put_and_overwrite() {
                 client.remove("data", "object-1").await.unwrap();
             }
             round += 1;
-            if let Some(status) = draining.try_wait().unwrap() {
-                break status;
+            match draining.try_wait().unwrap() {
+                // Devices seemed to stall.
+                Some(status) if status.code() == Some(6) => draining = drain(),
+                Some(status) => break status,
+                None => {}
             }
             assert!(Instant::now() < deadline, "the drain never ends");
         };
@@ -388,6 +412,11 @@ fn a_drain_ends_while_others_put_and_overwrite() {
 /// in which there is none.
 #[test]
 fn a_file_that_is_appended_to_all_the_time_is_drained() {
+    once_of(3, "it is drained while all is appended in place", drained_while_appended_to);
+}
+
+/// Whether it was drained while nothing was stored anew by the writer: what a server that is held up does not take is.
+fn drained_while_appended_to() -> bool {
     let seed = seed();
     let bed = Bed::with_bucket(&shape(8, 1), "parity:segment=1MiB");
     let mut model = bytes((6 << 20) + (300 << 10), seed);
@@ -399,7 +428,7 @@ fn a_file_that_is_appended_to_all_the_time_is_drained() {
             // The last segment gets chunks with room for all that follows.
             let file = open(&client).await;
             file.append(b"first").await.unwrap();
-            file.close().await.unwrap();
+            close(file).await;
             model.extend(b"first");
             let found = client.stat("data", "object").await.unwrap();
             let last = found.segments.last().unwrap();
@@ -414,7 +443,7 @@ fn a_file_that_is_appended_to_all_the_time_is_drained() {
                 while !done.load(Ordering::Relaxed) || records.len() < 20 {
                     let record = bytes(40, seed ^ records.len() as u64);
                     file.append(&record).await.unwrap();
-                    file.sync().await.unwrap();
+                    sync(&file).await;
                     records.push(record);
                 }
                 (records.concat(), records.len(), file.counts())
@@ -423,14 +452,18 @@ fn a_file_that_is_appended_to_all_the_time_is_drained() {
         let drained = bed.run(&["device", "drain", &leaving.to_string(), "--json"]);
         done.store(true, Ordering::Relaxed);
         let (added, records, counts) = appending.join().unwrap();
-        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
-        println!("{records} records meanwhile: {counts:?}");
-        // Nobody has stored the segment at the end anew, which would have let the drain in.
-        assert_eq!(counts.segments_anew, 0);
+        let said = String::from_utf8_lossy(&drained.stderr);
+        println!("{records} records meanwhile: {counts:?}; {said}");
+        assert!([Some(0), Some(6)].contains(&drained.status.code()), "{said}");
+        // Stored anew by the writer, the segment at the end would have let the drain in.
+        if !drained.status.success() || counts.segments_anew > 0 {
+            return false;
+        }
         model.extend(added);
         block_on(async {
             assert!(!lies_on(&bed.client().await, "object", leaving).await);
             check(&open(&patient(&bed).await).await, &model, "drained").await;
         });
-    });
+        true
+    })
 }

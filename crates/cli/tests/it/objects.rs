@@ -1,7 +1,7 @@
 //! Objects of every size there and back, by every way the command line has.
 
 use crate::common::{Bed, bytes, seed, shape};
-use std::{fs, io::Write, process::Stdio};
+use std::fs;
 
 #[test]
 fn every_size_comes_back_byte_for_byte() {
@@ -34,7 +34,7 @@ fn the_papers_code_the_other_variants_and_the_stripe_serve_too() {
     ] {
         bed.ok(&["bucket", "create", bucket, "--policy", policy]);
         let object = format!("{bucket}/object");
-        bed.ok(&["put", file.to_str().unwrap(), &object]);
+        bed.settled(&["put", file.to_str().unwrap(), &object]);
         let copy = bed.dir.path().join("copy");
         bed.ok(&["get", &object, copy.to_str().unwrap()]);
         assert!(fs::read(copy).unwrap() == original, "{policy}");
@@ -57,10 +57,7 @@ fn ranges_pipes_versions_and_removal() {
     let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
     let original = bytes(5 << 20, seed);
     // From a pipe, whose length nobody knows.
-    let mut put =
-        bed.command(&["put", "-", "data/piped"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    put.stdin.take().unwrap().write_all(&original).unwrap();
-    assert!(put.wait().unwrap().success());
+    bed.settled_from(&["put", "-", "data/piped"], &original);
     let fetched = bed.run(&["get", "data/piped", "-"]);
     assert!(fetched.status.success() && fetched.stdout == original);
     for (range, expected) in [

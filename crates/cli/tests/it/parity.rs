@@ -1,6 +1,6 @@
 //! Buckets of policy `parity`: objects stored as chunks, read whole and in part while servers are down, moved and refused.
 
-use crate::common::{Bed, block_on, bytes, eventually, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, settled, shape};
 use std::{
     collections::BTreeSet,
     fs,
@@ -60,7 +60,7 @@ fn objects_are_chunks_and_come_back_with_two_servers_dead() {
         let (_, odd) = &objects[3];
         let (_, many) = &objects[4];
         for (key, original) in [("odd-streamed", odd), ("many-streamed", many)] {
-            client.put("data", key, Cursor::new(original.clone()), None).await.unwrap();
+            settled(async || client.put("data", key, Cursor::new(original.clone()), None).await).await;
             let (known, streamed) = (
                 client.stat("data", key.trim_end_matches("-streamed")).await.unwrap(),
                 client.stat("data", key).await.unwrap(),
@@ -111,8 +111,8 @@ fn a_reader_is_sent_the_data_alone_and_one_chunk_more_for_one_that_is_lost() {
     let original = bytes(16 * MIB, seed());
     let dead = block_on(async {
         let client = patient(&bed).await;
-        client.put("data", "object", Cursor::new(original), Some(16 << 20)).await.unwrap();
-        eventually("only the data is asked for", Duration::from_secs(60), async || {
+        put(&client, "object", &original).await;
+        eventually("only the data is asked for", WITHIN, async || {
             let report = client.get("data", "object", None, std::io::sink()).await.unwrap();
             println!("healthy: {report:?}");
             assert_eq!(report.segment_bytes, 16 << 20);
@@ -125,7 +125,7 @@ fn a_reader_is_sent_the_data_alone_and_one_chunk_more_for_one_that_is_lost() {
     bed.cluster.kill_node(dead).unwrap();
     block_on(async {
         let client = patient(&bed).await;
-        eventually("no more than a chunk stands in", Duration::from_secs(60), async || {
+        eventually("no more than a chunk stands in", WITHIN, async || {
             let report = client.get("data", "object", None, std::io::sink()).await.unwrap();
             println!("degraded: {report:?}");
             report.io_overhead() < 0.1
@@ -144,23 +144,22 @@ async fn patient(bed: &Bed) -> Client {
 fn a_chunk_goes_to_another_server_where_one_stalls_or_is_dead() {
     let mut bed = Bed::with_bucket(&shape(7, 1), "parity");
     let original = bytes(20 * MIB, seed());
-    let size = Some(original.len() as u64);
     block_on(async {
         let client = bed.client().await;
-        client.put("data", "before", Cursor::new(original.clone()), size).await.unwrap();
+        put(&client, "before", &original).await;
         // The device of a chunk of any put: with seven of them and six chunks, six puts of seven use it.
         let device = client.registry().await.unwrap().nodes[0].record.devices[0].0;
         client.emulate(device, "stall").await.unwrap();
         for key in ["a", "b", "c"] {
             let start = Instant::now();
-            client.put("data", key, Cursor::new(original.clone()), size).await.unwrap();
-            // Patience is three seconds; without a spare it would have ended by then.
+            // Without a spare it would end with the client's patience.
+            put(&client, key, &original).await;
             println!("{key}: {:?}", start.elapsed());
             let stat = client.stat("data", key).await.unwrap();
             assert!(stat.segments.iter().all(|segment| !chunks(segment).contains(&device)));
         }
         client.emulate(device, "off").await.unwrap();
-        eventually("the device is known to be well", Duration::from_secs(20), async || {
+        eventually("the device is known to be well", WITHIN, async || {
             let nodes = client.registry().await.unwrap().nodes;
             let mut reports = nodes.iter().flat_map(|node| &node.devices);
             reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
@@ -189,9 +188,10 @@ fn without_a_spare_a_put_ends_with_what_is_missing() {
     block_on(async {
         let client = bed.client().await;
         let device = client.registry().await.unwrap().nodes[2].record.devices[0].0;
-        client.put("data", "object", Cursor::new(original.clone()), None).await.unwrap();
+        put(&client, "object", &original).await;
         client.emulate(device, "stall").await.unwrap();
-        let error = client.put("data", "late", Cursor::new(original.clone()), None).await.unwrap_err();
+        let late = bed.impatient().await.put("data", "late", Cursor::new(original.clone()), None).await;
+        let error = late.unwrap_err();
         match &error {
             PutError::Write(WriteError::Stalled { silent, .. }) => assert_eq!(silent[..], [device]),
             PutError::Plan(plan) => assert!(plan.to_string().contains("6 nodes"), "{plan}"),
@@ -213,7 +213,7 @@ fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     bed.put(&file, "object");
     let segments = || block_on(async { bed.client().await.stat("data", "object").await.unwrap().segments });
     let leaving = chunks(&segments()[0])[1];
-    bed.ok(&["device", "drain", &leaving.to_string()]);
+    bed.settled(&["device", "drain", &leaving.to_string()]);
     assert!(segments().iter().all(|segment| !chunks(segment).contains(&leaving)));
     bed.get_equals("object", &original);
     // Of six left none can go.
@@ -222,7 +222,7 @@ fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     assert!(said.contains("data") && said.contains("6 nodes"), "{said}");
 
     let patch = bed.file("patch", 700_000, seed() + 9);
-    bed.ok(&["put", patch.to_str().unwrap(), "data/object", "--range", "4000000-"]);
+    bed.settled(&["put", patch.to_str().unwrap(), "data/object", "--range", "4000000-"]);
     original[4_000_000..4_700_000].copy_from_slice(&fs::read(&patch).unwrap());
     bed.get_equals("object", &original);
     assert!(segments().iter().all(|segment| chunks(segment).len() == 6));
@@ -230,15 +230,9 @@ fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     // beside their parity chunks as much again: 15 and 5 MiB.
     block_on(async {
         let client = bed.client().await;
-        eventually("old chunks are freed", Duration::from_secs(10), async || {
-            bed.used_bytes(&client).await < 22 << 20
-        })
-        .await;
+        eventually("old chunks are freed", WITHIN, async || bed.used_bytes(&client).await < 22 << 20).await;
         client.remove("data", "object").await.unwrap();
-        eventually("all chunks are freed", Duration::from_secs(10), async || {
-            bed.used_bytes(&client).await == 0
-        })
-        .await;
+        eventually("all chunks are freed", WITHIN, async || bed.used_bytes(&client).await == 0).await;
     });
 }
 

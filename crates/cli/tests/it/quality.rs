@@ -1,12 +1,12 @@
 //! Wishes for bandwidth: met, told to wait, or told what there is.
 
 use crate::{
-    common::{Bed, block_on, bytes, eventually, seed, shape},
+    common::{Bed, WITHIN, block_on, bytes, eventually, once_of, seed, shape},
     watch::Metrics,
 };
 use std::{
-    process::{Child, Stdio},
-    time::Duration,
+    process::{Child, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 /// Six devices of 40 MB/s whose speeds were measured, one bucket of D = 0.5.
@@ -17,17 +17,39 @@ fn bed() -> Bed {
     let warm = bed.file("warm", 24 << 20, seed());
     bed.put(&warm, "warm");
     bed.get_equals("warm", &std::fs::read(&warm).unwrap());
-    block_on(async {
-        let client = bed.client().await;
-        eventually("every speed is known to the planner", Duration::from_secs(20), async || {
-            let nodes = client.registry().await.unwrap().nodes;
-            let reports: Vec<_> = nodes.iter().flat_map(|node| &node.devices).collect();
-            reports.len() == 6
-                && reports.iter().all(|report| report.read_bytes_per_s > 0 && report.write_bytes_per_s > 0)
-        })
-        .await;
-    });
+    let known = async || {
+        let nodes = bed.client().await.registry().await.unwrap().nodes;
+        let reports: Vec<_> = nodes.iter().flat_map(|node| &node.devices).collect();
+        reports.len() == 6
+            && reports.iter().all(|report| report.read_bytes_per_s > 0 && report.write_bytes_per_s > 0)
+    };
+    let (deadline, mut looks) = (Instant::now() + WITHIN, 0);
+    while !block_on(known()) {
+        assert!(Instant::now() < deadline, "not every speed is known to the planner");
+        std::thread::sleep(Duration::from_millis(50));
+        looks += 1;
+        // A device that was held up may have been left out of all that was written and read.
+        if looks % 40 == 0 {
+            bed.put(&warm, "warm");
+            bed.ok(&["get", "data/warm", "/dev/null", "--request", "all"]);
+        }
+    }
     bed
+}
+
+/// Runs a command with a wish until it is granted: devices that were held up are known as slow for a while, or as stalled.
+fn granted(what: &str, mut run: impl FnMut() -> Output) -> Output {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let output = run();
+        if output.status.success() {
+            return output;
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let refused = matches!(output.status.code(), Some(6 | 9));
+        assert!(refused && Instant::now() < deadline, "{what}: {said}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 fn begin(bed: &Bed, arguments: &[&str]) -> Child {
@@ -42,43 +64,45 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
     let file = file.to_str().unwrap();
     // A third of what the disks give with D = 0.5 each: there is room for both, and a put without a wish has what is left.
     let put = |key: &str, wish: &str| begin(&bed, &["put", file, key, "--qos", wish, "--json"]);
-    let all = [("data/a", "bandwidth=45MB"), ("data/b", "bandwidth=45MB"), ("data/e", "")]
-        .map(|(key, wish)| (key, wish, put(key, wish)));
-    let paces = all.map(|(key, wish, child)| {
-        let mut output = child.wait_with_output().unwrap();
-        if output.status.code() == Some(9) {
+    // Compared with the third and not with a clock: where this machine is the limit, all three are slow. Where it holds one of
+    // them up, the next three are looked at.
+    once_of(5, "puts with a wish keep up", || {
+        let all = [("data/a", "bandwidth=45MB"), ("data/b", "bandwidth=45MB"), ("data/e", "")]
+            .map(|(key, wish)| (key, wish, put(key, wish)));
+        let paces = all.map(|(key, wish, child)| {
             // Where the disks were measured as slower than they are, one has to wait.
-            output = put(key, wish).wait_with_output().unwrap();
-        }
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let stored: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        (32 << 20) as f64 / stored["seconds"].as_f64().unwrap() / 1e6
+            let mut begun = Some(child);
+            let output =
+                granted(key, || begun.take().unwrap_or_else(|| put(key, wish)).wait_with_output().unwrap());
+            let stored: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            (32 << 20) as f64 / stored["seconds"].as_f64().unwrap() / 1e6
+        });
+        println!("{paces:.1?} MB/s, the first two of 45 wished for");
+        let [first, second, other] = paces;
+        first.min(second) > 0.4 * other.min(45.0)
     });
-    println!("{paces:.1?} MB/s, the first two of 45 wished for");
-    // Compared with the third and not with a clock: where this machine is the limit, all three are slow.
-    let [first, second, other] = paces;
-    assert!(first.min(second) > 0.4 * other.min(45.0), "{paces:?}");
-    // More than half each: whoever comes second is told to wait, and when.
-    let both = [put("data/c", "bandwidth=85MB"), put("data/d", "bandwidth=85MB")];
-    let outputs = both.map(|child| child.wait_with_output().unwrap());
-    let codes = outputs.each_ref().map(|output| output.status.code());
-    let said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-    assert!(codes.contains(&Some(0)), "{said:?}");
-    match codes.iter().position(|code| *code == Some(9)) {
-        Some(waiting) => {
-            assert!(said[waiting].contains("try again"), "{said:?}");
-            let key = ["data/c", "data/d"][waiting];
-            // What the first reserved was given back at its end.
-            bed.ok(&["put", file, key, "--qos", "bandwidth=85MB"]);
-        }
-        // Where the processes hardly ran at the same time, both had room.
-        None => assert_eq!(codes, [Some(0), Some(0)], "{said:?}"),
+    // More than half each: whoever comes second is told to wait, and when. Both may be where disks are known as slow, for a while.
+    let (mut codes, mut said) = ([None; 2], [String::new(), String::new()]);
+    block_on(eventually("one of two is granted", WITHIN, async || {
+        let both = [put("data/c", "bandwidth=85MB"), put("data/d", "bandwidth=85MB")];
+        let outputs = both.map(|child| child.wait_with_output().unwrap());
+        codes = outputs.each_ref().map(|output| output.status.code());
+        said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+        assert!(codes.iter().all(|code| matches!(code, Some(0 | 6 | 9))), "{said:?}");
+        codes.contains(&Some(0)) && !codes.contains(&Some(6))
+    }));
+    // Where the processes hardly ran at the same time, both had room.
+    if let Some(waiting) = codes.iter().position(|code| *code == Some(9)) {
+        assert!(said[waiting].contains("try again"), "{said:?}");
+        let key = ["data/c", "data/d"][waiting];
+        // What the first reserved was given back at its end.
+        granted(key, || put(key, "bandwidth=85MB").wait_with_output().unwrap());
     }
     for key in ["a", "b", "c", "d", "e"] {
         bed.get_equals(key, &original);
     }
     let copy = bed.dir.path().join("wished");
-    bed.ok(&["get", "data/a", copy.to_str().unwrap(), "--qos", "bandwidth=50MB"]);
+    granted("a get", || bed.run(&["get", "data/a", copy.to_str().unwrap(), "--qos", "bandwidth=50MB"]));
     assert!(std::fs::read(&copy).unwrap() == original);
 }
 
@@ -91,7 +115,8 @@ fn impossible_wishes_are_told_what_there_is() {
     let said = put(6, "bandwidth=2GB,accesses=4");
     assert!(said.contains("wanted 2 GB/s for each of 4 accesses") && said.contains("MB/s"), "{said}");
     assert!(put(6, "latency=1ms").contains("round trips"));
-    assert!(put(6, "devices=40").contains("34 missing"));
+    // Unless a device counts as stalled just then.
+    block_on(eventually("all six are counted", WITHIN, async || put(6, "devices=40").contains("34 missing")));
     assert!(put(6, "sites=2").contains("1 missing"));
     assert!(put(6, "tolerate=1").contains("bucket's 2"));
     for (wish, part) in [("speed=4", "speed"), ("bandwidth=4XB", "400MB"), ("devices=1,devices=2", "twice")] {
@@ -100,14 +125,20 @@ fn impossible_wishes_are_told_what_there_is() {
     }
     let said = bed.fails(2, &["get", "data/warm", "-", "--qos", "redundancy=3"]);
     assert!(said.contains("when it was stored"), "{said}");
-    let said = bed.fails(6, &["get", "data/warm", "/dev/null", "--qos", "bandwidth=10GB"]);
-    assert!(said.contains("wanted 10 GB/s, the 6 devices that can send it give"), "{said}");
+    block_on(eventually("all six are named", WITHIN, async || {
+        let said = bed.fails(6, &["get", "data/warm", "/dev/null", "--qos", "bandwidth=10GB"]);
+        said.contains("wanted 10 GB/s, the 6 devices that can send it give")
+    }));
     // What was refused left nothing.
     assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
     // More redundancy than the bucket's is taken.
-    bed.ok(&["put", file, "data/more", "--qos", "redundancy=2,devices=5"]);
-    let stat = bed.ok(&["stat", "data/more"]);
-    assert!(stat.contains("on 5 devices") && (stat.contains("D = 2.") || stat.contains("D = 3.")), "{stat}");
+    // On all that were wished for, unless one of them was held up.
+    block_on(eventually("it is stored as wished for", WITHIN, async || {
+        bed.settled(&["put", file, "data/more", "--qos", "redundancy=2,devices=5"]);
+        let stat = bed.ok(&["stat", "data/more"]);
+        println!("{stat}");
+        stat.contains("on 5 devices") && (stat.contains("D = 2.") || stat.contains("D = 3."))
+    }));
 }
 
 #[test]
@@ -121,9 +152,17 @@ fn what_a_killed_client_reserved_comes_back_with_its_lease() {
     let reserved_now = |access| all("steadfast_device_reserved_bytes_per_second", &[("access", access)]);
     let json =
         |arguments: &[&str]| -> serde_json::Value { serde_json::from_str(&bed.ok(arguments)).unwrap() };
-    let mut child = begin(&bed, &["put", file.to_str().unwrap(), "data/a", "--qos", "bandwidth=60MB"]);
+    let put = || begin(&bed, &["put", file.to_str().unwrap(), "data/a", "--qos", "bandwidth=60MB"]);
     block_on(async {
         let client = bed.client().await;
+        let emulate = async |spec: &str| {
+            for node in client.registry().await.unwrap().nodes {
+                client.emulate(node.record.devices[0].0, spec).await.unwrap();
+            }
+        };
+        // It takes long enough to be looked at: what the disks are known for, and what is promised, stays so.
+        emulate("rate=5MB").await;
+        let mut child = put();
         let reserved = async || {
             let mut kept = 0;
             for node in client.registry().await.unwrap().nodes {
@@ -132,19 +171,19 @@ fn what_a_killed_client_reserved_comes_back_with_its_lease() {
             }
             kept
         };
-        eventually("it reserves", Duration::from_secs(20), async || reserved().await > 80_000_000).await;
-        // The rest of it takes long enough to be looked at: what is promised stays so.
-        let emulate = async |spec: &str| {
-            for node in client.registry().await.unwrap().nodes {
-                client.emulate(node.record.devices[0].0, spec).await.unwrap();
+        eventually("it reserves", WITHIN, async || {
+            // Refused where devices seemed to stall.
+            if child.try_wait().unwrap().is_some() {
+                child = put();
             }
-        };
-        emulate("rate=5MB").await;
+            reserved().await > 80_000_000
+        })
+        .await;
         // Seen at the admin ports now, and by status and top with the next heartbeats.
         let (held, rate) = (all("steadfast_device_reservations", &[]), reserved_now("write"));
         assert!(held >= 4.0 && rate > 80e6 && reserved_now("read") == 0.0, "{held} held, {rate} B/s");
         assert!(all("steadfast_device_reservations_granted_total", &[]) >= held);
-        eventually("status shows it", Duration::from_secs(20), async || {
+        eventually("status shows it", WITHIN, async || {
             let kept = json(&["status", "--json"])["kept"].clone();
             let (held, rate) = (&kept["reservations"]["held"], &kept["reserved_write_bytes_per_s"]);
             held.as_u64().unwrap() >= 4 && rate.as_u64().unwrap() > 80_000_000
@@ -155,14 +194,16 @@ fn what_a_killed_client_reserved_comes_back_with_its_lease() {
         let ended = child.wait().unwrap();
         assert!(!ended.success(), "it was over before it was killed: store more");
         // Ten seconds at most, and longer on a machine that is busy with other things.
-        eventually("its leases end", Duration::from_secs(40), async || reserved().await == 0).await;
+        eventually("its leases end", WITHIN, async || reserved().await == 0).await;
         let expired = all("steadfast_device_reservations_ended_total", &[("how", "expired")]);
         assert!(expired >= 4.0 && all("steadfast_device_reservations", &[]) == 0.0, "{expired} expired");
         // One that ends well gives back.
         emulate("rate=40MB").await;
         let small = bed.file("small", 4 << 20, seed());
-        bed.ok(&["put", small.to_str().unwrap(), "data/b", "--qos", "bandwidth=2MB"]);
-        eventually("it gives back", Duration::from_secs(20), async || {
+        granted("a small put", || {
+            bed.run(&["put", small.to_str().unwrap(), "data/b", "--qos", "bandwidth=2MB"])
+        });
+        eventually("it gives back", WITHIN, async || {
             all("steadfast_device_reservations_ended_total", &[("how", "given_back")]) >= 1.0
         })
         .await;
@@ -193,8 +234,9 @@ fn updates_have_wishes_too() {
         assert_eq!(output.status.code(), Some(code), "{wish}: {said}");
         said
     };
-    let said = refused(6, "bandwidth=2GB");
-    assert!(said.contains("wanted 2 GB/s, the 6 devices that can change it give"), "{said}");
+    block_on(eventually("all six are named", WITHIN, async || {
+        refused(6, "bandwidth=2GB").contains("wanted 2 GB/s, the 6 devices that can change it give")
+    }));
     let said = refused(6, "latency=5ms");
     assert!(said.contains("wanted 3145728 bytes within 5 ms"), "{said}");
     assert!(refused(6, "tolerate=1").contains("bucket's 2"));
@@ -206,14 +248,11 @@ fn updates_have_wishes_too() {
     let all = |name: &str| -> f64 { ports.iter().map(|port| Metrics::scrape(port).sum(name, &[])).sum() };
     let before = all("steadfast_device_reservations_granted_total");
     // 48 originals and what holds them take a sixth of six disks' time for some seconds.
-    let output = update("bandwidth=500kB");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = granted("an update", || update("bandwidth=500kB"));
     content[5_000_000..5_000_000 + patch.len()].copy_from_slice(&patch);
     bed.get_equals("object", &content);
     assert!(all("steadfast_device_reservations_granted_total") >= before + 6.0);
-    block_on(eventually("it gives back", Duration::from_secs(20), async || {
-        all("steadfast_device_reservations") == 0.0
-    }));
+    block_on(eventually("it gives back", WITHIN, async || all("steadfast_device_reservations") == 0.0));
     let changed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let status: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     let accesses = &status["accesses"];
@@ -222,8 +261,7 @@ fn updates_have_wishes_too() {
     assert_eq!(accesses["amend_received_bytes"], changed["read_bytes"]);
     assert!(bed.ok(&["status"]).contains("amends 1, "));
     // More redundancy for all that it touches, as for a put.
-    let output = update("redundancy=1.2");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = granted("an update for more redundancy", || update("redundancy=1.2"));
     let raised: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(raised["redundancy"].as_f64().unwrap() >= 1.2, "{raised}");
     bed.get_equals("object", &content);

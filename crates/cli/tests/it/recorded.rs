@@ -1,6 +1,6 @@
 //! `steadfast replay`: tiny traces in each form, made of a real cluster's objects.
 
-use crate::common::{Bed, block_on, shape};
+use crate::common::{Bed, block_on, once_of, shape};
 use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 use std::{fs, io::Write, time::Instant};
@@ -20,7 +20,7 @@ fn replay(bed: &Bed, arguments: &[&str]) -> Value {
     let mut all = vec!["replay"];
     all.extend(arguments);
     all.push("--json");
-    let said = bed.ok(&all);
+    let said = bed.settled(&all);
     assert_eq!(said.lines().count(), 1, "{said}");
     serde_json::from_str(&said).unwrap()
 }
@@ -33,12 +33,17 @@ fn a_trace_is_replayed_into_one_object() {
     let trace = trace.to_str().unwrap();
     let number = |of: &Value, name: &str| of[name].as_u64().unwrap_or_else(|| panic!("{name} of {of}"));
 
-    let said = replay(&bed, &[trace, "data", "--depth", "4"]);
+    let mut said = Value::Null;
+    // Stored first, and then changed in place; what a server that is held up does not take so is stored anew.
+    once_of(3, "all is written in place", || {
+        bed.run(&["rm", "data/replay"]);
+        said = replay(&bed, &[trace, "data", "--depth", "4"]);
+        said["stored"] == true && (number(&said, "segments_anew"), number(&said, "lookups")) == (0, 0)
+    });
     // 20 places, each 2 MB from the next and so in a region of its own.
-    assert_eq!((number(&said, "object_bytes"), said["stored"].as_bool()), (20 * MIB, Some(true)));
+    assert_eq!(number(&said, "object_bytes"), 20 * MIB);
     assert_eq!((number(&said, "requests"), number(&said, "reads"), number(&said, "writes")), (60, 20, 40));
     assert_eq!((number(&said, "read_bytes"), number(&said, "written_bytes")), (20 * 8192, 40 * 8192));
-    assert_eq!((number(&said, "segments_anew"), number(&said, "lookups")), (0, 0));
     // What two wrote to one place before either was stored is stored once.
     assert!((20 * 8192..=40 * 8192).contains(&number(&said, "in_place_bytes")), "{said}");
     assert_eq!(number(&said, "syncs"), 41);
@@ -54,7 +59,7 @@ fn a_trace_is_replayed_into_one_object() {
     encoder.write_all(web_search().as_bytes()).unwrap();
     encoder.finish().unwrap();
     let packed = packed.to_str().unwrap();
-    let shown = bed.ok(&["replay", packed, "data", "--limit", "30", "--sync", "8", "--depth", "1"]);
+    let shown = bed.settled(&["replay", packed, "data", "--limit", "30", "--sync", "8", "--depth", "1"]);
     for words in [
         "data/replay, 20.0 MiB\n",
         "requests   30 in",
@@ -97,7 +102,7 @@ fn what_cannot_be_replayed_is_said() {
     bed.put(&bed.file("small", 5 << 20, 1), "replay");
     let said = bed.fails(1, &["replay", path, "data"]);
     assert!(said.contains("`--size 5242880`"), "{said}");
-    bed.ok(&["replay", path, "data", "--size", "5242880", "--sync", "end"]);
+    bed.settled(&["replay", path, "data", "--size", "5242880", "--sync", "end"]);
     for (arguments, words) in
         [(["--sync", "never"], "`end`"), (["--depth", "0"], "--depth"), (["--size", "1kB"], "1 MiB")]
     {
@@ -110,7 +115,7 @@ fn what_cannot_be_replayed_is_said() {
     fs::write(&trace, "version,time,op,size,lbn\n1,1,2a,512,0\n").unwrap();
     let said = bed.fails(1, &["replay", path, "data", "--paced"]);
     assert!(said.contains("`--paced`"), "{said}");
-    bed.ok(&["replay", path, "data"]);
+    bed.settled(&["replay", path, "data"]);
     fs::write(&trace, "what is this\n").unwrap();
     assert!(bed.fails(1, &["replay", path, "data"]).contains("cannot replay"));
     bed.fails(1, &["replay", "/nowhere/at/all", "data"]);

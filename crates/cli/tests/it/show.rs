@@ -1,11 +1,12 @@
 //! What the program shows: help, status, the local cluster, the demo.
 
 use crate::{
-    common::{Bed, bytes, program, seed, shape},
+    common::{Bed, WITHIN, block_on, bytes, eventually, program, seed, shape},
     watch::Metrics,
 };
 use std::{
     io::{BufRead, BufReader},
+    net::TcpStream,
     process::{Command, Stdio},
 };
 
@@ -17,11 +18,9 @@ fn status_names_servers_and_devices() {
     let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     assert_eq!(json["nodes"].as_array().unwrap().len(), 2);
     bed.cluster.kill_node(1).unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !bed.ok(&["status"]).contains("1 of 2 storage servers alive") {
-        assert!(std::time::Instant::now() < deadline, "a dead server counts as alive");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+    block_on(eventually("a dead server counts as dead", WITHIN, async || {
+        bed.ok(&["status"]).contains("1 of 2 storage servers alive")
+    }));
     let status = bed.ok(&["status"]);
     assert!(status.contains("bucket data: 2 devices are affected, it tolerates 0"), "{status}");
     assert!(status.contains("dead for ") && status.contains("4 devices: 2 dead, 2 ok"), "{status}");
@@ -71,8 +70,10 @@ fn a_local_cluster_in_the_foreground_says_what_to_type() {
     // Its servers end with it, also when it is killed.
     up.kill().unwrap();
     up.wait().unwrap();
-    let gone = Command::new(program()).args(["ls", "--cluster", &address]).output().unwrap();
-    assert_eq!(gone.status.code(), Some(4));
+    block_on(eventually("its servers have ended", WITHIN, async || {
+        let ls = Command::new(program()).args(["ls", "--cluster", &address]).output().unwrap();
+        ls.status.code() == Some(4)
+    }));
 }
 
 /// Who may reserve bandwidth is said once, to `up` or in its file, and every storage server has it.
@@ -105,6 +106,11 @@ fn a_local_cluster_admits_as_it_is_told() {
         }
         up.kill().unwrap();
         up.wait().unwrap();
+        // Its servers end a moment after it, and the next one's take their devices.
+        let addresses = || servers.iter().map(|server| server["address"].as_str().unwrap());
+        block_on(eventually("its servers have ended", WITHIN, async || {
+            addresses().all(|address| TcpStream::connect(address).is_err())
+        }));
     }
     let refused =
         Command::new(program()).args(["up", "--dir", "x", "--admission", "first"]).output().unwrap();
