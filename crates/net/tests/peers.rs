@@ -263,7 +263,8 @@ async fn a_lost_peer_is_told_to_every_stream() {
 async fn a_peer_that_stops_answering_pings_is_lost_and_not_before() {
     let options = Options {
         ping_after: Duration::from_millis(30),
-        lost_after: Duration::from_millis(150),
+        // Longer than a busy machine holds up the peer that answers.
+        lost_after: Duration::from_secs(3),
         ..Options::default()
     };
     let (mut raw, connected) = RawPeer::connected(options).await;
@@ -275,5 +276,5 @@ async fn a_peer_that_stops_answering_pings_is_lost_and_not_before() {
         raw.send(header(FrameKind::Pong, 0), &[], &[]).await;
     }
     let Some(Event::Lost(Lost::Silent { silence })) = soon(stream.recv()).await else { panic!("silent") };
-    assert!(silence >= Duration::from_millis(150), "{silence:?}");
+    assert!(silence >= Duration::from_secs(3), "{silence:?}");
 }

@@ -169,7 +169,9 @@ async fn streams_above_the_limit_are_refused_until_one_ends() {
 
 #[tokio::test]
 async fn what_was_queued_arrives_although_its_end_let_go_of_everything() {
-    let (near, mut far) = pair(Options::default(), Options::default()).await;
+    // However long the end that takes it is held up.
+    let lingering = Options { linger: Duration::from_secs(60), ..Options::default() };
+    let (near, mut far) = pair(Options::default(), lingering).await;
     let slices = 40;
     let credit = slices * PAYLOAD_BYTES_MAX;
     let mut opener = near.connection.open(Open { credit, ..Open::default() }).unwrap();

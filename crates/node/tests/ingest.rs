@@ -3,8 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{Client, Cluster};
-use std::time::Duration;
+use common::{Client, Cluster, WITHIN};
 use steadfast_codes::mds;
 use steadfast_disk::{Granule, checksum};
 use steadfast_net::{Event, Stream};
@@ -32,7 +31,7 @@ fn open(node: &Node, segment: u64) -> IngestOpen {
         domains: 3,
         devices: places.collect(),
         spares: Vec::new(),
-        patience_ms: 2000,
+        patience_ms: 60_000,
     }
 }
 
@@ -52,7 +51,7 @@ async fn hand_over(stream: &Stream, open: &IngestOpen, index: u32, block: &[u8])
 }
 
 async fn next(stream: &mut Stream) -> Event {
-    let event = tokio::time::timeout(Duration::from_secs(20), stream.recv());
+    let event = tokio::time::timeout(WITHIN, stream.recv());
     event.await.expect("an event in time").expect("a stream ends with an answer")
 }
 
@@ -151,6 +150,7 @@ async fn what_is_wrong_is_refused_and_leaves_room_for_the_next() {
 
     // A second one while there is memory for one, and a client that says nothing more.
     let (first, second) = (open(&node, 6), open(&node, 7));
+    let first = IngestOpen { patience_ms: 3000, ..first };
     let silent = ask(&client, &first).await.unwrap();
     hand_over(&silent, &first, 0, &blocks[0]).await;
     assert!(matches!(ask(&client, &second).await, Err(Fault::Refused { .. })));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Cluster, FakeMeta, blocks, open, told_when};
+use common::{Client, Cluster, FakeMeta, WITHIN, blocks, open, told_when};
 use std::{fs, os::unix::fs::FileExt, time::Duration};
 use steadfast_disk::{Granule, media::OpenFileError};
 use steadfast_node::{Node, NodeError};
@@ -62,7 +62,7 @@ async fn it_serves_while_the_metadata_server_is_away_and_finds_it_again() {
     let (read, _) = Client::to(&node).await.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
     assert!(read == written);
     cluster.meta = FakeMeta::start_at(&address, 77).await;
-    tokio::time::timeout(Duration::from_secs(20), node.registered()).await.expect("it registers");
+    tokio::time::timeout(WITHIN, node.registered()).await.expect("it registers");
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn the_sweep_seals_trims_and_frees_what_it_is_told_and_nothing_else() {
     client.status_when("swept", |status| status.devices[0].extents == 3).await;
     let sealed =
         async { while client.describe(device, 2).await.unwrap() != (IndexRanges::from(0..4), true) {} };
-    tokio::time::timeout(Duration::from_secs(20), sealed).await.expect("sealed");
+    tokio::time::timeout(WITHIN, sealed).await.expect("sealed");
     assert_eq!(client.describe(device, 1).await.unwrap(), (IndexRanges::from(0..6), false));
     // An answer of an older epoch than the device has seen changes nothing.
     assert_eq!(client.describe(device, 4).await.unwrap(), (IndexRanges::from(0..6), false));
@@ -212,7 +212,7 @@ async fn the_sweep_seals_trims_and_frees_what_it_is_told_and_nothing_else() {
     cluster.meta.set(2, committed(1..3, 7));
     let trimmed =
         async { while client.describe(device, 2).await.unwrap() != (IndexRanges::from(1..3), true) {} };
-    tokio::time::timeout(Duration::from_secs(20), trimmed).await.expect("trimmed");
+    tokio::time::timeout(WITHIN, trimmed).await.expect("trimmed");
     // Removed later: a sealed extent goes at the next sweep.
     cluster.meta.set(2, SegmentState::Gone);
     client.status_when("freed", |status| status.devices[0].extents == 2).await;

@@ -44,7 +44,16 @@ async fn node(cluster: &Cluster, admission: AdmissionPolicy, segments: u64) -> (
             .await
             .unwrap();
     }
-    client.read(device, 0, Want::All, Granule::KIB_64).await.unwrap();
+    // Again where it was held up: many times slower would be known as the device's speed.
+    let near = 30_000_000..50_000_000;
+    for tries in 1.. {
+        client.read(device, 0, Want::All, Granule::KIB_64).await.unwrap();
+        let seen = client.status().await.devices[0].read_bytes_per_s;
+        if near.contains(&seen) {
+            break;
+        }
+        assert!(tries < 100, "{seen} B/s");
+    }
     (node, client)
 }
 
@@ -67,9 +76,9 @@ async fn the_second_is_refused_until_the_first_gives_back_or_dies() {
     let release = NodeRequest::Release { device, reservation: ReservationId(1) };
     assert_eq!(first.call(&release, 0).await, Ok(NodeAnswer::Done));
     assert_eq!(first.call(&release, 0).await, Ok(NodeAnswer::Done));
-    assert_eq!(reserve(&second, wish(device, 2, most, 400)).await, Ok(400));
+    assert_eq!(reserve(&second, wish(device, 2, most, 3000)).await, Ok(3000));
     let (_, retry) = reserve(&first, wish(device, 1, most, 1000)).await.unwrap_err();
-    assert!(retry <= 400, "{retry}");
+    assert!(retry <= 3000, "{retry}");
     // The second dies without a word; its connection's end is not even needed.
     drop(second);
     tokio::time::sleep(Duration::from_millis(u64::from(retry) + 5)).await;

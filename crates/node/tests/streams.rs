@@ -3,7 +3,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{Client, Cluster, blocks, open};
+use common::{Client, Cluster, WITHIN, blocks, open};
 use steadfast_disk::Granule;
 use steadfast_net::Event;
 use steadfast_node::Node;
@@ -94,7 +94,7 @@ async fn grants_and_ends_that_come_early_count() {
     read.grant(64 << 10);
     read.grant(64 << 10);
     for _ in 0..2 {
-        let event = tokio::time::timeout(std::time::Duration::from_secs(10), read.recv()).await;
+        let event = tokio::time::timeout(WITHIN, read.recv()).await;
         assert!(matches!(event.unwrap(), Some(Event::Data { .. })));
     }
 }
@@ -355,7 +355,7 @@ async fn a_stalled_device_holds_up_nobody_else_and_not_the_stop() {
     let _stalled = client.open_read(devices[0], 1, Want::All, 1 << 20);
     client.status_when("stalled", |status| health(status, devices[0]) == DeviceHealth::Stalled).await;
     let stopping = node.stop();
-    tokio::time::timeout(std::time::Duration::from_secs(5), stopping).await.expect("it stops");
+    tokio::time::timeout(WITHIN, stopping).await.expect("it stops");
 }
 
 #[tokio::test]

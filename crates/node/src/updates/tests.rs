@@ -484,7 +484,7 @@ async fn a_host_that_cannot_go_on_leaves_nothing_held_that_is_committed() {
     assert!(update(Epoch(EPOCH.0 + 1)).await.is_err());
     let lane = (life.service.lane_stream(), Priority::Normal);
     let mut held = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..6000 {
         let answer = super::medium::ask(&device, lane, Op::Held { segment: None }).await;
         let Ok(OpOutput::HeldSegments(segments)) = answer else { panic!("{answer:?}") };
         held = segments;

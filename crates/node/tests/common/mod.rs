@@ -27,6 +27,9 @@ use steadfast_protocol::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
+/// How long something may take that is soon done: much longer than a busy machine holds anybody up.
+pub const WITHIN: Duration = Duration::from_secs(60);
+
 /// What the metadata server was told, and what it answers.
 #[derive(Default)]
 pub struct Told {
@@ -190,7 +193,7 @@ impl Client {
         let open = Open {
             body: message::encode(request),
             epoch: Epoch(epoch),
-            deadline: Some(Duration::from_secs(10)),
+            deadline: Some(WITHIN),
             ..Open::default()
         };
         match self.connection.call(open).await {
@@ -217,7 +220,7 @@ impl Client {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), until).await.unwrap_or_else(|_| panic!("never {what}"))
+        tokio::time::timeout(WITHIN, until).await.unwrap_or_else(|_| panic!("never {what}"))
     }
 
     pub async fn emulate(&self, device: DeviceId, spec: &str) -> Result<NodeAnswer, Fault> {
@@ -331,7 +334,7 @@ impl Client {
 impl Writer {
     /// Takes one event; the answer, when it is the last.
     pub async fn event(&mut self) -> Option<Result<IndexRanges, Fault>> {
-        let event = tokio::time::timeout(Duration::from_secs(10), self.stream.recv());
+        let event = tokio::time::timeout(WITHIN, self.stream.recv());
         match event.await.expect("an answer in time").unwrap() {
             Event::Credit(bytes) => self.credit += u64::from(bytes),
             Event::Data { body, .. } => {
@@ -432,5 +435,5 @@ pub async fn told_when(meta: &FakeMeta, what: &str, wanted: impl Fn(&Told) -> bo
             beats.changed().await.unwrap();
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), until).await.unwrap_or_else(|_| panic!("never {what}"));
+    tokio::time::timeout(WITHIN, until).await.unwrap_or_else(|_| panic!("never {what}"));
 }
