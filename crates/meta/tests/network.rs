@@ -27,7 +27,7 @@ async fn client(meta: &Meta) -> Connection {
 }
 
 async fn call(connection: &Connection, body: Vec<u8>) -> Result<MetaAnswer, CallError> {
-    let open = Open { body, deadline: Some(Duration::from_secs(10)), ..Open::default() };
+    let open = Open { body, deadline: Some(Duration::from_secs(60)), ..Open::default() };
     connection.call(open).await.map(|(body, _)| decode(&body).unwrap())
 }
 

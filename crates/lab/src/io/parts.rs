@@ -126,6 +126,9 @@ mod tests {
     #[test]
     fn what_is_measured_here_takes_time() {
         let mut parts = Parts::new(1).unwrap();
-        assert!(parts.checksum() > 0.0 && parts.encode().unwrap() > parts.checksum());
+        // The least of some: each may be slow where the machine does other things.
+        let sums = [(); 5].map(|()| parts.checksum());
+        assert!(sums.iter().all(|&sum| sum > 0.0));
+        assert!(parts.encode().unwrap() > sums.into_iter().fold(f64::MAX, f64::min));
     }
 }
