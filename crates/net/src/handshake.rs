@@ -32,14 +32,24 @@ pub struct Connected {
 /// Every [`ConnectError`].
 pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Connected, ConnectError> {
     let waited = options.connect_timeout;
+    let unreachable =
+        |detail: &str| ConnectError::Unreachable { address: address.into(), detail: detail.into() };
     let socket = match timeout(waited, TcpStream::connect(address)).await {
         Ok(Ok(socket)) => socket,
-        Ok(Err(error)) => {
-            return Err(ConnectError::Unreachable { address: address.into(), detail: error.to_string() });
-        }
+        Ok(Err(error)) => return Err(unreachable(&error.to_string())),
         Err(_) => return Err(ConnectError::TimedOut { address: address.into(), waited }),
     };
+    if is_its_own_peer(&socket) {
+        return Err(unreachable("nobody listens there"));
+    }
     greet(socket, true, ours, options).await
+}
+
+/// Whether a connection was answered by itself: where nobody listens on a port of this machine that the kernel may
+/// also give to who connects, a client that tries again and again is some time given that very port, and TCP connects
+/// it with itself (simultaneous open). It would hold its server's port, too.
+fn is_its_own_peer(socket: &TcpStream) -> bool {
+    matches!((socket.local_addr(), socket.peer_addr()), (Ok(ours), Ok(theirs)) if ours == theirs)
 }
 
 /// Exchanges HELLO on a connection that was accepted.
@@ -103,4 +113,24 @@ async fn greet(
     shared.lock().tasks.push(task.abort_handle());
     let connection = Connection::new(owner.clone(), version, ours.features & peer.features);
     Ok(Connected { connection, peer, incoming: Incoming::new(owner) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+    use super::is_its_own_peer;
+    use tokio::net::{TcpListener, TcpSocket};
+
+    #[tokio::test]
+    async fn a_connection_with_itself_is_told_from_others() {
+        let alone = TcpSocket::new_v4().unwrap();
+        alone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = alone.local_addr().unwrap();
+        assert!(is_its_own_peer(&alone.connect(address).await.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpSocket::new_v4().unwrap().connect(listener.local_addr().unwrap());
+        let (connected, accepted) = tokio::join!(connecting, listener.accept());
+        assert!(!is_its_own_peer(&connected.unwrap()) && !is_its_own_peer(&accepted.unwrap().0));
+    }
 }

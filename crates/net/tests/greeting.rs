@@ -14,7 +14,7 @@ use steadfast_protocol::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 
 async fn greet(
@@ -74,9 +74,10 @@ async fn a_peer_that_accepts_and_says_nothing_is_given_up() {
 
 #[tokio::test]
 async fn a_port_nobody_listens_on_is_unreachable() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    // Held, so that no other test's server is found there.
+    let held = TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = held.local_addr().unwrap().to_string();
     let error = soon(connect(&address, hello(), &Options::default())).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
 }

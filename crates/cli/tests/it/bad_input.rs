@@ -1,6 +1,6 @@
 //! What users, strangers and broken peers send.
 
-use crate::common::{Bed, WITHIN, program, seed, shape};
+use crate::common::{Bed, WITHIN, deaf, program, seed, shape};
 use std::{
     ffi::OsStr,
     io::{Read, Write},
@@ -76,7 +76,7 @@ fn endless_frame() -> Vec<u8> {
 
 #[test]
 fn a_cluster_that_is_not_there_or_says_nothing_is_told_quickly() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, closed) = deaf("127.0.0.1:0");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for address in [closed, silent.local_addr().unwrap()] {
         let start = Instant::now();

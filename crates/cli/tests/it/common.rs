@@ -2,9 +2,12 @@
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use rustix::net::{self, AddressFamily, SocketType};
 use std::{
     fmt, fs,
     io::{Cursor, Write},
+    net::SocketAddr,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
@@ -40,6 +43,18 @@ pub(crate) fn shape(nodes: u32, devices: u32) -> Shape {
         emulate: Some("off".to_owned()),
         ..Shape::default()
     }
+}
+
+/// Takes a port of this machine (0: a free one) that nobody listens on, nor will while this lives: a free one would
+/// soon be some other test's server's.
+pub(crate) fn deaf(address: &str) -> (OwnedFd, SocketAddr) {
+    let address: SocketAddr = address.parse().unwrap();
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // Those whom a server served there a moment ago do not keep it.
+    net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    net::bind(&socket, &address).unwrap();
+    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
 }
 
 /// A running cluster and its directory.

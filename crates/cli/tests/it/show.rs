@@ -1,7 +1,7 @@
 //! What the program shows: help, status, the local cluster, the demo.
 
 use crate::{
-    common::{Bed, WITHIN, block_on, bytes, eventually, program, seed, shape},
+    common::{Bed, WITHIN, block_on, bytes, deaf, eventually, program, seed, shape},
     watch::Metrics,
 };
 use std::{
@@ -42,6 +42,7 @@ fn status_names_servers_and_devices() {
     assert_eq!(metrics.sum("steadfast_meta_devices", &[("state", "unheard")]), 2.0);
     // Without the metadata server both say so and end.
     bed.cluster.kill_meta().unwrap();
+    let _held = deaf(bed.cluster.address());
     for command in [&["status"][..], &["status", "--json"], &["top", "--once"]] {
         let said = bed.fails(4, command);
         assert!(said.contains("cannot reach the cluster"), "{said}");
