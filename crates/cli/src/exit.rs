@@ -72,7 +72,7 @@ fn code(error: &anyhow::Error) -> u8 {
         });
     if let Some(client) = client {
         return match client {
-            ClientError::Unreachable { .. } | ClientError::Unknown { .. } => 4,
+            ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => 4,
             ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => 3,
             ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => 3,
             ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,

@@ -436,7 +436,9 @@ impl Client {
                 ),
             ) => Ok(Outcome::Busy),
             Err(AmendError::Metadata(
-                error @ (ClientError::Unreachable { .. } | ClientError::Protocol(_)),
+                error @ (ClientError::Unreachable { .. }
+                | ClientError::NotMeta { .. }
+                | ClientError::Protocol(_)),
             )) => Err(error),
             Err(error) => Ok(Outcome::Stuck(error.to_string())),
         }

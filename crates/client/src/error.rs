@@ -23,6 +23,12 @@ pub enum ClientError {
         /// What went wrong last.
         cause: String,
     },
+    /// A server answers there that is not the metadata server: nothing was changed.
+    #[error("a storage server answers at {address}, not the metadata server: give the address of that")]
+    NotMeta {
+        /// Where it was sought.
+        address: String,
+    },
     /// The metadata server stopped answering: whether the change was made is unknown. Asking again is safe.
     #[error("the cluster at {address} did not answer for {} s; the change may or may not have been made", waited.as_secs())]
     Unknown {

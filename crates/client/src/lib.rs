@@ -164,7 +164,7 @@ impl Client {
     /// Finds the cluster whose metadata server listens at `cluster` (`host:port`).
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`] when nobody answers there.
+    /// [`ClientError::Unreachable`] when nobody answers there, [`ClientError::NotMeta`] when another server does.
     pub async fn connect(cluster: &str, options: Options) -> Result<Self, ClientError> {
         let seed = options.seed.unwrap_or_else(clock_seed);
         let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };

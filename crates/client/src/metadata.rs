@@ -10,7 +10,7 @@ use std::{
 use steadfast_net::{CallError, Open, Pool};
 use steadfast_protocol::{
     Epoch, RequestId, Time,
-    message::{self, Change, Fault, MetaAnswer, MetaRequest, Priority, Query},
+    message::{self, Change, Fault, MetaAnswer, MetaRequest, Priority, Query, Role},
     question::{ATTEMPT, Next, Question},
 };
 
@@ -76,6 +76,11 @@ impl Metadata {
     async fn attempt(&self, body: Vec<u8>, sent: &mut bool) -> Result<MetaAnswer, Attempt> {
         let connection =
             self.pool.connection(&self.address).await.map_err(|error| Attempt::Again(error.to_string()))?;
+        if connection.peer() != Role::Meta {
+            // The next request looks anew, should a metadata server listen there by then.
+            self.pool.forget(&self.address);
+            return Err(Attempt::Final(ClientError::NotMeta { address: self.address.clone() }));
+        }
         *sent = true;
         let open =
             Open { body, priority: Priority::Control, epoch: Epoch(0), deadline: Some(ATTEMPT), credit: 0 };

@@ -6,7 +6,10 @@ use crate::{
 };
 use bytes::BytesMut;
 use std::{future::poll_fn, sync::Arc, time::Duration};
-use steadfast_protocol::{Epoch, message::Priority};
+use steadfast_protocol::{
+    Epoch,
+    message::{Priority, Role},
+};
 
 /// What opens a stream.
 #[derive(Clone, Debug, Default)]
@@ -45,11 +48,12 @@ pub struct Connection {
     owner: Arc<Owner>,
     version: u8,
     features: u64,
+    peer: Role,
 }
 
 impl Connection {
-    pub(crate) fn new(owner: Arc<Owner>, version: u8, features: u64) -> Self {
-        Self { owner, version, features }
+    pub(crate) fn new(owner: Arc<Owner>, version: u8, features: u64, peer: Role) -> Self {
+        Self { owner, version, features, peer }
     }
 
     /// Opens a stream.
@@ -105,6 +109,11 @@ impl Connection {
     /// What it moved so far.
     pub fn counters(&self) -> Counters {
         self.shared().counting.read()
+    }
+
+    /// Who the other end said it is.
+    pub fn peer(&self) -> Role {
+        self.peer
     }
 
     /// The protocol version both ends use.

@@ -111,7 +111,7 @@ async fn greet(
     }
     let task = tokio::spawn(reader.run());
     shared.lock().tasks.push(task.abort_handle());
-    let connection = Connection::new(owner.clone(), version, ours.features & peer.features);
+    let connection = Connection::new(owner.clone(), version, ours.features & peer.features, peer.role);
     Ok(Connected { connection, peer, incoming: Incoming::new(owner) })
 }
 

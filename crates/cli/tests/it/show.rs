@@ -17,6 +17,9 @@ fn status_names_servers_and_devices() {
     assert!(status.contains("2 of 2 storage servers alive"), "{status}");
     let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     assert_eq!(json["nodes"].as_array().unwrap().len(), 2);
+    let storage = bed.cluster.node_address(0).to_owned();
+    let said = bed.fails(4, &["status", "--cluster", &storage]);
+    assert!(said.contains("a storage server answers at"), "{said}");
     bed.cluster.kill_node(1).unwrap();
     block_on(eventually("a dead server counts as dead", WITHIN, async || {
         bed.ok(&["status"]).contains("1 of 2 storage servers alive")
