@@ -275,6 +275,30 @@ fn growth_stays_next_to_the_last_range_and_a_seal_gives_the_rest_back() {
 
 /// Random operations against a plain model, with reopens.
 #[test]
+fn a_thick_device_keeps_the_room_of_what_it_freed_and_a_thin_one_gives_it_back() {
+    for thick in [false, true] {
+        let medium = Arc::new(MemoryMedium::new(4 << 20));
+        Device::format(&*medium, FormatOptions { thick, ..FormatOptions::new(CLUSTER, DEVICE) }).unwrap();
+        // Opened anew, it still knows.
+        let mut device = open(medium.clone());
+        device.create_extent(spec(S, 128 << 10, 1)).unwrap();
+        write(&mut device, S, 0).unwrap();
+        device.flush().unwrap();
+        let at = device.locate(S, 0).unwrap();
+        assert_eq!(device.delete(S, EPOCH), Ok(true));
+        device.flush().unwrap();
+        let mut page = vec![0; 4096];
+        medium.read_at(at, &mut page).unwrap();
+        let kept = page == block(S, 0, 128 << 10)[..4096];
+        assert_eq!((kept, page.iter().all(|&byte| byte == 0)), (thick, !thick));
+        // It is free either way.
+        device.create_extent(spec(SegmentId(6), 128 << 10, 1)).unwrap();
+        write(&mut device, SegmentId(6), 0).unwrap();
+        assert_eq!(read(&mut device, SegmentId(6), 0), Ok(()));
+    }
+}
+
+#[test]
 fn agrees_with_a_plain_model() {
     use std::collections::{BTreeMap, BTreeSet};
     let seed = seed();

@@ -272,8 +272,7 @@ fn format(
         let filling = |source| NodeError::Fill { dir: dir.to_owned(), source };
         space.fill().map_err(filling)?;
     }
-    // A trim would give back at once what was just taken.
-    let how = FormatOptions { zeroed: options.thick, ..FormatOptions::new(cluster, id) };
+    let how = FormatOptions { thick: options.thick, ..FormatOptions::new(cluster, id) };
     Device::format(&space, how).map_err(failed)?;
     tracing::info!(device = %id, %cluster, dir = %dir.display(), bytes = capacity, "made a new device");
     open(space, options.emulate.is_some()).map_err(|source| NodeError::Device { dir: dir.to_owned(), source })

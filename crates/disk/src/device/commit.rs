@@ -122,7 +122,8 @@ impl Device {
             self.allocator.release(range.clone());
             self.tables.forget(&range);
             let bytes = range.start * UNIT_BYTES..range.end * UNIT_BYTES;
-            if bytes.end - bytes.start >= TRIM_BYTES_MIN
+            if !self.superblock.thick
+                && bytes.end - bytes.start >= TRIM_BYTES_MIN
                 && let Err(error) = self.medium.trim(bytes.clone())
             {
                 // Only the space below is not given back; ours is free all the same.

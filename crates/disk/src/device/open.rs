@@ -30,8 +30,9 @@ pub struct FormatOptions {
     pub device: DeviceId,
     /// Whether a device that is already there is overwritten.
     pub overwrite: bool,
-    /// Whether the medium is known to hold nothing but zeros and is to keep the room it has: then it is not trimmed.
-    pub zeroed: bool,
+    /// Whether the medium was filled with zeros and the device keeps that room: then nothing of it is ever trimmed, and
+    /// no write pays for being the first at its place.
+    pub thick: bool,
     /// Bytes of each checkpoint slot; `None`: a share of the capacity.
     pub checkpoint_bytes: Option<u64>,
     /// Bytes of the journal; `None`: a share of the capacity.
@@ -41,8 +42,8 @@ pub struct FormatOptions {
 impl FormatOptions {
     /// The usual sizes; nothing is overwritten.
     pub fn new(cluster: ClusterId, device: DeviceId) -> FormatOptions {
-        let (overwrite, zeroed, checkpoint_bytes, journal_bytes) = Default::default();
-        FormatOptions { cluster, device, overwrite, zeroed, checkpoint_bytes, journal_bytes }
+        let (overwrite, thick, checkpoint_bytes, journal_bytes) = Default::default();
+        FormatOptions { cluster, device, overwrite, thick, checkpoint_bytes, journal_bytes }
     }
 }
 
@@ -60,6 +61,7 @@ impl Device {
             capacity,
             options.checkpoint_bytes,
             options.journal_bytes,
+            options.thick,
         )
         .ok_or(too_small)?;
         if let Found::Valid(found) = Superblock::read(medium)?
@@ -69,7 +71,7 @@ impl Device {
         }
         Superblock::erase(medium)?;
         medium.flush()?;
-        if !options.zeroed {
+        if !options.thick {
             medium.trim(UNIT_BYTES..capacity - UNIT_BYTES)?;
         }
         let system = superblock.checkpoint_start(0)..superblock.data_start();

@@ -17,6 +17,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"STEADDSK");
 const PAGE: usize = 4096;
 /// Bytes of the page that carry fields; the checksum covers all after itself.
 const FIELDS: usize = 96;
+/// The flag of a thick device.
+const THICK: u64 = 1;
 
 /// Identity and layout of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Superblock {
     pub checkpoint_bytes: u64,
     /// Bytes of the journal ring.
     pub journal_bytes: u64,
+    /// Whether it keeps the room it has of its medium: what is freed is not trimmed.
+    pub thick: bool,
 }
 
 /// What one superblock page holds.
@@ -51,6 +55,7 @@ impl Superblock {
         capacity: u64,
         checkpoint_bytes: Option<u64>,
         journal_bytes: Option<u64>,
+        thick: bool,
     ) -> Option<Superblock> {
         let clamp = |share: u64, max: u64| (capacity / share).clamp(64 << 10, max) / UNIT_BYTES * UNIT_BYTES;
         let this = Superblock {
@@ -62,6 +67,7 @@ impl Superblock {
             checkpoint_bytes: checkpoint_bytes.unwrap_or_else(|| clamp(128, 256 << 20)),
             // One page a group commit: 4096 of them between checkpoints on a large device.
             journal_bytes: journal_bytes.unwrap_or_else(|| clamp(256, 16 << 20)),
+            thick,
         };
         this.is_sound().then_some(this)
     }
@@ -109,6 +115,7 @@ impl Superblock {
         page.put_u64(self.capacity);
         page.put_u64(self.checkpoint_bytes);
         page.put_u64(self.journal_bytes);
+        page.put_u64(if self.thick { THICK } else { 0 });
         page.resize(FIELDS, 0);
         let crc = crc32c(&page[16..]);
         page[12..16].copy_from_slice(&crc.to_le_bytes());
@@ -138,6 +145,7 @@ impl Superblock {
                 capacity: reader.u64()?,
                 checkpoint_bytes: reader.u64()?,
                 journal_bytes: reader.u64()?,
+                thick: reader.u64()? & THICK != 0,
             };
             Ok::<_, super::Malformed>(if found.is_sound() { Found::Valid(found) } else { Found::Damaged })
         };
