@@ -1,11 +1,12 @@
-//! Buffers cut from slabs of one large page, for the memory of segments.
+//! Buffers cut from slabs of one large page.
 //!
 //! ```text
 //!   allocation   [ up to a large page, never touched | slab: buffer, buffer, .. | tail: one byte ]
 //! ```
 //!
-//! A slab is used again once all its buffers were dropped: they come and go with their segment, so that few slabs wait
-//! for a last one. Where that matters more than speed (a node's few windows) buffers are allocated one by one.
+//! A slab is used again once all its buffers were dropped: they come and go with their segment or with the stream that they arrived
+//! on, so that few slabs wait for a last one (nodes that sixteen clients wrote to held 92 MiB, with buffers allocated one by one
+//! 107).
 
 use crate::huge::{HUGE_PAGE_BYTES, discard, huge_pages};
 use bytes::BytesMut;
@@ -17,25 +18,30 @@ pub(super) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
 const LOOKED_AT: usize = 64;
 
 /// Slabs cut into buffers of one size.
-#[derive(Default)]
 pub(super) struct Slabs {
-    /// What is left of the slab that is being cut.
-    rest: BytesMut,
+    /// What is left of the slab that is being cut, if any is.
+    rest: Option<BytesMut>,
     /// Tails of slabs, the one cut longest ago first.
     tails: VecDeque<BytesMut>,
 }
 
 impl Slabs {
+    /// None yet.
+    pub(super) const fn new() -> Self {
+        Self { rest: None, tails: VecDeque::new() }
+    }
+
     /// The next buffer of a slab at hand.
     pub(super) fn take(&mut self, size: usize) -> Option<BytesMut> {
-        if self.rest.capacity() < size {
+        if self.rest.is_none() {
             let free = self.free()?;
             self.cut(free);
         }
-        let after = self.rest.split_off(size);
+        let mut buffer = self.rest.take()?;
+        let rest = buffer.split_off(size);
         // An empty rest would hold on to its slab.
-        let after = if after.capacity() < size { BytesMut::new() } else { after };
-        Some(std::mem::replace(&mut self.rest, after))
+        self.rest = (rest.capacity() >= size).then_some(rest);
+        Some(buffer)
     }
 
     /// A slab more.
@@ -58,7 +64,7 @@ impl Slabs {
 
     /// Gives memory back that nobody uses. Slabs still in use go to the allocator with their last buffer.
     pub(super) fn release(&mut self) {
-        self.rest = BytesMut::new();
+        self.rest = None;
         for mut slab in self.tails.drain(..) {
             if slab.try_reclaim(HUGE_PAGE_BYTES + SLAB_BYTES + 1) {
                 discard(slab.spare_capacity_mut());
@@ -71,7 +77,7 @@ impl Slabs {
         let mut slab = memory.split_off(memory.as_ptr().align_offset(HUGE_PAGE_BYTES));
         self.tails.push_back(slab.split_off(SLAB_BYTES));
         huge_pages(slab.spare_capacity_mut());
-        self.rest = slab;
+        self.rest = Some(slab);
     }
 
     #[cfg(test)]
