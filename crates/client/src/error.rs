@@ -56,6 +56,13 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Whether a change that failed so may have been made all the same: nobody answered, or nobody understood the answer.
+    pub(crate) fn leaves_unknown(&self) -> bool {
+        matches!(self, Self::Unknown { .. } | Self::Protocol(_))
+    }
+}
+
 /// Why an object could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum GetError {

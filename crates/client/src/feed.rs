@@ -9,10 +9,11 @@ use crate::{
 };
 use std::{collections::VecDeque, sync::Arc};
 use steadfast_codes::rateless::Code;
+use steadfast_disk::Granule;
 use steadfast_protocol::{
     IntentId, SegmentId, Version,
     durability::Rule,
-    layout::{CodeSpec, Geometry},
+    layout::{CodeKind, CodeSpec, Geometry},
     message::{Change, MetaAnswer, PutBegun},
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Scheme, SegmentPlan},
@@ -144,9 +145,13 @@ impl<'a> Feed<'a> {
             return Ok(Next::TooLarge);
         }
         let segment = self.planned.pop_front().expect("it was looked at");
-        let Geometry { block_bytes, originals, .. } = segment.geometry;
+        let Geometry { block_bytes, originals, granule_bytes, .. } = segment.geometry;
         let memory = self.client.memory.hold(segment.length);
-        let (blocks, giving) = source::read(source, segment.length, block_bytes, originals);
+        let granule = match segment.code {
+            CodeKind::Lt { .. } => None,
+            _ => Some(Granule::new(granule_bytes).expect("the layout's own granules are valid")),
+        };
+        let (blocks, giving) = source::read(source, segment.length, block_bytes, originals, granule);
         self.source = Source::Giving(segment.offset, giving);
         self.ready(segment, blocks, memory, size).await
     }

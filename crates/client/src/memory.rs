@@ -6,7 +6,7 @@ use std::{
 };
 use steadfast_net::{keep_buffers, release_buffers};
 
-/// Accesses to less than this are not worth keeping memory for.
+/// Accesses to less than this make do with what a process keeps anyway.
 const LARGE_BYTES: u64 = 16 << 20;
 /// Kept beside a segment: what a decoder or an encoder may sum (64 MiB), and the windows of 64 streams.
 const BESIDE_BYTES: usize = 160 << 20;

@@ -77,9 +77,14 @@ impl Metadata {
         let connection =
             self.pool.connection(&self.address).await.map_err(|error| Attempt::Again(error.to_string()))?;
         if connection.peer() != Role::Meta {
-            // The next request looks anew, should a metadata server listen there by then.
+            // The next attempt looks anew, should a metadata server listen there by then.
             self.pool.forget(&self.address);
-            return Err(Attempt::Final(ClientError::NotMeta { address: self.address.clone() }));
+            return Err(if *sent {
+                // What was asked before may have been done.
+                Attempt::Again("a storage server answers there".to_owned())
+            } else {
+                Attempt::Final(ClientError::NotMeta { address: self.address.clone() })
+            });
         }
         *sent = true;
         let open =

@@ -1,7 +1,7 @@
 //! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
 
 use crate::{
-    Client, ClientError, Ingest, PutError,
+    Client, Ingest, PutError,
     feed::{Feed, Ready},
     reserve::{Reserved, Reserving},
     source::Pieces,
@@ -132,7 +132,7 @@ impl Client {
                 Ok(report)
             }
             Err(error) => {
-                let unknown = matches!(error, PutError::Metadata(ClientError::Unknown { .. }));
+                let unknown = matches!(&error, PutError::Metadata(error) if error.leaves_unknown());
                 self.give_up(begun.intent, begun.epoch, &stored.touched, unknown).await;
                 Err(error)
             }

@@ -113,7 +113,8 @@ impl ObjectReader {
         self.read_at(self.position, length).await
     }
 
-    /// `length` bytes from `offset` on; fewer at the object's end, and none behind it.
+    /// `length` bytes from `offset` on; fewer at the object's end, and none behind it. They may lie in a large page of the client's
+    /// (2 MiB), which stays with them: what is kept for long is better copied.
     ///
     /// # Errors
     /// [`GetError::Changed`] when the object was replaced or removed and what was opened is gone, [`GetError::Read`] when

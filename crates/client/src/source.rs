@@ -5,13 +5,16 @@ use std::{
     io::{self, Read},
     sync::Arc,
 };
-use steadfast_net::zeroed_buffer;
+use steadfast_disk::{Granule, checksum};
+use steadfast_net::payload_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
 use steadfast_transfer::Originals;
 use tokio::task::JoinHandle;
 
 /// Bytes read at a time while the size of blocks is not known: the largest one.
 const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
+/// Bytes of a piece read and summed at a time: whole granules, which stay in the processor's cache meanwhile.
+const STEP_BYTES: usize = Granule::KIB_64.bytes() as usize;
 
 /// A source that gives pieces of the bytes asked for, the last one shorter.
 pub(crate) struct Pieces {
@@ -27,20 +30,42 @@ impl Pieces {
 
     /// The next piece of `bytes`; empty at the end.
     fn next(&mut self, bytes: usize) -> io::Result<Bytes> {
+        match self.peeked.take() {
+            Some(piece) => Ok(piece),
+            None => self.read(bytes, |_| {}),
+        }
+    }
+
+    /// The next piece of `bytes`, with the plain CRCs of its granules where it was not looked at before.
+    fn next_checked(&mut self, bytes: usize, granule: Granule) -> io::Result<(Bytes, Option<Vec<u32>>)> {
         if let Some(piece) = self.peeked.take() {
-            return Ok(piece);
+            return Ok((piece, None));
         }
-        let mut piece = zeroed_buffer(bytes);
-        let mut filled = 0;
-        while filled < bytes {
-            match self.source.read(&mut piece[filled..]) {
-                Ok(0) => break,
-                Ok(more) => filled += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        let mut crcs = Vec::with_capacity(bytes.div_ceil(granule.bytes() as usize));
+        let piece = self.read(bytes, |step| crcs.extend(checksum::crcs(step, granule)))?;
+        Ok((piece, Some(crcs)))
+    }
+
+    /// Reads a piece of `bytes`; `step` sees what was read, step by step.
+    fn read(&mut self, bytes: usize, mut step: impl FnMut(&[u8])) -> io::Result<Bytes> {
+        let mut piece = payload_buffer(bytes);
+        let mut ended = false;
+        while !ended && piece.len() < bytes {
+            let from = piece.len();
+            let until = bytes.min(from + STEP_BYTES);
+            piece.resize(until, 0);
+            let mut filled = from;
+            while !ended && filled < until {
+                match self.source.read(&mut piece[filled..]) {
+                    Ok(0) => ended = true,
+                    Ok(more) => filled += more,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
             }
+            piece.truncate(filled);
+            step(&piece[from..]);
         }
-        piece.truncate(filled);
         Ok(piece.freeze())
     }
 
@@ -64,12 +89,13 @@ impl Pieces {
 }
 
 /// Reads a segment of `length` bytes on a thread of its own; the second value gives the source back, where the next
-/// segment begins, or says why it failed.
+/// segment begins, or says why it failed. `granule`: what their sums are of, where originals are stored as they are.
 pub(crate) fn read(
     mut source: Pieces,
     length: u64,
     block_bytes: u32,
     originals: u32,
+    granule: Option<Granule>,
 ) -> (Arc<Originals>, JoinHandle<Result<Pieces, ReadEnd>>) {
     let (segment, mut arriving) = Originals::arriving(block_bytes, originals);
     let reading = tokio::task::spawn_blocking(move || {
@@ -78,12 +104,19 @@ pub(crate) fn read(
         while read < length {
             // What lies behind the segment is the next one's, or one byte too many: the caller looks.
             let wanted = usize::try_from(length - read).unwrap_or(usize::MAX).min(block_bytes as usize);
-            let piece = source.next(wanted).map_err(ReadEnd::Source)?;
+            let (piece, crcs) = match granule {
+                Some(granule) => source.next_checked(wanted, granule).map_err(ReadEnd::Source)?,
+                None => (source.next(wanted).map_err(ReadEnd::Source)?, None),
+            };
             read += piece.len() as u64;
             if piece.len() < wanted {
                 return Err(ReadEnd::Length(read));
             }
-            arriving.piece(piece);
+            match crcs {
+                // What is filled up with zeros has other sums.
+                Some(crcs) if piece.len() == block_bytes as usize => arriving.checked(piece, crcs),
+                _ => arriving.piece(piece),
+            }
         }
         arriving.zeros();
         Ok(source)
@@ -122,9 +155,15 @@ mod tests {
         let block_bytes = 64 << 10;
         let originals = u32::try_from(length.div_ceil(block_bytes)).unwrap();
         let pieces = Pieces::new(io::Cursor::new(bytes.clone()));
-        let (segment, reading) = read(pieces, length as u64, block_bytes as u32, originals);
+        let granule = Some(Granule::KIB_4);
+        let (segment, reading) = read(pieces, length as u64, block_bytes as u32, originals, granule);
         assert!(segment.wait_for(originals).await);
         assert!(reading.await.unwrap().is_ok());
+        for index in 0..originals {
+            let expected: Vec<u32> = checksum::crcs(segment.block(index), Granule::KIB_4).collect();
+            // The last one was filled up.
+            assert_eq!(segment.crcs(index), (index + 1 < originals).then_some(&expected[..]), "{index}");
+        }
         let mut joined = segment.all().concat();
         assert!(joined[length..].iter().all(|&byte| byte == 0));
         joined.truncate(length);
@@ -136,7 +175,7 @@ mod tests {
         let begin = |given, announced: u64| {
             let pieces = Pieces::new(io::Cursor::new(vec![1u8; given]));
             let originals = u32::try_from(announced.div_ceil(65_536)).unwrap();
-            read(pieces, announced, 65_536, originals)
+            read(pieces, announced, 65_536, originals, None)
         };
         let (segment, reading) = begin(100_000, 200_000);
         assert!(!segment.wait_for(4).await);

@@ -121,10 +121,21 @@ pub fn sums(
     version: Version,
     index: BlockIndex,
 ) -> Vec<u32> {
-    (0u32..)
-        .zip(block.chunks(granule.bytes() as usize))
-        .map(|(granule_number, data)| sum(data, &Tag { segment, version, index, granule_number }))
-        .collect()
+    let mut sums: Vec<u32> = crcs(block, granule).collect();
+    tag(&mut sums, segment, version, index, 0);
+    sums
+}
+
+/// The plain CRCs of the granules of `data`, which begins with one.
+pub fn crcs(data: &[u8], granule: Granule) -> impl Iterator<Item = u32> + '_ {
+    data.chunks(granule.bytes() as usize).map(crc32c)
+}
+
+/// Makes the plain CRCs of a block's granules from `first_granule` on their checksums, or checksums the plain CRCs.
+pub fn tag(crcs: &mut [u32], segment: SegmentId, version: Version, index: BlockIndex, first_granule: u32) {
+    for (granule_number, crc) in (first_granule..).zip(crcs) {
+        *crc ^= Tag { segment, version, index, granule_number }.crc();
+    }
 }
 
 /// Checks a part of a block that starts at granule `first_granule` against its checksums.
@@ -174,6 +185,19 @@ mod tests {
         for len in [0, 1, 15, 16, 255, 4096, 5000] {
             assert_eq!(crc32c(&data[..len]), naive(&data[..len]), "{len}");
         }
+    }
+
+    #[test]
+    fn a_plain_crc_becomes_a_checksum_and_that_a_plain_crc() {
+        let (segment, version, index) = (SegmentId(7), Version(3), 11);
+        let block: Vec<u8> = (0..10_000u32).map(|i| (i / 3) as u8).collect();
+        let whole = sums(&block, Granule::KIB_4, segment, version, index);
+        let mut rest: Vec<u32> = crcs(&block[4096..], Granule::KIB_4).collect();
+        let plain = rest.clone();
+        tag(&mut rest, segment, version, index, 1);
+        assert_eq!(rest, whole[1..]);
+        tag(&mut rest, segment, version, index, 1);
+        assert_eq!(rest, plain);
     }
 
     #[test]

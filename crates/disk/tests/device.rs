@@ -273,7 +273,6 @@ fn growth_stays_next_to_the_last_range_and_a_seal_gives_the_rest_back() {
     assert!(matches!(read(&mut device, S, 25), Err(ReadError::NoBlock { .. })));
 }
 
-/// Random operations against a plain model, with reopens.
 #[test]
 fn a_thick_device_keeps_the_room_of_what_it_freed_and_a_thin_one_gives_it_back() {
     for thick in [false, true] {
@@ -298,6 +297,7 @@ fn a_thick_device_keeps_the_room_of_what_it_freed_and_a_thin_one_gives_it_back()
     }
 }
 
+/// Random operations against a plain model, with reopens.
 #[test]
 fn agrees_with_a_plain_model() {
     use std::collections::{BTreeMap, BTreeSet};

@@ -73,7 +73,7 @@ struct Script {
 impl Script {
     fn new(seed: u64) -> Script {
         let medium = CrashMedium::new(CAPACITY);
-        updatable(&medium);
+        updatable(&medium, seed.is_multiple_of(2));
         let medium = Arc::new(medium);
         let mut device = open(medium.clone());
         let content = chunk(&mut device, DATA, BLOCKS, 0);

@@ -27,7 +27,7 @@ const JOURNAL: u64 = 4096 + 2 * (128 << 10);
 
 fn device() -> (Device, Arc<MemoryMedium>) {
     let medium = Arc::new(MemoryMedium::new(4 << 20));
-    updatable(&*medium);
+    updatable(&*medium, false);
     (open(medium.clone()), medium)
 }
 
@@ -393,7 +393,7 @@ fn a_log_beside_the_chunk() {
 #[test]
 fn a_reserve_is_zeroed_ahead_of_its_log() {
     let medium = Arc::new(CrashMedium::new(4 << 20));
-    updatable(&*medium);
+    updatable(&*medium, false);
     let mut device = open(medium.clone());
     chunk(&mut device, S, 2, 512 << 10);
     let reserve = device.locate(S, 3).unwrap() + (16 << 10);
@@ -510,7 +510,7 @@ fn flipped_bits_are_errors() {
 #[test]
 fn a_failed_flush_is_final() {
     let medium = Arc::new(CrashMedium::new(4 << 20));
-    updatable(&*medium);
+    updatable(&*medium, false);
     let mut device = open(medium.clone());
     chunk(&mut device, S, 2, 8 << 10);
     device.stage(S, EPOCH, 0, &[1; 10]).unwrap();
@@ -569,7 +569,7 @@ fn call(lane: &LaneHandle, op: Op) -> Result<OpOutput, OpError> {
 /// A lane whose device has one staged update, of its block 3: that lies there. With what it cost, in writes and flushes.
 fn staged() -> (LaneHandle, Arc<EmulatedMedium<MemoryMedium>>, u64, (u64, u64)) {
     let medium = Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(4 << 20)), EmulationSpec::OFF));
-    updatable(&*medium);
+    updatable(&*medium, false);
     let mut device = open(medium.clone());
     chunk(&mut device, S, 4, 64 << 10);
     let at = device.locate(S, 3).unwrap();

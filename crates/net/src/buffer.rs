@@ -3,15 +3,16 @@
 //! A receiver allocates and frees a large buffer for every slice; the system's allocator answers that by giving
 //! pages back and faulting them in again, which costs as much as receiving does (measured on loopback: 3.7 to 5.5
 //! against 7.0 GB per CPU-second), and in a virtual machine whose host takes free pages back several times as much:
-//! 0.5 to 1 GB/s. So the process remembers its buffers by an empty handle to their tail: once that handle is the
-//! only one left, whoever had the buffer is done with it and it is used again.
+//! 0.5 to 1 GB/s. So the process keeps its memory and cuts buffers from it: once whoever had those of one large page ([`slabs`]) is
+//! done with all, that page is used again.
 //!
-//! Buffers are cut from large pages ([`slabs`]): coding goes faster there, and what a device writes from them is one piece of
+//! In large pages coding goes faster there, and what a device writes from them is one piece of
 //! memory. Small pages made two requests of every MiB, the second of 8 KiB, since a request takes 254 pieces: puts into six devices
 //! of one machine went 1.15 times as fast without, at 0.88 of the servers' processor time.
 //!
-//! Invariants: a buffer is handed out only while nobody else can see its bytes; what is remembered takes at most
-//! [`KEPT_BYTES`], or what [`keep_buffers`] asked for since the last [`release_buffers`].
+//! Invariants: a buffer is handed out only while nobody else can see its bytes; what is kept takes at most [`KEPT_BYTES`], or what
+//! [`keep_buffers`] asked for since the last [`release_buffers`], those in use then not counted. A buffer that is held for long
+//! holds its page, of what may be kept; where nothing is left of that, buffers are allocated one by one.
 
 use bytes::BytesMut;
 use std::sync::{Mutex, MutexGuard};
@@ -27,8 +28,8 @@ use slabs::{SLAB_BYTES, Slabs};
 const SIZES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 /// Buffers below this are not worth keeping.
 const SMALL_BYTES: usize = 16 << 10;
-/// Kept without being asked to: a storage server's streams need their windows, sixteen of sixteen slices here.
-const KEPT_BYTES: usize = 64 << 20;
+/// Kept without being asked to: a storage server's streams need their windows, eight of sixteen slices here.
+const KEPT_BYTES: usize = 32 << 20;
 /// Buffers begin with a page, as direct I/O wants them.
 const ALIGNMENT: usize = 4 << 10;
 static KEPT: Mutex<Kept> =
@@ -62,7 +63,7 @@ pub fn keep_buffers(bytes: usize) {
     kept().keep_more(bytes);
 }
 
-/// Gives back what nobody uses, and keeps little from now on.
+/// Gives back what nobody uses, and keeps [`KEPT_BYTES`] from now on.
 pub fn release_buffers() {
     let mut kept = kept();
     kept.bytes_max = KEPT_BYTES;
@@ -95,14 +96,15 @@ impl Kept {
         if let Some(buffer) = self.slabs[class].take(SIZES[class]) {
             return Some(buffer);
         }
-        // Slabs of a size that is not asked for any more make room.
-        while self.bytes + SLAB_BYTES > self.bytes_max {
+        if self.bytes + SLAB_BYTES > self.bytes_max {
+            // One of a size that is not asked for any more.
             let mut others = (0..SIZES.len()).filter(|&other| other != class);
-            others.find_map(|other| self.slabs[other].free())?;
-            self.bytes -= SLAB_BYTES;
+            let free = others.find_map(|other| self.slabs[other].give_up())?;
+            self.slabs[class].cut(free);
+        } else {
+            self.bytes += SLAB_BYTES;
+            self.slabs[class].grow();
         }
-        self.bytes += SLAB_BYTES;
-        self.slabs[class].grow();
         self.slabs[class].take(SIZES[class])
     }
 }

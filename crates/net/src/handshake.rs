@@ -5,7 +5,7 @@ use crate::{
     shared::Shared, writer::Writer,
 };
 use bytes::Bytes;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use steadfast_protocol::message::{self, FrameKind, Header, Hello, VERSION};
 use tokio::{
     net::TcpStream,
@@ -40,6 +40,8 @@ pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Co
         Err(_) => return Err(ConnectError::TimedOut { address: address.into(), waited }),
     };
     if is_its_own_peer(&socket) {
+        // Closed without TIME_WAIT, which would keep its server from the port for a minute. Failing that, it is kept.
+        let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         return Err(unreachable("nobody listens there"));
     }
     greet(socket, true, ours, options).await
@@ -119,7 +121,7 @@ async fn greet(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-    use super::is_its_own_peer;
+    use super::{Duration, is_its_own_peer};
     use tokio::net::{TcpListener, TcpSocket};
 
     #[tokio::test]
@@ -127,7 +129,12 @@ mod tests {
         let alone = TcpSocket::new_v4().unwrap();
         alone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = alone.local_addr().unwrap();
-        assert!(is_its_own_peer(&alone.connect(address).await.unwrap()));
+        let alone = alone.connect(address).await.unwrap();
+        assert!(is_its_own_peer(&alone));
+        // Let go, its port is its server's again at once.
+        rustix::net::sockopt::set_socket_linger(&alone, Some(Duration::ZERO)).unwrap();
+        drop(alone);
+        TcpListener::bind(address).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connecting = TcpSocket::new_v4().unwrap().connect(listener.local_addr().unwrap());
         let (connected, accepted) = tokio::join!(connecting, listener.accept());

@@ -155,17 +155,27 @@ impl Maker {
         if !self.originals.wait_for(needed.unwrap_or(0)).await {
             return Vec::new();
         }
-        let mut blocks: Vec<(BlockIndex, Bytes)> = indices
-            .clone()
-            .map_while(|index| {
-                self.original(index).map(|original| (index, self.originals.block(original).clone()))
-            })
-            .collect();
-        let coded = indices.start + blocks.len() as u32..indices.end;
+        let originals = indices.clone().map_while(|index| Some((index, self.original(index)?)));
+        let mut made = self.originals(originals.collect()).await;
+        let coded = indices.start + made.len() as u32..indices.end;
         if !coded.is_empty() {
-            blocks.extend(self.coded(coded).await);
+            made.extend(self.with_sums(self.coded(coded).await).await);
         }
-        self.with_sums(blocks).await
+        made
+    }
+
+    /// Originals, under these indices.
+    async fn originals(&self, originals: Vec<(BlockIndex, u32)>) -> Vec<Made> {
+        let checked = |&(index, original): &(BlockIndex, u32)| {
+            let mut sums = self.originals.crcs(original)?.to_vec();
+            checksum::tag(&mut sums, self.segment, self.version, index, 0);
+            Some(Made { index, block: self.originals.block(original).clone(), sums })
+        };
+        if let Some(made) = originals.iter().map(checked).collect() {
+            return made;
+        }
+        let block = |(index, original)| (index, self.originals.block(original).clone());
+        self.with_sums(originals.into_iter().map(block).collect()).await
     }
 
     /// Makes the first batch as soon as all originals are there.

@@ -7,8 +7,15 @@ use tokio::sync::watch;
 
 /// The K original blocks of a segment: block i is there once `arrived` is above i.
 pub struct Originals {
-    blocks: Vec<OnceLock<Bytes>>,
+    blocks: Vec<OnceLock<Original>>,
     arrived: watch::Receiver<u32>,
+}
+
+/// A block as it came.
+struct Original {
+    bytes: Bytes,
+    /// Plain CRCs of its granules, where whoever brought it had them.
+    crcs: Option<Vec<u32>>,
 }
 
 /// Whoever brings them, in order. Dropped before the last one: the rest never comes.
@@ -87,6 +94,15 @@ impl Originals {
 
     /// A block that is there.
     pub fn block(&self, index: u32) -> &Bytes {
+        &self.original(index).bytes
+    }
+
+    /// Plain CRCs of the granules of a block that is there, where they are known.
+    pub fn crcs(&self, index: u32) -> Option<&[u32]> {
+        self.original(index).crcs.as_deref()
+    }
+
+    fn original(&self, index: u32) -> &Original {
         self.blocks[index as usize].get().expect("waited for before")
     }
 
@@ -102,7 +118,21 @@ impl Arriving {
     /// # Panics
     /// When all were there before.
     pub fn block(&mut self, block: Bytes) {
-        self.originals.blocks[self.next as usize].set(block).expect("each block comes once");
+        self.add(Original { bytes: block, crcs: None });
+    }
+
+    /// The next block, and the plain CRCs of its granules: whoever had it in hand knew them at less cost than who needs them.
+    ///
+    /// # Panics
+    /// When all were there before.
+    pub fn checked(&mut self, block: Bytes, crcs: Vec<u32>) {
+        self.add(Original { bytes: block, crcs: Some(crcs) });
+    }
+
+    fn add(&mut self, original: Original) {
+        let Ok(()) = self.originals.blocks[self.next as usize].set(original) else {
+            unreachable!("each block comes once");
+        };
         self.next += 1;
         self.arrived.send_replace(self.next);
     }

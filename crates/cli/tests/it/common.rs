@@ -2,7 +2,7 @@
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use rustix::net::{self, AddressFamily, SocketType};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::{
     fmt, fs,
     io::{Cursor, Write},
@@ -49,7 +49,8 @@ pub(crate) fn shape(nodes: u32, devices: u32) -> Shape {
 /// soon be some other test's server's.
 pub(crate) fn deaf(address: &str) -> (OwnedFd, SocketAddr) {
     let address: SocketAddr = address.parse().unwrap();
-    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let socket =
+        net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     // Those whom a server served there a moment ago do not keep it.
     net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
     net::bind(&socket, &address).unwrap();

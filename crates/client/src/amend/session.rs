@@ -225,7 +225,7 @@ impl<'a> Amendment<'a> {
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
-                let unknown = matches!(error, AmendError::Metadata(ClientError::Unknown { .. }));
+                let unknown = matches!(&error, AmendError::Metadata(error) if error.leaves_unknown());
                 // Of a version that is gone nothing can be listed.
                 if !unknown && !error.is_conflict() {
                     self.reopen().await;

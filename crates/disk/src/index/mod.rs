@@ -11,7 +11,7 @@
 //! capacity - 4096      superblock, second copy
 //!
 //! superblock:  0 magic "STEADDSK"    8 format version u32    12 crc32c u32 of 16..96    16 cluster u128
-//!   32 device u128    48 capacity u64    56 C u64    64 J u64    72 zero
+//!   32 device u128    48 capacity u64    56 C u64    64 J u64    72 flags u64 (1: thick)    80 zero
 //! ```
 //!
 //! Checkpoints, frames, records and a reserve's log have their byte maps where they are written: `checkpoint`,

@@ -290,9 +290,6 @@ impl Medium for FileMedium {
 
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
         check_span(&range, self.capacity)?;
-        if self.in_memory {
-            return self.trim(range);
-        }
         self.write_zeros(range)
     }
 

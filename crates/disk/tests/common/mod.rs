@@ -88,11 +88,11 @@ pub fn read(device: &mut Device, segment: SegmentId, index: u32) -> Result<(), R
     Ok(())
 }
 
-/// Formats a medium whose journal takes updates: 8 KiB at once, 32 KiB held. It is thick: what was freed lies there until
+/// Formats a medium whose journal takes updates: 8 KiB at once, 32 KiB held. Where it is `thick`, what was freed lies there until
 /// it is written over.
-pub fn updatable(medium: &dyn Medium) {
+pub fn updatable(medium: &dyn Medium, thick: bool) {
     let options = FormatOptions {
-        thick: true,
+        thick,
         checkpoint_bytes: Some(128 << 10),
         journal_bytes: Some(512 << 10),
         ..FormatOptions::new(CLUSTER, DEVICE)

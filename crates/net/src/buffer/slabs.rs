@@ -47,10 +47,19 @@ impl Slabs {
     /// A slab more.
     pub(super) fn grow(&mut self) {
         self.cut(BytesMut::with_capacity(HUGE_PAGE_BYTES + SLAB_BYTES + 1));
+        if let Some(slab) = &mut self.rest {
+            huge_pages(slab.spare_capacity_mut());
+        }
     }
 
-    /// Takes out a slab of which nobody holds a part; the caller sees to the count of bytes.
-    pub(super) fn free(&mut self) -> Option<BytesMut> {
+    /// Takes out a slab of which nobody holds a part, for buffers of another size; what was begun is cut no further.
+    pub(super) fn give_up(&mut self) -> Option<BytesMut> {
+        self.rest = None;
+        self.free()
+    }
+
+    /// Takes out a slab of which nobody holds a part.
+    fn free(&mut self) -> Option<BytesMut> {
         for _ in 0..self.tails.len().min(LOOKED_AT) {
             let mut tail = self.tails.pop_front()?;
             // Only the whole allocation has this much room.
@@ -72,11 +81,10 @@ impl Slabs {
         }
     }
 
-    /// Begins to cut an allocation.
-    fn cut(&mut self, mut memory: BytesMut) {
+    /// Begins to cut the allocation of a slab.
+    pub(super) fn cut(&mut self, mut memory: BytesMut) {
         let mut slab = memory.split_off(memory.as_ptr().align_offset(HUGE_PAGE_BYTES));
         self.tails.push_back(slab.split_off(SLAB_BYTES));
-        huge_pages(slab.spare_capacity_mut());
         self.rest = Some(slab);
     }
 

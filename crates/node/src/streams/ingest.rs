@@ -11,7 +11,7 @@ use crate::{
 use bytes::BytesMut;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use steadfast_disk::{Granule, checksum};
-use steadfast_net::{Event as NetEvent, Opened, Stream, zeroed_buffer};
+use steadfast_net::{Event as NetEvent, Opened, Stream, payload_buffer};
 use steadfast_protocol::{
     DeviceId, Time,
     layout::{Geometry, PARITY_GRANULE_BYTES},
@@ -176,19 +176,20 @@ struct Arrival<'a> {
     granule: Granule,
     taken: Taken<'a>,
     arriving: Arriving,
-    /// The block that has begun.
+    /// What came of the block that has begun, and its granules' plain CRCs.
     block: BytesMut,
+    crcs: Vec<u32>,
 }
 
 impl<'a> Arrival<'a> {
     fn new(open: &'a IngestOpen, geometry: Geometry, arriving: Arriving, taken: Taken<'a>) -> Self {
         let granule = Granule::new(PARITY_GRANULE_BYTES).expect("it is one of those allowed");
-        Self { open, geometry, granule, taken, arriving, block: BytesMut::new() }
+        Self { open, geometry, granule, taken, arriving, block: BytesMut::new(), crcs: Vec::new() }
     }
 
     fn heard(&mut self, body: &[u8], payload: &[u8]) -> Result<(), Fault> {
         let push = message::decode(body).map_err(|error| Fault::Protocol(error.to_string()))?;
-        let NodePush::Slice(Slice { index, offset, sums }) = push else {
+        let NodePush::Slice(Slice { index, offset, mut sums }) = push else {
             return Err(Fault::Protocol("a segment is handed over in slices, and nothing else".to_owned()));
         };
         let bytes = u32::try_from(payload.len()).expect("a payload fits a frame");
@@ -200,12 +201,15 @@ impl<'a> Arrival<'a> {
         checksum::verify(payload, self.granule, segment, version, index, first, &sums)
             .map_err(|_| Fault::Node(NodeFault::Damaged { index }))?;
         if offset == 0 {
-            self.block = zeroed_buffer(self.geometry.block_bytes as usize);
+            self.block = payload_buffer(self.geometry.block_bytes as usize);
         }
-        let at = offset as usize;
-        self.block[at..at + payload.len()].copy_from_slice(payload);
+        assert_eq!(self.block.len(), offset as usize, "slices of a block come one after the other");
+        self.block.extend_from_slice(payload);
+        checksum::tag(&mut sums, segment, version, index, first);
+        self.crcs.append(&mut sums);
         if whole {
-            self.arriving.block(std::mem::take(&mut self.block).freeze());
+            let (block, crcs) = (std::mem::take(&mut self.block), std::mem::take(&mut self.crcs));
+            self.arriving.checked(block.freeze(), crcs);
         }
         Ok(())
     }
