@@ -516,9 +516,9 @@ impl<'a> SegmentReader<'a> {
                 }
                 self.decoding.last(device, last);
             }
+            // A storage server confirms nothing to a reader and needs no credit from it.
             Some((device, Event::State(state))) => self.decoding.state(device, state),
-            // A storage server confirms nothing to a reader and needs no credit from it, to which nothing is sent.
-            Some((_, Event::Confirmed(_) | Event::Credit(_) | Event::Sent(_))) => {}
+            Some((_, Event::Confirmed(_) | Event::Credit(_))) => {}
         }
     }
 

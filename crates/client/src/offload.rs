@@ -92,7 +92,7 @@ impl Client {
                     OffloadInput::Failed(Cause::Fault(fault))
                 }
                 Some(Event::Failed(cause)) => OffloadInput::Failed(cause),
-                Some(Event::Opened | Event::Sent(_) | Event::Slice { .. } | Event::State(_)) => continue,
+                Some(Event::Opened | Event::Slice { .. } | Event::State(_)) => continue,
             };
             core.handle(Time(start.elapsed().as_nanos() as u64), input);
         }

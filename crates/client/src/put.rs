@@ -5,7 +5,7 @@ use crate::{
     feed::{Feed, Ready},
     reserve::{Reserved, Reserving},
     source::Pieces,
-    turns::{Turn, Turns},
+    turns::Turns,
     unexpected,
 };
 use std::{
@@ -25,7 +25,7 @@ use steadfast_protocol::{
         ingest::{Offloaded, Primaries, Setback},
     },
 };
-use steadfast_transfer::{Event, SegmentWriter};
+use steadfast_transfer::SegmentWriter;
 
 /// How long a put that failed tries to say so; its lease makes good what is late.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -262,10 +262,10 @@ impl Put<'_> {
     /// memory for it.
     async fn store(&self, feed: Feed<'_>) -> Result<(), PutError> {
         let alone = self.wish.quality.wants_pace();
-        let turns = &Turns::new(feed, self.client.options.memory_bytes, alone, self.offloads());
+        let turns = &Turns::new(feed, self.client.options.memory_bytes, alone);
         let one_by_one = async || -> Result<(), PutError> {
             while let Some(turn) = turns.next().await? {
-                self.store_segment(&turn).await?;
+                self.store_segment(&turn.ready).await?;
             }
             Ok(())
         };
@@ -274,8 +274,7 @@ impl Put<'_> {
         Ok(())
     }
 
-    async fn store_segment(&self, turn: &Turn<'_>) -> Result<(), PutError> {
-        let ready = &*turn.ready;
+    async fn store_segment(&self, ready: &Ready) -> Result<(), PutError> {
         let Ready { segment, maker, spec, code, .. } = ready;
         let plan = self.choose(ready.spread_bytes, maker.segment, segment.scheme).await?;
         let (devices, spares) = plan.targets();
@@ -319,13 +318,7 @@ impl Put<'_> {
         let touch = |device| {
             self.stored().touched.insert((device, name));
         };
-        let mut sending = turn.sending(writer.maker.asked());
-        let said = |event: &Event| match event {
-            Event::Credit(_) => sending.credit(),
-            Event::Sent(blocks) => sending.sent(*blocks),
-            _ => {}
-        };
-        let done = writer.run(write, touch, said).await?;
+        let done = writer.run(write, touch, |_| {}).await?;
         self.sent(ready, done.pushed_blocks);
         self.keep(ready, name, done.holders, done.stored_blocks);
         Ok(())

@@ -129,11 +129,6 @@ impl Maker {
         self.lacking.notified().await;
     }
 
-    /// How many blocks the policy asks for; devices that are slow may make it more.
-    pub fn asked(&self) -> u32 {
-        self.first.1
-    }
-
     /// Bytes under one checksum.
     pub(crate) fn granule_bytes(&self) -> usize {
         self.geometry.granule_bytes as usize

@@ -29,8 +29,6 @@ pub enum Event {
     Confirmed(IndexRanges),
     /// The device takes so many more payload bytes.
     Credit(u32),
-    /// So many blocks more were pushed: what is left of them is with the connection.
-    Sent(u32),
     /// It is over, with this answer.
     Ended(NodeAnswer),
     /// It is over, without.
@@ -192,7 +190,7 @@ async fn run(
     // The answer ends the stream, whatever is still being sent.
     tokio::select! {
         last = receive(receiver, speaker) => last,
-        never = carry_out(&sender, speaker, asked, cancel, maker) => match never {},
+        never = carry_out(&sender, asked, cancel, maker) => match never {},
     }
 }
 
@@ -224,7 +222,6 @@ async fn receive(mut receiver: StreamReceiver, speaker: &Speaker) -> Event {
 /// Carries out commands until the stream is cancelled or its access is over, cancels, and then waits for its answer.
 async fn carry_out(
     sender: &StreamSender,
-    speaker: &Speaker,
     mut asked: mpsc::UnboundedReceiver<Command>,
     mut cancel: watch::Receiver<bool>,
     maker: Option<Arc<Maker>>,
@@ -236,7 +233,7 @@ async fn carry_out(
             while let Some(command) = asked.recv().await {
                 match (command, maker.as_deref()) {
                     (Command::Grant(bytes), _) => { sender.grant(bytes); }
-                    (Command::Push(indices), Some(maker)) => push(sender, speaker, indices, maker).await,
+                    (Command::Push(indices), Some(maker)) => push(sender, indices, maker).await,
                     (Command::Finish, _) => {
                         let _ = sender.send(message::encode(&NodePush::Finish), Bytes::new()).await;
                     }
@@ -252,15 +249,8 @@ async fn carry_out(
 }
 
 /// Sends these blocks, slice by slice. A lost connection is told by the receiving half.
-async fn push(
-    sender: &StreamSender,
-    speaker: &Speaker,
-    indices: core::ops::Range<BlockIndex>,
-    maker: &Maker,
-) {
-    let blocks = maker.make(indices).await;
-    let count = u32::try_from(blocks.len()).expect("at most K_MAX blocks");
-    for made in blocks {
+async fn push(sender: &StreamSender, indices: core::ops::Range<BlockIndex>, maker: &Maker) {
+    for made in maker.make(indices).await {
         let slice_bytes = message::PAYLOAD_BYTES_MAX as usize;
         let granules = slice_bytes / maker.granule_bytes();
         for (number, sums) in made.sums.chunks(granules).enumerate() {
@@ -273,5 +263,4 @@ async fn push(
             }
         }
     }
-    speaker.say(Event::Sent(count));
 }

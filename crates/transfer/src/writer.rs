@@ -135,6 +135,6 @@ fn input(device: DeviceId, event: Event) -> Option<Input> {
         Event::Ended(_) => Input::Failed { device, cause: FailureKind::Protocol },
         Event::Failed(Cause::Unreachable(_)) => Input::Failed { device, cause: FailureKind::Unreachable },
         Event::Failed(Cause::Fault(fault)) => Input::Failed { device, cause: FailureKind::from(&fault) },
-        Event::Slice { .. } | Event::State(_) | Event::Sent(_) => return None,
+        Event::Slice { .. } | Event::State(_) => return None,
     })
 }

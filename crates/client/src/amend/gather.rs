@@ -86,8 +86,8 @@ impl Gathering<'_> {
                 Some((device, Event::Failed(cause))) => {
                     self.core.handle(now, Input::Failed { device, cause })
                 }
-                // A storage server confirms nothing to a reader and needs no credit from it, to which nothing is sent.
-                Some((_, Event::Confirmed(_) | Event::Credit(_) | Event::Sent(_) | Event::State(_))) => {}
+                // A storage server confirms nothing to a reader and needs no credit from it.
+                Some((_, Event::Confirmed(_) | Event::Credit(_) | Event::State(_))) => {}
             }
         }
     }
