@@ -110,7 +110,7 @@ pub enum GetError {
     Sink(io::Error),
 }
 
-/// Why an object could not be stored; nothing of it is visible.
+/// Why an object could not be stored; nothing of it is visible, unless it is the commit that has no answer ([`ClientError::Unknown`]).
 #[derive(Debug, thiserror::Error)]
 pub enum PutError {
     /// The metadata server could not be asked, or refused.

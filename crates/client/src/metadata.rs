@@ -52,7 +52,7 @@ impl Metadata {
         // Whether a server may have taken the request: its answer, not its work, may be what was lost.
         let mut sent = false;
         loop {
-            let (cause, refused) = match self.attempt(body.clone(), &mut sent).await {
+            let (cause, refused) = match self.attempt(body.clone(), changes, &mut sent).await {
                 Ok(answer) => return Ok(answer),
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(cause)) => (cause, None),
@@ -73,13 +73,13 @@ impl Metadata {
         }
     }
 
-    async fn attempt(&self, body: Vec<u8>, sent: &mut bool) -> Result<MetaAnswer, Attempt> {
+    async fn attempt(&self, body: Vec<u8>, changes: bool, sent: &mut bool) -> Result<MetaAnswer, Attempt> {
         let connection =
             self.pool.connection(&self.address).await.map_err(|error| Attempt::Again(error.to_string()))?;
         if connection.peer() != Role::Meta {
             // The next attempt looks anew, should a metadata server listen there by then.
             self.pool.forget(&self.address);
-            return Err(if *sent {
+            return Err(if changes && *sent {
                 // What was asked before may have been done.
                 Attempt::Again("a storage server answers there".to_owned())
             } else {

@@ -59,7 +59,8 @@ impl Client {
     /// where it is known: then reading, encoding and sending go on at once.
     ///
     /// # Errors
-    /// Nothing is visible then, and the space comes back.
+    /// Nothing is visible then, and the space comes back; but with [`ClientError::Unknown`] or [`ClientError::Protocol`] from the
+    /// commit the whole object may be visible.
     pub async fn put(
         &self,
         bucket: &str,
@@ -132,15 +133,17 @@ impl Client {
                 Ok(report)
             }
             Err(error) => {
-                let unknown = matches!(&error, PutError::Metadata(error) if error.leaves_unknown());
+                let asked =
+                    |error: &PutError| matches!(error, PutError::Metadata(error) if error.leaves_unknown());
+                let unknown = stored.committing && asked(&error);
                 self.give_up(begun.intent, begun.epoch, &stored.touched, unknown).await;
                 Err(error)
             }
         }
     }
 
-    /// Tidies up after a put or an amendment that failed, for a while. Where the commit's own answer was lost (`unknown`)
-    /// the version may be there: nothing is freed.
+    /// Tidies up after a put or an amendment that failed, for a while. Where the commit has no answer that says whether the version
+    /// is there (`unknown`), nothing is freed: the metadata server knows, and does it.
     pub(crate) async fn give_up(
         &self,
         intent: IntentId,
@@ -219,6 +222,8 @@ struct Stored {
     touched: BTreeSet<(DeviceId, SegmentId)>,
     /// Of the segments that are done, by where they begin in the object.
     layouts: BTreeMap<u64, SegmentLayout>,
+    /// All of them are, and the version is asked for: without an answer it may be there.
+    committing: bool,
     report: PutReport,
 }
 
@@ -238,7 +243,8 @@ impl Put<'_> {
             self.store(Feed::new(self.client, &self.begun, source, size, self.offloads())).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
             let commit = {
-                let stored = self.stored();
+                let mut stored = self.stored();
+                stored.committing = true;
                 let segments = stored.layouts.values().cloned().collect();
                 Change::Commit { intent: self.begun.intent, size: stored.report.size, segments }
             };

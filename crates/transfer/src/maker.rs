@@ -1,4 +1,4 @@
-//! Makes the blocks of one segment, with their checksums, off the runtime's thread.
+//! Makes the blocks of one segment, with their checksums; what takes long, off the runtime's thread.
 //!
 //! Originals of systematic codes are sent as they were read. Coded blocks are minted in batches: indices are handed out
 //! in order over all devices, so what one of them is given next is known before it is asked for. A batch sums its parity
@@ -167,9 +167,11 @@ impl Maker {
     /// Originals, under these indices.
     async fn originals(&self, originals: Vec<(BlockIndex, u32)>) -> Vec<Made> {
         let checked = |&(index, original): &(BlockIndex, u32)| {
-            let mut sums = self.originals.crcs(original)?.to_vec();
+            let (mut sums, block) =
+                (self.originals.crcs(original)?.to_vec(), self.originals.block(original).clone());
+            assert_eq!(sums.len(), block.len().div_ceil(self.granule_bytes()), "one for each granule");
             checksum::tag(&mut sums, self.segment, self.version, index, 0);
-            Some(Made { index, block: self.originals.block(original).clone(), sums })
+            Some(Made { index, block, sums })
         };
         if let Some(made) = originals.iter().map(checked).collect() {
             return made;

@@ -59,6 +59,8 @@ pub(super) struct Amendment<'a> {
     fenced: BTreeSet<SegmentId>,
     /// Parity that could not be told so: nothing is read of it.
     unfenced: BTreeSet<DeviceId>,
+    /// The version was asked for: without an answer it may be there.
+    committing: bool,
 }
 
 /// The lease and the reservations of an amendment.
@@ -164,6 +166,7 @@ impl<'a> Amendment<'a> {
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
             unfenced: BTreeSet::new(),
+            committing: false,
         })
     }
 
@@ -225,7 +228,8 @@ impl<'a> Amendment<'a> {
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
-                let unknown = matches!(&error, AmendError::Metadata(error) if error.leaves_unknown());
+                let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
+                let unknown = self.committing && asked(&error);
                 // Of a version that is gone nothing can be listed.
                 if !unknown && !error.is_conflict() {
                     self.reopen().await;
@@ -256,6 +260,7 @@ impl<'a> Amendment<'a> {
     }
 
     pub(super) async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
+        self.committing = true;
         let commit =
             Change::Commit { intent: self.begun.intent, size: self.size, segments: self.layouts.clone() };
         match self.client.metadata.change(commit).await? {

@@ -52,14 +52,14 @@ impl Slabs {
         }
     }
 
-    /// Takes out a slab of which nobody holds a part, for buffers of another size; what was begun is cut no further.
+    /// As [`Slabs::free`], also the one being cut; if it is in use, it is cut no further all the same.
     pub(super) fn give_up(&mut self) -> Option<BytesMut> {
         self.rest = None;
         self.free()
     }
 
-    /// Takes out a slab of which nobody holds a part.
-    fn free(&mut self) -> Option<BytesMut> {
+    /// Takes out a slab of which nobody holds a part, and which is not being cut.
+    pub(super) fn free(&mut self) -> Option<BytesMut> {
         for _ in 0..self.tails.len().min(LOOKED_AT) {
             let mut tail = self.tails.pop_front()?;
             // Only the whole allocation has this much room.
