@@ -14,14 +14,16 @@ use crate::{
     report::{Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Result, ensure};
-use std::{path::Path, time::Instant};
+use std::{collections::BTreeMap, path::Path, time::Instant};
 use steadfast_client::{Client, Ingest};
 
 const BUCKET: &str = "bench-io";
 /// N/K of the policies.
 pub(super) const STORED: f64 = 1.5;
-/// Of each device: what is stored at once (a large object twice, sixteen small ones twice), and room.
-const CAPACITY: u64 = 1 << 30;
+/// What devices hold of an object, in its bytes, at most: blocks beyond D where a device was late, reserves beside parity.
+const HELD: u64 = 2;
+/// Of each device beyond that: its index, what is held of versions before until it was freed, and that no device gets the same.
+const ROOM_BYTES: u64 = 256 << 20;
 /// What each device holds of the large object, about: the raw files' size.
 const RAW_BYTES: u64 = 64 << 20;
 /// What is sent through the socket that sets the limit of a warm read.
@@ -79,8 +81,22 @@ impl Case {
     }
 
     fn key(&self, client: usize) -> String {
-        format!("{}-{client}", self.mebibytes)
+        let kind = if self.put { "written" } else { "read" };
+        format!("{kind}-{}-{client}", self.mebibytes)
     }
+
+    /// Its objects, and what is stored of each at a time: one that is written stands beside the version before.
+    fn stored(&self) -> impl Iterator<Item = (String, u64)> {
+        let versions = if self.put { 2 } else { 1 };
+        (0..self.clients).map(move |client| (self.key(client), versions * self.bytes()))
+    }
+}
+
+/// How large each device has to be.
+fn capacity_bytes(cases: &[Case]) -> u64 {
+    let objects: BTreeMap<String, u64> = cases.iter().flat_map(Case::stored).collect();
+    let held = HELD * objects.values().sum::<u64>() / u64::from(NODES);
+    (held + ROOM_BYTES).next_multiple_of(ROOM_BYTES)
 }
 
 /// What one case took, over all rounds.
@@ -123,7 +139,16 @@ pub(super) async fn run(
         return Ok(());
     }
     let scratch = scratch(options, say)?;
-    let mut bench = Bench::start(program, scratch.path(), options.measured, seed, say).await?;
+    let capacity_bytes = capacity_bytes(&cases);
+    say(&format!(
+        "making {NODES} devices of {} MiB below {}",
+        capacity_bytes >> 20,
+        scratch.path().display()
+    ));
+    let mut bench = Bench::start(program, scratch.path(), options.measured, capacity_bytes, seed).await?;
+    if !bench.raw.direct() {
+        say("direct I/O cannot be had here: the limits are the page cache's");
+    }
     let rounds = if options.quick { 3 } else { 9 };
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
     bench.load(&cases).await?;
@@ -159,14 +184,13 @@ impl<'a> Bench<'a> {
         program: &'a Path,
         dir: &Path,
         measured: Measured,
+        capacity_bytes: u64,
         seed: u64,
-        say: &mut dyn FnMut(&str),
     ) -> Result<Self> {
-        say(&format!("making {NODES} devices of {} MiB below {}", CAPACITY >> 20, dir.display()));
         let shape = Shape {
             nodes: NODES,
             devices: 1,
-            capacity_bytes: Some(CAPACITY),
+            capacity_bytes: Some(capacity_bytes),
             thick: true,
             ..Shape::default()
         };
@@ -175,9 +199,6 @@ impl<'a> Bench<'a> {
         client.create_bucket(BUCKET, measured.policy().parse()?).await?;
         let dirs: Vec<_> = (0..NODES as usize).map(|node| dir.join(format!("raw-{node}"))).collect();
         let raw = RawFiles::new(&dirs, RAW_BYTES)?;
-        if !raw.direct() {
-            say("direct I/O cannot be had here: the limits are the page cache's");
-        }
         let servers = cluster.processes().map(|(_, process, _)| process).collect();
         Ok(Self { program, cluster, client, raw, parts: Parts::new(seed)?, servers, seed })
     }
@@ -186,11 +207,12 @@ impl<'a> Bench<'a> {
     async fn load(&self, cases: &[Case]) -> Result<()> {
         for case in cases.iter().filter(|case| !case.put) {
             for client in 0..case.clients {
-                if self.client.stat(BUCKET, &format!("read-{}", case.key(client))).await.is_ok() {
+                let key = case.key(client);
+                if self.client.stat(BUCKET, &key).await.is_ok() {
                     continue;
                 }
                 let original = self.original(case, client);
-                let (key, length) = (format!("read-{}", case.key(client)), original.length());
+                let length = original.length();
                 self.client.put(BUCKET, &key, original.reader()?, Some(length)).await?;
             }
         }
@@ -260,7 +282,6 @@ impl<'a> Bench<'a> {
 
     /// One access of each client at once: seconds until the last was done, and what each took.
     fn clients(&self, case: &Case) -> Result<(f64, Vec<Taken>)> {
-        let kind = if case.put { "written" } else { "read" };
         let started: Result<Vec<_>> = (0..case.clients)
             .map(|client| {
                 let access = Access {
@@ -268,7 +289,7 @@ impl<'a> Bench<'a> {
                     put: case.put,
                     ingest: case.ingest,
                     bucket: BUCKET.to_owned(),
-                    key: format!("{kind}-{}", case.key(client)),
+                    key: case.key(client),
                     bytes: case.bytes(),
                     count: 1,
                     seed: self.object_seed(client),
