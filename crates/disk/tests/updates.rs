@@ -134,10 +134,13 @@ fn what_is_held_stays_held_through_checkpoints() {
     device.flush().unwrap();
     assert_eq!(device.write_back(4096).unwrap(), 4096);
     assert_eq!(device.to_write_back(), 4096);
-    let mut device = reopen(device);
+    // Once out of the journal, then out of the checkpoint that the first open made.
+    let mut device = reopen(reopen(device));
     assert_eq!(device.held(S).unwrap(), [second]);
-    assert_eq!(device.to_write_back(), 0, "an open writes back all it may");
+    assert_eq!(device.to_write_back(), 8192, "an open does not wait for it");
+    device.write_back(u64::MAX).unwrap();
     assert_eq!(medium.image()[at..at + 4096], [1; 4096]);
+    assert_eq!(device.to_write_back(), 0);
 }
 
 /// Full overwrite: the versions of data chunks change with the content, and what it replaced is held until its release.
@@ -550,6 +553,44 @@ fn many_changes_of_few_granules_stay_bounded() {
     // Without the flush of what was written back: the journal has it all.
     let mut device = open(Arc::new(MemoryMedium::from_image(medium.image())));
     assert!(chunk_content(&mut device, S).unwrap() == content);
+}
+
+#[test]
+fn what_lies_together_goes_in_place_first_and_a_checkpoint_waits_for_none_of_it() {
+    let medium = Arc::new(MemoryMedium::new(32 << 20));
+    let (checkpoint_bytes, journal_bytes) = (Some(4 << 20), Some(4 << 20));
+    let options = FormatOptions { checkpoint_bytes, journal_bytes, ..FormatOptions::new(CLUSTER, DEVICE) };
+    Device::format(&*medium, options).unwrap();
+    let mut device = open(medium.clone());
+    let (scattered, together) = (T, S);
+    let [mut few, mut many] = [(scattered, 128), (together, 256)].map(|(s, n)| chunk(&mut device, s, n, 0));
+    let mut change = |segment, content: &mut Vec<u8>, at: usize, len: usize| {
+        content[at..at + len].fill(0xab);
+        let patches = vec![(at as u64, Bytes::from(vec![0xab; len]))];
+        device.apply(segment, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+    };
+    (0..64).for_each(|number| change(scattered, &mut few, number * 16384, 4096));
+    (0..15).for_each(|number| change(together, &mut many, number << 17, 1 << 17));
+    // More than half of the journal waits.
+    device.flush().unwrap();
+    let (waiting, all) = (device.to_write_back(), (64 << 12) + (15 << 17));
+    assert!(waiting <= 2 << 20 && waiting >= all - (512 << 10), "{waiting}");
+    let byte = |device: &Device, segment| medium.image()[device.locate(segment, 3).unwrap() as usize];
+    assert_eq!((byte(&device, together) == 0xab, byte(&device, scattered) == 0xab), (true, false));
+    // The journal goes round.
+    for epoch in 2..1200 {
+        device.fence(SegmentId(7), Epoch(epoch)).unwrap();
+        device.flush().unwrap();
+    }
+    assert_eq!(device.to_write_back(), waiting, "a checkpoint has it");
+    let mut device = reopen(device);
+    assert_eq!(device.to_write_back(), waiting);
+    for (segment, content) in [(scattered, &few), (together, &many)] {
+        assert!(chunk_content(&mut device, segment).unwrap() == *content);
+    }
+    device.write_back(u64::MAX).unwrap();
+    assert!(byte(&device, scattered) == 0xab && device.to_write_back() == 0);
+    assert!(chunk_content(&mut device, scattered).unwrap() == few);
 }
 
 // On a lane.

@@ -14,8 +14,8 @@ use crate::{
 
 /// Room that [`Device::make_room`] leaves in a frame for a change of epoch and an open run: 17 and 21 bytes.
 const SLACK: usize = 64;
-/// Bytes that wait to be written in place before a commit writes some: memory, and what a checkpoint may have to
-/// write at once (80 ms of a disk of 100 MB/s).
+/// Bytes that wait to be written in place before a commit writes some: memory, and what a checkpoint writes once more (80 ms of
+/// a disk of 100 MB/s).
 const READY_BYTES_MAX: u64 = 8 << 20;
 /// What a commit then writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a
 /// disk for whoever waits for this one.
@@ -132,7 +132,7 @@ impl Device {
         }
         let bound = READY_BYTES_MAX.min(self.superblock.journal_bytes / 2);
         if self.overlay.ready_bytes() > bound {
-            self.put_in_place(self.overlay.ready_bytes() - bound + READY_STEP, usize::MAX)?;
+            self.put_densest(self.overlay.ready_bytes() - bound + READY_STEP)?;
         }
         Ok(())
     }
@@ -163,11 +163,14 @@ impl Device {
         Ok(())
     }
 
-    /// Puts all in place that may be, flushes, and writes a checkpoint: it may only hold what is durable. No redo may
-    /// be pending.
+    /// Flushes and writes a checkpoint: it may only hold what is durable. No redo may be pending. What is not in place goes there
+    /// first where the checkpoint has no room for its redo.
     pub(super) fn settle(&mut self) -> Result<(), MediumError> {
         assert_eq!(self.ahead_end, 0, "a checkpoint would forget redo that no frame has");
-        self.put_in_place(u64::MAX, usize::MAX)?;
+        let taken = self.index.full_bytes() + self.overlay.queued_bytes();
+        if taken + self.overlay.ready_redo_bytes() > checkpoint::body_max(&self.superblock) {
+            self.put_in_place(u64::MAX, usize::MAX)?;
+        }
         self.tables.write_all(&*self.medium)?;
         self.sync()?;
         self.checkpoint()

@@ -25,6 +25,9 @@ use crate::{
     index::{Extent, Index, Record},
 };
 
+/// Bytes of a redo record and of each of its patches beside their content, at most.
+const REDO_BYTES: u64 = 64;
+
 /// New content at a position, with its checksums.
 #[derive(Debug, Clone)]
 pub(super) struct Patch {
@@ -128,12 +131,25 @@ impl Overlay {
             .or_else(|| layers.ready.get(&position).map(|ready| (&ready.bytes[..], ready.sum)))
     }
 
-    /// Granules whose commit is durable, when so many commits are.
-    pub(super) fn ready(&self, commits: u64) -> impl Iterator<Item = (SegmentId, u64, &Ready)> + '_ {
-        self.segments.iter().flat_map(move |(segment, layers)| {
-            let durable = layers.ready.iter().filter(move |(_, ready)| ready.commit < commits);
-            durable.map(|(position, ready)| (*segment, *position, ready))
-        })
+    /// Granules of a segment that may go in place and whose commit is durable, when so many commits are.
+    pub(super) fn ready(&self, segment: SegmentId, commits: u64) -> impl Iterator<Item = (u64, &Ready)> + '_ {
+        let ready = self.segments.get(&segment).into_iter().flat_map(|layers| &layers.ready);
+        ready.filter(move |(_, ready)| ready.commit < commits).map(|(position, ready)| (*position, ready))
+    }
+
+    /// Segments of which anything may go in place, durable or not, and how many bytes of each.
+    pub(super) fn ready_by_segment(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
+        let of = |layers: &Layers| layers.ready.len() as u64 * layers.granule;
+        self.segments
+            .iter()
+            .map(move |(segment, layers)| (*segment, of(layers)))
+            .filter(|&(_, bytes)| bytes > 0)
+    }
+
+    /// Bytes of the redo of all that may go in place, at most.
+    pub(super) fn ready_redo_bytes(&self) -> u64 {
+        let of = |layers: &Layers| REDO_BYTES + layers.ready.len() as u64 * (REDO_BYTES + layers.granule);
+        self.segments.values().map(of).sum()
     }
 
     /// This granule is in place, or has no place any more.
@@ -172,11 +188,19 @@ impl Overlay {
         }
     }
 
-    /// The held changes as records, for a checkpoint.
+    /// All that is not in place as records, for a checkpoint: of each segment what may go there, then what came later and is held.
     pub(super) fn redo(&self) -> Vec<Record> {
-        let changes = self.segments.iter().flat_map(|(s, layers)| layers.queue.iter().map(|c| (*s, c)));
-        changes
-            .map(|(segment, change)| match (change.version, &change.patches[..]) {
+        let applied = |segment, patches| {
+            let (version, merged, log) = (None, Vec::new(), None);
+            Record::Applied { segment, version, patches, merged, log }
+        };
+        let mut records = Vec::new();
+        for (&segment, layers) in &self.segments {
+            if !layers.ready.is_empty() {
+                let ready = layers.ready.iter().map(|(at, ready)| (*at, ready.bytes.clone()));
+                records.push(applied(segment, ready.collect()));
+            }
+            records.extend(layers.queue.iter().map(|change| match (change.version, &change.patches[..]) {
                 (Some(version), [patch]) => Record::Staged {
                     segment,
                     version,
@@ -184,15 +208,12 @@ impl Overlay {
                     bytes: patch.bytes.clone(),
                     of: change.of,
                 },
-                (_, patches) => Record::Applied {
-                    segment,
-                    version: None,
-                    patches: patches.iter().map(|p| (p.position, p.bytes.clone())).collect(),
-                    merged: Vec::new(),
-                    log: None,
-                },
-            })
-            .collect()
+                (_, patches) => {
+                    applied(segment, patches.iter().map(|p| (p.position, p.bytes.clone())).collect())
+                }
+            }));
+        }
+        records
     }
 
     fn push(

@@ -1,8 +1,9 @@
 //! Writing changes in place, once their redo is durable: sorted by place, with their checksums.
 //!
-//! What is written here stays in the journal until a checkpoint, so a granule that a crash tears is healed by replay.
+//! What is written here stays in the journal until a checkpoint, so a granule that a crash tears is healed by replay. A checkpoint
+//! takes the redo of what is not in place yet with it: nobody waits for that on a disk that positions for each granule.
 
-use std::{io::IoSlice, ops::Range};
+use std::{cmp::Reverse, io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
@@ -50,20 +51,43 @@ impl Device {
     }
 
     pub(super) fn put_in_place(&mut self, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
+        let segments: Vec<_> = self.overlay.ready_by_segment().map(|(segment, _)| segment).collect();
+        self.put_of(segments, max_bytes, runs_max)
+    }
+
+    /// Of the segments that have most of it: neighbours are one operation, and near ones one positioning.
+    pub(super) fn put_densest(&mut self, max_bytes: u64) -> Result<u64, MediumError> {
+        let mut segments: Vec<_> = self.overlay.ready_by_segment().collect();
+        segments.sort_by_key(|&(_, bytes)| Reverse(bytes));
+        let (mut bytes, mut densest) = (0, Vec::new());
+        for (segment, of_it) in segments {
+            if bytes >= max_bytes {
+                break;
+            }
+            bytes += of_it;
+            densest.push(segment);
+        }
+        self.put_of(densest, max_bytes, usize::MAX)
+    }
+
+    fn put_of(
+        &mut self,
+        segments: Vec<SegmentId>,
+        max_bytes: u64,
+        runs_max: usize,
+    ) -> Result<u64, MediumError> {
         let mut granules = Vec::new();
         let mut gone = Vec::new();
-        for (segment, position, ready) in self.overlay.ready(self.commits) {
-            match self.index.get(segment).and_then(|e| e.granule_place(position)) {
-                Some(place) => {
-                    granules.push(Granule {
-                        place,
-                        segment,
-                        position,
-                        bytes: ready.bytes.clone(),
-                        sum: ready.sum,
-                    });
+        for segment in segments {
+            let extent = self.index.get(segment);
+            for (position, ready) in self.overlay.ready(segment, self.commits) {
+                match extent.and_then(|extent| extent.granule_place(position)) {
+                    Some(place) => {
+                        let (bytes, sum) = (ready.bytes.clone(), ready.sum);
+                        granules.push(Granule { place, segment, position, bytes, sum });
+                    }
+                    None => gone.push((segment, position)),
                 }
-                None => gone.push((segment, position)),
             }
         }
         for (segment, position) in gone {

@@ -9,10 +9,10 @@
 //!   updatable u8, ranges u32, runs u32, ranges x (first unit u64, first slot u32, slots u32),
 //!   runs x (slot, index, count: u32), and if updatable: reserve's first unit u64, its units u64, version u64,
 //!   log sequence u64, log page u64, n u32, n x (chunk u16, version u64)
-//! redo, to the end of the body:  records 8 and 9 of the journal, of changes that must not be in place yet
+//! redo, to the end of the body:  records 8 and 9 of the journal, of changes that are not in place
 //! ```
 //!
-//! The redo of changes that are still held moves into the checkpoint and not into a frame behind it: the
+//! The redo of changes that are held or just not in place yet moves into the checkpoint and not into a frame behind it: the
 //! checkpoint frees the ring that holds them, so they must become durable in the same instant.
 //!
 //! A checkpoint holds only what was flushed before it was begun. It counts when header and body are whole, so
@@ -44,7 +44,7 @@ pub(crate) struct Loaded {
     pub(crate) slot: u64,
     pub(crate) start: Start,
     pub(crate) index: Index,
-    /// Changes whose effect on the index is in it, and whose content is not in place.
+    /// Changes whose effect on the index is in it, and whose content may not be in place.
     pub(crate) redo: Vec<Record>,
 }
 
