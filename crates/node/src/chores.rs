@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`sweep`] | frees what dead writers left, and what layouts do not list any more |
 //! | [`updates::recover`] | levels updates that the device holds and nobody is about |
+//! | [`updates::merge_left`] | merges logs that nobody looks after, while the device rests |
 //! | [`reserves`] | gives reserved space back that the updates of its chunks do not need |
 
 use crate::{
@@ -25,9 +26,10 @@ pub(crate) fn begin(
         tasks.spawn(async move { sweep::run(&service, &device, &meta, options).await })
     };
     let levelling = tasks.spawn(updates::recover(service.updates.clone(), device.clone()));
+    let merging = tasks.spawn(updates::merge_left(service.updates.clone(), device.clone()));
     let reserving = {
         let (service, device, options) = (service.clone(), device.clone(), options.reserve);
         tasks.spawn(async move { reserves::run(&service, &device, options).await })
     };
-    service.devices.attended(device.id, vec![sweeping, levelling, reserving]);
+    service.devices.attended(device.id, vec![sweeping, levelling, merging, reserving]);
 }

@@ -14,7 +14,7 @@ use crate::{
     NodeError, NodeOptions,
     identity::{self, Identity},
     paced::Paced,
-    updates::MergePermits,
+    updates::Merges,
 };
 use std::{
     collections::BTreeSet,
@@ -37,8 +37,8 @@ pub(crate) struct ServedDevice {
     pub(crate) lane: LaneHandle,
     /// The way of data to the lane.
     pub(crate) paced: Arc<Paced>,
-    /// Who may merge a log on it.
-    pub(crate) merges: MergePermits,
+    /// When its logs are merged.
+    pub(crate) merges: Merges,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
@@ -80,7 +80,7 @@ impl ServedDevice {
             dir,
             lane,
             paced,
-            merges: MergePermits::default(),
+            merges: Merges::default(),
             emulation,
             stream_read_bytes,
             stream_sent_bytes,

@@ -423,6 +423,7 @@ pub enum Shutdown {
 
 struct Pending {
     op: Op,
+    class: Priority,
     reply: Reply,
     queued_at: Instant,
 }
@@ -433,7 +434,7 @@ struct InFlight {
 
 struct State {
     /// Submitted, not yet in the queue: only the lane knows where blocks lie.
-    inbox: Vec<(RequestId, u64, Priority)>,
+    inbox: Vec<(RequestId, u64)>,
     queue: Queue,
     pending: BTreeMap<RequestId, Pending>,
     in_flight: Option<InFlight>,
@@ -549,8 +550,8 @@ impl LaneHandle {
             reply(Err(OpError::Closed));
             return id;
         }
-        state.pending.insert(id, Pending { op, reply, queued_at: Instant::now() });
-        state.inbox.push((id, stream, class));
+        state.pending.insert(id, Pending { op, class, reply, queued_at: Instant::now() });
+        state.inbox.push((id, stream));
         // Once, and not while it would wait for the lock: each is a system call on the way of an update.
         let wake = std::mem::take(&mut state.asleep);
         drop(state);
@@ -570,7 +571,7 @@ impl LaneHandle {
             for id in queue.cancel_stream(stream) {
                 dropped.extend(pending.remove(&id));
             }
-            inbox.retain(|(id, of, _)| {
+            inbox.retain(|(id, of)| {
                 if *of == stream {
                     dropped.extend(pending.remove(id));
                 }
@@ -587,6 +588,11 @@ impl LaneHandle {
     /// The medium is another one from now on: how fast the one before was says nothing of it.
     pub fn forget_speed(&self) {
         self.shared.state().meters.forget();
+    }
+
+    /// How long the device has worked so far on what somebody waits for: on all classes but [`Priority::Background`].
+    pub fn foreground(&self) -> Duration {
+        self.shared.state().meters.foreground
     }
 
     /// What the lane is doing; never waits for the medium.

@@ -46,6 +46,8 @@ pub(super) struct Meters {
     pub(super) read: Speed,
     pub(super) write: Speed,
     pub(super) completed: u64,
+    /// Time taken by what somebody waits for.
+    pub(super) foreground: Duration,
     service_s: Option<f64>,
 }
 
@@ -58,9 +60,17 @@ impl Meters {
         self.service_s = Some(self.service_s.map_or(each, |s| s + (each - s) / 8.0));
     }
 
-    /// Keeps nothing but the count.
+    /// The device worked so long, on something that somebody waits for or not.
+    pub(super) fn in_foreground(&mut self, foreground: bool, busy: Duration) {
+        if foreground {
+            self.foreground += busy;
+        }
+    }
+
+    /// Keeps nothing but what only grows.
     pub(super) fn forget(&mut self) {
-        *self = Self { completed: self.completed, ..Self::default() };
+        let Self { completed, foreground, .. } = *self;
+        *self = Self { completed, foreground, ..Self::default() };
     }
 
     pub(super) fn service_time(&self) -> Option<Duration> {

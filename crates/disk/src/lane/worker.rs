@@ -16,7 +16,7 @@ use super::{InFlight, Op, OpError, OpOutput, Pending, Reply, Shared, State, stat
 use crate::{
     device::{ChangeError, Device, DeviceError, NewBlock, UpdateError, WriteError},
     ids::{Epoch, SegmentId},
-    queue::{Kind, NoEstimate, Request, RequestId},
+    queue::{Kind, NoEstimate, Priority, Request, RequestId},
 };
 
 pub(super) struct Worker {
@@ -33,6 +33,8 @@ struct Group {
     waiting: Vec<(Waiting, Reply)>,
     bytes: u64,
     since: Option<Instant>,
+    /// Whether somebody waits for any of them.
+    foreground: bool,
 }
 
 enum Waiting {
@@ -164,7 +166,7 @@ impl Worker {
 
     /// Moves what was submitted into the queue, now that it is known where blocks lie.
     fn admit(&self, state: &mut State) {
-        for (id, stream, class) in std::mem::take(&mut state.inbox) {
+        for (id, stream) in std::mem::take(&mut state.inbox) {
             let Some(pending) = state.pending.get(&id) else { continue };
             let offset = match &pending.op {
                 Op::ReadSlice { segment, index, offset, .. } => {
@@ -179,7 +181,7 @@ impl Worker {
             state.queue.add(Request {
                 id,
                 stream,
-                class,
+                class: pending.class,
                 kind: pending.op.kind(),
                 offset,
                 bytes: pending.op.bytes(),
@@ -255,19 +257,21 @@ impl Worker {
         drop(blocks);
         let busy = since.elapsed();
         let operations = batch.len() as u64;
+        let foreground = batch.iter().any(|pending| in_foreground(pending.class));
         let mut refused = Vec::new();
         let group_bytes = self.group.bytes;
         for (pending, answer) in batch.into_iter().zip(answers) {
             match answer {
                 Ok(()) => {
                     self.group.bytes += pending.op.bytes();
-                    self.group.add(Waiting::Block, pending.reply, since);
+                    self.group.add(Waiting::Block, pending.reply, since, foreground);
                 }
                 Err(error) => refused.push((pending.reply, error)),
             }
         }
         let written = self.group.bytes - group_bytes;
         self.finish(operations, busy, |meters| {
+            meters.in_foreground(foreground, busy);
             if written > 0 {
                 meters.write.observe(written, busy);
             }
@@ -278,7 +282,7 @@ impl Worker {
     }
 
     fn single(&mut self, pending: Pending, since: Instant) {
-        let Pending { op, reply, .. } = pending;
+        let Pending { op, class, reply, .. } = pending;
         let (kind, joins_group, is_update) = (op.kind(), op.joins_group(), op.is_update());
         let bytes = op.bytes();
         let result = self.execute(op);
@@ -289,6 +293,7 @@ impl Worker {
         };
         // What needs no medium would make the device look faster than it is.
         self.finish(u64::from(kind != Kind::Control), busy, |meters| {
+            meters.in_foreground(in_foreground(class), busy);
             if read_bytes > 0 {
                 meters.read.observe(read_bytes, busy);
             }
@@ -297,7 +302,7 @@ impl Worker {
             Ok(output) if joins_group => {
                 let waiting = if is_update { Waiting::Update(output) } else { Waiting::Change(output) };
                 self.group.bytes += bytes;
-                self.group.add(waiting, reply, since);
+                self.group.add(waiting, reply, since, in_foreground(class));
             }
             result => reply(result),
         }
@@ -385,6 +390,7 @@ impl Worker {
         let outcome = self.device.flush();
         let flushing = since.elapsed();
         self.finish(0, flushing, |meters| {
+            meters.in_foreground(group.foreground, flushing);
             // The flush is part of what writing costs.
             if group.bytes > 0 {
                 meters.write.observe(0, flushing);
@@ -413,8 +419,9 @@ impl Worker {
 }
 
 impl Group {
-    fn add(&mut self, waiting: Waiting, reply: Reply, since: Instant) {
+    fn add(&mut self, waiting: Waiting, reply: Reply, since: Instant, foreground: bool) {
         self.since.get_or_insert(since);
+        self.foreground |= foreground;
         self.waiting.push((waiting, reply));
     }
 }
@@ -425,6 +432,11 @@ fn failed(error: &DeviceError, waiting: &Waiting) -> OpError {
         Waiting::Change(_) => ChangeError::Device(error.clone()).into(),
         Waiting::Update(_) => UpdateError::Device(error.clone()).into(),
     }
+}
+
+/// Whether somebody waits for operations of this class.
+fn in_foreground(class: Priority) -> bool {
+    class != Priority::Background
 }
 
 fn take(state: &mut State, id: RequestId) -> Option<Pending> {

@@ -2,18 +2,16 @@
 //!
 //! A merge that nobody waits for lets everybody else go first. That may change while it is under way, when updates find no room, so
 //! each operation asks anew how urgent it is, and one that waits in the lane's queue is taken out and put in again before others.
-//!
-//! Records and rows of a merge may take 8 MiB, and many logs may be quiet at once: [`MergePermits`] bounds how many of a device are
-//! merged at a time.
 
 use super::{
     Chunk,
     medium::{self, READ_BYTES},
+    merges::hurried,
     not_in_place,
 };
 use crate::fault::fault;
 use bytes::Bytes;
-use std::{future::pending, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 use steadfast_disk::{
     Op, OpError, OpOutput, Priority as LanePriority,
     device::{Apply, ChunkState, ReadError, UpdateError},
@@ -23,47 +21,11 @@ use steadfast_protocol::{
     message::Fault,
     serve::parity_log::{ChunkNumber, Difference, Fold, ParityOf},
 };
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::watch;
 
 /// What is not changed between two rows is read with them up to so many bytes: a disk passes over them in half the time that it
 /// takes to position.
 const GAP_BYTES: u64 = 128 << 10;
-/// Merges of one device at a time that nobody waits for: more would not be sooner done.
-const QUIET_MAX: usize = 1;
-/// And of those that somebody waits for, beside them: while one computes, the other reads.
-const URGENT_MAX: usize = 2;
-
-/// Who may merge a log on a device.
-pub(crate) struct MergePermits {
-    quiet: Semaphore,
-    urgent: Semaphore,
-}
-
-impl Default for MergePermits {
-    fn default() -> Self {
-        Self { quiet: Semaphore::new(QUIET_MAX), urgent: Semaphore::new(URGENT_MAX) }
-    }
-}
-
-impl MergePermits {
-    /// Waits until one more may begin. One that becomes urgent waits no longer behind those that are not.
-    pub(super) async fn take(&self, urgent: &mut watch::Receiver<bool>) -> SemaphorePermit<'_> {
-        let permit = tokio::select! {
-            biased;
-            () = hurried(urgent) => self.urgent.acquire().await,
-            permit = self.quiet.acquire() => permit,
-        };
-        permit.expect("nobody closes it")
-    }
-}
-
-/// Waits until somebody waits for the merge: for ever where nobody would say so any more.
-async fn hurried(urgent: &mut watch::Receiver<bool>) {
-    if urgent.wait_for(|urgent| *urgent).await.is_err() {
-        pending().await
-    }
-}
-
 /// A merge; see the module's doc.
 pub(super) struct Merge {
     chunk: Arc<Chunk>,

@@ -14,6 +14,7 @@ mod host;
 mod link;
 mod medium;
 mod merge;
+mod merges;
 mod parity;
 mod peers;
 mod recover;
@@ -21,7 +22,7 @@ pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use merge::MergePermits;
+pub(crate) use merges::{Merges, merge_left};
 pub(crate) use parity::Shrunk;
 pub(crate) use recover::recover;
 
@@ -260,6 +261,11 @@ impl<Event> Hosts<Event> {
         // Under the lock, so that a host that ends for want of work has looked before or will see it.
         let _ = sender.send(event);
         Ok(sender)
+    }
+
+    /// Whether there are so many that one should leave that can.
+    fn are_many(&self) -> bool {
+        self.lock().len() >= HOSTS_MAX / 2
     }
 
     /// Takes a host out that has nothing to do, unless it was told something meanwhile.

@@ -32,6 +32,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// How often it is looked at whether a log is quiet, or held up.
 const TICK: Duration = Duration::from_millis(100);
+/// And how often where nothing has happened for [`CALM`], of which there may be thousands: often enough for
+/// [`Lull`](steadfast_protocol::serve::Lull).
+const CALM_TICK: Duration = Duration::from_secs(1);
+/// Long enough that what was going on is over, well within that a log counts as quiet.
+const CALM: Duration = Duration::from_secs(3);
 
 /// What a host hears.
 pub(super) enum Event {
@@ -269,6 +274,7 @@ impl host::Host for Host {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
+        let mut calm = false;
         loop {
             let (over, ticking) = running.with(|host| (host.over.take(), host.is_ticking()));
             if let Some(why) = over {
@@ -277,6 +283,9 @@ impl host::Host for Host {
             tokio::select! {
                 biased;
                 Some(event) = events.recv() => {
+                    if std::mem::take(&mut calm) {
+                        ticks.reset_after(TICK);
+                    }
                     let mut next = Some(event);
                     while let Some(event) = next {
                         // What is to be done at once: a question forgets differences that the core did not ask to append.
@@ -286,9 +295,18 @@ impl host::Host for Host {
                 }
                 () = running.over.notified() => {}
                 _ = ticks.tick(), if ticking => {
-                    let leaves = running.with(|host| host.tick(updates));
+                    let (leaves, left);
+                    (leaves, calm, left) = running.with(|host| {
+                        (host.tick(updates), host.busy_at.elapsed() > CALM, host.core.log().len() > 0)
+                    });
                     if leaves && updates.parity.leave(device, segment, events) {
+                        if left {
+                            running.with(|host| host.chunk.device.merges.leave(segment));
+                        }
                         return None;
+                    }
+                    if calm {
+                        ticks.reset_after(CALM_TICK);
                     }
                 }
             }
@@ -330,14 +348,18 @@ impl Host {
     /// Does what is due; whether nothing was for long.
     fn tick(&mut self, updates: &Arc<Updates>) -> bool {
         self.asked_to_merge.retain(|asked| !asked.is_closed());
-        if self.upkeep.merge_due(self.now()) || !self.asked_to_merge.is_empty() {
+        let device = &self.chunk.device;
+        let due = self.upkeep.merge_due(self.now(), &self.core, device.merges.may_begin(&device.lane));
+        if due || !self.asked_to_merge.is_empty() {
             self.core.handle(ParityInput::MergeDue);
         }
         self.shrink();
         self.overwrite();
         self.unblock(updates);
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
-        idle && self.busy_at.elapsed() > IDLE_MAX
+        // The next would have to read the log.
+        let stays = self.core.log().len() > 0 && !updates.parity.are_many();
+        idle && !stays && self.busy_at.elapsed() > IDLE_MAX
     }
 
     fn heard(&mut self, event: Event) {

@@ -11,6 +11,7 @@
 //! | [`Fair`] | whose request goes to a device next while bandwidth of it is reserved |
 //! | [`Sharing`] | what it costs a device to be shared |
 //! | [`health()`] | how a device is, from what its lane says |
+//! | [`Lull`] | whether a device has time for what nobody waits for |
 //! | [`parity_log`] | updates of erasure-coded chunks: versions, logs beside the parity chunk, merges, rows at one state |
 //! | [`Sweep`] | finds what writers left behind, and seals, trims or deletes it |
 //!
@@ -23,6 +24,7 @@ mod budget;
 mod fair;
 mod health;
 mod ingest;
+mod lull;
 pub mod parity_log;
 mod read_stream;
 mod reservations;
@@ -38,6 +40,7 @@ pub use budget::Budget;
 pub use fair::{Fair, Flow};
 pub use health::{HealthFacts, health};
 pub use ingest::IngestStream;
+pub use lull::Lull;
 pub use read_stream::{ReadAction, ReadInput, ReadResult, ReadStream, SliceId};
 pub(crate) use reservations::efficiency;
 pub use reservations::{BEST_EFFORT_SHARE, Capacity, Granted, LEASE_MAX, RESERVATIONS_MAX, Reservations};

@@ -1,6 +1,6 @@
 //! Single merges, against a device of a parity chunk and its lane.
 
-use super::super::{Chunk, MergePermits, medium, merge::Merge};
+use super::super::{Chunk, Merges, medium, merge::Merge};
 use super::*;
 use std::{
     pin::{Pin, pin},
@@ -138,7 +138,7 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
 
 #[tokio::test]
 async fn an_urgent_merge_waits_for_no_quiet_one() {
-    let permits = MergePermits::default();
+    let permits = Merges::default();
     let (_never, mut quiet) = watch::channel(false);
     let (tell, mut other) = watch::channel(false);
     let first = permits.take(&mut quiet).await;

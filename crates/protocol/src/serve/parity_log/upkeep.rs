@@ -1,8 +1,8 @@
 //! When the log of a parity chunk is merged without need, how urgent a merge is, whom to ask where the log is held up, and when its
 //! reserve may shrink.
 //!
-//! A log is merged as far as it is committed when nothing was appended for a while; how much is committed its node learns from the
-//! data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
+//! A log is merged as far as it is committed when its reserve is nearly full, or when nothing was appended for a while and the device
+//! rests ([`Lull`](crate::serve::Lull)); how much is committed its node learns from the data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
 //! that stays and holds up all behind it: its node is asked to level, which ends with saying so.
 
 use super::{ChunkNumber, ParityChunk};
@@ -49,8 +49,13 @@ impl Upkeep {
         self.appended_at = now;
     }
 
-    /// Whether nothing was appended for so long that what is committed is to be merged.
-    pub fn merge_due(&self, now: Time) -> bool {
+    /// Whether what is committed is to be merged: there is soon no room for more, or nothing was appended for long and the device
+    /// rests.
+    pub fn merge_due(&self, now: Time, core: &ParityChunk, device_rests: bool) -> bool {
+        4 * core.logged_bytes() > 3 * self.reserve_bytes || device_rests && self.is_quiet(now)
+    }
+
+    fn is_quiet(&self, now: Time) -> bool {
         now.since(self.appended_at) > QUIET
     }
 
@@ -85,7 +90,7 @@ impl Upkeep {
         if to_bytes > 0 && to_bytes < least_bytes {
             return Shrinking::TooSmall { least_bytes };
         }
-        let quiet = !writing && core.log().len() == 0 && self.merge_due(now);
+        let quiet = !writing && core.log().len() == 0 && self.is_quiet(now);
         if quiet { Shrinking::Now } else { Shrinking::Later }
     }
 }

@@ -4,6 +4,7 @@ mod admission;
 mod fair;
 mod health;
 mod ingest;
+mod lull;
 mod overwrites;
 mod parity_log;
 mod read_stream;

@@ -24,10 +24,15 @@ fn committed(core: &mut ParityChunk, chunk: u16) {
 
 #[test]
 fn a_log_is_merged_when_it_was_quiet_and_urgently_when_half_full() {
-    let mut upkeep = Upkeep::new(at(0), 24_000);
-    assert_eq!((upkeep.merge_due(at(500)), upkeep.merge_due(at(501))), (false, true));
+    let mut upkeep = Upkeep::new(at(0), 1 << 20);
+    let due = |upkeep: &Upkeep, now| upkeep.merge_due(at(now), &log(), true);
+    assert_eq!((due(&upkeep, 500), due(&upkeep, 501)), (false, true));
     upkeep.appended(at(600));
-    assert_eq!((upkeep.merge_due(at(1100)), upkeep.merge_due(at(1101))), (false, true));
+    assert_eq!((due(&upkeep, 1100), due(&upkeep, 1101)), (false, true));
+    assert!(!upkeep.merge_due(at(60_000), &log(), false), "others need the device");
+    // Unless there is soon no room: six pages of eight.
+    let merges = |pages: u64| Upkeep::new(at(0), pages * 4096).merge_due(at(0), &log(), false);
+    assert_eq!((merges(8), merges(7)), (false, true));
     // Each of its records takes two pages, and may take a third.
     assert!(!Upkeep::new(at(0), 12 * 4096).is_urgent(&log()), "just half");
     assert!(Upkeep::new(at(0), 12 * 4096 - 1).is_urgent(&log()));
