@@ -64,8 +64,8 @@ use steadfast_protocol::{
     DeviceId, Epoch,
     layout::{BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SegmentLayout},
     message::{
-        AccessTotals, BucketRecord, Change, DrainProgress, Hello, MetaAnswer, MetaRequest, NodeAnswer,
-        NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
+        AccessTotals, BucketRecord, Change, DeviceHealth, DrainProgress, Hello, MetaAnswer, MetaRequest,
+        NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
     policy::Policy,
     read::Hedge,
@@ -267,6 +267,13 @@ impl Client {
             }
             other => Err(unexpected("Registry", &other)),
         }
+    }
+
+    /// Whether a device was stalled when the registry was last seen, of a server that is there.
+    pub(crate) fn any_stalled(&self) -> bool {
+        let registry = self.registry.lock().expect("never poisoned: no panic while held");
+        let alive = registry.nodes.iter().filter(|node| node.alive);
+        alive.flat_map(|node| &node.devices).any(|device| device.health == DeviceHealth::Stalled)
     }
 
     /// A storage server's own account of itself.

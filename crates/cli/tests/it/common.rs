@@ -161,7 +161,8 @@ impl Bed {
         self.client_of_patience(Duration::from_secs(3)).await
     }
 
-    async fn client_of_patience(&self, patience: Duration) -> Client {
+    /// A library client that waits so long for what nobody answers.
+    pub(crate) async fn client_of_patience(&self, patience: Duration) -> Client {
         let options = Options { patience, ..Options::default() };
         Client::connect(self.cluster.address(), options).await.unwrap()
     }

@@ -2,6 +2,7 @@
 
 use crate::common::{Bed, block_on, bytes, seed, shape};
 use crate::files::{open, patient, put, sync, write};
+use std::{sync::Arc, time::Duration};
 use steadfast_client::Client;
 use steadfast_protocol::layout::ParityGeometry;
 
@@ -66,4 +67,31 @@ fn few_bytes_of_a_late_or_lost_device_are_decoded_from_as_few_of_others() {
             }
         });
     }
+}
+
+/// Longer than a node is waited for, before the segment is to be stored anew: there is no device for its chunk but this one.
+#[test]
+fn a_change_waits_for_a_device_that_stalls_for_a_while() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    let mut model = bytes(4 * MIB, seed());
+    block_on(async {
+        let client = Arc::new(bed.client_of_patience(Duration::from_secs(24)).await);
+        put(&client, &model).await;
+        let stat = client.stat("data", "object").await.unwrap();
+        let shape = ParityGeometry::of_layout(&stat.segments[0]).unwrap();
+        let late = shape.holder(&stat.segments[0], 0).unwrap();
+        let file = open(&client).await;
+        write(&file, &mut model, 1000, &bytes(READ, 1)).await;
+        sync(&file).await;
+        client.emulate(late, "stall").await.unwrap();
+        write(&file, &mut model, 9000, &bytes(READ, 2)).await;
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            client.emulate(late, "off").await.unwrap();
+        };
+        let (synced, ()) = tokio::join!(file.sync(), ending);
+        synced.expect("it is waited for");
+        let read = file.read_at(0, 4 * MIB).await.unwrap();
+        assert!(read == model, "what was written is there");
+    });
 }

@@ -13,14 +13,20 @@ use super::{
 };
 use crate::{Client, ObjectStat, unexpected};
 use bytes::BytesMut;
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 use steadfast_protocol::{
     Version,
     layout::SegmentLayout,
     message::{Change, MetaAnswer},
-    plan::{self, SegmentPlan, Wish},
+    plan::{self, PlanError, SegmentPlan, Wish},
 };
 use steadfast_transfer::Originals;
+
+/// Between two looks at a cluster in which a device stalls. Picked by eye: about what lies between two heartbeats.
+const STALL_PAUSE: Duration = Duration::from_millis(500);
 
 /// What became of a change of many places.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +115,7 @@ impl Client {
         (bucket, key): (&str, &str),
         ranges: &Ranges,
         size_min: u64,
-        tried: &[Known],
+        mut tried: &[Known],
         mut changed: Changed,
     ) -> Result<Changed, AmendError> {
         let start = Instant::now();
@@ -130,6 +136,13 @@ impl Client {
                 Some(Ok(None)) => {
                     let now = self.locate(bucket, key).await?;
                     return Ok(Changed { now: Some(now), ..changed });
+                }
+                // A device that stalls may serve again soon, and the change be made in place.
+                Some(Err(AmendError::Plan(PlanError::Unmet { .. })))
+                    if start.elapsed() < self.options.patience && self.any_stalled() =>
+                {
+                    (tried, attempts) = (&[], 0);
+                    tokio::time::sleep(STALL_PAUSE).await;
                 }
                 Some(Err(error)) => return Err(error),
             }
