@@ -25,8 +25,8 @@ pub(super) const SCHEMES: [&str; 2] = ["plr", "fo"];
 
 /// How often it is looked whether devices are quiet.
 const LOOK: Duration = Duration::from_millis(50);
-/// Devices that did nothing for so long are quiet: more than twice what parity nodes wait after an update before they merge.
-const QUIET: Duration = Duration::from_millis(1500);
+/// Devices that did nothing for so long are quiet: about twice what parity nodes wait after the last update before they merge.
+const QUIET: Duration = Duration::from_millis(2500);
 /// Devices that are not quiet by then never are.
 const QUIET_WITHIN: Duration = Duration::from_secs(300);
 
