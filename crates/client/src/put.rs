@@ -59,7 +59,7 @@ impl Client {
     /// where it is known: then reading, encoding and sending go on at once.
     ///
     /// # Errors
-    /// Nothing is visible then, and the space comes back; but with [`ClientError::Unknown`] or [`ClientError::Protocol`] from the
+    /// Nothing is visible then, and the space comes back; but with [`Unknown`](crate::ClientError::Unknown) or [`Protocol`](crate::ClientError::Protocol) from the
     /// commit the whole object may be visible.
     pub async fn put(
         &self,
