@@ -59,8 +59,8 @@ impl Client {
     /// where it is known: then reading, encoding and sending go on at once.
     ///
     /// # Errors
-    /// Nothing is visible then, and the space comes back; but with [`Unknown`](crate::ClientError::Unknown) or [`Protocol`](crate::ClientError::Protocol) from the
-    /// commit the whole object may be visible.
+    /// Nothing is visible then, and the space comes back. But where the commit has no answer that can be understood
+    /// ([`Unknown`](crate::ClientError::Unknown), [`Protocol`](crate::ClientError::Protocol)) the whole object may be visible.
     pub async fn put(
         &self,
         bucket: &str,
