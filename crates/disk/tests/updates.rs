@@ -555,13 +555,46 @@ fn many_changes_of_few_granules_stay_bounded() {
     assert!(chunk_content(&mut device, S).unwrap() == content);
 }
 
-#[test]
-fn what_lies_together_goes_in_place_first_and_a_checkpoint_waits_for_none_of_it() {
+/// A device with a journal of 4 MiB, of which half may wait to be written in place.
+fn large_device() -> (Device, Arc<MemoryMedium>) {
     let medium = Arc::new(MemoryMedium::new(32 << 20));
     let (checkpoint_bytes, journal_bytes) = (Some(4 << 20), Some(4 << 20));
     let options = FormatOptions { checkpoint_bytes, journal_bytes, ..FormatOptions::new(CLUSTER, DEVICE) };
     Device::format(&*medium, options).unwrap();
-    let mut device = open(medium.clone());
+    (open(medium.clone()), medium)
+}
+
+#[test]
+fn what_an_open_finds_is_worked_off_by_and_by() {
+    let (mut device, _) = large_device();
+    let mut content = chunk(&mut device, S, 512, 0);
+    let mut device = reopen(device);
+    for at in (0..3 << 20).step_by(128 << 10) {
+        content[at..at + (128 << 10)].fill(0xab);
+        let patches = vec![(at as u64, Bytes::from(vec![0xab; 128 << 10]))];
+        device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+        device.flush().unwrap();
+    }
+    let mut device = reopen(device);
+    // The journal has what is in place, too.
+    let mut waiting = device.to_write_back();
+    assert_eq!(waiting, 3 << 20);
+    for at in (3 << 20..).step_by(4096).take(8) {
+        content[at..at + 4096].fill(1);
+        let patches = vec![(at as u64, vec![1; 4096].into())];
+        device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+        device.flush().unwrap();
+        let now = device.to_write_back();
+        assert!(now <= waiting + 4096 && now + (512 << 10) >= waiting, "{now} of {waiting} in one commit");
+        waiting = now;
+    }
+    assert!(waiting <= 2 << 20, "{waiting}");
+    assert!(chunk_content(&mut device, S).unwrap() == content);
+}
+
+#[test]
+fn what_lies_together_goes_in_place_first_and_a_checkpoint_waits_for_none_of_it() {
+    let (mut device, medium) = large_device();
     let (scattered, together) = (T, S);
     let [mut few, mut many] = [(scattered, 128), (together, 256)].map(|(s, n)| chunk(&mut device, s, n, 0));
     let mut change = |segment, content: &mut Vec<u8>, at: usize, len: usize| {

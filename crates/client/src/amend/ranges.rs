@@ -103,22 +103,23 @@ impl Client {
         if rest.is_empty() {
             return Ok(changed);
         }
-        // Each is a new version of the object: two at a time would have one of them made again.
+        // Each is a new version of the object: two at a time would have one of them made again. Who waits for its turn has as much
+        // patience as the one before.
+        let start = Instant::now();
         let _alone = one_at_a_time.lock().await;
-        self.change_found((bucket, key), &rest, 0, &tried, changed).await
+        self.change_found((bucket, key), (&rest, 0), start, &tried, changed).await
     }
 
     /// Changes bytes of an object as it is found now, and makes it longer where it has fewer than `size_min`; not in place
-    /// what was `tried` so.
+    /// what was `tried` so. Patience began at `start`.
     pub(super) async fn change_found(
         &self,
         (bucket, key): (&str, &str),
-        ranges: &Ranges,
-        size_min: u64,
+        (ranges, size_min): (&Ranges, u64),
+        start: Instant,
         mut tried: &[Known],
         mut changed: Changed,
     ) -> Result<Changed, AmendError> {
-        let start = Instant::now();
         let mut attempts = 0;
         while attempts < ATTEMPTS_MAX || start.elapsed() < self.options.patience {
             let found = self.to_amend(bucket, key).await?;
@@ -139,10 +140,13 @@ impl Client {
                 }
                 // A device that stalls may serve again soon, and the change be made in place.
                 Some(Err(AmendError::Plan(PlanError::Unmet { .. })))
-                    if start.elapsed() < self.options.patience && self.any_stalled() =>
+                    if self.any_stalled() && start.elapsed() < self.options.patience =>
                 {
+                    while self.any_stalled() && start.elapsed() < self.options.patience {
+                        tokio::time::sleep(STALL_PAUSE).await;
+                        self.registry().await?;
+                    }
                     (tried, attempts) = (&[], 0);
-                    tokio::time::sleep(STALL_PAUSE).await;
                 }
                 Some(Err(error)) => return Err(error),
             }

@@ -90,7 +90,8 @@ impl Client {
             return Ok((report, now));
         }
         // Where it has as many that is just a look.
-        let grown = self.change_found((bucket, key), &[], size, &[], Changed::default()).await?;
+        let grown =
+            self.change_found((bucket, key), (&[], size), Instant::now(), &[], Changed::default()).await?;
         let now = match grown.now {
             Some(now) => now,
             None => self.locate(bucket, key).await?,

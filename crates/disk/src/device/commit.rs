@@ -8,7 +8,7 @@ use super::{Device, DeviceError, Flushed, TRIM_BYTES_MIN};
 use crate::{
     allocator::UNIT_BYTES,
     ids::{Epoch, SegmentId},
-    index::{Record, checkpoint, journal::Start},
+    index::{Record, Superblock, checkpoint, journal::Start},
     media::MediumError,
 };
 
@@ -20,6 +20,11 @@ const READY_BYTES_MAX: u64 = 8 << 20;
 /// What a commit then writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a
 /// disk for whoever waits for this one.
 const READY_STEP: u64 = 256 << 10;
+
+/// How much may wait to be written in place, where an open found so much of it: it is worked off by and by.
+pub(super) fn ready_bound(superblock: &Superblock, found: u64) -> u64 {
+    READY_BYTES_MAX.min(superblock.journal_bytes / 2).max(found)
+}
 
 impl Device {
     /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
@@ -130,10 +135,10 @@ impl Device {
                 tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
             }
         }
-        let bound = READY_BYTES_MAX.min(self.superblock.journal_bytes / 2);
-        if self.overlay.ready_bytes() > bound {
-            self.put_densest(self.overlay.ready_bytes() - bound + READY_STEP)?;
+        if self.overlay.ready_bytes() > self.ready_bound {
+            self.put_densest(self.overlay.ready_bytes() - self.ready_bound + READY_STEP)?;
         }
+        self.ready_bound = ready_bound(&self.superblock, self.ready_bound.min(self.overlay.ready_bytes()));
         Ok(())
     }
 
@@ -170,6 +175,8 @@ impl Device {
         let taken = self.index.full_bytes() + self.overlay.queued_bytes();
         if taken + self.overlay.ready_redo_bytes() > checkpoint::body_max(&self.superblock) {
             self.put_in_place(u64::MAX, usize::MAX)?;
+        } else {
+            self.overlay.detach_ready();
         }
         self.tables.write_all(&*self.medium)?;
         self.sync()?;

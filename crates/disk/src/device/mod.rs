@@ -211,6 +211,8 @@ pub struct Device {
     pool: BufferPool,
     /// Changes in place whose bytes are not.
     overlay: Overlay,
+    /// Bytes of it that may wait to be written in place; more than usual for a while where an open found more.
+    ready_bound: u64,
     /// How many commits were made durable.
     commits: u64,
     /// The records up to this byte must be in a flushed frame before a checkpoint; 0: none need.

@@ -154,6 +154,7 @@ impl Device {
             failed: None,
             corrupt_blocks: 0,
             pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
+            ready_bound: super::commit::ready_bound(&superblock, overlay.ready_bytes()),
             overlay,
             commits: 1,
             ahead_end: 0,

@@ -152,6 +152,13 @@ impl Overlay {
         self.segments.values().map(of).sum()
     }
 
+    /// Granules that may go in place hold on to the records that they came with no longer: few of them may outlive many checkpoints.
+    pub(super) fn detach_ready(&mut self) {
+        for ready in self.segments.values_mut().flat_map(|layers| layers.ready.values_mut()) {
+            ready.bytes = Bytes::copy_from_slice(&ready.bytes);
+        }
+    }
+
     /// This granule is in place, or has no place any more.
     pub(super) fn written(&mut self, segment: SegmentId, position: u64) {
         let Some(layers) = self.segments.get_mut(&segment) else { return };

@@ -26,7 +26,8 @@ pub(super) struct Tables {
     clean: BTreeMap<u64, u64>,
     /// Changed pages that the next flush is to find on the medium.
     dirty: Vec<u64>,
-    /// Pages that only need to be there before the next checkpoint: at most one a granule of redo in the journal.
+    /// Pages that only need to be there before the next checkpoint: at most one a granule of redo in the journal
+    /// and the checkpoint in force.
     late: BTreeSet<u64>,
     clean_max: usize,
     clock: u64,

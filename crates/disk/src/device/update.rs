@@ -13,8 +13,8 @@
 //!   then the medium has the bytes it replaces and [`Device::held`] forms the difference again, also after a crash.
 //! - **All or none.** A record is whole in a frame or not there: patches, merged versions and the log's new start of one
 //!   [`Device::apply`] become durable together. Versions only grow, and each update has the next.
-//! - **A torn granule is healed**: a granule is only ever written in place while its redo is in the journal, and replay
-//!   puts that over the medium.
+//! - **A torn granule is healed**: a granule is only ever written in place while its redo is in the journal or in the checkpoint in
+//!   force, and replay puts that over the medium.
 
 use std::ops::Range;
 

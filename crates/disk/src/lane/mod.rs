@@ -430,6 +430,8 @@ struct Pending {
 
 struct InFlight {
     since: Instant,
+    /// Whether somebody waits for it.
+    foreground: bool,
 }
 
 struct State {
@@ -592,7 +594,9 @@ impl LaneHandle {
 
     /// How long the device has worked so far on what somebody waits for: on all classes but [`Priority::Background`].
     pub fn foreground(&self) -> Duration {
-        self.shared.state().meters.foreground
+        let state = self.shared.state();
+        let present = state.in_flight.as_ref().filter(|present| present.foreground);
+        state.meters.foreground + present.map_or(Duration::ZERO, |present| present.since.elapsed())
     }
 
     /// What the lane is doing; never waits for the medium.

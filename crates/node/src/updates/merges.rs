@@ -87,7 +87,7 @@ pub(crate) async fn merge_left(updates: Arc<Updates>, device: Arc<ServedDevice>)
         tokio::time::sleep(LOOK).await;
         while device.merges.any_left() && device.merges.may_begin(&device.lane) {
             let Some(segment) = device.merges.next_left() else { break };
-            // One that cannot be merged is gone, or somebody looks after it again.
+            // One that is gone, or cannot be merged now: it waits for its next update as one from before a restart does.
             let left_bytes = updates.merge(device.clone(), segment).await;
             tracing::debug!(device = %device.id, %segment, ?left_bytes, "merged a log that was left");
         }

@@ -297,7 +297,7 @@ impl host::Host for Host {
                 _ = ticks.tick(), if ticking => {
                     let (leaves, left);
                     (leaves, calm, left) = running.with(|host| {
-                        (host.tick(updates), host.busy_at.elapsed() > CALM, host.core.log().len() > 0)
+                        (host.tick(updates), host.busy_at.elapsed() > CALM, host.core.mergeable_bytes() > 0)
                     });
                     if leaves && updates.parity.leave(device, segment, events) {
                         if left {
@@ -357,9 +357,9 @@ impl Host {
         self.overwrite();
         self.unblock(updates);
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
-        // The next would have to read the log.
-        let stays = self.core.log().len() > 0 && !updates.parity.are_many();
-        idle && !stays && self.busy_at.elapsed() > IDLE_MAX
+        // One whose log is merged as soon as its device rests stays: the next would have to read the log.
+        idle && self.busy_at.elapsed() > IDLE_MAX
+            && (updates.parity.are_many() || self.core.mergeable_bytes() == 0)
     }
 
     fn heard(&mut self, event: Event) {

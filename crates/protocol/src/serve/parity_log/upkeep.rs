@@ -67,10 +67,10 @@ impl Upkeep {
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
     /// nothing was appended for long. Its chunk may be level, and only this node has not heard. Asked again after as long.
     pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
-        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
         if now.since(self.appended_at) < LEVEL_AFTER || now.since(self.asked_at) < LEVEL_AFTER {
             return None;
         }
+        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
         self.asked_at = now;
         Some(first.chunk)
     }

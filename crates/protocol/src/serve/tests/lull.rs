@@ -24,7 +24,7 @@ fn a_device_rests_that_hardly_works_and_not_one_that_works_now_and_then_all_the_
     assert_eq!(rested(&mut lull, &mut at, 5, 0), 50);
     // Known at the end of the window.
     let after = rested(&mut lull, &mut at, 5, 100);
-    assert!((1..=5).contains(&after), "{after}");
+    assert!(after < 5, "{after}");
     let after = rested(&mut lull, &mut at, 5, 0);
     assert!((40..50).contains(&after), "{after}");
 }
