@@ -1,28 +1,38 @@
 //! Changes of a parity segment where its chunks lie, as [`steadfast_protocol::plan::in_place()`] cuts them: sent to the nodes of the data
 //! chunks, which see to it that they survive what the bucket promises. The object stays the version that it is.
 //!
-//! What cannot be changed so is stored anew, by whoever is told that it could not.
+//! What cannot be changed so is stored anew, by whoever is told that it could not. That costs a whole segment, and ends what others
+//! have under way in it: a cluster that is only slow would become slower by it, each client ending the changes of the others. So
+//! a change that takes long waits for its answer while all the segment's devices serve.
 
 use crate::{Client, chunks::call};
 use bytes::Bytes;
 use std::{
+    collections::BTreeSet,
     io,
     time::{Duration, Instant},
 };
 use steadfast_net::Open;
 use steadfast_protocol::{
+    DeviceId,
     layout::SegmentLayout,
     message::{self, Fault, NodeAnswer, NodeRequest, Priority},
     plan::ChunkChange,
     read::Cause,
 };
-use tokio::task::JoinSet;
+use tokio::{
+    task::JoinSet,
+    time::{Interval, MissedTickBehavior, interval_at},
+};
 
 /// Changes of one call under way at a time: enough that data nodes flush many together, few enough that their lanes have
 /// room for others. Picked by eye.
 const PARALLEL: usize = 16;
-/// The part of its patience that an access has with nodes here: storing the segment anew is the way around them.
+/// The part of its patience after which an access looks whether the segment's devices serve: storing it anew is the way around those
+/// that do not.
 const PATIENCE_PART: u32 = 4;
+/// How often it looks from then on.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Makes changes of a segment that begins at byte `at` of the object, to what `read` has for the object's bytes; the bytes that
 /// were sent, or none where not all of them could be confirmed.
@@ -33,64 +43,85 @@ pub(super) async fn change(
     changes: Vec<ChunkChange>,
     mut read: impl FnMut(u64, usize) -> io::Result<Bytes>,
 ) -> io::Result<Option<u64>> {
-    let mut under_way: JoinSet<bool> = JoinSet::new();
+    let mut under_way = UnderWay::new(client, layout);
     let mut sent = 0;
     for change in changes {
         let length = change.within.end - change.within.start;
         // No more than a frame takes.
         let bytes = read(at + change.offset, length as usize)?;
-        if under_way.len() >= PARALLEL && !ended_well(&mut under_way).await {
+        if under_way.calls.len() >= PARALLEL && !under_way.ended_well().await {
             return Ok(None);
         }
         sent += length;
-        send(client, layout, &change, bytes, &mut under_way);
+        under_way.send(&change, bytes);
     }
-    while !under_way.is_empty() {
-        if !ended_well(&mut under_way).await {
+    while !under_way.calls.is_empty() {
+        if !under_way.ended_well().await {
             return Ok(None);
         }
     }
     Ok(Some(sent))
 }
 
-fn send(
-    client: &Client,
-    layout: &SegmentLayout,
-    change: &ChunkChange,
-    bytes: Bytes,
-    under_way: &mut JoinSet<bool>,
-) {
-    let (segment, device, offset) = (layout.segment, change.device, change.within.start);
-    let (body, epoch) =
-        (message::encode(&NodeRequest::Update { device, segment, offset, bytes }), layout.epoch);
-    let (pool, address) = (client.pool.clone(), client.address_of(device));
-    let until = Instant::now() + client.options.patience / PATIENCE_PART;
-    under_way.spawn(async move {
+/// Changes that were sent and not all confirmed.
+struct UnderWay<'a> {
+    client: &'a Client,
+    layout: &'a SegmentLayout,
+    calls: JoinSet<bool>,
+    look: Interval,
+}
+
+impl<'a> UnderWay<'a> {
+    fn new(client: &'a Client, layout: &'a SegmentLayout) -> Self {
+        let first = tokio::time::Instant::now() + client.options.patience / PATIENCE_PART;
+        let mut look = interval_at(first, LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { client, layout, calls: JoinSet::new(), look }
+    }
+
+    fn send(&mut self, change: &ChunkChange, bytes: Bytes) {
+        let (client, epoch) = (self.client, self.layout.epoch);
+        let (segment, device, offset) = (self.layout.segment, change.device, change.within.start);
+        let body = message::encode(&NodeRequest::Update { device, segment, offset, bytes });
+        let (pool, address) = (client.pool.clone(), client.address_of(device));
+        let until = Instant::now() + client.options.patience;
+        self.calls.spawn(async move {
+            loop {
+                let deadline = Some(until.saturating_duration_since(Instant::now()));
+                let (body, priority) = (body.clone(), Priority::Foreground);
+                match call(&pool, address.clone(), Open { body, priority, epoch, deadline, credit: 0 }).await {
+                    Ok((NodeAnswer::Updated { .. }, _)) => return true,
+                    Ok((other, _)) => {
+                        tracing::debug!(%device, %segment, ?other, "an update was answered by something else");
+                        return false;
+                    }
+                    Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) if Instant::now() < until => {
+                        tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
+                    }
+                    Err(cause) => {
+                        tracing::debug!(%device, %segment, %cause, "not changed in place");
+                        return false;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Whether the next of them that ends is confirmed. Not so where it takes long and a device of the segment does not serve.
+    async fn ended_well(&mut self) -> bool {
         loop {
-            let deadline = Some(until.saturating_duration_since(Instant::now()));
-            let (body, priority) = (body.clone(), Priority::Foreground);
-            match call(&pool, address.clone(), Open { body, priority, epoch, deadline, credit: 0 }).await {
-                Ok((NodeAnswer::Updated { .. }, _)) => return true,
-                Ok((other, _)) => {
-                    tracing::debug!(%device, %segment, ?other, "an update was answered by something else");
-                    return false;
-                }
-                Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) if Instant::now() < until => {
-                    tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
-                }
-                Err(cause) => {
-                    tracing::debug!(%device, %segment, %cause, "not changed in place");
-                    return false;
+            tokio::select! {
+                biased;
+                ended = self.calls.join_next() => return ended.is_none_or(|well| well.unwrap_or(false)),
+                _ = self.look.tick() => {
+                    let devices: BTreeSet<DeviceId> =
+                        self.layout.holders.iter().map(|holder| holder.device).collect();
+                    if !self.client.all_serve(&devices).await {
+                        tracing::debug!(segment = %self.layout.segment, "a device does not serve: not changed in place");
+                        return false;
+                    }
                 }
             }
         }
-    });
-}
-
-async fn ended_well(under_way: &mut JoinSet<bool>) -> bool {
-    match under_way.join_next().await {
-        Some(Ok(well)) => well,
-        Some(Err(_)) => false,
-        None => true,
     }
 }

@@ -1,7 +1,8 @@
 //! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those.
 //!
-//! A merge that nobody waits for lets everybody else go first. That may change while it is under way, when updates find no room, so
-//! each operation asks anew how urgent it is, and one that waits in the lane's queue is taken out and put in again before others.
+//! A merge that nobody waits for lets everybody else go first, one that updates soon wait for takes its turn, and one that they do wait
+//! for goes first itself. That may change while it is under way, so each operation asks anew how much haste there is, and one that
+//! waits in the lane's queue is taken out and put in again before others.
 
 use super::{
     Chunk,
@@ -19,13 +20,14 @@ use steadfast_disk::{
 use steadfast_protocol::{
     Epoch,
     message::Fault,
-    serve::parity_log::{ChunkNumber, Difference, Fold, ParityOf},
+    serve::parity_log::{ChunkNumber, Difference, Fold, Haste, ParityOf},
 };
 use tokio::sync::watch;
 
 /// What is not changed between two rows is read with them up to so many bytes: a disk passes over them in half the time that it
 /// takes to position.
 const GAP_BYTES: u64 = 128 << 10;
+
 /// A merge; see the module's doc.
 pub(super) struct Merge {
     chunk: Arc<Chunk>,
@@ -33,7 +35,7 @@ pub(super) struct Merge {
     /// The lane's stream of its operations, one at a time.
     stream: u64,
     /// Whether somebody waits for it.
-    urgent: watch::Receiver<bool>,
+    haste: watch::Receiver<Haste>,
 }
 
 impl Merge {
@@ -41,9 +43,9 @@ impl Merge {
         chunk: Arc<Chunk>,
         of: Arc<ParityOf>,
         stream: u64,
-        urgent: watch::Receiver<bool>,
+        haste: watch::Receiver<Haste>,
     ) -> Self {
-        Self { chunk, of, stream, urgent }
+        Self { chunk, of, stream, haste }
     }
 
     /// Folds records into the chunk, durably.
@@ -55,7 +57,7 @@ impl Merge {
     ) -> Result<(), Fault> {
         let chunk = self.chunk.clone();
         let (device, segment) = (&*chunk.device, chunk.segment);
-        let _permit = device.merges.take(&mut self.urgent).await;
+        let _permit = device.merges.take(&mut self.haste).await;
         let failed = |error| Fault::Node(fault(device.id, error));
         let before = match self.ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
             OpOutput::Updates(info) => info,
@@ -143,14 +145,21 @@ impl Merge {
     /// One operation of the lane, before others as soon as somebody waits for the merge.
     pub(super) async fn ask(&mut self, op: Op) -> Result<OpOutput, OpError> {
         let device = &*self.chunk.device;
-        if !*self.urgent.borrow() {
-            let mut asked =
-                Box::pin(medium::ask(device, (self.stream, LanePriority::Background), op.clone()));
+        loop {
+            let haste = *self.haste.borrow();
+            let (class, more) = match haste {
+                Haste::None => (LanePriority::Background, Haste::Soon),
+                Haste::Soon => (LanePriority::Normal, Haste::Now),
+                Haste::Now => {
+                    return medium::ask(device, (self.stream, LanePriority::Interactive), op).await;
+                }
+            };
+            let mut asked = Box::pin(medium::ask(device, (self.stream, class), op.clone()));
             tokio::select! {
-                // It is in the queue before anybody is in a hurry.
+                // It is in the queue before anybody is in more of a hurry.
                 biased;
                 answer = &mut asked => return answer,
-                () = hurried(&mut self.urgent) => {}
+                () = hurried(&mut self.haste, more) => {}
             }
             device.lane.cancel(self.stream);
             match asked.await {
@@ -159,7 +168,6 @@ impl Merge {
                 answer => return answer,
             }
         }
-        medium::ask(device, (self.stream, LanePriority::Normal), op).await
     }
 }
 

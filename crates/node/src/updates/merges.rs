@@ -1,6 +1,6 @@
 //! When which logs of a device are merged.
 //!
-//! A merge that somebody waits for begins at once, [`URGENT_MAX`] at a time. The others wait until the device rests ([`Lull`]), and
+//! A merge that somebody waits for, or soon will, begins at once, [`URGENT_MAX`] at a time. The others wait until the device rests ([`Lull`]), and
 //! only one begins then: records and rows of a merge may take 8 MiB, and many logs may be quiet at once.
 //!
 //! On a device that hardly ever rests a host may leave before its log is merged. Such logs are merged by hosts that begin for it
@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_disk::{LaneHandle, SegmentId};
-use steadfast_protocol::{Time, serve::Lull};
+use steadfast_protocol::{
+    Time,
+    serve::{Lull, parity_log::Haste},
+};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// Merges of one device at a time that nobody waits for: more would not be sooner done.
@@ -51,10 +54,10 @@ impl Merges {
     }
 
     /// Waits until one more may begin. One that becomes urgent waits no longer behind those that are not.
-    pub(super) async fn take(&self, urgent: &mut watch::Receiver<bool>) -> SemaphorePermit<'_> {
+    pub(super) async fn take(&self, haste: &mut watch::Receiver<Haste>) -> SemaphorePermit<'_> {
         let permit = tokio::select! {
             biased;
-            () = hurried(urgent) => self.urgent.acquire().await,
+            () = hurried(haste, Haste::Soon) => self.urgent.acquire().await,
             permit = self.quiet.acquire() => permit,
         };
         permit.expect("nobody closes it")
@@ -74,9 +77,9 @@ impl Merges {
     }
 }
 
-/// Waits until somebody waits for the merge: for ever where nobody would say so any more.
-pub(super) async fn hurried(urgent: &mut watch::Receiver<bool>) {
-    if urgent.wait_for(|urgent| *urgent).await.is_err() {
+/// Waits until a merge is to be done so soon: for ever where nobody would say so any more.
+pub(super) async fn hurried(haste: &mut watch::Receiver<Haste>, least: Haste) {
+    if haste.wait_for(|haste| *haste >= least).await.is_err() {
         pending().await
     }
 }

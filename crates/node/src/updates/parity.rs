@@ -24,7 +24,7 @@ use steadfast_protocol::{
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
     policy,
     serve::parity_log::{
-        ChunkNumber, Difference, Entry, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
+        ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
         ParityInput, ParityOf, ParityState, Shrinking, Upkeep,
     },
 };
@@ -154,7 +154,7 @@ pub(super) struct Host {
     /// Whether a merge was begun that has not said how it went.
     merging: bool,
     /// Tells a merge whether somebody waits for it.
-    urgent: watch::Sender<bool>,
+    haste: watch::Sender<Haste>,
     /// Who waits for a merge that need not hurry.
     asked_to_merge: Vec<oneshot::Sender<u64>>,
     /// The bytes that the reserve is to have, and who waits for that.
@@ -223,11 +223,11 @@ impl host::Host for Host {
         let of = ParityOf::new(data, parity, number, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
         let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
-        let (urgent, _) = watch::channel(false);
+        let (haste, _) = watch::channel(Haste::None);
         Ok(Self {
             merge_stream: updates.number(),
             merging: false,
-            urgent,
+            haste,
             asked_to_merge: Vec::new(),
             asked_to_shrink: None,
             window_bytes,
@@ -318,7 +318,7 @@ impl host::Host for Host {
             link.sender.fail(why);
         }
         // A merge that is under way is this host's: another must not begin on what it is about to change. Who comes waits.
-        self.urgent.send_replace(true);
+        self.haste.send_replace(Haste::Now);
         while self.merging {
             match events.recv().await {
                 Some(Event::Merged(_)) | None => self.merging = false,
@@ -541,7 +541,7 @@ impl Host {
                     self.merging = true;
                     self.hurry();
                     let (chunk, of, sender) = (self.chunk.clone(), self.of.clone(), self.sender.clone());
-                    let merge = Merge::new(chunk, of, self.merge_stream, self.urgent.subscribe());
+                    let merge = Merge::new(chunk, of, self.merge_stream, self.haste.subscribe());
                     updates.spawn(async move {
                         let made = merge.make(&sequences, merged, log_start).await;
                         // The host is gone: another finds the log as it is.
@@ -589,8 +589,8 @@ impl Host {
 
     /// Tells the merge under way whether somebody waits for it now: one that began in quiet would let all others go first.
     fn hurry(&self) {
-        let urgent = self.merging && self.upkeep.is_urgent(&self.core);
-        self.urgent.send_if_modified(|told| std::mem::replace(told, urgent) != urgent);
+        let haste = if self.merging { self.upkeep.haste(&self.core) } else { Haste::None };
+        self.haste.send_if_modified(|told| std::mem::replace(told, haste) != haste);
     }
 
     fn append(&mut self, chunk: ChunkNumber, version: u64, sequence: u64, reply: u64) {

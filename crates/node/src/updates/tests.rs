@@ -39,7 +39,7 @@ use steadfast_protocol::{
     },
     serve::{
         AdmissionPolicy, Limits,
-        parity_log::{Difference, Fold, ParityOf},
+        parity_log::{Difference, Fold, Haste, ParityOf},
     },
 };
 use tokio::{sync::mpsc, task::JoinHandle, task::JoinSet};

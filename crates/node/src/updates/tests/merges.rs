@@ -37,9 +37,9 @@ fn of() -> Arc<ParityOf> {
     Arc::new(ParityOf::new(data, parity, 0, SHAPE.chunk_bytes()).unwrap())
 }
 
-fn merge_of(chunk: &Arc<Chunk>) -> (Merge, watch::Sender<bool>) {
-    let (urgent, told) = watch::channel(false);
-    (Merge::new(chunk.clone(), of(), STREAM, told), urgent)
+fn merge_of(chunk: &Arc<Chunk>) -> (Merge, watch::Sender<Haste>) {
+    let (haste, told) = watch::channel(Haste::None);
+    (Merge::new(chunk.clone(), of(), STREAM, told), haste)
 }
 
 async fn ask(chunk: &Chunk, op: Op) -> OpOutput {
@@ -56,7 +56,7 @@ async fn merge_two_rows(chunk: &Arc<Chunk>) -> (Result<(), Fault>, Vec<(u64, Vec
         let payload = difference.encode();
         ask(chunk, Op::LogAppend { segment: SEGMENT, epoch: EPOCH, sequence: None, payload }).await;
     }
-    let (merge, _urgent) = merge_of(chunk);
+    let (merge, _haste) = merge_of(chunk);
     (merge.make(&[1, 2], vec![(0, 2)], 3).await, rows)
 }
 
@@ -87,7 +87,7 @@ async fn a_merge_into_a_damaged_row_changes_nothing() {
 async fn an_epoch_that_is_raised_while_a_merge_is_made_does_not_end_it() {
     let chunk = chunk(&Arc::default(), None);
     ask(&chunk, Op::Fence { segment: SEGMENT, epoch: Epoch(EPOCH.0 + 4) }).await;
-    let (mut merge, _urgent) = merge_of(&chunk);
+    let (mut merge, _haste) = merge_of(&chunk);
     let apply = Apply { merged: vec![(0, 1)], ..Apply::default() };
     merge.put(EPOCH, apply).await.unwrap();
     let OpOutput::Updates(info) = ask(&chunk, Op::DescribeUpdates { segment: SEGMENT }).await else {
@@ -111,7 +111,7 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
         let say = say.clone();
         lane.submit(1, Priority::Normal, op, Box::new(move |answer| say.send(answer).unwrap()));
     };
-    let (mut merge, urgent) = merge_of(&chunk);
+    let (mut merge, haste) = merge_of(&chunk);
     let raised = Epoch(EPOCH.0 + 1);
     let mut merged = pin!(merge.ask(Op::Fence { segment: SEGMENT, epoch: raised }));
     {
@@ -124,7 +124,7 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
         let queued = lane.status().queued;
         assert!(now(merged.as_mut()).is_pending());
         assert_eq!(lane.status().queued, queued + 1);
-        urgent.send(true).unwrap();
+        haste.send(Haste::Now).unwrap();
         assert!(now(merged.as_mut()).is_pending());
         assert_eq!(lane.status().queued, queued + 1, "once");
         // None of these has begun.
@@ -139,16 +139,16 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
 #[tokio::test]
 async fn an_urgent_merge_waits_for_no_quiet_one() {
     let permits = Merges::default();
-    let (_never, mut quiet) = watch::channel(false);
-    let (tell, mut other) = watch::channel(false);
+    let (_never, mut quiet) = watch::channel(Haste::None);
+    let (tell, mut other) = watch::channel(Haste::None);
     let first = permits.take(&mut quiet).await;
     {
         let mut second = pin!(permits.take(&mut other));
         assert!(now(second.as_mut()).is_pending(), "one quiet merge at a time");
-        tell.send(true).unwrap();
+        tell.send(Haste::Soon).unwrap();
         assert!(now(second.as_mut()).is_ready());
     }
-    tell.send(false).unwrap();
+    tell.send(Haste::None).unwrap();
     let mut third = pin!(permits.take(&mut other));
     assert!(now(third.as_mut()).is_pending());
     drop(first);

@@ -74,7 +74,7 @@ pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
 pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};
-pub use upkeep::{Shrinking, Upkeep};
+pub use upkeep::{Haste, Shrinking, Upkeep};
 pub use window::{Admission, UpdateWindow};
 
 /// Number of a data chunk in its segment: 0 to k - 1.

@@ -520,13 +520,17 @@ impl ParityChunk {
         }
     }
 
-    /// Tries the stalled ones again once all that was tried is answered and there may be room; merges to make some.
+    /// Tries the stalled ones again once all that was tried is answered and there may be room; else merges to make some. What
+    /// one merge made room for is tried before another begins: whoever waits would wait for that, too.
     fn make_room(&mut self) {
         if self.stalled.is_empty() {
             return;
         }
-        self.merge();
-        if self.writing > 0 || self.merging > 0 || !(self.retry || self.log.is_empty()) {
+        if !(self.retry || self.log.is_empty()) {
+            self.merge();
+            return;
+        }
+        if self.writing > 0 || self.merging > 0 {
             return;
         }
         self.retry = false;

@@ -2,8 +2,9 @@
 //! reserve may shrink.
 //!
 //! A log is merged as far as it is committed when its reserve is nearly full, or when nothing was appended for a while and the device
-//! rests ([`Lull`](crate::serve::Lull)); how much is committed its node learns from the data chunks' nodes. One that died, or lost its connection, before it said so, and whose chunk nobody changes since, leaves a record
-//! that stays and holds up all behind it: its node is asked to level, which ends with saying so.
+//! rests ([`Lull`](crate::serve::Lull)); how much is committed its node learns from the data chunks' nodes. One that died, or lost
+//! its connection, before it said so, and whose chunk nobody changes since, leaves a record that stays and holds up all behind it:
+//! its node is asked to level, which ends with saying so.
 
 use super::{ChunkNumber, ParityChunk};
 use crate::{Time, policy};
@@ -28,6 +29,17 @@ pub enum Shrinking {
         /// Bytes.
         least_bytes: u64,
     },
+}
+
+/// How soon a merge is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Haste {
+    /// Nobody waits for it.
+    None,
+    /// Updates soon will.
+    Soon,
+    /// Updates wait for the room that it makes.
+    Now,
 }
 
 /// When what was last done about a log; see the module's doc.
@@ -59,9 +71,15 @@ impl Upkeep {
         now.since(self.appended_at) > QUIET
     }
 
-    /// Whether updates wait for a merge, or soon will: more than half of the reserve is full, or they found no room.
-    pub fn is_urgent(&self, core: &ParityChunk) -> bool {
-        core.is_stalled() || 2 * core.logged_bytes() > self.reserve_bytes
+    /// Whether updates wait for a merge because they found no room, or soon will because more than half of the reserve is full.
+    pub fn haste(&self, core: &ParityChunk) -> Haste {
+        if core.is_stalled() {
+            Haste::Now
+        } else if 2 * core.logged_bytes() > self.reserve_bytes {
+            Haste::Soon
+        } else {
+            Haste::None
+        }
     }
 
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
@@ -74,6 +92,7 @@ impl Upkeep {
         self.asked_at = now;
         Some(first.chunk)
     }
+
     /// Whether the reserve of a segment of so many data chunks may shrink to `to_bytes`, where `writing` says whether the log is being
     /// written to. Only one that is empty may, and once nobody used it for a while: what is on its way was sent by whoever knew it
     /// larger. One with less than the largest planned change takes would refuse what was planned when it had more: it keeps so much, or

@@ -265,6 +265,12 @@ fn only_what_is_committed_is_merged_and_a_full_log_waits_for_that() {
     };
     assert_eq!(drain(|| parity.poll()), [merge(10, 5)], "no more at once than it may");
     parity.handle(ParityInput::Merged);
+    assert_eq!(
+        drain(|| parity.poll()),
+        std::slice::from_ref(&append),
+        "there may be room before all is merged"
+    );
+    parity.handle(ParityInput::Full { chunk: 0, version: 7, reply: 1 });
     assert_eq!(drain(|| parity.poll()), [merge(11, 6)], "all that it can while something waits");
     parity.handle(ParityInput::Merged);
     assert_eq!(drain(|| parity.poll()), [append]);

@@ -1,7 +1,7 @@
 //! When a log is merged without need, whom to ask where it is held up, and when its reserve may shrink.
 
 use super::super::parity_log::{
-    Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Shrinking, Upkeep,
+    Entry, Haste, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Shrinking, Upkeep,
 };
 use crate::{Epoch, Time, policy};
 use core::time::Duration;
@@ -23,7 +23,7 @@ fn committed(core: &mut ParityChunk, chunk: u16) {
 }
 
 #[test]
-fn a_log_is_merged_when_it_was_quiet_and_urgently_when_half_full() {
+fn a_log_is_merged_when_it_was_quiet_and_soon_when_half_full() {
     let mut upkeep = Upkeep::new(at(0), 1 << 20);
     let due = |upkeep: &Upkeep, now| upkeep.merge_due(at(now), &log(), true);
     assert_eq!((due(&upkeep, 500), due(&upkeep, 501)), (false, true));
@@ -34,12 +34,12 @@ fn a_log_is_merged_when_it_was_quiet_and_urgently_when_half_full() {
     let merges = |pages: u64| Upkeep::new(at(0), pages * 4096).merge_due(at(0), &log(), false);
     assert_eq!((merges(8), merges(7)), (false, true));
     // Each of its records takes two pages, and may take a third.
-    assert!(!Upkeep::new(at(0), 12 * 4096).is_urgent(&log()), "just half");
-    assert!(Upkeep::new(at(0), 12 * 4096 - 1).is_urgent(&log()));
+    assert_eq!(Upkeep::new(at(0), 12 * 4096).haste(&log()), Haste::None, "just half");
+    assert_eq!(Upkeep::new(at(0), 12 * 4096 - 1).haste(&log()), Haste::Soon);
 }
 
 #[test]
-fn a_merge_is_urgent_while_a_difference_waits_for_room() {
+fn a_merge_is_needed_now_while_a_difference_waits_for_room() {
     let (upkeep, mut core) = (Upkeep::new(at(0), 1 << 20), log());
     let (epoch, session, chunk) = (Epoch(1), 1, 0);
     core.handle(ParityInput::Ask { reply: 1, epoch, session, chunk });
@@ -49,10 +49,10 @@ fn a_merge_is_urgent_while_a_difference_waits_for_room() {
         matches!(asked[..], [ParityAction::Ack { .. }, ParityAction::Append { reply: 2, .. }]),
         "{asked:?}"
     );
-    assert!(!upkeep.is_urgent(&core));
+    assert_eq!(upkeep.haste(&core), Haste::None);
     // However little is in the log: what is left of the reserve may lie in two pieces.
     core.handle(ParityInput::Full { chunk, version: 2, reply: 2 });
-    assert!(upkeep.is_urgent(&core));
+    assert_eq!(upkeep.haste(&core), Haste::Now);
 }
 
 #[test]
