@@ -7,10 +7,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use steadfast_net::{HUGE_PAGE_BYTES, huge_pages};
 
-/// Where shards begin at least: a page, so that neither a cache line nor a page is shared.
-const ALIGN: usize = 4096;
-
-/// A stretch of memory that begins at a page.
+/// A stretch of memory that begins at a large page.
 pub(crate) struct Memory {
     bytes: Vec<u8>,
     start: usize,
@@ -21,11 +18,11 @@ pub(crate) struct Memory {
 impl Memory {
     /// `len` bytes made from `seed`.
     pub(crate) fn new(len: usize, seed: u64) -> Self {
-        let align = if len < HUGE_PAGE_BYTES { ALIGN } else { HUGE_PAGE_BYTES };
-        let mut bytes = Vec::with_capacity(len + align);
+        // What is short lies in one large page too: small ones are scattered over the places of a cache, each run otherwise.
+        let mut bytes = Vec::with_capacity(len.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES);
         huge_pages(bytes.spare_capacity_mut());
-        bytes.resize(len + align, 0);
-        let start = bytes.as_ptr().align_offset(align);
+        bytes.resize(bytes.capacity(), 0);
+        let start = bytes.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // What lies there is told by the seed alone, not by where the allocator put it.
         Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes[start..start + len]);
         Self { bytes, start, len, cursor: 0 }
@@ -130,15 +127,17 @@ pub(crate) fn split_writable<T>(
 mod tests {
     use super::*;
 
+    const PAGE: usize = 4096;
+
     #[test]
     fn stretches_go_round_and_start_at_pages() {
-        let mut memory = Memory::new(3 * ALIGN, 1);
-        assert_eq!(memory.view().as_ptr().align_offset(ALIGN), 0);
-        let others: Vec<Memory> = (0..3).map(|_| Memory::new(3 * ALIGN, 1)).collect();
+        let mut memory = Memory::new(3 * PAGE, 1);
+        assert_eq!(memory.view().as_ptr().align_offset(HUGE_PAGE_BYTES), 0);
+        let others: Vec<Memory> = (0..3).map(|_| Memory::new(3 * PAGE, 1)).collect();
         assert!(others.iter().all(|other| other.view() == memory.view()));
         let first = memory.view()[0];
         let mut starts = Vec::new();
-        memory.next(4, ALIGN + 8, |stretch| {
+        memory.next(4, PAGE + 8, |stretch| {
             starts.push(stretch[0]);
             stretch[0] ^= 1;
         });

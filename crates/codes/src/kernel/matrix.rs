@@ -31,11 +31,11 @@ const STREAMS: usize = 12;
 /// Bytes touched from which outputs go past the caches. A stripe of 4 + 2 slices of 64 KiB is below: past the caches it
 /// would be a quarter to a half faster from memory and a quarter slower (73, 52 GB/s) from a second-level cache.
 #[cfg(target_arch = "x86_64")]
-const STREAM_FROM: usize = 512 * 1024;
+const STREAM_FROM: usize = 2048 * 1024;
 /// Bytes touched from which more than [`STREAMS`] sources are taken in blocks: all of a second-level cache. 16 + 4 slices
 /// of 64 KiB from memory: 0.63 of reading speed, 0.41 side by side.
 #[cfg(target_arch = "x86_64")]
-const BLOCKED_FROM: usize = 1024 * 1024;
+const BLOCKED_FROM: usize = 2048 * 1024;
 /// Bytes touched from which outputs of blocks go past the caches. From 1 MiB on it would be 0.80 from memory, but a
 /// quarter less than now with slices in the caches.
 #[cfg(target_arch = "x86_64")]
@@ -45,7 +45,7 @@ const BLOCKED_STREAM_FROM: usize = 2 * 1024 * 1024;
 const BLOCK: usize = 2048;
 /// Bytes more than [`STREAMS`] sources are fetched ahead outside blocks; 1024 gave no more.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 512;
+const AHEAD: usize = 256;
 /// Bytes of all sources that stay in the first-level cache while several groups of outputs are formed from them.
 const PIECE: usize = 16 * 1024;
 
@@ -137,8 +137,8 @@ impl Matrix {
             return self.run_blocked(tier, sources, outputs);
         }
         let stream = !many && mode == Mode::Set && touched >= STREAM_FROM;
-        let next = if many { sources } else { &[] };
-        let mut job = Job { stream, next, ahead: AHEAD, ..self.job(tier, 0..sources.len(), sources, mode) };
+        let ahead = if many { AHEAD } else { 0 };
+        let mut job = Job { stream, ahead, ..self.job(tier, 0..sources.len(), sources, mode) };
         if mode == Mode::Add && matches!(job.row, Row::Complement(_)) {
             // The first output would take what the others held before.
             job.row = Row::Any;
@@ -184,7 +184,6 @@ impl Matrix {
             sources,
             mode,
             stream: false,
-            next: &[],
             ahead: 0,
         }
     }
