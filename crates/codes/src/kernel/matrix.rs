@@ -12,7 +12,8 @@
 //! (they would be read first otherwise). Where there are more sources than it follows: in blocks, a group of sources
 //! at a time (`groups`). Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading speed from memory, 1 MiB
 //! slices, side by side against blocks: 8 + 3: 0.87, 0.79; 10 + 4: 0.88, 0.77; 16 + 4: 0.37, 0.65; 32 + 8: 0.21, 0.61.
-//! Reading 16 slices and writing 4 past the caches, without any arithmetic, has 0.57 to 0.71.
+//! Reading 16 slices and writing 4 past the caches, without any arithmetic, has 0.57 to 0.71. On Zen 5: 8 + 3: 0.92, 0.67; 10 + 4:
+//! 0.89, 0.60; 16 + 4 and 32 + 8 in blocks 0.67 and 0.65.
 
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
@@ -22,28 +23,21 @@ use super::difference;
 #[cfg(target_arch = "x86_64")]
 use super::groups::GROUP;
 #[cfg(target_arch = "x86_64")]
-use super::steps::{self, Job, Past, Row};
+use super::steps::{self, Job, Row};
 use super::{Tier, gf256};
 
-/// Sources the processor's prefetcher follows side by side: 10 measured well, 16 badly.
+/// Sources the processor's prefetcher follows side by side: on Zen 4 10 measured well, 16 badly.
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
-/// Bytes touched from which outputs go past the caches. A stripe of 4 + 2 slices of 64 KiB is below: past the caches it
-/// would be a quarter to a half faster from memory and a quarter slower (73, 52 GB/s) from a second-level cache.
-#[cfg(target_arch = "x86_64")]
-const STREAM_FROM: usize = 2048 * 1024;
-/// Bytes touched from which more than [`STREAMS`] sources are taken in blocks: all of a second-level cache. 16 + 4 slices
-/// of 64 KiB from memory: 0.63 of reading speed, 0.41 side by side.
-#[cfg(target_arch = "x86_64")]
-const BLOCKED_FROM: usize = 2048 * 1024;
-/// Bytes touched from which outputs of blocks go past the caches. From 1 MiB on it would be 0.80 from memory, but a
-/// quarter less than now with slices in the caches.
-#[cfg(target_arch = "x86_64")]
-const BLOCKED_STREAM_FROM: usize = 2 * 1024 * 1024;
+/// Bytes touched from which outputs go past the caches, and more than [`STREAMS`] sources are taken in blocks: twice a second-level
+/// cache of 1 MiB. Below, bytes may lie in that: 8 + 3 slices of 64 KiB are encoded at 169 GB/s there, written past it at 59.
+#[cfg(any(target_arch = "x86_64", test))]
+pub(super) const STREAM_FROM: usize = 2 * 1024 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 2048;
-/// Bytes more than [`STREAMS`] sources are fetched ahead outside blocks; 1024 gave no more.
+/// Bytes more than [`STREAMS`] sources are fetched ahead outside blocks. 16 + 4 slices of 64 KiB on Zen 5: 72 GB/s from the cache and 25
+/// from memory, 55 and 21 without; 1024 gave no more.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 256;
 /// Bytes of all sources that stay in the first-level cache while several groups of outputs are formed from them.
@@ -133,10 +127,10 @@ impl Matrix {
         let len = outputs.first().map_or(0, |output| output.len());
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
-        if many && mode == Mode::Set && touched >= BLOCKED_FROM {
+        let stream = mode == Mode::Set && touched >= STREAM_FROM;
+        if many && stream {
             return self.run_blocked(tier, sources, outputs);
         }
-        let stream = !many && mode == Mode::Set && touched >= STREAM_FROM;
         let ahead = if many { AHEAD } else { 0 };
         let mut job = Job { stream, ahead, ..self.job(tier, 0..sources.len(), sources, mode) };
         if mode == Mode::Add && matches!(job.row, Row::Complement(_)) {
@@ -176,27 +170,17 @@ impl Matrix {
         };
         let places = range.start * self.outputs..range.end * self.outputs;
         let (coefficients, maps) = (&self.coefficients[places.clone()], &self.maps[places]);
-        Job {
-            coefficients,
-            maps,
-            stride: self.outputs,
-            row,
-            sources,
-            mode,
-            stream: false,
-            ahead: 0,
-        }
+        Job { coefficients, maps, stride: self.outputs, row, sources, mode, stream: false, ahead: 0 }
     }
 
-    /// The product block by block, over groups of sources, the outputs' sums kept in the first-level cache meanwhile.
+    /// The product block by block, over groups of sources, the outputs' sums kept in the first-level cache meanwhile, then written
+    /// past the caches.
     #[cfg(target_arch = "x86_64")]
     fn run_blocked(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
         #[repr(align(64))]
         struct Sums([[u8; BLOCK]; steps::WIDTH_MAX]);
         let mut sums = Sums([[0; BLOCK]; steps::WIDTH_MAX]);
         let len = outputs.first().map_or(0, |output| output.len());
-        let large = (sources.len() + outputs.len()) * len >= BLOCKED_STREAM_FROM;
-        let past = if large { Past::Caches } else { Past::Nothing };
         // Up to where outputs begin at a line, if all do.
         let to_line = |output: &&mut [u8]| output.as_ptr().addr().wrapping_neg() % steps::LINE;
         let head = outputs.first().map_or(0, to_line);
@@ -220,7 +204,7 @@ impl Matrix {
                     let [from, to] = part(sources.len(), source_groups, source_group);
                     let mode = if source_group == 0 { Mode::Set } else { Mode::Add };
                     let job = self.job(tier, from..to, &sources[from..to], mode);
-                    let outputs = (direct && to == sources.len()).then_some((&mut *outputs, past));
+                    let outputs = (direct && to == sources.len()).then_some(&mut *outputs);
                     steps::run_group(tier, &job, first, sums, outputs, start..end);
                 }
                 if !direct {

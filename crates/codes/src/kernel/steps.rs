@@ -101,15 +101,8 @@ pub(super) fn run(tier: Tier, job: &Job, first: usize, outputs: &mut [&mut [u8]]
     unsafe { run_at(tier, job, first, &dst[..outputs.len()], range) }
 }
 
-/// Whether outputs go past the caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Past {
-    Caches,
-    Nothing,
-}
-
-/// Whole lines `range` of a group of sources, into blocks that hold the range from their beginning, or to `outputs`, which
-/// begin at lines there. Where the job adds, blocks hold the sums of the groups before.
+/// Whole lines `range` of a group of sources, into blocks that hold the range from their beginning, or past the caches to `outputs`,
+/// which begin at lines there. Where the job adds, blocks hold the sums of the groups before.
 ///
 /// # Panics
 /// When a slice does not reach that far, the range is not whole lines, or the tier is the portable one or not supported.
@@ -118,7 +111,7 @@ pub(super) fn run_group<const LEN: usize>(
     job: &Job,
     first: usize,
     blocks: &mut [[u8; LEN]],
-    outputs: Option<(&mut [&mut [u8]], Past)>,
+    outputs: Option<&mut [&mut [u8]]>,
     range: Range<usize>,
 ) {
     job.check(tier, first, blocks.len(), &range);
@@ -128,9 +121,8 @@ pub(super) fn run_group<const LEN: usize>(
         *after = block.as_mut_ptr().wrapping_sub(range.start);
     }
     let before = (job.mode == Mode::Add).then(|| after.map(<*mut u8>::cast_const));
-    let mut stream = false;
-    if let Some((outputs, past)) = outputs {
-        stream = past == Past::Caches;
+    let stream = outputs.is_some();
+    if let Some(outputs) = outputs {
         assert_eq!(outputs.len(), blocks.len(), "a block for each output");
         for (after, output) in after.iter_mut().zip(outputs) {
             let start = output[range.clone()].as_ptr().addr();
