@@ -16,6 +16,7 @@ const WIDTH: usize = 4;
 ///
 /// # Panics
 /// When lengths or counts differ, or the tier is the portable one or not supported.
+#[inline]
 pub(super) fn run(
     tier: Tier,
     (coefficients, maps): (&[u8], &[u64]),

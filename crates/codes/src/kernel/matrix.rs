@@ -221,6 +221,7 @@ impl Matrix {
     ///
     /// # Panics
     /// When there is no such source, not one slice for each output, or their lengths differ.
+    #[inline]
     pub(crate) fn differences(
         &self,
         tier: Tier,

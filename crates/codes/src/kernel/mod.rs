@@ -53,20 +53,24 @@ impl Tier {
 
     /// Whether this processor has the tier's instructions. It is asked once: a short delta would spend a tenth of its time
     /// on asking for each instruction set again.
-    #[inline]
+    #[inline(always)]
     pub fn is_supported(self) -> bool {
         // A bit for each tier, the portable one's always set; 0 before it was asked. Relaxed: it guards nothing.
         static SUPPORTED: AtomicU8 = AtomicU8::new(0);
         let mut known = SUPPORTED.load(Ordering::Relaxed);
         if known == 0 {
-            let supported = Tier::ALL.into_iter().filter(|tier| tier.has_instructions());
-            known = supported.fold(0, |known, tier| known | 1 << tier as u8);
+            known = Tier::ask();
             SUPPORTED.store(known, Ordering::Relaxed);
         }
         known >> self as u8 & 1 != 0
     }
 
     #[cold]
+    fn ask() -> u8 {
+        let supported = Tier::ALL.into_iter().filter(|tier| tier.has_instructions());
+        supported.fold(0, |known, tier| known | 1 << tier as u8)
+    }
+
     fn has_instructions(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
@@ -88,13 +92,13 @@ impl Tier {
     }
 
     /// The widest tier this processor has, or the one that was forced ([`Tier::force`]).
-    #[inline]
+    #[inline(always)]
     pub fn detect() -> Tier {
         Tier::forced().unwrap_or_else(|| Tier::Avx512Gfni.supported())
     }
 
     /// This tier, or the widest below it where the processor does not have it.
-    #[inline]
+    #[inline(always)]
     fn supported(self) -> Tier {
         let mut tier = self;
         while !tier.is_supported() {
