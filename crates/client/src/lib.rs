@@ -55,7 +55,7 @@ pub use steadfast_protocol::read::RequestRule;
 
 use metadata::Metadata;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -274,15 +274,6 @@ impl Client {
         let registry = self.registry.lock().expect("never poisoned: no panic while held");
         let alive = registry.nodes.iter().filter(|node| node.alive);
         alive.flat_map(|node| &node.devices).any(|device| device.health == DeviceHealth::Stalled)
-    }
-
-    /// Whether all of these devices serve, as the metadata server has it now. Where it does not say, nothing else is known.
-    pub(crate) async fn all_serve(&self, devices: &BTreeSet<DeviceId>) -> bool {
-        let Ok(registry) = self.registry().await else { return true };
-        let alive = registry.nodes.iter().filter(|node| node.alive);
-        let serves = |health| matches!(health, DeviceHealth::Ok | DeviceHealth::Full);
-        let serving = alive.flat_map(|node| &node.devices).filter(|device| serves(device.health));
-        serving.filter(|device| devices.contains(&device.device)).count() == devices.len()
     }
 
     /// A storage server's own account of itself.

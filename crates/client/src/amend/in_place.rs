@@ -1,9 +1,8 @@
 //! Changes of a parity segment where its chunks lie, as [`steadfast_protocol::plan::in_place()`] cuts them: sent to the nodes of the data
 //! chunks, which see to it that they survive what the bucket promises. The object stays the version that it is.
 //!
-//! What cannot be changed so is stored anew, by whoever is told that it could not. That costs a whole segment, and ends what others
-//! have under way in it: a cluster that is only slow would become slower by it, each client ending the changes of the others. So
-//! a change that takes long waits for its answer while all the segment's devices serve.
+//! What cannot be changed so is stored anew, by whoever is told that it could not. That costs a whole segment, so a change that takes
+//! long waits for its answer as long as its patience lasts, where [`steadfast_protocol::plan::worth_waiting()`] says so.
 
 use crate::{Client, chunks::call};
 use bytes::Bytes;
@@ -17,19 +16,19 @@ use steadfast_protocol::{
     DeviceId,
     layout::SegmentLayout,
     message::{self, Fault, NodeAnswer, NodeRequest, Priority},
-    plan::ChunkChange,
+    plan::{ChunkChange, worth_waiting},
     read::Cause,
 };
 use tokio::{
     task::JoinSet,
-    time::{Interval, MissedTickBehavior, interval_at},
+    time::{Interval, MissedTickBehavior, interval},
 };
 
 /// Changes of one call under way at a time: enough that data nodes flush many together, few enough that their lanes have
 /// room for others. Picked by eye.
 const PARALLEL: usize = 16;
-/// The part of its patience after which an access looks whether the segment's devices serve: storing it anew is the way around those
-/// that do not.
+/// The part of its patience in which nothing is confirmed after which an access looks whether its devices serve: storing the segment
+/// anew is the way around those that do not.
 const PATIENCE_PART: u32 = 4;
 /// How often it looks from then on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -67,16 +66,18 @@ pub(super) async fn change(
 struct UnderWay<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
+    /// Whom they were sent to.
+    devices: BTreeSet<DeviceId>,
     calls: JoinSet<bool>,
     look: Interval,
 }
 
 impl<'a> UnderWay<'a> {
     fn new(client: &'a Client, layout: &'a SegmentLayout) -> Self {
-        let first = tokio::time::Instant::now() + client.options.patience / PATIENCE_PART;
-        let mut look = interval_at(first, LOOK);
+        let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { client, layout, calls: JoinSet::new(), look }
+        look.reset_after(client.options.patience / PATIENCE_PART);
+        Self { client, layout, devices: BTreeSet::new(), calls: JoinSet::new(), look }
     }
 
     fn send(&mut self, change: &ChunkChange, bytes: Bytes) {
@@ -85,6 +86,7 @@ impl<'a> UnderWay<'a> {
         let body = message::encode(&NodeRequest::Update { device, segment, offset, bytes });
         let (pool, address) = (client.pool.clone(), client.address_of(device));
         let until = Instant::now() + client.options.patience;
+        self.devices.insert(device);
         self.calls.spawn(async move {
             loop {
                 let deadline = Some(until.saturating_duration_since(Instant::now()));
@@ -107,19 +109,25 @@ impl<'a> UnderWay<'a> {
         });
     }
 
-    /// Whether the next of them that ends is confirmed. Not so where it takes long and a device of the segment does not serve.
+    /// Whether the next of them that ends is confirmed. Not so where that takes long and is not worth waiting for.
     async fn ended_well(&mut self) -> bool {
+        let Self { client, layout, devices, calls, look } = self;
         loop {
+            // A metadata server that does not answer holds up nothing, and nothing else is known then.
+            let looked = async {
+                look.tick().await;
+                let own: Vec<DeviceId> = devices.iter().copied().collect();
+                client.registry().await.is_ok_and(|registry| !worth_waiting(&registry, layout, &own))
+            };
             tokio::select! {
                 biased;
-                ended = self.calls.join_next() => return ended.is_none_or(|well| well.unwrap_or(false)),
-                _ = self.look.tick() => {
-                    let devices: BTreeSet<DeviceId> =
-                        self.layout.holders.iter().map(|holder| holder.device).collect();
-                    if !self.client.all_serve(&devices).await {
-                        tracing::debug!(segment = %self.layout.segment, "a device does not serve: not changed in place");
-                        return false;
-                    }
+                ended = calls.join_next() => {
+                    look.reset_after(client.options.patience / PATIENCE_PART);
+                    return ended.is_none_or(|well| well.unwrap_or(false));
+                }
+                hopeless = looked => if hopeless {
+                    tracing::debug!(segment = %layout.segment, "a device does not serve: not changed in place");
+                    return false;
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Two parities in one pass: every packet of every source is read once, and added to a plain and to a weighted sum that
-//! stay in registers.
+//! Two parities in one pass: every packet of every source is read once (from memory: once from there, and again from the first
+//! cache), and added to a plain and to a weighted sum that stay in registers.
 //!
 //! ```text
 //!   S[r] = sum over columns c of d_c[r]              r: packet of a block, one register of it at a time

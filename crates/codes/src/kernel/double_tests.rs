@@ -247,7 +247,8 @@ fn every_tier_writes_two_parities_past_the_caches_like_the_naive_twin() {
         let code = Code::new(kind, k, 2).expect("a code");
         let count = packets(kind, k);
         // Over 2 MiB in all, and a shorter block at the end.
-        let chunks = chunks(kind, k, ((2 << 20) / (k + 2) / count + PACKET) * count);
+        // Of a decode k chunks count.
+        let chunks = chunks(kind, k, ((2 << 20) / k / count + PACKET) * count);
         for &tier in Tier::available() {
             // Outputs at lines, which alone go past the caches, and one or both beside them.
             for [p, q] in [[0, 0], [0, 16], [32, 32]] {

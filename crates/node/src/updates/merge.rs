@@ -1,7 +1,7 @@
 //! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those.
 //!
 //! A merge that nobody waits for lets everybody else go first, one that updates soon wait for takes its turn, and one that they do wait
-//! for goes first itself. That may change while it is under way, so each operation asks anew how much haste there is, and one that
+//! for goes first itself, one operation at a time. That may change while it is under way, so each operation asks anew how much haste there is, and one that
 //! waits in the lane's queue is taken out and put in again before others.
 
 use super::{
@@ -34,7 +34,7 @@ pub(super) struct Merge {
     of: Arc<ParityOf>,
     /// The lane's stream of its operations, one at a time.
     stream: u64,
-    /// Whether somebody waits for it.
+    /// Whether somebody waits for it, or soon will.
     haste: watch::Receiver<Haste>,
 }
 
@@ -151,7 +151,10 @@ impl Merge {
                 Haste::None => (LanePriority::Background, Haste::Soon),
                 Haste::Soon => (LanePriority::Normal, Haste::Now),
                 Haste::Now => {
-                    return medium::ask(device, (self.stream, LanePriority::Interactive), op).await;
+                    let foremost = device.merges.foremost();
+                    let class =
+                        if foremost.is_some() { LanePriority::Interactive } else { LanePriority::Normal };
+                    return medium::ask(device, (self.stream, class), op).await;
                 }
             };
             let mut asked = Box::pin(medium::ask(device, (self.stream, class), op.clone()));

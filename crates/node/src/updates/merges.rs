@@ -24,8 +24,11 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// Merges of one device at a time that nobody waits for: more would not be sooner done.
 const QUIET_MAX: usize = 1;
-/// And of those that somebody waits for, beside them: while one computes, the other reads.
+/// And of those that somebody waits for, or soon will, beside them: while one computes, the other reads.
 const URGENT_MAX: usize = 2;
+/// Operations of a device's merges that go before everybody else's at a time. With one, others have their turn between it and the next:
+/// what a merge makes room for is among them.
+const FOREMOST_MAX: usize = 1;
 /// How often it is looked whether a device rests whose logs nobody looks after: about once in a window of [`Lull`].
 const LOOK: Duration = Duration::from_millis(700);
 
@@ -33,6 +36,7 @@ const LOOK: Duration = Duration::from_millis(700);
 pub(crate) struct Merges {
     quiet: Semaphore,
     urgent: Semaphore,
+    foremost: Semaphore,
     started: Instant,
     lull: Mutex<Lull>,
     /// Chunks whose hosts left before their logs were merged.
@@ -41,8 +45,15 @@ pub(crate) struct Merges {
 
 impl Default for Merges {
     fn default() -> Self {
-        let (quiet, urgent) = (Semaphore::new(QUIET_MAX), Semaphore::new(URGENT_MAX));
-        Self { quiet, urgent, started: Instant::now(), lull: Mutex::default(), left: Mutex::default() }
+        let [quiet, urgent, foremost] = [QUIET_MAX, URGENT_MAX, FOREMOST_MAX].map(Semaphore::new);
+        Self {
+            quiet,
+            urgent,
+            foremost,
+            started: Instant::now(),
+            lull: Mutex::default(),
+            left: Mutex::default(),
+        }
     }
 }
 
@@ -61,6 +72,11 @@ impl Merges {
             permit = self.quiet.acquire() => permit,
         };
         permit.expect("nobody closes it")
+    }
+
+    /// Whether an operation that somebody waits for goes before everybody else's: so long as what is returned is held, no other does.
+    pub(super) fn foremost(&self) -> Option<SemaphorePermit<'_>> {
+        self.foremost.try_acquire().ok()
     }
 
     /// A chunk's host leaves, and its log is not merged.

@@ -153,7 +153,7 @@ pub(super) struct Host {
     merge_stream: u64,
     /// Whether a merge was begun that has not said how it went.
     merging: bool,
-    /// Tells a merge whether somebody waits for it.
+    /// Tells a merge whether somebody waits for it, or soon will.
     haste: watch::Sender<Haste>,
     /// Who waits for a merge that need not hurry.
     asked_to_merge: Vec<oneshot::Sender<u64>>,

@@ -7,8 +7,9 @@ use super::{
     segments,
 };
 use crate::{
+    DeviceId,
     durability::Rule,
-    message::{Access, DeviceHealth, DeviceState, Registry},
+    message::{Access, DeviceHealth, DeviceState, NodeState, Registry},
     policy::{Domain, Policy},
 };
 use rand_core::Rng;
@@ -48,6 +49,15 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
         node.record.devices.iter().filter(stays).map(candidate).collect::<Vec<_>>()
     };
     registry.nodes.iter().flat_map(of_node).collect()
+}
+
+/// Whether a device answers reads and changes of what it holds, as far as is known: one without a report yet is taken to.
+pub(super) fn serves(registry: &Registry, device: DeviceId) -> bool {
+    let holds = |node: &&NodeState| node.record.devices.iter().any(|&(other, _)| other == device);
+    registry.nodes.iter().filter(|node| node.alive).find(holds).is_some_and(|node| {
+        let report = node.devices.iter().find(|report| report.device == device);
+        report.is_none_or(|report| matches!(report.health, DeviceHealth::Ok | DeviceHealth::Full))
+    })
 }
 
 /// Whether the cluster as registered can meet `policy`: asked when a bucket is made. Nodes that are down and devices

@@ -29,9 +29,11 @@
 //! Left out: the bytes, and what becomes of a change that a node does not confirm (the whole segment is stored anew then, by
 //! whoever sent it).
 
+use super::choose::serves;
 use crate::{
     DeviceId,
     layout::{ParityGeometry, SegmentLayout},
+    message::Registry,
     policy::Policy,
 };
 use core::ops::Range;
@@ -48,6 +50,15 @@ pub struct ChunkChange {
     pub within: Range<u64>,
     /// Where in the segment they begin.
     pub offset: u64,
+}
+
+/// Whether a change in place that takes long is still worth waiting for: its own device and all that hold parity serve, as far as
+/// is known. Storing the segment anew would end what others have under way in it, so a cluster that is only slow would become slower
+/// by it.
+pub fn worth_waiting(registry: &Registry, layout: &SegmentLayout, own: &[DeviceId]) -> bool {
+    let shape = ParityGeometry::of_layout(layout);
+    let parity = shape.and_then(|shape| Some(shape.holders(layout)?.split_off(shape.data as usize)));
+    own.iter().chain(parity.iter().flatten()).all(|&device| serves(registry, device))
 }
 
 /// The changes that make new bytes of `ranges` of a segment in place, in the ranges' order; none where the segment is to be stored
@@ -79,6 +90,7 @@ pub fn in_place(policy: &Policy, layout: &SegmentLayout, ranges: &[Range<u64>]) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::DeviceHealth;
     use crate::{
         Epoch, SegmentId, Version,
         layout::{CodeSpec, Holder, PARITY_GRANULE_BYTES},
@@ -193,5 +205,41 @@ mod tests {
         let mut moved = as_stored.clone();
         moved.holders[2].pieces[0].version = Version(2);
         assert_eq!(one(&parity, &moved, 0..10), None);
+    }
+
+    /// Devices 0, 100, .. of nodes 0, 1, ..; chunks 0 to 3 are data.
+    #[test]
+    fn a_slow_change_is_waited_for_where_its_own_device_and_all_of_parity_serve() {
+        let policy: Policy = "parity:code=rs(6,4)".parse().unwrap();
+        let mut layout = layout(&policy);
+        for (node, holder) in layout.holders.iter_mut().enumerate() {
+            holder.device = DeviceId(100 * node as u128);
+        }
+        let healthy = || {
+            let mut registry = crate::plan::tests::registry(6, 1);
+            for node in &mut registry.nodes {
+                node.alive = true;
+                node.devices[0].health = DeviceHealth::Ok;
+            }
+            registry
+        };
+        let own = [DeviceId(100)];
+        let waits = |change: &dyn Fn(&mut Registry)| {
+            let mut registry = healthy();
+            change(&mut registry);
+            worth_waiting(&registry, &layout, &own)
+        };
+        assert!(waits(&|_| {}));
+        assert!(waits(&|all| all.nodes[0].alive = false), "another data chunk's");
+        assert!(waits(&|all| all.nodes[1].devices[0].health = DeviceHealth::Full), "it holds the chunk");
+        assert!(
+            waits(&|all| all.nodes.iter_mut().for_each(|node| node.devices.clear())),
+            "nothing was reported yet"
+        );
+        assert!(!waits(&|all| all.nodes[1].alive = false));
+        assert!(!waits(&|all| all.nodes[1].devices[0].health = DeviceHealth::Stalled));
+        assert!(!waits(&|all| all.nodes[5].alive = false), "parity");
+        assert!(!waits(&|all| all.nodes[4].devices[0].health = DeviceHealth::Failed), "parity");
+        assert!(!waits(&|all| drop(all.nodes.pop())), "nobody knows its node");
     }
 }

@@ -36,7 +36,7 @@ mod update;
 pub use amend::{Places, amended, stored};
 pub use choose::{candidates, choose, choose_for, feasible};
 pub use fetch::{Fetch, Holding, fetch};
-pub use in_place::{ChunkChange, in_place};
+pub use in_place::{ChunkChange, in_place, worth_waiting};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
 pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
-//! decode through the others would from now on. A device that says nothing is taken to stay silent for as long again, so
-//! that a read takes at most three times as long as the better of the two ways would have. The decode costs more than
-//! time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts the caller's
-//! patience is late too.
+//! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
+//! others made: where all are busy, asking for more would only keep them busier. A device that says nothing is taken to stay
+//! silent for as long again, so that a read takes at most three times as long as the better of the two ways would have. The
+//! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts
+//! the caller's patience is late too.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k give the segment, and each as many blocks of it as any other. So a decode asks for
 //! as many as are late or out of reach and no more; one of those that is late in turn costs one more.
@@ -78,6 +79,8 @@ struct Movement {
     last: Time,
     /// Payload that came behind the first slice.
     bytes: u64,
+    /// The longest between two slices.
+    pause: Duration,
 }
 
 impl Ranged {
@@ -277,10 +280,11 @@ impl Ranged {
             let moving = self.moving.entry(id);
             moving
                 .and_modify(|moving| {
+                    moving.pause = moving.pause.max(now.since(moving.last));
                     moving.last = now;
                     moving.bytes += u64::from(bytes);
                 })
-                .or_insert(Movement { first: now, last: now, bytes: 0 });
+                .or_insert(Movement { first: now, last: now, bytes: 0, pause: Duration::ZERO });
         }
     }
 
@@ -295,6 +299,9 @@ impl Ranged {
         // A round trip is the least that an answer takes: it says nothing of the device behind it.
         let unseen = self.plan.patience / FIRST_ANSWER_SHARE;
         let delay = seen.unwrap_or_else(|| self.plan.round_trip.map_or(unseen, |trip| trip.max(unseen)));
+        // Where others paused for as long meanwhile, those asked instead would, too.
+        let pauses = others().filter_map(|device| self.moving.get(&device.id)).map(|moving| moving.pause);
+        let delay = delay.max(pauses.max().unwrap_or_default());
         let able = others().filter(|device| !device.left.is_empty());
         let paces: Vec<f64> = able.map(|device| device.pace_bytes_per_s(now)).collect();
         let mut known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();

@@ -102,7 +102,7 @@ fn now<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test]
-async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_known() {
+async fn one_merge_that_somebody_waits_for_goes_before_all_others() {
     let power = Arc::default();
     let chunk = chunk(&power, None);
     let lane = &chunk.device.lane;
@@ -112,8 +112,11 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
         lane.submit(1, Priority::Normal, op, Box::new(move |answer| say.send(answer).unwrap()));
     };
     let (mut merge, haste) = merge_of(&chunk);
-    let raised = Epoch(EPOCH.0 + 1);
+    let (_second_haste, told) = watch::channel(Haste::Now);
+    let mut second = Merge::new(chunk.clone(), of(), STREAM + 1, told);
+    let [raised, again] = [1, 2].map(|more| Epoch(EPOCH.0 + more));
     let mut merged = pin!(merge.ask(Op::Fence { segment: SEGMENT, epoch: raised }));
+    let mut merged_again = pin!(second.ask(Op::Fence { segment: SEGMENT, epoch: again }));
     {
         let _off = power.write().unwrap();
         submit(Op::ReadChunk { segment: SEGMENT, offset: 0, len: 1 });
@@ -124,16 +127,20 @@ async fn a_merge_that_somebody_waits_for_goes_before_what_came_after_it_was_know
         let queued = lane.status().queued;
         assert!(now(merged.as_mut()).is_pending());
         assert_eq!(lane.status().queued, queued + 1);
-        haste.send(Haste::Now).unwrap();
-        assert!(now(merged.as_mut()).is_pending());
-        assert_eq!(lane.status().queued, queued + 1, "once");
-        // None of these has begun.
         submit(Op::DescribeUpdates { segment: SEGMENT });
+        for more in [Haste::Soon, Haste::Now] {
+            haste.send(more).unwrap();
+            assert!(now(merged.as_mut()).is_pending());
+            assert_eq!(lane.status().queued, queued + 2, "once");
+        }
+        // None of these has begun; another merge waits for its turn like anybody else.
+        assert!(now(merged_again.as_mut()).is_pending());
     }
     merged.await.unwrap();
+    merged_again.await.unwrap();
     let Ok(OpOutput::Chunk { .. }) = said.recv().unwrap() else { panic!() };
     let Ok(OpOutput::Updates(info)) = said.recv().unwrap() else { panic!() };
-    assert_eq!(info.epoch, raised, "what came later sees what the merge asked for");
+    assert_eq!(info.epoch, raised, "between the one merge and the other");
 }
 
 #[tokio::test]

@@ -170,6 +170,24 @@ fn a_silent_device_is_given_twice_the_time_that_a_decode_would_take() {
     assert!(matches!(last.last(), Some(Action::Done(ReadDone { useful_blocks: 3, .. }))), "{last:?}");
 }
 
+/// A decode would take 12.6 ms, and those asked for it pause as device 1 did for 26.
+#[test]
+fn where_others_pause_for_long_a_silent_device_is_given_longer() {
+    let (mut read, opened) = begin(six(100_000_000), 14..19);
+    assert_eq!(opened, named([(0, "14-15"), (1, "16-18")]));
+    give(&mut read, 2 * MS, 0, 14, K - 1);
+    give(&mut read, 2 * MS, 1, 16, K - 2);
+    give(&mut read, 28 * MS, 1, 17, K - 3);
+    assert_eq!(asked(&give(&mut read, 30 * MS, 1, 18, K - 4)), []);
+    read.handle(Time(30 * MS), Input::Ended { device: device(1) });
+    let wake = read.wake_at().expect("it waits for device 0");
+    assert!((75 * MS..95 * MS).contains(&wake.0), "{wake:?}");
+    read.handle(Time(wake.0 - MS), Input::Tick);
+    assert_eq!(asked(&drain(&mut read)), []);
+    read.handle(wake, Input::Tick);
+    assert!(read.falls_back());
+}
+
 #[test]
 fn a_device_that_moves_is_judged_by_its_pace() {
     // Eight blocks from one device; the others would need some 13 ms for a decode.

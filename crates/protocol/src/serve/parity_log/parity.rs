@@ -524,6 +524,8 @@ impl ParityChunk {
     /// one merge made room for is tried before another begins: whoever waits would wait for that, too.
     fn make_room(&mut self) {
         if self.stalled.is_empty() {
+            // What finds no room from now on was tried after the last merge.
+            self.retry &= self.writing > 0;
             return;
         }
         if !(self.retry || self.log.is_empty()) {

@@ -281,6 +281,26 @@ fn only_what_is_committed_is_merged_and_a_full_log_waits_for_that() {
     assert_eq!((parity.merged(0), parity.durable(0), parity.log().len()), (6, 7, 1));
 }
 
+/// What a merge freed while nothing waited for room is no reason to try again what found none later.
+#[test]
+fn a_log_that_fills_after_a_merge_is_merged_at_once() {
+    let log = vec![Entry { sequence: 0, chunk: 0, version: 1, bytes: 8192 }];
+    let state = ParityState { epoch: Epoch(1), merged: vec![], log, log_next: 1 };
+    let mut parity = asked(Mode::Logged, state, 1 << 20, 1);
+    parity.handle(ParityInput::Committed { epoch: Epoch(1), chunk: 0, through: 1 });
+    parity.handle(ParityInput::MergeDue);
+    parity.handle(ParityInput::Merged);
+    for version in 2..=3 {
+        parity.handle(difference(version, 1, version, version - 1));
+    }
+    parity.handle(ParityInput::Appended { chunk: 0, version: 2, sequence: 1, bytes: 8192 });
+    parity.handle(ParityInput::Committed { epoch: Epoch(1), chunk: 0, through: 2 });
+    drain(|| parity.poll());
+    parity.handle(ParityInput::Full { chunk: 0, version: 3, reply: 3 });
+    let merge = ParityAction::Merge { sequences: vec![1], merged: vec![(0, 2)], log_start: 2 };
+    assert_eq!(drain(|| parity.poll()), [merge]);
+}
+
 /// A large record found no room, the small one behind it would have: without its number it is not taken either.
 #[test]
 fn no_record_is_in_the_log_without_those_before_it() {
