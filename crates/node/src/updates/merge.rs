@@ -1,8 +1,8 @@
 //! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those.
 //!
 //! A merge that nobody waits for lets everybody else go first, one that updates soon wait for takes its turn, and one that they do wait
-//! for goes first itself, one operation at a time. That may change while it is under way, so each operation asks anew how much haste there is, and one that
-//! waits in the lane's queue is taken out and put in again before others.
+//! for goes first itself, one operation at a time. That may change while it is under way, so each operation asks anew how much haste
+//! there is, and one that waits in the lane's queue is taken out and put in again before others.
 
 use super::{
     Chunk,
