@@ -7,7 +7,7 @@
 //!   output m-1
 //! ```
 //!
-//! How the bytes are walked depends on how many there are. Where they stay in the caches: all sources side by side.
+//! How the bytes are walked depends on how many there are. Where outputs lie in the caches (`near`): all sources side by side.
 //! Where they do not, and the processor's prefetcher follows all sources: the same, outputs written past the caches
 //! (they would be read first otherwise). Where there are more sources than it follows: in blocks, a group of sources
 //! at a time (`groups`). Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading speed from memory, 1 MiB
@@ -23,6 +23,8 @@ use super::difference;
 #[cfg(target_arch = "x86_64")]
 use super::groups::GROUP;
 #[cfg(target_arch = "x86_64")]
+use super::near;
+#[cfg(target_arch = "x86_64")]
 use super::steps::{self, Job, Row};
 use super::{Tier, gf256};
 
@@ -30,10 +32,14 @@ use super::{Tier, gf256};
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
 /// Bytes touched from which outputs go past the caches, and more than [`STREAMS`] sources are taken in blocks: twice a second-level
-/// cache of 1 MiB. Below, bytes may lie in that: 8 + 3 slices of 64 KiB are encoded at 169 GB/s there, written past it at 59. From
-/// memory such slices lose by it: 4 + 2 of 64 KiB have 0.60 of reading speed, 0.8 past the caches.
+/// cache of 1 MiB.
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) const STREAM_FROM: usize = 2 * 1024 * 1024;
+/// Bytes touched from which outputs below that are looked for ([`near`]), and go past the caches where they lie in none. 8 + 3
+/// slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110; from memory 4 + 2 of 64 KiB have 0.60 of
+/// reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns, a hundredth of such a product, and as long as memory does.
+#[cfg(any(target_arch = "x86_64", test))]
+pub(super) const ASK_FROM: usize = 256 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 2048;
@@ -128,7 +134,8 @@ impl Matrix {
         let len = outputs.first().map_or(0, |output| output.len());
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
-        let stream = mode == Mode::Set && touched >= STREAM_FROM;
+        let mut far = || outputs.last_mut().is_some_and(|output| near::is_far(output));
+        let stream = mode == Mode::Set && (touched >= STREAM_FROM || touched >= ASK_FROM && !many && far());
         if many && stream {
             return self.run_blocked(tier, sources, outputs);
         }

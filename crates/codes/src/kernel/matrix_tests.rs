@@ -109,6 +109,19 @@ fn every_tier_writes_past_the_caches_what_the_naive_twin_does() {
     }
 }
 
+/// What is asked about the outputs' last byte changes nothing, and nothing at all is asked where they are added to.
+#[test]
+fn every_tier_asks_where_outputs_lie_and_makes_the_same_of_them() {
+    let len = super::matrix::ASK_FROM / 5 + 77;
+    for &tier in Tier::available() {
+        for (shift, skew, mode) in
+            [(0, 0, Mode::Set), (3, 0, Mode::Set), (2, 5, Mode::Set), (0, 0, Mode::Add)]
+        {
+            check(tier, [2, 3], len, shift, skew, mode);
+        }
+    }
+}
+
 /// Groups of which all, none or some sources count once in the first output, or in the sum of all.
 #[test]
 fn every_tier_saves_multiplications_in_blocks_like_the_naive_twin() {

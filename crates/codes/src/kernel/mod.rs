@@ -16,6 +16,7 @@ pub mod gf256;
 mod groups;
 mod lanes;
 pub mod matrix;
+mod near;
 pub(crate) mod packets;
 pub(crate) mod product;
 pub mod read;
