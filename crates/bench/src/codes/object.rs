@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, LossRanks, Push, RankTracker};
+use steadfast_codes::rateless::{Code, Decoder, Encoder, Kind, LossRanks, Push, RankTracker, Scratch};
 use steadfast_report::Report;
 
 /// Disks of the durability rule's question.
@@ -135,6 +135,8 @@ fn decode(
     // Two threads are timed on the wall, and so is then the one beside them.
     let clock = if threads == 1 { Clock::Thread } else { Clock::Wall };
     let solve = |threads: usize| {
+        // Memory that stays from segment to segment, as a reader's does.
+        let mut scratch = Scratch::new();
         move |bytes: &mut Bytes| {
             bytes.work.all().copy_from_slice(bytes.coded.view());
             let blocks: Vec<&mut [u8]> = bytes.work.all().chunks_exact_mut(len).collect();
@@ -143,7 +145,9 @@ fn decode(
                 for (index, block) in received.iter().zip(blocks) {
                     decoder.push(*index, block)?;
                 }
-                decoder.solve(threads)
+                let mut originals = Vec::new();
+                decoder.solve_with(&mut scratch, threads, &mut originals)?;
+                anyhow::Ok(originals)
             });
             let same = solved?.iter().zip(bytes.originals.view().chunks_exact(len)).all(|(a, b)| **a == *b);
             ensure!(same, "decoded wrong bytes");

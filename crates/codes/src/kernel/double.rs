@@ -25,6 +25,7 @@ use super::diagonals::{self, Run, Sums};
 #[cfg(not(target_arch = "x86_64"))]
 use super::register::Plain;
 use super::register::Register;
+use super::rows::{self, RowSums};
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
 pub(crate) const PACKET: usize = 64;
@@ -34,12 +35,9 @@ pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
 pub(crate) const PACKETS_MAX: usize = PRIMES[PRIMES.len() - 1] - 1;
 /// Packets from which the sums of a cyclic ring may be kept out of registers.
 const SPILLED: usize = 10;
-/// Columns in a group: each has a copy of the loop's body, since processors recognise a stream by the instruction that reads it
-/// (`steps`). From memory Cauchy's 4 + 2 and 10 + 2 reach 0.70 to 0.78 and 0.75 of reading speed by groups, 0.58 and 0.64 without.
-const GROUP: usize = 8;
-/// Columns up to which both sums are formed apart: more, a power of two apart, push each other out of the first cache (16 + 2: 0.53
-/// of reading speed, 0.55 at once).
-const APART_MAX: usize = 12;
+/// Columns up to which the plain sum is formed apart from memory: of more, a power of two apart, the first cache does not keep a block
+/// until the other sum reads it (16 + 2: 0.50 of reading speed, 0.60 at once).
+const APART_MAX: usize = rows::GROUP;
 /// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
 const STREAM_FROM: usize = 2 * 1024 * 1024;
 
@@ -235,6 +233,17 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Whether the plain sum is formed apart, if there is one: from memory, or where both do not `fit` the registers.
+    fn apart(&self, fit: bool) -> bool {
+        let columns = self.double.columns.len();
+        let wanted = match self.double.finish {
+            Finish::Combine(pair) => pair.iter().flatten().any(|one| one.b != 0),
+            Finish::Column { .. } | Finish::Chain { .. } => true,
+            Finish::Update { .. } => false,
+        };
+        wanted && columns > 0 && (!fit || self.large && columns <= APART_MAX)
+    }
+
     /// Whether outputs are written past the caches.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn stream(&self) -> bool {
@@ -288,16 +297,51 @@ pub(super) unsafe fn body<R: Register>(job: &Job) {
     }
 }
 
+/// How both sums are formed: at once.
+const HELD: u8 = 0;
+/// At once, the next block asked for meanwhile: many columns from memory (16 + 2 on Zen 5: 0.60 of reading speed, 0.54 without).
+const FETCHED: u8 = 1;
+/// The plain one apart ([`rows`]), the first cache keeping what the other needs: few columns from memory (4 + 2: 0.83 of reading speed,
+/// 10 + 2: 0.93; at once 0.58 and 0.64).
+const APART: u8 = 2;
+
+/// All whole blocks.
+///
 /// # Safety
 /// As for [`body`]; the ring has `N` packets and `T` coefficients.
 #[inline(always)]
 unsafe fn blocks<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(job: &Job) {
-    let whole = job.len / (N * PACKET) * (N * PACKET);
-    // SAFETY: the caller's promise; blocks end at `len`.
+    // SAFETY: the caller's promise.
     unsafe {
-        for start in (0..whole).step_by(N * PACKET) {
-            for offset in (0..PACKET).step_by(R::BYTES) {
-                strip::<R, X, N, T>(job, start + offset, PACKET);
+        if job.apart(R::REGISTERS >= N + T + 2) {
+            strips::<R, X, N, T, APART>(job);
+        } else if job.large {
+            strips::<R, X, N, T, FETCHED>(job);
+        } else {
+            strips::<R, X, N, T, HELD>(job);
+        }
+    }
+}
+
+/// All whole blocks, one `WAY`.
+///
+/// # Safety
+/// As for [`blocks`].
+#[inline(always)]
+unsafe fn strips<R: Register, X: Shift<R, T>, const N: usize, const T: usize, const WAY: u8>(job: &Job) {
+    // SAFETY: the caller's promise; runs of blocks end at `len`.
+    unsafe {
+        let whole = job.len / (N * PACKET) * (N * PACKET);
+        let mut plain = RowSums::new();
+        for run in rows::runs::<N>(whole) {
+            if WAY == APART {
+                plain.form::<R>(job.sources, &job.double.columns, run.clone());
+            }
+            for block in run.clone().step_by(N * PACKET) {
+                for offset in (0..PACKET).step_by(R::BYTES) {
+                    let sum = plain.at(block + offset - run.start);
+                    strip::<R, X, N, T, WAY>(job, block + offset, PACKET, sum);
+                }
             }
         }
     }
@@ -315,28 +359,39 @@ unsafe fn rest(job: &Job) {
         // SAFETY: the caller's promise; every processor has bytes.
         unsafe {
             match job.double.ring {
-                Ring::Field => strip::<Byte, Field, 8, 8>(job, offset, packet),
-                Ring::Cyclic(3) => strip::<Byte, Cyclic, 2, 3>(job, offset, packet),
-                Ring::Cyclic(5) => strip::<Byte, Cyclic, 4, 5>(job, offset, packet),
-                Ring::Cyclic(7) => strip::<Byte, Cyclic, 6, 7>(job, offset, packet),
-                Ring::Cyclic(11) => strip::<Byte, Cyclic, 10, 11>(job, offset, packet),
-                Ring::Cyclic(13) => strip::<Byte, Cyclic, 12, 13>(job, offset, packet),
-                Ring::Cyclic(17) => strip::<Byte, Cyclic, 16, 17>(job, offset, packet),
+                Ring::Field => bytes::<Field, 8, 8>(job, offset, packet),
+                Ring::Cyclic(3) => bytes::<Cyclic, 2, 3>(job, offset, packet),
+                Ring::Cyclic(5) => bytes::<Cyclic, 4, 5>(job, offset, packet),
+                Ring::Cyclic(7) => bytes::<Cyclic, 6, 7>(job, offset, packet),
+                Ring::Cyclic(11) => bytes::<Cyclic, 10, 11>(job, offset, packet),
+                Ring::Cyclic(13) => bytes::<Cyclic, 12, 13>(job, offset, packet),
+                Ring::Cyclic(17) => bytes::<Cyclic, 16, 17>(job, offset, packet),
                 Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
             }
         }
     }
 }
 
-/// One register of each packet, of the first at `start`, packets `stride` apart.
+/// One byte of each packet.
 ///
 /// # Safety
-/// As for [`blocks`]; all chunks have those bytes.
+/// As for [`strip`].
+unsafe fn bytes<X: Shift<Byte, T>, const N: usize, const T: usize>(job: &Job, start: usize, stride: usize) {
+    // SAFETY: the caller's promise; nothing lies apart.
+    unsafe { strip::<Byte, X, N, T, HELD>(job, start, stride, core::ptr::null()) }
+}
+
+/// One register of each packet, of the first at `start`, packets `stride` apart. The plain sum of the columns, where it was formed
+/// [`APART`], lies at `plain` alike.
+///
+/// # Safety
+/// As for [`blocks`]; all chunks have those bytes, and `plain` has them in that `WAY`.
 #[inline(always)]
-unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize, const WAY: u8>(
     job: &Job,
     start: usize,
     stride: usize,
+    plain: *const u8,
 ) {
     // SAFETY: the caller's promise; `Double::run` has looked every source up.
     unsafe {
@@ -355,7 +410,7 @@ unsafe fn strip<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
                 multiples::<R, X, N, T>(pair, &sum, &out);
             }
             finish => {
-                let (sum, weighted) = both::<R, X, N, T>(job, start, stride);
+                let (sum, weighted) = both::<R, X, N, T, WAY>(job, start, stride, plain);
                 match finish {
                     Finish::Combine(pair) if T == N => combine::<R, X, N, T>(pair, &sum, &weighted, &out),
                     Finish::Column { column, .. } if T > N && column + 1 == T => {
@@ -404,10 +459,11 @@ unsafe fn add_to<R: Register, const N: usize>(
 /// # Safety
 /// As for [`strip`].
 #[inline(always)]
-unsafe fn both<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
+unsafe fn both<R: Register, X: Shift<R, T>, const N: usize, const T: usize, const WAY: u8>(
     job: &Job,
     start: usize,
     stride: usize,
+    plain: *const u8,
 ) -> ([R; N], [R; T]) {
     // SAFETY: the caller's promise; `Double::run` has looked every source up.
     unsafe {
@@ -415,45 +471,28 @@ unsafe fn both<R: Register, X: Shift<R, T>, const N: usize, const T: usize>(
         let read = |from: *const u8, row: usize| R::load(from.add(row * stride));
         let (mut sum, mut weighted) = ([R::zero(); N], [R::zero(); T]);
         let mut last = 0;
-        let fit = R::REGISTERS >= N + T + 2;
-        // Both sums at once where they fit the registers. From memory one after the other, a group of columns at a time: little stands
-        // between the loads of the first then, and the first cache has what the second needs.
-        let apart = !fit || (job.large && job.double.columns.len() <= APART_MAX);
-        for columns in job.double.columns.chunks(if fit { GROUP } else { usize::MAX }) {
-            if apart {
-                macro_rules! bodies {
-                    ($($at:literal)*) => {$(
-                        if let Some(column) = columns.get($at) {
-                            add_to(&mut sum, job, column.source, start, stride);
-                        }
-                    )*};
-                }
-                bodies!(0 1 2 3 4 5 6 7);
-                for column in columns.iter().skip(GROUP) {
-                    add_to(&mut sum, job, column.source, start, stride);
-                }
-            }
-            if !fit {
-                // Out of the registers until T is done.
-                let mut kept = sum;
-                core::hint::black_box(&mut kept);
-                sum = kept;
-            }
-            for column in columns {
-                let from = source(column.source);
-                // Multiplying nothing before the first column costs nothing worth a branch.
-                for _ in column.weight + 1..last {
-                    weighted = X::times_x(weighted);
-                }
+        for column in &job.double.columns {
+            let from = source(column.source);
+            // Multiplying nothing before the first column costs nothing worth a branch.
+            for _ in column.weight + 1..last {
                 weighted = X::times_x(weighted);
-                last = column.weight;
-                for row in 0..N {
-                    let packet = read(from, row);
-                    if !apart {
-                        sum[row] = sum[row].xor(packet);
+            }
+            weighted = X::times_x(weighted);
+            last = column.weight;
+            for row in 0..N {
+                let packet = read(from, row);
+                if WAY != APART {
+                    sum[row] = sum[row].xor(packet);
+                    if WAY == FETCHED {
+                        super::xor::fetch(from.wrapping_add((row + N) * stride));
                     }
-                    weighted[row] = weighted[row].xor(packet);
                 }
+                weighted[row] = weighted[row].xor(packet);
+            }
+        }
+        if WAY == APART {
+            for (row, sum) in sum.iter_mut().enumerate() {
+                *sum = R::load(plain.add(row * stride));
             }
         }
         for _ in 0..last {

@@ -242,7 +242,7 @@ fn every_tier_finds_any_two_chunks_like_the_naive_twin() {
 
 #[test]
 fn every_tier_writes_two_parities_past_the_caches_like_the_naive_twin() {
-    // Sums apart in one group of columns, in two, and both at once.
+    // The plain sum apart, and both at once.
     for (kind, k) in [(Kind::Cauchy, 3), (Kind::Rdp, 6), (Kind::Cauchy, 10), (Kind::Cauchy, 14)] {
         let code = Code::new(kind, k, 2).expect("a code");
         let count = packets(kind, k);

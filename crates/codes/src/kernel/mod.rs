@@ -21,6 +21,7 @@ pub(crate) mod packets;
 pub(crate) mod product;
 pub mod read;
 mod register;
+mod rows;
 mod steps;
 pub(crate) mod sums;
 pub mod xor;

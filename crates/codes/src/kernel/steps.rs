@@ -499,11 +499,12 @@ unsafe fn pair<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
             return;
         }
         let [a, b] = [source::<L, U>(job, index, offset), source::<L, U>(job, index + 1, offset)];
-        let [split_a, split_b] = [a.map(|a| a.split()), b.map(|b| b.split())];
-        let [of_a, of_b] = [job.factors(index, first), job.factors(index + 1, first)];
+        let [split_a, split_b] = [split(a), split(b)];
+        let (of_a, of_b) = (job.factors(index, first), job.factors(index + 1, first));
         for (output, sums) in sums.iter_mut().enumerate() {
             if output > 0 || FIRST == PRODUCT {
-                let [factor_a, factor_b] = [of_a, of_b].map(|(plain, maps)| L::factor(plain, maps, output));
+                let factor_a = L::factor(of_a.0, of_a.1, output);
+                let factor_b = L::factor(of_b.0, of_b.1, output);
                 for (place, sum) in sums.iter_mut().enumerate() {
                     let product = L::times(split_a[place], factor_a);
                     *sum = sum.xor3(product, L::times(split_b[place], factor_b));
@@ -532,7 +533,7 @@ unsafe fn single<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     // SAFETY: the caller's promise.
     unsafe {
         let a = source::<L, U>(job, index, offset);
-        let split = a.map(|a| a.split());
+        let split = split(a);
         let (coefficients, maps) = job.factors(index, first);
         for (output, sums) in sums.iter_mut().enumerate() {
             if output > 0 || FIRST == PRODUCT {
@@ -564,7 +565,28 @@ unsafe fn source<L: Lanes, const U: usize>(job: &Job, index: usize, offset: usiz
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(job.ahead + line * LINE).cast());
             }
         }
-        core::array::from_fn(|place| L::load(from.add(place * L::BYTES)))
+        // A loop, since a closure that is not inlined is not compiled for the tier, and its loads are calls then.
+        let mut loaded = [L::zero(); U];
+        for (place, loaded) in loaded.iter_mut().enumerate() {
+            *loaded = L::load(from.add(place * L::BYTES));
+        }
+        loaded
+    }
+}
+
+/// Registers, ready to be multiplied.
+///
+/// # Safety
+/// The processor has the tier's instructions.
+#[inline(always)]
+unsafe fn split<L: Lanes, const U: usize>(registers: [L; U]) -> [L::Split; U] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut all = [registers[0].split(); U];
+        for (split, register) in all.iter_mut().zip(registers) {
+            *split = register.split();
+        }
+        all
     }
 }
 
