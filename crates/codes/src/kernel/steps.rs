@@ -17,9 +17,12 @@ pub(super) const LINE: usize = 64;
 /// Outputs formed at once at most.
 pub(super) const WIDTH_MAX: usize = 8;
 
+/// The same of tiers of 16 registers.
+const NARROW_WIDTH_MAX: usize = 4;
+
 /// Outputs formed at once at a tier: their sums, two registers each, fit half of the registers there are.
 pub(super) fn width(tier: Tier) -> usize {
-    if tier >= Tier::Avx512 { WIDTH_MAX } else { 4 }
+    if tier >= Tier::Avx512 { WIDTH_MAX } else { NARROW_WIDTH_MAX }
 }
 
 /// What all steps of a product share.
@@ -71,6 +74,16 @@ impl<'a> Job<'a> {
         let at = source * self.stride + first;
         // SAFETY: the caller's promise.
         unsafe { (self.coefficients.get_unchecked(at..), self.maps.get_unchecked(at..)) }
+    }
+
+    /// Fetches what comes later of a source of which `U` registers are read here, where that is wanted.
+    #[inline(always)]
+    fn fetch<const U: usize>(&self, register: usize, from: *const u8) {
+        if self.ahead > 0 {
+            for line in (0..U * register).step_by(LINE) {
+                super::xor::fetch(from.wrapping_add(self.ahead + line));
+            }
+        }
     }
 
     fn check(&self, tier: Tier, first: usize, outputs: usize, range: &Range<usize>) {
@@ -324,8 +337,10 @@ unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: R
             unsafe {
                 if L::REGISTERS > 16 {
                     exact::<L, $outputs, $wide>(job, first, dst, range)
-                } else {
+                } else if $outputs <= NARROW_WIDTH_MAX {
                     exact::<L, $outputs, 2>(job, first, dst, range)
+                } else {
+                    unreachable!("as many outputs as the tier is wide")
                 }
             }
         }};
@@ -435,6 +450,9 @@ const NOTHING: u8 = 2;
 /// the instruction that reads it: with one body for all, 8 + 3 slices of 1 MiB were encoded at 0.36 of reading speed on Zen 5,
 /// with these at 0.9.
 const BODIES: usize = 16;
+/// The same where sources are taken one at a time, if there are no more: as many as go side by side from memory. One body for all is
+/// faster in the caches there (16 + 4: avx2 22 GB/s, 15 with bodies).
+const BODIES_ALONE: usize = 12;
 
 /// Adds sources `range` to the sums. Where there are registers enough, two at a time: a sum takes both products in
 /// one instruction.
@@ -452,6 +470,25 @@ unsafe fn columns<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     // SAFETY: the caller's promise; indices are below the range's end.
     unsafe {
         let mut index = range.start;
+        if !L::PAIRS {
+            if U > 1 && range.len() <= BODIES_ALONE {
+                let count = range.len();
+                macro_rules! bodies {
+                    ($($at:literal)*) => {$(
+                        if $at < count {
+                            alone::<L, M, U>(job, first, index + $at, offset, sums);
+                        }
+                    )*};
+                }
+                bodies!(0 1 2 3 4 5 6 7 8 9 10 11);
+                return;
+            }
+            while index < range.end {
+                alone::<L, M, U>(job, first, index, offset, sums);
+                index += 1;
+            }
+            return;
+        }
         if U == 1 {
             while index + 2 <= range.end {
                 pair::<L, M, U, FIRST>(job, first, index, offset, sums);
@@ -493,18 +530,12 @@ unsafe fn pair<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        if !L::PAIRS {
-            single::<L, M, U, FIRST>(job, first, index, offset, sums);
-            single::<L, M, U, FIRST>(job, first, index + 1, offset, sums);
-            return;
-        }
         let [a, b] = [source::<L, U>(job, index, offset), source::<L, U>(job, index + 1, offset)];
-        let [split_a, split_b] = [split(a), split(b)];
-        let (of_a, of_b) = (job.factors(index, first), job.factors(index + 1, first));
+        let [split_a, split_b] = [a.map(|a| a.split()), b.map(|b| b.split())];
+        let [of_a, of_b] = [job.factors(index, first), job.factors(index + 1, first)];
         for (output, sums) in sums.iter_mut().enumerate() {
             if output > 0 || FIRST == PRODUCT {
-                let factor_a = L::factor(of_a.0, of_a.1, output);
-                let factor_b = L::factor(of_b.0, of_b.1, output);
+                let [factor_a, factor_b] = [of_a, of_b].map(|(plain, maps)| L::factor(plain, maps, output));
                 for (place, sum) in sums.iter_mut().enumerate() {
                     let product = L::times(split_a[place], factor_a);
                     *sum = sum.xor3(product, L::times(split_b[place], factor_b));
@@ -533,7 +564,7 @@ unsafe fn single<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     // SAFETY: the caller's promise.
     unsafe {
         let a = source::<L, U>(job, index, offset);
-        let split = split(a);
+        let split = a.map(|a| a.split());
         let (coefficients, maps) = job.factors(index, first);
         for (output, sums) in sums.iter_mut().enumerate() {
             if output > 0 || FIRST == PRODUCT {
@@ -550,43 +581,44 @@ unsafe fn single<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     }
 }
 
+/// Adds one source where multiplying takes more registers than pairs leave. No closures here: what the compiler does not inline
+/// of them is not compiled for the tier, and each load is a call then.
+///
+/// # Safety
+/// As for [`step`]; there is such a source.
+#[inline(always)]
+unsafe fn alone<L: Lanes, const M: usize, const U: usize>(
+    job: &Job,
+    first: usize,
+    index: usize,
+    offset: usize,
+    sums: &mut [[L; U]; M],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let from = job.sources.get_unchecked(index).as_ptr().add(offset);
+        job.fetch::<U>(L::BYTES, from);
+        let (coefficients, maps) = job.factors(index, first);
+        for place in 0..U {
+            let split = L::load(from.add(place * L::BYTES)).split();
+            for (output, sums) in sums.iter_mut().enumerate() {
+                sums[place] = sums[place].xor(L::times(split, L::factor(coefficients, maps, output)));
+            }
+        }
+    }
+}
+
 /// `U` registers of a source, and what comes later of it fetched where the job says so.
 ///
 /// # Safety
 /// As for [`step`]; there is such a source.
 #[inline(always)]
 unsafe fn source<L: Lanes, const U: usize>(job: &Job, index: usize, offset: usize) -> [L; U] {
-    // SAFETY: the caller's promise; a prefetch faults at no address.
-    unsafe {
-        let from = job.sources.get_unchecked(index).as_ptr().add(offset);
-        if job.ahead > 0 {
-            for line in 0..(U * L::BYTES).div_ceil(LINE) {
-                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(job.ahead + line * LINE).cast());
-            }
-        }
-        // A loop, since a closure that is not inlined is not compiled for the tier, and its loads are calls then.
-        let mut loaded = [L::zero(); U];
-        for (place, loaded) in loaded.iter_mut().enumerate() {
-            *loaded = L::load(from.add(place * L::BYTES));
-        }
-        loaded
-    }
-}
-
-/// Registers, ready to be multiplied.
-///
-/// # Safety
-/// The processor has the tier's instructions.
-#[inline(always)]
-unsafe fn split<L: Lanes, const U: usize>(registers: [L; U]) -> [L::Split; U] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut all = [registers[0].split(); U];
-        for (split, register) in all.iter_mut().zip(registers) {
-            *split = register.split();
-        }
-        all
+        let from = job.sources.get_unchecked(index).as_ptr().add(offset);
+        job.fetch::<U>(L::BYTES, from);
+        core::array::from_fn(|place| L::load(from.add(place * L::BYTES)))
     }
 }
 
