@@ -6,6 +6,8 @@
 //! Soundness: [`run`] checks every length before the first address is formed.
 #![cfg(target_arch = "x86_64")]
 
+use std::ops::Range;
+
 use super::Tier;
 use super::lanes::Lanes;
 
@@ -16,7 +18,7 @@ const WIDTH: usize = 4;
 ///
 /// # Panics
 /// When lengths or counts differ, or the tier is the portable one or not supported.
-#[inline]
+#[inline(always)]
 pub(super) fn run(
     tier: Tier,
     (coefficients, maps): (&[u8], &[u64]),
@@ -28,59 +30,87 @@ pub(super) fn run(
     assert!(coefficients.len() == outputs.len() && maps.len() == outputs.len(), "a factor for each output");
     let len = old.len();
     assert!(new.len() == len && outputs.iter().all(|output| output.len() == len), "slices of one length");
-    if outputs.len() <= WIDTH {
-        // SAFETY: checked just now.
-        return unsafe { group(tier, (coefficients, maps), old, new, outputs) };
-    }
-    let factors = coefficients.chunks(WIDTH).zip(maps.chunks(WIDTH));
-    for (outputs, (coefficients, maps)) in outputs.chunks_mut(WIDTH).zip(factors) {
-        // SAFETY: checked just now.
-        unsafe { group(tier, (coefficients, maps), old, new, outputs) }
-    }
+    // SAFETY: checked just now; outputs are borrowed uniquely.
+    unsafe { groups(tier, coefficients.as_ptr(), maps.as_ptr(), [old, new], outputs) }
 }
 
-/// At most [`WIDTH`] outputs.
+/// Outputs, at most [`WIDTH`] at once. The arguments are what the caller has anyway, and fit the registers they are passed in: stores
+/// are what limits a short delta, and those of a call count among them.
 ///
 /// # Safety
 /// All have the bytes that `old` has, and a factor each; the tier is supported.
 #[inline(always)]
-unsafe fn group(
+unsafe fn groups(
     tier: Tier,
-    (coefficients, maps): (&[u8], &[u64]),
-    old: &[u8],
-    new: &[u8],
+    coefficients: *const u8,
+    maps: *const u64,
+    [old, new]: [&[u8]; 2],
     outputs: &mut [&mut [u8]],
 ) {
-    let mut dst = [core::ptr::null_mut(); WIDTH];
-    for (dst, output) in dst.iter_mut().zip(outputs.iter_mut()) {
-        *dst = output.as_mut_ptr();
+    let (len, rest) = (old.len(), old.len() % 64);
+    for (group, outputs) in outputs.chunks_mut(WIDTH).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (coefficients, maps) = (coefficients.add(group * WIDTH), maps.add(group * WIDTH));
+            let [old, new] = [old.as_ptr(), new.as_ptr()];
+            super::steps::differences_at(tier, coefficients, maps, old, new, len - rest, outputs);
+            if rest > 0 {
+                last_bytes(tier, coefficients, maps, [old, new], len - rest..len, outputs);
+            }
+        }
     }
-    let task = Task { coefficients, maps, old, new, dst };
-    // SAFETY: the caller's promise; outputs are borrowed uniquely.
-    unsafe { super::steps::differences_at(tier, &task) }
 }
 
-/// At most [`WIDTH`] outputs.
-pub(super) struct Task<'a> {
-    coefficients: &'a [u8],
-    maps: &'a [u64],
-    old: &'a [u8],
-    new: &'a [u8],
-    dst: [*mut u8; WIDTH],
-}
-
+/// The bytes past the last whole line.
+///
 /// # Safety
-/// `old`, `new` and an output for each factor have so many bytes; the processor has the tier's instructions.
+/// As for [`groups`], of one group.
+#[inline(never)]
+unsafe fn last_bytes(
+    tier: Tier,
+    coefficients: *const u8,
+    maps: *const u64,
+    [old, new]: [*const u8; 2],
+    range: Range<usize>,
+    outputs: &mut [&mut [u8]],
+) {
+    let (mut sources, mut made) = ([[0u8; 64]; 2], [[0u8; 64]; WIDTH]);
+    // SAFETY: the caller's promise; a line has room for the rest of one.
+    unsafe {
+        for (line, from) in sources.iter_mut().zip([old, new]) {
+            line.as_mut_ptr().copy_from_nonoverlapping(from.add(range.start), range.len());
+        }
+        let [old, new] = sources.each_ref().map(|line| line.as_ptr());
+        let mut lines = made.each_mut().map(|line| &mut line[..]);
+        super::steps::differences_at(tier, coefficients, maps, old, new, 64, &mut lines[..outputs.len()]);
+    }
+    for (output, made) in outputs.iter_mut().zip(&made) {
+        output[range.clone()].copy_from_slice(&made[..range.len()]);
+    }
+}
+
+/// `len` bytes, whole lines, of at most [`WIDTH`] outputs.
+///
+/// # Safety
+/// `old`, `new` and every output have so many bytes, and each output a factor; the processor has the tier's instructions.
 #[inline(always)]
-pub(super) unsafe fn sized<L: Lanes>(task: &Task) {
+pub(super) unsafe fn sized<L: Lanes>(
+    coefficients: *const u8,
+    maps: *const u64,
+    old: *const u8,
+    new: *const u8,
+    len: usize,
+    outputs: &mut [&mut [u8]],
+) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (task.maps.len(), task.coefficients.first()) {
-            (2, Some(1)) => exact::<L, 2, true>(task),
-            (1, _) => exact::<L, 1, false>(task),
-            (2, _) => exact::<L, 2, false>(task),
-            (3, _) => exact::<L, 3, false>(task),
-            (4, _) => exact::<L, 4, false>(task),
+        let sources = [old, new];
+        match outputs.len() {
+            2 if *coefficients == 1 => exact::<L, 2, true>(coefficients, maps, sources, len, outputs),
+            1 => exact::<L, 1, false>(coefficients, maps, sources, len, outputs),
+            2 => exact::<L, 2, false>(coefficients, maps, sources, len, outputs),
+            3 => exact::<L, 3, false>(coefficients, maps, sources, len, outputs),
+            4 => exact::<L, 4, false>(coefficients, maps, sources, len, outputs),
             _ => unreachable!("groups of one to four"),
         }
     }
@@ -89,68 +119,55 @@ pub(super) unsafe fn sized<L: Lanes>(task: &Task) {
 /// # Safety
 /// As for [`sized`], with `M` outputs, the first with factor `ONE` where that is so.
 #[inline(always)]
-unsafe fn exact<L: Lanes, const M: usize, const ONE: bool>(task: &Task) {
-    let len = task.old.len();
-    // SAFETY: the caller's promise; offsets end at `len`, and the buffer is as long as the widest register.
+unsafe fn exact<L: Lanes, const M: usize, const ONE: bool>(
+    coefficients: *const u8,
+    maps: *const u64,
+    [old, new]: [*const u8; 2],
+    len: usize,
+    outputs: &mut [&mut [u8]],
+) {
+    // SAFETY: the caller's promise; offsets end at `len`.
     unsafe {
-        let factors: [L::Factor; M] = core::array::from_fn(|at| L::factor(task.coefficients, task.maps, at));
-        let dst: [*mut u8; M] = core::array::from_fn(|at| task.dst[at]);
-        let [old, new] = [task.old.as_ptr(), task.new.as_ptr()];
+        let coefficients = core::slice::from_raw_parts(coefficients, M);
+        let maps = core::slice::from_raw_parts(maps, M);
+        let mut factors = [L::factor(coefficients, maps, 0); M];
+        let mut dst = [core::ptr::null_mut(); M];
+        for (at, output) in outputs.iter_mut().enumerate().take(M) {
+            (factors[at], dst[at]) = (L::factor(coefficients, maps, at), output.as_mut_ptr());
+        }
         let mut offset = 0;
         while offset + 4 * L::BYTES <= len {
-            step::<L, M, 4, ONE>(
-                [old.add(offset), new.add(offset)],
-                dst.map(|dst| dst.add(offset)),
-                &factors,
-            );
+            step::<L, M, 4, ONE>([old.add(offset), new.add(offset)], offset, &dst, &factors);
             offset += 4 * L::BYTES;
         }
-        while offset + L::BYTES <= len {
-            step::<L, M, 1, ONE>(
-                [old.add(offset), new.add(offset)],
-                dst.map(|dst| dst.add(offset)),
-                &factors,
-            );
+        while offset < len {
+            step::<L, M, 1, ONE>([old.add(offset), new.add(offset)], offset, &dst, &factors);
             offset += L::BYTES;
-        }
-        let rest = len - offset;
-        if rest > 0 {
-            let (mut sources, mut made) = ([[0u8; 64]; 2], [[0u8; 64]; M]);
-            sources[0].as_mut_ptr().copy_from_nonoverlapping(old.add(offset), rest);
-            sources[1].as_mut_ptr().copy_from_nonoverlapping(new.add(offset), rest);
-            let mut to = [core::ptr::null_mut(); M];
-            for (to, made) in to.iter_mut().zip(&mut made) {
-                *to = made.as_mut_ptr();
-            }
-            step::<L, M, 1, ONE>([sources[0].as_ptr(), sources[1].as_ptr()], to, &factors);
-            for (dst, from) in dst.iter().zip(to) {
-                dst.add(offset).copy_from_nonoverlapping(from, rest);
-            }
         }
     }
 }
 
-/// `U` registers.
+/// `U` registers, to `offset` of the outputs.
 ///
 /// # Safety
 /// There are so many bytes at every address; the processor has the tier's instructions.
 #[inline(always)]
 unsafe fn step<L: Lanes, const M: usize, const U: usize, const ONE: bool>(
     [old, new]: [*const u8; 2],
-    dst: [*mut u8; M],
+    offset: usize,
+    dst: &[*mut u8; M],
     factors: &[L::Factor; M],
 ) {
+    // No closures: what is not inlined of them is not compiled for the tier.
     // SAFETY: the caller's promise.
     unsafe {
-        let sums: [L; U] = core::array::from_fn(|place| {
+        for place in 0..U {
             let at = place * L::BYTES;
-            L::load(old.add(at)).xor(L::load(new.add(at)))
-        });
-        let split: [L::Split; U] = core::array::from_fn(|place| sums[place].split());
-        for (output, (dst, factor)) in dst.iter().zip(factors).enumerate() {
-            for place in 0..U {
-                let made = if ONE && output == 0 { sums[place] } else { L::times(split[place], *factor) };
-                made.store(dst.add(place * L::BYTES));
+            let sum = L::load(old.add(at)).xor(L::load(new.add(at)));
+            let split = sum.split();
+            for output in 0..M {
+                let made = if ONE && output == 0 { sum } else { L::times(split, factors[output]) };
+                made.store(dst[output].add(offset + at));
             }
         }
     }

@@ -229,7 +229,7 @@ impl Matrix {
     ///
     /// # Panics
     /// When there is no such source, not one slice for each output, or their lengths differ.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn differences(
         &self,
         tier: Tier,

@@ -242,7 +242,14 @@ by_tier! {
 by_tier! {
     /// # Safety
     /// As for [`difference::sized`]; the tier is supported.
-    pub(super) unsafe fn differences_at = differences(task: &difference::Task)
+    pub(super) unsafe fn differences_at = differences(
+        coefficients: *const u8,
+        maps: *const u64,
+        old: *const u8,
+        new: *const u8,
+        len: usize,
+        outputs: &mut [&mut [u8]],
+    )
 }
 
 by_tier! {
@@ -295,9 +302,16 @@ pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
 /// # Safety
 /// As for [`difference::sized`].
 #[inline(always)]
-unsafe fn differences<L: Lanes>(task: &difference::Task) {
+unsafe fn differences<L: Lanes>(
+    coefficients: *const u8,
+    maps: *const u64,
+    old: *const u8,
+    new: *const u8,
+    len: usize,
+    outputs: &mut [&mut [u8]],
+) {
     // SAFETY: the caller's promise.
-    unsafe { difference::sized::<L>(task) }
+    unsafe { difference::sized::<L>(coefficients, maps, old, new, len, outputs) }
 }
 
 /// # Safety

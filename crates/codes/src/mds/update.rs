@@ -68,6 +68,7 @@ impl Code {
     ///
     /// # Errors
     /// As for [`Code::delta`], and not m slices; nothing is written then.
+    #[inline]
     pub fn deltas(
         &self,
         data_index: usize,
