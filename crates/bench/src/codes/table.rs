@@ -37,6 +37,7 @@ pub fn show(report: &Report) -> String {
     let mut text = table.to_string();
     for record in records.iter().filter(|record| !record.metric.starts_with(THROUGHPUT)) {
         let value = match (record.unit, record.value) {
+            ("s", Some(seconds)) if seconds < 1e-6 => format!("{:.1} ns", seconds * 1e9),
             ("s", Some(seconds)) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
             ("s", Some(seconds)) => format!("{:.2} ms", seconds * 1e3),
             ("share of K", Some(share)) => format!("{:.3} % of K", share * 100.0),

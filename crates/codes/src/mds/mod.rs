@@ -10,8 +10,9 @@
 //! Reed-Solomon is the one to take where the processor multiplies bytes (GFNI, shuffles) and for m above 2. With m = 2
 //! Cauchy (any k) and RDP (k up to 16) run as one pass of two XORs a word, on any processor; measured on Zen 4 from a
 //! second-level cache, GB/s of data (Reed-Solomon beside it): Cauchy 4 + 2: 74 (71), 10 + 2: 87 (79), 16 + 2: 88 (60); RDP
-//! 4 + 2: 73 (72), 10 + 2: 65 (90). On Zen 5, which multiplies as fast as it adds: Cauchy 140 (139), 155 (167), 115 (112); RDP 137
-//! (143), 130 (178), 117 (113). A small write changes more of RDP's diagonal parity.
+//! 4 + 2: 73 (72), 10 + 2: 65 (90). On Zen 5, which multiplies as fast as it adds: Cauchy 131 (135), 148 (160), 110 (110); RDP 134
+//! (134), 126 (168), 109 (112); from memory, 1 MiB chunks: Cauchy 33 (35), 38 (40), 25 (26); RDP 34 (34), 29 (39), 25 (26). A
+//! small write changes more of RDP's diagonal parity.
 //!
 //! ```
 //! use steadfast_codes::mds::{Code, Kind};
