@@ -34,8 +34,8 @@ pub(super) fn run(
     unsafe { groups(tier, coefficients.as_ptr(), maps.as_ptr(), [old, new], outputs) }
 }
 
-/// Outputs, at most [`WIDTH`] at once. The arguments are what the caller has anyway, and fit the registers they are passed in: stores
-/// are what limits a short delta, and those of a call count among them.
+/// Outputs, at most [`WIDTH`] at once. The arguments are what the caller has anyway, nearly all of them in registers: stores are what
+/// limits a short delta, and those of a call count among them.
 ///
 /// # Safety
 /// All have the bytes that `old` has, and a factor each; the tier is supported.
@@ -92,7 +92,8 @@ unsafe fn last_bytes(
 /// `len` bytes, whole lines, of at most [`WIDTH`] outputs.
 ///
 /// # Safety
-/// `old`, `new` and every output have so many bytes, and each output a factor; the processor has the tier's instructions.
+/// `len` is a multiple of 64; `old`, `new` and every output have so many bytes, and each output a factor; the processor has the tier's
+/// instructions.
 #[inline(always)]
 pub(super) unsafe fn sized<L: Lanes>(
     coefficients: *const u8,
@@ -126,6 +127,7 @@ unsafe fn exact<L: Lanes, const M: usize, const ONE: bool>(
     len: usize,
     outputs: &mut [&mut [u8]],
 ) {
+    debug_assert!(len.is_multiple_of(64), "whole lines");
     // SAFETY: the caller's promise; offsets end at `len`.
     unsafe {
         let coefficients = core::slice::from_raw_parts(coefficients, M);

@@ -1,5 +1,6 @@
-//! Two parities in one pass: every packet of every source is read once (from memory: once from there, and again from the first
-//! cache), and added to a plain and to a weighted sum that stay in registers.
+//! Two parities in one pass: every packet of every source is added to a plain and to a weighted sum. Both stay in registers and each
+//! packet is read once, or the plain sum of a few packets comes first, and the weighted one reads them again from the first cache
+//! ([`rows`]): where registers are too few, and from memory.
 //!
 //! ```text
 //!   S[r] = sum over columns c of d_c[r]              r: packet of a block, one register of it at a time
@@ -301,7 +302,7 @@ pub(super) unsafe fn body<R: Register>(job: &Job) {
 const HELD: u8 = 0;
 /// At once, the next block asked for meanwhile: many columns from memory (16 + 2 on Zen 5: 0.60 of reading speed, 0.54 without).
 const FETCHED: u8 = 1;
-/// The plain one apart ([`rows`]), the first cache keeping what the other needs: few columns from memory (4 + 2: 0.83 of reading speed,
+/// The plain one apart ([`rows`]), the first cache keeping what the other needs: where both do not fit the registers, and few columns from memory (4 + 2: 0.83 of reading speed,
 /// 10 + 2: 0.93; at once 0.58 and 0.64).
 const APART: u8 = 2;
 

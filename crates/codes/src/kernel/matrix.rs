@@ -7,7 +7,8 @@
 //!   output m-1
 //! ```
 //!
-//! How the bytes are walked depends on how many there are. Where outputs lie in the caches (`near`): all sources side by side.
+//! How the bytes are walked depends on how many there are. Where outputs lie in the caches (few bytes do, many do not, between
+//! the two they are asked, `near`): all sources side by side.
 //! Where they do not, and the processor's prefetcher follows all sources: the same, outputs written past the caches
 //! (they would be read first otherwise). Where there are more sources than it follows: in blocks, a group of sources
 //! at a time (`groups`). Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading speed from memory, 1 MiB
@@ -35,7 +36,8 @@ const STREAMS: usize = 12;
 /// cache of 1 MiB.
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) const STREAM_FROM: usize = 2 * 1024 * 1024;
-/// Bytes touched from which outputs below that are looked for ([`near`]), and go past the caches where they lie in none. 8 + 3
+/// Bytes touched from which outputs below that are looked for ([`near`]) where [`STREAMS`] sources or fewer replace them, and go past
+/// the caches where they lie in none. 8 + 3
 /// slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110; from memory 4 + 2 of 64 KiB have 0.60 of
 /// reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns, a hundredth of such a product, and as long as memory does.
 #[cfg(any(target_arch = "x86_64", test))]
@@ -53,7 +55,7 @@ const PIECE: usize = 16 * 1024;
 /// Whether a product replaces its outputs or is added to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `outputs = product`; outputs are not read.
+    /// `outputs = product`; what outputs held does not count.
     Set,
     /// `outputs ^= product`.
     Add,

@@ -20,14 +20,19 @@ use super::register::Register;
 /// Columns added at once: each has a copy of the loop's body, since processors recognise a stream by the instruction that
 /// reads it.
 pub(super) const GROUP: usize = 12;
+const _: () = assert!(GROUP == 12, "as many bodies as `step` has");
 /// Registers of a column in a step.
 const STEP: usize = 4;
-/// Bytes of a run: two blocks of 10 packets, or one of 16.
+/// Bytes of a run at most: two blocks of 10 packets.
 const RUN_MAX: usize = 2 * 10 * PACKET;
 
 /// The first `whole` bytes, blocks of `N` packets, in runs of whole steps; the last may be shorter.
 pub(super) fn runs<const N: usize>(whole: usize) -> impl Iterator<Item = Range<usize>> {
-    let run = N * PACKET * if N.is_multiple_of(STEP) { 1 } else { 2 };
+    let run = const {
+        let run = N * PACKET * if N.is_multiple_of(STEP) { 1 } else { 2 };
+        assert!(run <= RUN_MAX, "there is room for its sum");
+        run
+    };
     (0..whole).step_by(run).map(move |start| start..whole.min(start + run))
 }
 

@@ -88,7 +88,7 @@ impl<'a> Job<'a> {
 
     fn check(&self, tier: Tier, first: usize, outputs: usize, range: &Range<usize>) {
         assert!(tier.is_supported() && tier != Tier::Portable, "a tier with registers");
-        assert!(first + outputs <= self.stride && outputs <= WIDTH_MAX, "outputs of the product");
+        assert!(first + outputs <= self.stride && outputs <= width(tier), "outputs of the product");
         let places = self.sources.len() * self.stride;
         assert!(
             self.coefficients.len() >= places && self.maps.len() >= places,
@@ -102,7 +102,7 @@ impl<'a> Job<'a> {
 /// Bytes `range` of neighbouring outputs, of which `first` is the number of the first one.
 ///
 /// # Panics
-/// When a slice does not reach that far, or the tier is the portable one or not supported.
+/// When a slice does not reach that far, there are more outputs than the tier is wide, or it is the portable one or not supported.
 pub(super) fn run(tier: Tier, job: &Job, first: usize, outputs: &mut [&mut [u8]], range: Range<usize>) {
     job.check(tier, first, outputs.len(), &range);
     assert!(outputs.iter().all(|output| output.len() >= range.end), "outputs reach the end");
@@ -467,6 +467,7 @@ const BODIES: usize = 16;
 /// The same where sources are taken one at a time, if there are no more: as many as go side by side from memory. One body for all is
 /// faster in the caches there (16 + 4: avx2 22 GB/s, 15 with bodies).
 const BODIES_ALONE: usize = 12;
+const _: () = assert!(BODIES == 16 && BODIES_ALONE == 12, "as many bodies as `columns` has");
 
 /// Adds sources `range` to the sums. Where there are registers enough, two at a time: a sum takes both products in
 /// one instruction.
@@ -485,6 +486,7 @@ unsafe fn columns<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     unsafe {
         let mut index = range.start;
         if !L::PAIRS {
+            debug_assert!(FIRST == PRODUCT, "only pairs save multiplications");
             if U > 1 && range.len() <= BODIES_ALONE {
                 let count = range.len();
                 macro_rules! bodies {
@@ -678,7 +680,9 @@ unsafe fn tail<L: Lanes, const M: usize>(
             }
         }
         if let (Row::Complement(_), Some(_), [complement, others @ ..]) = (job.row, ones, &mut sums[..]) {
-            others.iter().for_each(|other| *complement = complement.xor(*other));
+            for other in others {
+                *complement = complement.xor(*other);
+            }
         }
         for (sum, dst) in sums.iter().zip(dst) {
             sum.store(buffer.as_mut_ptr());
