@@ -25,7 +25,7 @@ use super::Tier;
 use super::diagonals::{self, Run, Sums};
 #[cfg(not(target_arch = "x86_64"))]
 use super::register::Plain;
-use super::register::Register;
+use super::register::{Byte, Register};
 use super::rows::{self, RowSums};
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
@@ -769,37 +769,5 @@ impl Out {
                 packet.store(to);
             }
         }
-    }
-}
-
-/// A byte: what is left of packets at the end of a chunk, and there is too little of it for more.
-#[derive(Clone, Copy)]
-struct Byte(u8);
-
-impl Register for Byte {
-    const BYTES: usize = 1;
-    const REGISTERS: usize = 16;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        Self(0)
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
-        // SAFETY: the caller's promise.
-        Self(unsafe { from.read() })
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { to.write(self.0) }
-    }
-    #[inline(always)]
-    unsafe fn stream(self, to: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { self.store(to) }
-    }
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        Self(self.0 ^ other.0)
     }
 }

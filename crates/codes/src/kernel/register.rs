@@ -61,3 +61,35 @@ impl Register for Plain {
         Self([self.0[0] ^ other.0[0], self.0[1] ^ other.0[1]])
     }
 }
+
+/// A byte: what is left of packets at the end of a chunk, and there is too little of it for more.
+#[derive(Clone, Copy)]
+pub(super) struct Byte(u8);
+
+impl Register for Byte {
+    const BYTES: usize = 1;
+    const REGISTERS: usize = 16;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self(0)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { from.read() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(to) }
+    }
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+}
