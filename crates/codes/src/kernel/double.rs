@@ -21,12 +21,12 @@
 //!
 //! Soundness: [`Double::run`] checks every length and place before the first address is formed.
 
-use super::Tier;
 use super::diagonals::{self, Run, Sums};
 #[cfg(not(target_arch = "x86_64"))]
 use super::register::Plain;
 use super::register::{Byte, Register};
 use super::rows::{self, RowSums};
+use super::{STREAM_FROM, Tier};
 
 /// Bytes of a packet of a whole block: one line of the caches, so that a block is one stretch of every chunk.
 pub(crate) const PACKET: usize = 64;
@@ -39,8 +39,6 @@ const SPILLED: usize = 10;
 /// Columns up to which the plain sum is formed apart from memory: of more, a power of two apart, the first cache does not keep a block
 /// until the other sum reads it (16 + 2: 0.50 of reading speed, 0.60 at once).
 const APART_MAX: usize = rows::GROUP;
-/// Bytes touched from which outputs go past the caches: twice a second-level cache of 1 MiB.
-const STREAM_FROM: usize = 2 * 1024 * 1024;
 
 /// What packets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,8 +300,8 @@ pub(super) unsafe fn body<R: Register>(job: &Job) {
 const HELD: u8 = 0;
 /// At once, the next block asked for meanwhile: many columns from memory (16 + 2 on Zen 5: 0.60 of reading speed, 0.54 without).
 const FETCHED: u8 = 1;
-/// The plain one apart ([`rows`]), the first cache keeping what the other needs: where both do not fit the registers, and few columns from memory (4 + 2: 0.83 of reading speed,
-/// 10 + 2: 0.93; at once 0.58 and 0.64).
+/// The plain one apart ([`rows`]), the first cache keeping what the other needs: where both do not fit the registers, and few columns
+/// from memory (4 + 2: 0.83 of reading speed, 10 + 2: 0.93; at once 0.58 and 0.64).
 const APART: u8 = 2;
 
 /// All whole blocks.

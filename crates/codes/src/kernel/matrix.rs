@@ -24,22 +24,18 @@ use super::difference;
 #[cfg(target_arch = "x86_64")]
 use super::groups::GROUP;
 #[cfg(target_arch = "x86_64")]
-use super::near;
-#[cfg(target_arch = "x86_64")]
 use super::steps::{self, Job, Row};
+#[cfg(target_arch = "x86_64")]
+use super::{STREAM_FROM, near};
 use super::{Tier, gf256};
 
 /// Sources the processor's prefetcher follows side by side: on Zen 4 10 measured well, 16 badly.
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
-/// Bytes touched from which outputs go past the caches, and more than [`STREAMS`] sources are taken in blocks: twice a second-level
-/// cache of 1 MiB.
-#[cfg(any(target_arch = "x86_64", test))]
-pub(super) const STREAM_FROM: usize = 2 * 1024 * 1024;
-/// Bytes touched from which outputs below that are looked for ([`near`]) where [`STREAMS`] sources or fewer replace them, and go past
-/// the caches where they lie in none. 8 + 3
-/// slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110; from memory 4 + 2 of 64 KiB have 0.60 of
-/// reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns, a hundredth of such a product, and as long as memory does.
+/// Bytes touched from which outputs below [`STREAM_FROM`] are looked for ([`near`]), where [`STREAMS`] sources or fewer replace them, and
+/// go past the caches if they lie in none. 8 + 3 slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110;
+/// from memory 4 + 2 of 64 KiB have 0.60 of reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns there, a hundredth of
+/// such a product, and as long as memory does otherwise.
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) const ASK_FROM: usize = 256 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.

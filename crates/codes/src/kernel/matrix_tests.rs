@@ -92,7 +92,7 @@ fn every_tier_multiplies_by_matrices_of_every_width() {
 
 /// Bytes of slices of which so many outputs and sources together go past the caches.
 fn streamed([outputs, inputs]: [usize; 2]) -> usize {
-    super::matrix::STREAM_FROM / (outputs + inputs) + 77
+    super::STREAM_FROM / (outputs + inputs) + 77
 }
 
 #[test]

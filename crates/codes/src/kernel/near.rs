@@ -1,7 +1,7 @@
 //! Whether bytes about to be overwritten lie in a cache: asked of the processor, as nobody else knows.
 //!
 //! A store to a line that is in no cache reads it first. Past the caches it does not, but then whoever wants the bytes next
-//! waits for memory, and so does the store where they were near. Above [`STREAM_FROM`](super::matrix::STREAM_FROM) bytes are taken to be
+//! waits for memory, and so does the store where they were near. Above [`STREAM_FROM`](super::STREAM_FROM) bytes are taken to be
 //! far; below, it depends on what the caller did with its buffers before.
 #![cfg(target_arch = "x86_64")]
 

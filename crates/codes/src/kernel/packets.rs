@@ -17,12 +17,9 @@
 
 use core::mem::MaybeUninit;
 
-use super::Tier;
 use super::register::{Plain, Register};
+use super::{STREAM_FROM, Tier};
 
-/// Bytes touched from which outputs go past the caches. From memory that gives a tenth, from a second-level cache it
-/// costs up to a third: twice such a cache.
-const STREAM_FROM: usize = 2 * 1024 * 1024;
 /// Chunks in a list at most: one more than any code has.
 const LIST_MAX: usize = 256;
 /// Bytes of scratch at most: two chunks of the largest ring, 256 packets of a line each.

@@ -185,33 +185,33 @@ pub(super) fn copy_past_caches(tier: Tier, to: &mut [u8], from: &[u8]) {
 
 /// Defines `$name(tier, args)` that runs `$body` over the tier's registers.
 macro_rules! by_tier {
-    ($(#[$doc:meta])* $visible:vis unsafe fn $name:ident = $body:ident ($($arg:ident: $ty:ty),* $(,)?)) => {
+    ($(#[$doc:meta])* $visible:vis unsafe fn $name:ident = $($body:ident)::+ ($($arg:ident: $ty:ty),* $(,)?)) => {
         $(#[$doc])*
         $visible unsafe fn $name(tier: Tier, $($arg: $ty),*) {
             #[target_feature(enable = "ssse3")]
             unsafe fn ssse3($($arg: $ty),*) {
                 // SAFETY: the caller's promise, passed on; the tier is this function's.
-                unsafe { $body::<Shuffle128>($($arg),*) }
+                unsafe { $($body)::+::<Shuffle128>($($arg),*) }
             }
             #[target_feature(enable = "avx2")]
             unsafe fn avx2($($arg: $ty),*) {
                 // SAFETY: as above.
-                unsafe { $body::<Shuffle256>($($arg),*) }
+                unsafe { $($body)::+::<Shuffle256>($($arg),*) }
             }
             #[target_feature(enable = "avx2,gfni")]
             unsafe fn avx2_gfni($($arg: $ty),*) {
                 // SAFETY: as above.
-                unsafe { $body::<Affine256>($($arg),*) }
+                unsafe { $($body)::+::<Affine256>($($arg),*) }
             }
             #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
             unsafe fn avx512($($arg: $ty),*) {
                 // SAFETY: as above.
-                unsafe { $body::<Shuffle512>($($arg),*) }
+                unsafe { $($body)::+::<Shuffle512>($($arg),*) }
             }
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
             unsafe fn avx512_gfni($($arg: $ty),*) {
                 // SAFETY: as above.
-                unsafe { $body::<Affine512>($($arg),*) }
+                unsafe { $($body)::+::<Affine512>($($arg),*) }
             }
             // SAFETY: the caller's promise, passed on: the tier is supported.
             unsafe {
@@ -242,7 +242,7 @@ by_tier! {
 by_tier! {
     /// # Safety
     /// As for [`difference::sized`]; the tier is supported.
-    pub(super) unsafe fn differences_at = differences(
+    pub(super) unsafe fn differences_at = difference::sized(
         coefficients: *const u8,
         maps: *const u64,
         old: *const u8,
@@ -255,7 +255,7 @@ by_tier! {
 by_tier! {
     /// # Safety
     /// As for [`groups::sized`]; the tier is supported.
-    unsafe fn group_at = group(task: &groups::Task)
+    unsafe fn group_at = groups::sized(task: &groups::Task)
 }
 
 by_tier! {
@@ -263,7 +263,7 @@ by_tier! {
     ///
     /// # Safety
     /// As for [`packets::block_body`]; the tier is supported.
-    pub(super) unsafe fn packets_at = packet_block(
+    pub(super) unsafe fn packets_at = packets::block_body(
         program: &Packets,
         chunks: &packets::Chunks,
         len: usize,
@@ -297,37 +297,6 @@ pub(super) unsafe fn double_at(tier: Tier, job: &double::Job) {
             fence();
         }
     }
-}
-
-/// # Safety
-/// As for [`difference::sized`].
-#[inline(always)]
-unsafe fn differences<L: Lanes>(
-    coefficients: *const u8,
-    maps: *const u64,
-    old: *const u8,
-    new: *const u8,
-    len: usize,
-    outputs: &mut [&mut [u8]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe { difference::sized::<L>(coefficients, maps, old, new, len, outputs) }
-}
-
-/// # Safety
-/// As for [`groups::sized`].
-#[inline(always)]
-unsafe fn group<L: Lanes>(task: &groups::Task) {
-    // SAFETY: the caller's promise.
-    unsafe { groups::sized::<L>(task) }
-}
-
-/// # Safety
-/// As for [`packets::block_body`].
-#[inline(always)]
-unsafe fn packet_block<L: Lanes>(program: &Packets, chunks: &packets::Chunks, len: usize, stream: bool) {
-    // SAFETY: the caller's promise.
-    unsafe { packets::block_body::<L>(program, chunks, len, stream) }
 }
 
 /// # Safety

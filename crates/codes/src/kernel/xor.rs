@@ -6,14 +6,11 @@
 //!
 //! Soundness: [`fused`] and [`set_all`] check every length before the first address is formed.
 
-use super::Tier;
 use super::register::{Plain, Register};
+use super::{STREAM_FROM, Tier};
 
 /// Sources fused into one pass.
 pub const FUSED_MAX: usize = 8;
-/// Bytes touched from which a destination that is only written goes past the caches: twice a second-level cache of
-/// 1 MiB.
-const STREAM_FROM: usize = 2 * 1024 * 1024;
 /// Bytes of a block where there are more sources than are fused.
 const BLOCK: usize = 4096;
 /// Bytes that sources are fetched ahead.
