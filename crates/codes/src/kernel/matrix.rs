@@ -7,8 +7,8 @@
 //!   output m-1
 //! ```
 //!
-//! How the bytes are walked depends on how many there are. Where outputs lie in the caches (few bytes do, many do not, between
-//! the two they are asked, `near`): all sources side by side.
+//! How the bytes are walked depends on how many there are. Where they lie in the caches (few bytes do, many do not, between
+//! the two it is asked, `near`): all sources side by side.
 //! Where they do not, and the processor's prefetcher follows all sources: the same, outputs written past the caches
 //! (they would be read first otherwise). Where there are more sources than it follows: in blocks, a group of sources
 //! at a time (`groups`). Measured on Zen 4 (32 KiB and 1 MiB caches), share of reading speed from memory, 1 MiB
@@ -32,10 +32,10 @@ use super::{Tier, gf256};
 /// Sources the processor's prefetcher follows side by side: on Zen 4 10 measured well, 16 badly.
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
-/// Bytes touched from which outputs below [`STREAM_FROM`] are looked for ([`near`]), where [`STREAMS`] sources or fewer replace them, and
-/// go past the caches if they lie in none. 8 + 3 slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110;
+/// Bytes touched from which outputs below [`STREAM_FROM`] and sources are looked for ([`near`]), where there are [`STREAMS`] sources or fewer,
+/// and outputs go past the caches if neither lie in one. 8 + 3 slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110;
 /// from memory 4 + 2 of 64 KiB have 0.60 of reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns there, a hundredth of
-/// such a product, and as long as memory does otherwise.
+/// such a product, and twice as long as memory does otherwise.
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) const ASK_FROM: usize = 256 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
@@ -132,7 +132,10 @@ impl Matrix {
         let len = outputs.first().map_or(0, |output| output.len());
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
-        let mut far = || outputs.last_mut().is_some_and(|output| near::is_far(output));
+        let mut far = || match (sources.last(), outputs.last_mut()) {
+            (Some(source), Some(output)) => near::are_far(source, output),
+            _ => false,
+        };
         let stream = mode == Mode::Set && (touched >= STREAM_FROM || touched >= ASK_FROM && !many && far());
         if many && stream {
             return self.run_blocked(tier, sources, outputs);
