@@ -334,7 +334,12 @@ unsafe fn strips<R: Register, X: Shift<R, T>, const N: usize, const T: usize, co
         let mut plain = RowSums::new();
         for run in rows::runs::<N>(whole) {
             if WAY == APART {
-                plain.form::<R>(job.sources, &job.double.columns, run.clone());
+                let (sources, columns) = (job.sources, &job.double.columns[..]);
+                if job.large {
+                    plain.form::<R, true>(sources, columns, run.clone());
+                } else {
+                    plain.form::<R, false>(sources, columns, run.clone());
+                }
             }
             for block in run.clone().step_by(N * PACKET) {
                 for offset in (0..PACKET).step_by(R::BYTES) {

@@ -23,6 +23,8 @@ pub(super) const GROUP: usize = 12;
 const _: () = assert!(GROUP == 12, "as many bodies as `step` has");
 /// Registers of a column in a step.
 const STEP: usize = 4;
+/// Bytes that columns are fetched ahead: 2048 gave less for 4 + 2.
+const AHEAD: usize = 1024;
 /// Bytes of a run at most: two blocks of 10 packets.
 const RUN_MAX: usize = 2 * 10 * PACKET;
 
@@ -45,12 +47,12 @@ impl RowSums {
         Self(MaybeUninit::uninit())
     }
 
-    /// Sums bytes `run` of all columns.
+    /// Sums bytes `run` of all columns, which are fetched ahead if they come from memory.
     ///
     /// # Safety
     /// There are columns, and all have those bytes, which are one of [`runs`]; the processor has the tier's instructions.
     #[inline(always)]
-    pub(super) unsafe fn form<R: Register>(
+    pub(super) unsafe fn form<R: Register, const FETCH: bool>(
         &mut self,
         sources: &[&[u8]],
         columns: &[Column],
@@ -63,11 +65,11 @@ impl RowSums {
             for (group, columns) in columns.chunks(GROUP).enumerate() {
                 let mut offset = run.start;
                 while offset + STEP * R::BYTES <= run.end {
-                    step::<R, STEP>(sources, columns, offset, to, group > 0);
+                    step::<R, STEP, FETCH>(sources, columns, offset, to, group > 0);
                     offset += STEP * R::BYTES;
                 }
                 while offset < run.end {
-                    step::<R, 1>(sources, columns, offset, to, group > 0);
+                    step::<R, 1, FETCH>(sources, columns, offset, to, group > 0);
                     offset += R::BYTES;
                 }
             }
@@ -86,7 +88,7 @@ impl RowSums {
 /// # Safety
 /// As for [`RowSums::form`]; `to` has those bytes at `offset`.
 #[inline(always)]
-unsafe fn step<R: Register, const U: usize>(
+unsafe fn step<R: Register, const U: usize, const FETCH: bool>(
     sources: &[&[u8]],
     columns: &[Column],
     offset: usize,
@@ -108,6 +110,11 @@ unsafe fn step<R: Register, const U: usize>(
                     let from = sources.get_unchecked(column.source).as_ptr().add(offset);
                     for (at, sum) in sums.iter_mut().enumerate() {
                         *sum = sum.xor(R::load(from.add(at * R::BYTES)));
+                    }
+                    if FETCH {
+                        for line in (0..U * R::BYTES).step_by(PACKET) {
+                            super::xor::fetch(from.wrapping_add(AHEAD + line));
+                        }
                     }
                 }
             )*};
