@@ -3,6 +3,10 @@
 use super::{Tier, tiered};
 
 /// Rows in echelon form: row c, when it is there, has its lowest bit at column c.
+///
+/// Within the word of that bit a row has no other row's lowest bit. So the rows that a word is reduced by are known from the
+/// word at once, and their sum waits for memory only, not for one row after the other (a third off the rank of
+/// K = 1024).
 #[derive(Clone, Debug)]
 pub struct Echelon {
     words: usize,
@@ -10,8 +14,7 @@ pub struct Echelon {
     pivots: Vec<u64>,
     /// Row c in words `c * words..`.
     matrix: Vec<u64>,
-    /// The word of each row that has its lowest bit. What a row is reduced by follows from these alone as far as its
-    /// word goes, so that they are found from the first cache while the rows themselves are on their way.
+    /// The word of each row that has its lowest bit.
     leading: Vec<u64>,
 }
 
@@ -33,15 +36,14 @@ impl Echelon {
         there.then(|| &self.matrix[column * self.words..(column + 1) * self.words])
     }
 
-    /// Keeps `row` under its lowest bit, `column`.
+    /// Keeps `row`, which [`reduce`](Self::reduce) has reduced, under its lowest bit, `column`.
     ///
     /// # Panics
-    /// When that is not its lowest bit.
+    /// When that is not its lowest bit, or in its word it has a row's.
     pub fn insert(&mut self, column: usize, row: &[u64]) {
         assert_eq!(lowest(row), Some(column), "a row is kept under its lowest bit");
-        self.pivots[column / 64] |= 1 << (column % 64);
-        self.leading[column] = row[column / 64];
-        self.matrix[column * self.words..(column + 1) * self.words].copy_from_slice(row);
+        assert_eq!(row[column / 64] & self.pivots[column / 64], 0, "a row is reduced before it is kept");
+        insert_tiered(Tier::detect(), self, column, row);
     }
 
     /// Forgets row `column`.
@@ -59,28 +61,53 @@ impl Echelon {
     }
 }
 
+tiered! { fn insert_tiered = insert_body(echelon: &mut Echelon, column: usize, row: &[u64]) }
+
+#[inline(always)]
+fn insert_body(echelon: &mut Echelon, column: usize, row: &[u64]) {
+    let (words, word, bit) = (echelon.words, column / 64, column % 64);
+    // Rows are looked through without a branch on each: half of them have the bit, and none can tell which.
+    let end = (word * 64 + bit).min(echelon.leading.len());
+    let having = echelon.leading[word * 64..end].iter().enumerate();
+    let having = having.fold(0, |all, (at, leading)| all | (leading >> bit & 1) << at);
+    for before in ones(having & echelon.pivots[word]).map(|at| word * 64 + at) {
+        echelon.leading[before] ^= row[word];
+        let other = &mut echelon.matrix[before * words..(before + 1) * words];
+        if let (Ok(other), Ok(row)) =
+            (<&mut [u64; HELD]>::try_from(&mut *other), <&[u64; HELD]>::try_from(row))
+        {
+            other.iter_mut().zip(row).for_each(|(a, b)| *a ^= b);
+        } else {
+            other[word..].iter_mut().zip(&row[word..]).for_each(|(a, b)| *a ^= b);
+        }
+    }
+    echelon.pivots[word] |= 1 << bit;
+    echelon.leading[column] = row[word];
+    echelon.matrix[column * words..(column + 1) * words].copy_from_slice(row);
+}
+
 tiered! { fn reduce_tiered = reduce_body(echelon: &Echelon, row: &mut [u64]) }
 
 #[inline(always)]
 fn reduce_body(echelon: &Echelon, row: &mut [u64]) {
     if let Ok(row) = <&mut [u64; HELD]>::try_from(&mut *row) {
-        return reduce_held(echelon, row);
+        let (matrix, _) = echelon.matrix.as_chunks::<HELD>();
+        // A row's lowest bit is its pivot's, so words before that one are zero in it.
+        for (word, pivots) in echelon.pivots.iter().enumerate() {
+            let hits = row[word] & pivots;
+            if word < HELD / 2 {
+                add_rows::<0>(row, &matrix[word * 64..], hits);
+            } else {
+                add_rows::<{ HELD / 2 }>(row, &matrix[word * 64..], hits);
+            }
+        }
+        return;
     }
     let words = echelon.words;
-    for word in 0..words {
-        let mut own = row[word];
-        loop {
-            let hits = own & echelon.pivots[word];
-            if hits == 0 {
-                break;
-            }
-            let column = word * 64 + hits.trailing_zeros() as usize;
-            own ^= echelon.leading[column];
-            // A row's lowest bit is its pivot's, so words before this one are zero in it.
+    for (word, pivots) in echelon.pivots.iter().enumerate() {
+        for column in ones(row[word] & pivots).map(|bit| word * 64 + bit) {
             let other = &echelon.matrix[column * words + word..(column + 1) * words];
-            for (a, b) in row[word..].iter_mut().zip(other) {
-                *a ^= b;
-            }
+            row[word..].iter_mut().zip(other).for_each(|(a, b)| *a ^= b);
         }
     }
 }
@@ -88,25 +115,73 @@ fn reduce_body(echelon: &Echelon, row: &mut [u64]) {
 /// Words of a row of 1,024 columns, the usual K.
 const HELD: usize = 16;
 
-/// The same with the row in registers while a word's bits go.
+/// Adds the rows that `hits` names, which are zero before word `FROM`, summed in registers.
 #[inline(always)]
-fn reduce_held(echelon: &Echelon, row: &mut [u64; HELD]) {
-    let (matrix, _) = echelon.matrix.as_chunks::<HELD>();
-    for word in 0..HELD {
-        let (mut own, mut sum) = (row[word], [0; HELD]);
-        loop {
-            let hits = own & echelon.pivots[word];
-            if hits == 0 {
-                break;
-            }
-            let column = word * 64 + hits.trailing_zeros() as usize;
-            own ^= echelon.leading[column];
-            for (a, b) in sum.iter_mut().zip(&matrix[column]) {
-                *a ^= b;
+fn add_rows<const FROM: usize>(row: &mut [u64; HELD], matrix: &[[u64; HELD]], hits: u64) {
+    let mut sum = [0; HELD];
+    for bit in ones(hits) {
+        sum[FROM..].iter_mut().zip(&matrix[bit][FROM..]).for_each(|(a, b)| *a ^= b);
+    }
+    row[FROM..].iter_mut().zip(&sum[FROM..]).for_each(|(a, b)| *a ^= b);
+}
+
+/// The places of the bits set, lowest first.
+#[inline(always)]
+pub fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        if word == 0 {
+            return None;
+        }
+        let place = word.trailing_zeros() as usize;
+        word &= word - 1;
+        Some(place)
+    })
+}
+
+/// So many words of a row are worked on at once.
+pub type Lane = [u64; 4];
+
+/// Lanes of a row of so many bits; one at least.
+pub fn lanes(bits: usize) -> usize {
+    bits.div_ceil(64 * size_of::<Lane>() / 8).max(1)
+}
+
+/// Inverts a matrix over GF(2) by Gauss and Jordan. Of each row, `lanes` of them, the first `width` bits are its coefficients;
+/// all others are zero, and there are `width` of them from word `width.div_ceil(64)` on, for the inverse.
+///
+/// Gives the rows that the inverse is of, `width` of them, by their numbers before: row r of the inverse, where row r is, has bit c
+/// when it adds the c-th. None when the rows have not full rank.
+pub fn invert(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>> {
+    assert!(2 * width.div_ceil(64) <= 4 * lanes, "no room for the inverse of {width} columns");
+    invert_tiered(Tier::detect(), width, lanes, rows)
+}
+
+tiered! { fn invert_tiered = invert_body(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>> }
+
+#[inline(always)]
+fn invert_body(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>> {
+    let mut numbers: Vec<u32> = (0..(rows.len() / lanes) as u32).collect();
+    let mut pivot = vec![Lane::default(); lanes];
+    for column in 0..width {
+        let (lane, word, bit) = (column / 256, column / 64 % 4, column % 64);
+        let found = (column..numbers.len()).find(|row| rows[row * lanes + lane][word] >> bit & 1 == 1)?;
+        numbers.swap(column, found);
+        // The pivot's own row is out of the way while it is added to all that have the column, without a branch on each.
+        pivot.copy_from_slice(&rows[found * lanes..][..lanes]);
+        rows.copy_within(column * lanes..(column + 1) * lanes, found * lanes);
+        rows[column * lanes..][..lanes].fill(Lane::default());
+        let inverse = width.div_ceil(64) * 64 + column;
+        pivot[inverse / 256][inverse / 64 % 4] |= 1 << (inverse % 64);
+        for row in rows.chunks_exact_mut(lanes) {
+            let mask = 0u64.wrapping_sub(row[lane][word] >> bit & 1);
+            for (row, pivot) in row[lane..].iter_mut().zip(&pivot[lane..]) {
+                *row = std::array::from_fn(|word| row[word] ^ pivot[word] & mask);
             }
         }
-        row.iter_mut().zip(&sum).for_each(|(a, b)| *a ^= b);
+        rows[column * lanes..][..lanes].copy_from_slice(&pivot);
     }
+    numbers.truncate(width);
+    Some(numbers)
 }
 
 /// The lowest bit set, if any.
@@ -151,5 +226,44 @@ mod tests {
             }
             assert!(rank >= columns * 3 / 4, "{rank} of {columns}");
         }
+    }
+
+    /// Inverses of drawn matrices, with rows more than columns and without: their product with the rows they name is the
+    /// identity.
+    #[test]
+    fn a_matrix_times_its_inverse_is_the_identity() {
+        let mut inverted = 0;
+        for (seed, width) in [1usize, 2, 63, 64, 65, 118, 128, 129, 200, 300].into_iter().enumerate() {
+            for more in [0, 1, 5] {
+                let (count, words) = (width + more, width.div_ceil(64));
+                let lanes = lanes(2 * words * 64);
+                let drawn = bytes((seed * 10 + more) as u64, count * width);
+                let bit = |row: usize, column: usize| drawn[row * width + column] & 1 == 1;
+                let mut rows = vec![Lane::default(); count * lanes];
+                for (number, row) in rows.chunks_exact_mut(lanes).enumerate() {
+                    let row = row.as_flattened_mut();
+                    (0..width).for_each(|at| row[at / 64] |= u64::from(bit(number, at)) << (at % 64));
+                }
+                let Some(numbers) = invert(width, lanes, &mut rows) else { continue };
+                inverted += 1;
+                for (place, row) in rows.chunks_exact(lanes).take(width).enumerate() {
+                    let inverse = &row.as_flattened()[words..];
+                    let adds: Vec<usize> =
+                        (0..width).filter(|at| inverse[at / 64] >> (at % 64) & 1 == 1).collect();
+                    for column in 0..width {
+                        let sum = adds.iter().fold(false, |sum, at| sum ^ bit(numbers[*at] as usize, column));
+                        assert_eq!(sum, place == column, "width {width}, row {place}, column {column}");
+                    }
+                }
+            }
+        }
+        assert!(inverted >= 15, "{inverted} of 30 drawn matrices have full rank");
+    }
+
+    #[test]
+    fn a_matrix_without_full_rank_has_no_inverse() {
+        let mut rows = vec![[0b011, 0, 0, 0], [0b110, 0, 0, 0], [0b101, 0, 0, 0]];
+        assert_eq!(invert(3, 1, &mut rows), None);
+        assert_eq!(invert(1, 1, &mut []), None);
     }
 }

@@ -102,7 +102,7 @@ impl Steps {
     ) -> Self {
         let slots = inputs + blocks + scratch;
         assert_eq!(sources.len(), coefficients.len(), "a coefficient a source");
-        assert!(sources.iter().all(|slot| (*slot as usize) < slots), "a source that is no slot");
+        assert!(sources.iter().max().is_none_or(|slot| (*slot as usize) < slots), "a source that is no slot");
         let mut used = vec![false; inputs + blocks];
         let mut first_uses = Vec::new();
         for (at, op) in ops.iter().enumerate() {

@@ -24,6 +24,7 @@
 //! - [`Scratch`]: memory kept from one solve or encode to the next.
 
 mod code;
+mod coefficients;
 mod cover;
 mod cyclic;
 mod decoder;

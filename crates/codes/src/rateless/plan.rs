@@ -15,6 +15,7 @@
 //! Where all of it lies is `program`'s business.
 
 use super::code::{Code, Entry};
+use super::coefficients::Coefficients;
 use super::program::{Builder, Home, Program, Source, Value};
 use crate::kernel::{gf256, product::Product};
 use std::cmp::Reverse;
@@ -97,6 +98,8 @@ pub(crate) struct Plan {
     pub(crate) inactive: usize,
 }
 
+/// Columns looked through at once for the one in most pairs.
+const STRETCH: usize = 128;
 const NONE: u32 = u32::MAX;
 /// No column of any code.
 const NO_COLUMN: u16 = u16::MAX;
@@ -129,8 +132,8 @@ pub(super) struct Solver {
     sum: Vec<u16>,
     /// The row resolves a column or is a known original.
     used: Vec<bool>,
-    /// Rows of two open columns each column is in.
-    pairs: Vec<u32>,
+    /// Rows of two open columns each column is in; a signed type, whose maximum every processor finds in vectors.
+    pairs: Vec<i16>,
     pub(super) order: Vec<(u32, u16)>,
     pub(super) inactive: Vec<u16>,
     ready: BinaryHeap<Reverse<(u32, u32)>>,
@@ -149,15 +152,15 @@ pub(crate) fn plan(code: &Code, rows: &Rows, folded: usize) -> Option<Plan> {
     } else {
         let dependence = solver.dependence();
         let inverse = solver.invert(&dependence, &left)?;
-        (Dependence::Bytes { width: solver.inactive.len(), of: dependence }, inverse)
+        (Coefficients::bytes(solver.inactive.len(), dependence), inverse)
     };
-    Some(solver.emit(&dependence, &inverse, code.is_binary()))
+    Some(solver.emit(&dependence, &inverse))
 }
 
-/// `A`'s inverse, u x u bytes by row, and the rows of z in its column order.
+/// The inverse of u of the rows left, and which those are: unknown r is the sum of their z by row r.
 pub(super) struct Inverse {
     pub(super) rows: Vec<u32>,
-    pub(super) matrix: Vec<u8>,
+    pub(super) matrix: Coefficients,
 }
 
 impl Solver {
@@ -228,7 +231,7 @@ impl Solver {
         for row in 0..rows as u32 {
             match solver.degree[row as usize] {
                 1 => solver.ready.push(Reverse((solver.len(row), row))),
-                2 => solver.count_pair(row, true),
+                2 => solver.count_pair(row),
                 _ => {}
             }
         }
@@ -252,13 +255,12 @@ impl Solver {
         self.range(row).len() as u32
     }
 
-    fn count_pair(&mut self, row: u32, more: bool) {
-        for place in self.range(row) {
-            let column = self.entries[place].column as usize;
-            if self.columns[column] == Column::Open {
-                if more { self.pairs[column] += 1 } else { self.pairs[column] -= 1 }
-            }
-        }
+    /// Counts a row of two open columns.
+    fn count_pair(&mut self, row: u32) {
+        let open = |entry: &&Entry| self.columns[entry.column as usize] == Column::Open;
+        let one = self.row(row).iter().find(open).expect("one of two open columns").column;
+        self.pairs[one as usize] += 1;
+        self.pairs[(self.sum[row as usize] ^ one) as usize] += 1;
     }
 
     /// Step 1; false when an original stays open (without `inactivate`, peeling alone has to do).
@@ -285,10 +287,13 @@ impl Solver {
 
     /// The open column to set aside: in most rows of two, else in most rows.
     fn stalled_on(&self) -> Option<u16> {
-        // Only open columns have pairs, so two plain scans do; this runs once a column set aside.
-        let most = self.pairs.iter().copied().max().unwrap_or(0);
+        // Only open columns have pairs, so plain scans do; this runs once a column set aside.
+        let most_of = |stretch: &[i16]| stretch.iter().copied().max().unwrap_or(0);
+        let most = most_of(&self.pairs);
         if most > 0 {
-            return self.pairs.iter().position(|pairs| *pairs == most).map(|column| column as u16);
+            let stretch = self.pairs.chunks(STRETCH).position(|stretch| most_of(stretch) == most)?;
+            let mut columns = stretch * STRETCH..;
+            return columns.find(|column| self.pairs[*column] == most).map(|column| column as u16);
         }
         let rows = |column: usize| self.rows_of(column).len();
         let open = |column: &usize| self.columns[*column] == Column::Open && rows(*column) > 0;
@@ -299,64 +304,53 @@ impl Solver {
     }
 
     fn close(&mut self, column: u16, state: Column) {
+        self.columns[column as usize] = state;
         for place in self.rows_of(column as usize) {
             let row = self.rows_of[place];
-            if self.degree[row as usize] == 2 {
-                self.count_pair(row, false);
-            }
-            self.degree[row as usize] -= 1;
-            self.sum[row as usize] ^= column;
-            match self.degree[row as usize] {
-                1 => self.ready.push(Reverse((self.len(row), row))),
-                2 => {
-                    self.columns[column as usize] = state;
-                    self.count_pair(row, true);
-                    self.columns[column as usize] = Column::Open;
+            let (degree, sum) = (&mut self.degree[row as usize], &mut self.sum[row as usize]);
+            *degree -= 1;
+            *sum ^= column;
+            match *degree {
+                1 => {
+                    self.pairs[column as usize] -= 1;
+                    self.pairs[*sum as usize] -= 1;
+                    self.ready.push(Reverse((self.len(row), row)));
                 }
+                2 => self.count_pair(row),
                 _ => {}
             }
         }
-        self.columns[column as usize] = state;
     }
 
-    /// d of every peeled column, u bytes each, by column; zero for others.
-    fn dependence(&self) -> Vec<Option<Vec<u8>>> {
-        let mut dependence: Vec<Option<Vec<u8>>> = vec![None; self.columns.len()];
+    /// d of every column, u bytes each.
+    fn dependence(&self) -> Vec<u8> {
         let width = self.inactive.len();
-        if width == 0 {
-            return dependence;
+        let mut dependence = vec![0; self.columns.len() * width];
+        for (unknown, column) in self.inactive.iter().enumerate() {
+            dependence[*column as usize * width + unknown] = 1;
         }
+        let mut vector = vec![0; width];
         for (row, column) in &self.order {
-            let (mut vector, mut own) = (vec![0; width], 1);
-            for entry in self.row(*row) {
-                if entry.column == *column {
-                    own = entry.coefficient
-                } else {
-                    self.depend(&mut vector, *entry, &dependence)
-                }
-            }
-            if vector.iter().any(|value| *value != 0) {
-                gf256::scale(&mut vector, gf256::inverse(own));
-                dependence[*column as usize] = Some(vector);
-            }
+            vector.fill(0);
+            let own = self.depend(&mut vector, *row, *column, &dependence);
+            gf256::scale(&mut vector, gf256::inverse(own));
+            dependence[*column as usize * width..][..width].copy_from_slice(&vector);
         }
         dependence
     }
 
-    /// Whether x of the column depends on an unknown, or is one.
-    fn depends(&self, column: usize, dependence: &Dependence) -> bool {
-        dependence.weight(column) > 0 || matches!(self.columns[column], Column::Inactive(_))
-    }
-
-    fn depend(&self, vector: &mut [u8], entry: Entry, dependence: &[Option<Vec<u8>>]) {
-        match self.columns[entry.column as usize] {
-            Column::Inactive(unknown) => vector[unknown as usize] ^= entry.coefficient,
-            _ => {
-                if let Some(other) = &dependence[entry.column as usize] {
-                    gf256::mul_acc(vector, other, entry.coefficient);
-                }
+    /// Adds what `row` depends on but for `column`, and gives that one's coefficient.
+    fn depend(&self, vector: &mut [u8], row: u32, column: u16, dependence: &[u8]) -> u8 {
+        let mut own = 1;
+        for entry in self.row(row) {
+            if entry.column == column {
+                own = entry.coefficient;
+            } else {
+                let other = &dependence[entry.column as usize * vector.len()..][..vector.len()];
+                gf256::mul_acc(vector, other, entry.coefficient);
             }
         }
+        own
     }
 
     fn rows_left(&self) -> Vec<u32> {
@@ -367,26 +361,22 @@ impl Solver {
     }
 
     /// Step 2: Gauss-Jordan on the rows left; None when they have not full rank.
-    fn invert(&self, dependence: &[Option<Vec<u8>>], left: &[u32]) -> Option<Inverse> {
+    fn invert(&self, dependence: &[u8], left: &[u32]) -> Option<Inverse> {
         let width = self.inactive.len();
-        // [ A | I ] by row, the identity as wide as there are rows.
-        let stride = width + left.len();
-        let mut rows: Vec<Vec<u8>> = left
-            .iter()
-            .enumerate()
-            .map(|(place, row)| {
-                let mut vector = vec![0; stride];
-                for entry in self.row(*row) {
-                    self.depend(&mut vector[..width], *entry, dependence);
-                }
-                vector[width + place] = 1;
-                vector
-            })
-            .collect();
+        // [ A | I ] by row; a row's place in I is that of the column it is the pivot of.
+        let with_room = |row: &u32| {
+            let mut vector = vec![0; 2 * width];
+            self.depend(&mut vector[..width], *row, NO_COLUMN, dependence);
+            vector
+        };
+        let mut rows: Vec<Vec<u8>> = left.iter().map(with_room).collect();
+        let mut left = left.to_vec();
         for column in 0..width {
-            let pivot = (column..rows.len()).find(|row| rows[*row][column] != 0)?;
-            rows.swap(column, pivot);
+            let found = (column..rows.len()).find(|row| rows[*row][column] != 0)?;
+            rows.swap(column, found);
+            left.swap(column, found);
             let mut pivot = std::mem::take(&mut rows[column]);
+            pivot[width + column] = 1;
             let lead = pivot[column];
             gf256::scale(&mut pivot, gf256::inverse(lead));
             for row in rows.iter_mut().filter(|row| !row.is_empty()) {
@@ -395,15 +385,13 @@ impl Solver {
             }
             rows[column] = pivot;
         }
-        let mut matrix = Vec::with_capacity(width * left.len());
-        for row in rows.iter().take(width) {
-            matrix.extend_from_slice(&row[width..]);
-        }
-        Some(Inverse { rows: left.to_vec(), matrix })
+        left.truncate(width);
+        let inverse = rows.iter().take(width).flat_map(|row| row[width..].iter().copied());
+        Some(Inverse { rows: left, matrix: Coefficients::bytes(width, inverse.collect()) })
     }
 
     /// Step 3.
-    fn emit(&self, dependence: &Dependence, inverse: &Inverse, binary: bool) -> Plan {
+    fn emit(&self, dependence: &Coefficients, inverse: &Inverse) -> Plan {
         let needs = Needs::find(self, dependence, inverse);
         let columns = self.columns.len();
         let mut emitter = Emitter {
@@ -416,57 +404,11 @@ impl Solver {
             value: vec![NONE; columns],
         };
         emitter.forward();
-        emitter.unknowns(inverse, binary);
+        emitter.unknowns(inverse);
         emitter.backward();
         let homes = emitter.homes();
         let (program, home) = emitter.builder.finish(&homes);
         Plan { program, home, inactive: self.inactive.len() }
-    }
-}
-
-/// d of every column: which unknowns its x depends on.
-pub(super) enum Dependence {
-    /// Bits, so many words a column.
-    Bits { width: usize, words: usize, of: Vec<u64> },
-    /// Coefficients; None where all are zero.
-    Bytes { width: usize, of: Vec<Option<Vec<u8>>> },
-}
-
-impl Dependence {
-    fn width(&self) -> usize {
-        let (Self::Bits { width, .. } | Self::Bytes { width, .. }) = self;
-        *width
-    }
-
-    /// How many unknowns `column` depends on; an unknown on itself, over GF(2).
-    fn weight(&self, column: usize) -> usize {
-        match self {
-            Self::Bits { words, of, .. } => {
-                of[column * words..][..*words].iter().map(|word| word.count_ones() as usize).sum()
-            }
-            Self::Bytes { of, .. } => {
-                of[column].as_ref().map_or(0, |d| d.iter().filter(|value| **value != 0).count())
-            }
-        }
-    }
-
-    /// Calls `f` with those and their coefficients.
-    fn each(&self, column: usize, mut f: impl FnMut(usize, u8)) {
-        match self {
-            Self::Bits { words, of, .. } => {
-                for (at, word) in of[column * words..][..*words].iter().enumerate() {
-                    let mut rest = *word;
-                    while rest != 0 {
-                        f(at * 64 + rest.trailing_zeros() as usize, 1);
-                        rest &= rest - 1;
-                    }
-                }
-            }
-            Self::Bytes { of, .. } => {
-                let values = of[column].iter().flatten().enumerate();
-                values.filter(|(_, value)| **value != 0).for_each(|(unknown, value)| f(unknown, *value));
-            }
-        }
     }
 }
 
@@ -480,34 +422,22 @@ struct Needs {
     value: Vec<bool>,
     /// The difference is summed from unknowns rather than from the differences of the row's columns.
     direct: Vec<bool>,
-    /// z of each place in the inverse's rows.
-    right: Vec<bool>,
 }
 
 impl Needs {
-    fn find(solver: &Solver, dependence: &Dependence, inverse: &Inverse) -> Self {
+    fn find(solver: &Solver, dependence: &Coefficients, inverse: &Inverse) -> Self {
         let columns = solver.columns.len();
         let mut needs = Self {
             partial: vec![false; columns],
             difference: vec![false; columns],
             value: vec![false; columns],
             direct: vec![false; columns],
-            right: vec![false; inverse.rows.len()],
         };
         needs.value[..solver.originals].fill(true);
-        // Every original in order of rows may ask for u; which z that takes is known once all have asked. Rows
-        // left are asked first: nearly all are needed whenever there is an unknown.
-        let count = inverse.rows.len();
-        for unknown in 0..dependence.width() {
-            for place in 0..count {
-                needs.right[place] |= inverse.matrix[unknown * count + place] != 0;
-            }
-        }
-        for (place, row) in inverse.rows.iter().enumerate() {
-            if needs.right[place] {
-                for entry in solver.row(*row) {
-                    needs.partial[entry.column as usize] = true;
-                }
+        // Every z: an inverse has no column of zeroes.
+        for row in &inverse.rows {
+            for entry in solver.row(*row) {
+                needs.partial[entry.column as usize] = true;
             }
         }
         for (row, column) in solver.order.iter().rev() {
@@ -531,7 +461,7 @@ impl Needs {
                 others().for_each(|other| needs.partial[other] = true);
             }
             if needs.value[own] || needs.difference[own] {
-                let depending = others().filter(|other| solver.depends(*other, dependence));
+                let depending = others().filter(|other| dependence.weight(*other) > 0);
                 needs.direct[own] = weight <= depending.clone().count();
                 if needs.direct[own] {
                     dependence.each(own, |unknown, _| needs.value[solver.inactive[unknown] as usize] = true);
@@ -549,7 +479,7 @@ impl Needs {
 
 struct Emitter<'a> {
     solver: &'a Solver,
-    dependence: &'a Dependence,
+    dependence: &'a Coefficients,
     needs: &'a Needs,
     builder: Builder,
     /// y by column.
@@ -617,41 +547,32 @@ impl Emitter<'_> {
     }
 
     /// z, and from it the unknowns.
-    fn unknowns(&mut self, inverse: &Inverse, binary: bool) {
-        let count = inverse.rows.len();
-        let mut right = vec![NONE; count];
+    fn unknowns(&mut self, inverse: &Inverse) {
         let mut row_sources = Vec::new();
-        for (place, row) in inverse.rows.iter().enumerate().filter(|(place, _)| self.needs.right[*place]) {
+        let mut right = Vec::with_capacity(inverse.rows.len());
+        for row in &inverse.rows {
             self.collect(*row, NO_COLUMN, Of::Partials, &mut row_sources);
-            right[place] = self.builder.sum(row_sources.drain(..));
+            right.push(self.builder.sum(row_sources.drain(..)));
         }
         let wanted: Vec<usize> = (0..self.solver.inactive.len())
             .filter(|u| self.needs.value[self.solver.inactive[*u] as usize])
             .collect();
-        let row_of = |unknown: usize| &inverse.matrix[unknown * count..(unknown + 1) * count];
-        let dense = binary && wanted.len() >= DENSE_FROM;
-        if dense {
-            let places: Vec<usize> = (0..count).filter(|place| self.needs.right[*place]).collect();
-            let words = Product::words(places.len());
-            let mut bits = vec![0; wanted.len() * words];
-            for (unknown, bits) in wanted.iter().zip(bits.chunks_exact_mut(words)) {
-                let row = row_of(*unknown);
-                for (at, place) in places.iter().enumerate() {
-                    bits[at / 64] |= u64::from(row[*place]) << (at % 64);
-                }
-            }
-            let sources = places.into_iter().map(|place| right[place]).collect();
-            let first = self.builder.product(sources, wanted.len(), bits);
+        let rows: Option<Vec<&[u64]>> =
+            wanted.iter().map(|unknown| inverse.matrix.row_of_bits(*unknown)).collect();
+        if let Some(rows) = rows.filter(|rows| rows.len() >= DENSE_FROM) {
+            let words = Product::words(right.len());
+            let bits = rows.iter().flat_map(|row| row[..words].iter().copied()).collect();
+            let first = self.builder.product(right, wanted.len(), bits);
             for (unknown, value) in wanted.into_iter().zip(first..) {
                 self.found(unknown, value);
             }
             return;
         }
         for unknown in wanted {
-            let members = row_of(unknown).iter().zip(&right).filter(|(coefficient, _)| **coefficient != 0);
-            let sources =
-                members.map(|(coefficient, value)| Source { value: *value, coefficient: *coefficient });
-            let value = self.builder.sum(sources);
+            inverse.matrix.each(unknown, |place, coefficient| {
+                row_sources.push(Source { value: right[place], coefficient });
+            });
+            let value = self.builder.sum(row_sources.drain(..));
             self.found(unknown, value);
         }
     }

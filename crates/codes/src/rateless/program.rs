@@ -105,13 +105,22 @@ impl Builder {
     }
 }
 
+/// A value while the ops are written down.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Reads of it that are still to come.
+    uses: u32,
+    /// Where it is now: an external one at home or in scratch.
+    place: Slot,
+}
+
 /// Decisions of [`Builder::finish`].
 struct Layout<'a> {
     builder: &'a Builder,
     /// Inputs and blocks.
     external: u32,
-    /// Reads of each value that are still to be written down.
-    uses: Vec<u32>,
+    /// Every value, the external ones first.
+    values: Vec<Held>,
     /// The block that each sum goes to as it is made, counted without inputs.
     home: Vec<u32>,
     /// The first sum that reads each block, or [`UNUSED`].
@@ -123,16 +132,17 @@ struct Layout<'a> {
 impl<'a> Layout<'a> {
     fn new(builder: &'a Builder, kept: &[(Value, Home)]) -> Self {
         let external = builder.inputs + builder.blocks;
-        let values = external as usize + builder.starts.len();
-        let mut uses = vec![0; values];
-        let mut needed = vec![false; values];
+        let count = external as usize + builder.starts.len();
+        let mut values = vec![Held { uses: 0, place: NOWHERE }; count];
+        (0..external).zip(&mut values).for_each(|(slot, held)| held.place = slot);
+        let mut needed = vec![false; count];
         kept.iter().for_each(|(value, _)| needed[*value as usize] = true);
         let mut read_at = vec![UNUSED; external as usize];
         for sum in (0..builder.starts.len()).rev() {
             let value = external as usize + sum;
-            let wanted = needed[value] || uses[value] > 0;
+            let wanted = needed[value] || values[value].uses > 0;
             let mut read = |value: Value| {
-                uses[value as usize] += 1;
+                values[value as usize].uses += 1;
                 if let Some(first) = read_at.get_mut(value as usize) {
                     *first = sum as u32;
                 }
@@ -144,7 +154,7 @@ impl<'a> Layout<'a> {
             }
         }
         let home = vec![UNUSED; builder.starts.len()];
-        Self { builder, external, uses, home, read_at, copies: Vec::new() }
+        Self { builder, external, values, home, read_at, copies: Vec::new() }
     }
 
     /// Each value that may be in any block gets one: in the order in which they are computed, the block read first.
@@ -195,7 +205,7 @@ impl<'a> Layout<'a> {
         if value < self.external && self.read_at[value as usize] == UNUSED {
             self.read_at[value as usize] = AT_END;
         }
-        self.uses[value as usize] += 1;
+        self.values[value as usize].uses += 1;
         self.copies.push((value, block));
     }
 
@@ -206,12 +216,9 @@ impl<'a> Layout<'a> {
             ops: Vec::new(),
             sources: Vec::new(),
             coefficients: Vec::new(),
-            slots: Slots { first: self.external, count: 0, free: Vec::new() },
-            // Where each value is: an external one at home or in scratch.
-            place: (0..self.external).collect(),
+            slots: Slots { first: self.external, count: 0, free: Vec::new(), freed: Vec::new() },
             late: Vec::new(),
         };
-        writer.place.resize(self.uses.len(), NOWHERE);
         let (mut ones, mut others, mut product) = (Vec::new(), Vec::new(), None);
         let mut sum = 0;
         while sum < builder.starts.len() {
@@ -225,7 +232,7 @@ impl<'a> Layout<'a> {
                 continue;
             }
             let value = self.external as usize + sum;
-            if self.uses[value] == 0 && self.home[sum] == UNUSED {
+            if self.values[value].uses == 0 && self.home[sum] == UNUSED {
                 sum += 1;
                 continue;
             }
@@ -241,14 +248,14 @@ impl<'a> Layout<'a> {
             let (out, waits) = self.out(sum);
             // What is multiplied must not be written, so a sum of products has scratch that is no source's.
             let apart = if others.is_empty() { NOWHERE } else { writer.slots.take() };
-            builder.sources_of(sum).iter().for_each(|source| self.done(source.value, &mut writer));
-            let read_again = self.uses[value] > 0 || waits;
+            writer.slots.free_them();
+            let read_again = self.values[value].uses > 0 || waits;
             let dst = if apart == NOWHERE && read_again { writer.slots.take() } else { apart };
             writer.op(dst, if waits { NOWHERE } else { out }, &ones, &others);
-            writer.place[value] = dst;
+            self.values[value].place = dst;
             if waits {
                 // Never freed.
-                self.uses[value] += 1;
+                self.values[value].uses += 1;
                 writer.late.push((dst, out));
             }
             if !read_again && dst != NOWHERE {
@@ -258,11 +265,11 @@ impl<'a> Layout<'a> {
         }
         // Blocks that move are all read before the first of them is written.
         for (value, block) in std::mem::take(&mut self.copies) {
-            let mut from = writer.place[value as usize];
+            let mut from = self.values[value as usize].place;
             if (builder.inputs..self.external).contains(&from) {
                 from = writer.slots.take();
                 writer.op(from, NOWHERE, &[value], &[]);
-                writer.place[value as usize] = from;
+                self.values[value as usize].place = from;
             }
             writer.late.push((from, builder.inputs + block));
         }
@@ -277,8 +284,8 @@ impl<'a> Layout<'a> {
         let sources = dense.sources.iter().map(|value| self.read(*value, writer)).collect();
         let outs: Vec<Slot> = (0..results).map(|_| writer.slots.take()).collect();
         let first = self.external as usize + dense.first;
-        writer.place[first..first + results].copy_from_slice(&outs);
-        dense.sources.iter().for_each(|value| self.done(*value, writer));
+        self.values[first..].iter_mut().zip(&outs).for_each(|(held, out)| held.place = *out);
+        writer.slots.free_them();
         Product { sources, outs, rows: dense.rows.clone() }
     }
 
@@ -286,16 +293,16 @@ impl<'a> Layout<'a> {
     fn keep_results(&mut self, sums: std::ops::Range<usize>, writer: &mut Writer) {
         for sum in sums {
             let value = self.external as usize + sum;
-            let from = writer.place[value];
+            let from = self.values[value].place;
             match self.out(sum) {
                 (NOWHERE, _) => {}
                 (out, true) => {
-                    self.uses[value] += 1;
+                    self.values[value].uses += 1;
                     writer.late.push((from, out));
                 }
                 (out, false) => writer.op(NOWHERE, out, &[from], &[]),
             }
-            if self.uses[value] == 0 {
+            if self.values[value].uses == 0 {
                 writer.slots.free.push(from);
             }
         }
@@ -311,26 +318,23 @@ impl<'a> Layout<'a> {
         (out, read_at != UNUSED && read_at > sum as u32)
     }
 
-    /// Where `value` is to be read; a block that is wanted again is copied first.
-    fn read(&self, value: Value, writer: &mut Writer) -> Slot {
-        let place = writer.place[value as usize];
-        if place >= self.external || self.uses[value as usize] < 2 {
-            return place;
+    /// Where `value` is to be read, which is one read less to come; a block that is wanted again is copied first. What is
+    /// read for the last time is free once the op is written ([`Slots::free_them`]).
+    fn read(&mut self, value: Value, writer: &mut Writer) -> Slot {
+        let held = &mut self.values[value as usize];
+        held.uses -= 1;
+        if held.place >= self.external {
+            if held.uses == 0 {
+                writer.slots.freed.push(held.place);
+            }
+            return held.place;
         }
-        let copy = writer.slots.take();
-        writer.op(copy, NOWHERE, &[place], &[]);
-        writer.place[value as usize] = copy;
-        copy
-    }
-
-    /// One read less of `value` is to come.
-    fn done(&mut self, value: Value, writer: &mut Writer) {
-        let uses = &mut self.uses[value as usize];
-        *uses -= 1;
-        let place = writer.place[value as usize];
-        if *uses == 0 && place >= self.external {
-            writer.slots.free.push(place);
+        if held.uses == 0 {
+            return held.place;
         }
+        let from = std::mem::replace(&mut held.place, writer.slots.take());
+        writer.op(held.place, NOWHERE, &[from], &[]);
+        held.place
     }
 }
 
@@ -338,6 +342,8 @@ struct Slots {
     first: u32,
     count: u32,
     free: Vec<Slot>,
+    /// Free once what reads them is written down.
+    freed: Vec<Slot>,
 }
 
 impl Slots {
@@ -348,6 +354,10 @@ impl Slots {
             self.first + self.count - 1
         })
     }
+
+    fn free_them(&mut self) {
+        self.free.append(&mut self.freed);
+    }
 }
 
 struct Writer {
@@ -355,8 +365,6 @@ struct Writer {
     sources: Vec<Slot>,
     coefficients: Vec<u8>,
     slots: Slots,
-    /// Where each value is now.
-    place: Vec<Slot>,
     /// Sums that wait in scratch until their block has been read.
     late: Vec<(Slot, Slot)>,
 }
