@@ -99,6 +99,7 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             "requested_blocks": got.requested_blocks,
             "extra_blocks": got.extra_blocks,
             "extra_won": got.extra_won,
+            "coded_blocks": got.coded_blocks,
             "seconds": got.latency.as_secs_f64(),
         }))?;
     } else if !to_stdout {

@@ -17,6 +17,11 @@
 //! vain, so standing in for it is free; standing in for one that is merely slow is not. Where others wait, the budget is
 //! nothing.
 //!
+//! Devices send originals first, and a read of originals alone decodes nothing. So they alone are asked for where they are
+//! expected no later than decoding would be done; or not much later by paces that are not the devices' own: where all of
+//! them together give much less than they are known for, the link or the reader's processor is what is shared,
+//! and whoever is asked for less leaves more of it to the others.
+//!
 //! Over a way that is long beside the whole read, grants that wait for a pace come a round trip too late, and a cancel that
 //! waits for the last block stops what was sent for a round trip in vain. So devices that nobody knows begin with more
 //! than is needed, and all are told to finish half a way before what they will have sent is enough: what they are reading
@@ -48,6 +53,8 @@ const RETRIES_MAX: u32 = 1;
 const BLIND_BYTES_PER_S: f64 = 100e6;
 /// What is foreseen to come until devices hear of the end is that much less in the worst of cases. Picked by eye.
 const FORESEEN_SHARE: f64 = 0.05;
+/// A window is widened so many times at most.
+const WIDENED_MAX: f64 = 4.0;
 /// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
 /// ([`crate::serve`]).
 const BUSY_REQUESTS: f64 = 8.0;
@@ -74,6 +81,8 @@ pub struct Adaptive {
     arrivals_since: u32,
     /// Whether a grant and its answer take less than a block does.
     is_near: bool,
+    /// Where originals alone are asked for: how many a device has yet to send, on average.
+    plain: Option<f64>,
     /// When all will have come that devices were sending when they were told to finish.
     finished_at: Option<Time>,
 }
@@ -114,6 +123,7 @@ impl Adaptive {
             finish_at: None,
             arrivals_since: 0,
             is_near: false,
+            plain: None,
             finished_at: None,
             plan,
         };
@@ -128,8 +138,12 @@ impl Adaptive {
         Some(&mut self.flows[at])
     }
 
-    /// R: blocks still needed, as the code is expected to need them.
+    /// R: blocks still needed: as the code is expected to need them, or the originals themselves.
     fn needed(&self) -> u32 {
+        if self.plain.is_some() { self.missing } else { self.usually_needed() }
+    }
+
+    fn usually_needed(&self) -> u32 {
         let usual = self.plan.originals.saturating_add(self.plan.extra_blocks);
         // Once the code has had what it usually needs, it is asked for what is missing, and for twice as much as came beyond
         // the usual: an original that few rows hold would be waited for block by block.
@@ -274,11 +288,12 @@ impl Adaptive {
     fn top_up(&mut self, now: Time, id: DeviceId, finish_at: Time) {
         let known = self.flow(id).is_some_and(|flow| flow.is_known());
         let (pace, delay) = if known { Default::default() } else { self.stand_ins() };
-        let (room, first, way) = (self.room(), self.first_blocks(), self.way());
+        let (room, first, way, plain) = (self.room(), self.first_blocks(), self.way(), self.plain);
         let Some(flow) = self.flow(id).filter(|flow| flow.serves()) else { return };
         let outlook = flow.outlook(now, pace, delay);
+        let outlook = if plain.is_some() { outlook.of_originals() } else { outlook };
         let window = flow.window(&outlook, way, first);
-        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(window);
+        let share = outlook.by(finish_at.since(now).as_secs_f64()).min(widened(window, plain, &outlook));
         let more = share.saturating_sub(outlook.granted).min(room).min(outlook.fresh);
         if more > 0 {
             let grant = flow.grant(now, more, false);
@@ -292,12 +307,19 @@ impl Adaptive {
         self.arrivals_since = 0;
         let (pace, delay) = self.stand_ins();
         self.is_near = delay * pace < f64::from(self.plan.block_bytes);
-        let needed = self.needed();
         let serving: Vec<usize> =
             self.flows.iter().enumerate().filter(|(_, flow)| flow.serves()).map(|(at, _)| at).collect();
         let mut outlooks: Vec<Outlook> =
             serving.iter().map(|&at| self.flows[at].outlook(now, pace, delay)).collect();
-        let soonest = arrival_of(&outlooks, needed, Outlook::by).unwrap_or(f64::INFINITY);
+        let mut soonest = arrival_of(&outlooks, self.usually_needed(), Outlook::by).unwrap_or(f64::INFINITY);
+        let plain = self.of_originals(&outlooks, soonest, pace);
+        self.plain = None;
+        if let Some(plain) = plain {
+            soonest = plain;
+            outlooks.iter_mut().for_each(|outlook| *outlook = outlook.of_originals());
+            self.plain = Some(f64::from(self.missing) / outlooks.len() as f64);
+        }
+        let needed = self.needed();
         self.finish_at = (soonest < 1e9).then(|| now + seconds(soonest));
         // What each lacks of its share, the soonest to come first.
         let (first, way) = (self.first_blocks(), self.way());
@@ -305,7 +327,8 @@ impl Adaptive {
         for (place, (&flow, outlook)) in serving.iter().zip(&outlooks).enumerate() {
             let share =
                 if soonest.is_finite() { outlook.by(soonest) } else { outlook.granted + outlook.fresh };
-            let most = share.min(self.flows[flow].window(outlook, way, first));
+            let window = self.flows[flow].window(outlook, way, first);
+            let most = share.min(widened(window, self.plain, outlook));
             if most > outlook.granted {
                 let blocks = most - outlook.granted;
                 lacking.push(Lack { place, flow, blocks, next_s: outlook.next_fresh_s() });
@@ -328,6 +351,24 @@ impl Adaptive {
             self.stand_in(now, soonest, &outlooks, &lacking);
         }
         self.look_again(now, soonest, &outlooks);
+    }
+
+    /// When all will be here if nothing is asked for from now on but originals, where that is worth it; `soonest` is when
+    /// any blocks would be enough.
+    fn of_originals(&self, outlooks: &[Outlook], soonest: f64, stand_in: f64) -> Option<f64> {
+        let decoding = self.plan.decoding?;
+        let plain = arrival_of(outlooks, self.missing, Outlook::originals_by)?;
+        let coded = outlooks.iter().map(|one| one.by(soonest) - one.originals_by(soonest));
+        let spared = f64::from(coded.sum::<u32>()) * decoding.each.as_secs_f64();
+        // Which part of what the devices are known for somebody else keeps from the read.
+        let (mut expected, mut seen) = (0.0, 0.0);
+        for flow in self.flows.iter().filter(|flow| flow.measured()) {
+            expected += flow.expected().unwrap_or(stand_in);
+            seen += flow.pace().unwrap_or(stand_in);
+        }
+        let shared = if expected > seen { 1.0 - seen / expected } else { 0.0 };
+        let first = if self.counts.coded_blocks > 0 { 0.0 } else { decoding.first.as_secs_f64() };
+        (plain - soonest <= spared + shared * (first + soonest)).then_some(plain)
     }
 
     /// Ends all streams as soon as what they will have sent when they hear of it is enough: where more was granted than is
@@ -468,6 +509,14 @@ impl Adaptive {
     }
 }
 
+/// A wider window for a device with more originals to send than others: of a link they share it gets more, so that all of them
+/// end together.
+fn widened(window: u32, plain: Option<f64>, outlook: &Outlook) -> u32 {
+    let Some(mean) = plain else { return window };
+    let own = f64::from(outlook.granted + outlook.fresh);
+    (f64::from(window) * (own / mean).clamp(1.0, WIDENED_MAX)).ceil() as u32
+}
+
 impl ReadCore for Adaptive {
     fn handle(&mut self, now: Time, input: Input) {
         let mut arrived = None;
@@ -498,6 +547,8 @@ impl ReadCore for Adaptive {
                 self.heard = now;
                 let useful = missing < self.missing;
                 self.counts.useful_blocks += u32::from(useful);
+                let coded = self.plan.decoding.is_some() && index >= self.plan.originals;
+                self.counts.coded_blocks += u32::from(useful && coded);
                 if let Some(flow) = self.flow(device) {
                     let (expected, extra) = flow.block(index);
                     self.counts.devices += u32::from(expected && flow.blocks_received == 1);

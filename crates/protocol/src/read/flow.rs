@@ -48,6 +48,10 @@ pub(super) struct Flow {
     pub(super) stage: Stage,
     /// Held and neither received nor lost: what it could still give.
     pub(super) left: IndexRanges,
+    /// How many of those are originals, which devices send first; none where decoding costs nothing.
+    originals_left: u32,
+    /// Indices below this are originals.
+    originals: BlockIndex,
     held_blocks: u32,
     pub(super) failures: u32,
     pub(super) cause: Option<Cause>,
@@ -84,9 +88,13 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(plan: &ReadPlan, source: &Source) -> Self {
+        let originals = plan.decoding.map_or(0, |_| plan.originals);
+        let all = IndexRanges::from(0..originals);
         Self {
             id: source.device,
             stage: Stage::Idle,
+            originals_left: source.blocks.intersection(&all).count(),
+            originals,
             left: source.blocks.clone(),
             held_blocks: source.blocks.count(),
             failures: 0,
@@ -251,6 +259,7 @@ impl Flow {
         let extra = self.extras.front().is_some_and(|range| range.contains(&number));
         let expected = self.left.remove(index);
         self.blocks_received += u32::from(expected);
+        self.originals_left -= u32::from(expected && index < self.originals);
         (expected, extra)
     }
 
@@ -266,6 +275,7 @@ impl Flow {
     pub(super) fn ended(&mut self) {
         if !self.finishing {
             self.left = IndexRanges::new();
+            self.originals_left = 0;
         }
         self.close(Stage::Idle);
     }
@@ -292,13 +302,18 @@ impl Flow {
         self.extras.clear();
     }
 
+    /// What was expected of it, bytes per second, where anything was.
+    pub(super) fn expected(&self) -> Option<f64> {
+        (self.expected > 0.0).then_some(self.expected)
+    }
+
     /// Pace in bytes per second: what was measured, else what was expected, else none.
     pub(super) fn pace(&self) -> Option<f64> {
         if self.weighed_bytes > 0.0 {
             // A nanosecond at least: a model may deliver in no time at all.
             Some(self.weighed_bytes / self.weighed_seconds.max(1e-9))
         } else {
-            (self.expected > 0.0).then_some(self.expected)
+            self.expected()
         }
     }
 
@@ -347,9 +362,12 @@ impl Flow {
             lead_s = next - slice / pace;
         }
         let fresh = self.left.count().saturating_sub(granted);
+        let fresh_originals = self.originals_left.saturating_sub(granted);
         let delay_s = self.delay(pace).unwrap_or(known);
         let pace = pace / block;
-        let outlook = Outlook { pace, lead_s, granted, first, delay_s, fresh_s: delay, fresh, doubt };
+        let fresh_s = delay;
+        let outlook =
+            Outlook { pace, lead_s, granted, first, delay_s, fresh_s, fresh, fresh_originals, doubt };
         Outlook { fresh_s: delay.max(outlook.drained_s()), ..outlook }
     }
 

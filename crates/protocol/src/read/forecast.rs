@@ -20,8 +20,10 @@ pub(super) struct Outlook {
     pub(super) delay_s: f64,
     /// Seconds until the first byte of what would be granted now.
     pub(super) fresh_s: f64,
-    /// Blocks that could be granted beyond those.
+    /// Blocks that could be granted beyond those ...
     pub(super) fresh: u32,
+    /// ... of which the first are originals.
+    pub(super) fresh_originals: u32,
     /// By how much it may be faster than `pace`, which few arrivals tell: a factor from 1.
     pub(super) doubt: f64,
 }
@@ -40,6 +42,16 @@ impl Outlook {
     /// Granted blocks, and such as were granted now, that would be here within `seconds`.
     pub(super) fn by(&self, seconds: f64) -> u32 {
         self.granted_by(seconds) + whole(self.pace * (seconds - self.fresh_s), self.fresh)
+    }
+
+    /// The same with nothing granted now but originals.
+    pub(super) fn originals_by(&self, seconds: f64) -> u32 {
+        self.of_originals().by(seconds)
+    }
+
+    /// As if it had no other blocks to be granted.
+    pub(super) fn of_originals(&self) -> Outlook {
+        Outlook { fresh: self.fresh_originals, ..*self }
     }
 
     /// Seconds until the last granted block.
@@ -108,8 +120,9 @@ mod tests {
     use super::*;
 
     fn device(pace: f64, granted: u32) -> Outlook {
-        let (lead_s, first, delay_s, fresh_s, fresh, doubt) = (0.0, 1.0, 0.0, 0.0, 100, 1.0);
-        Outlook { pace, lead_s, granted, first, delay_s, fresh_s, fresh, doubt }
+        let (lead_s, first, delay_s, fresh_s, fresh, fresh_originals, doubt) =
+            (0.0, 1.0, 0.0, 0.0, 100, 40, 1.0);
+        Outlook { pace, lead_s, granted, first, delay_s, fresh_s, fresh, fresh_originals, doubt }
     }
 
     #[test]
@@ -122,6 +135,10 @@ mod tests {
         assert!((at - 1.0).abs() < 0.002);
         assert_eq!(unequal.map(|one| one.by(at)), [30, 10, 0]);
         assert_eq!(arrival_of(&unequal, 301, Outlook::by), None);
+        // Forty each of them are originals: of the third they come last.
+        assert_eq!(arrival_of(&unequal, 121, Outlook::originals_by), None);
+        let at = arrival_of(&unequal, 80, Outlook::originals_by).unwrap();
+        assert!((at - 4.0).abs() < 0.004, "{at}");
     }
 
     #[test]

@@ -103,8 +103,19 @@ pub struct ReadPlan {
     pub round_trip: Option<Duration>,
     /// The largest payload of a message: what a frame takes, unless a simulation says otherwise.
     pub payload_bytes_max: u32,
+    /// What decoding adds to the read; none where originals are worth no more than other blocks.
+    pub decoding: Option<Decoding>,
     /// Whether the last block that one device owes is asked for from a second one too, where replicas are read adaptively.
     pub races: bool,
+}
+
+/// What it takes to compute originals that did not come as they are, where the indices below K are they.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoding {
+    /// What is done once, however few those are.
+    pub first: Duration,
+    /// For each of them.
+    pub each: Duration,
 }
 
 /// One device that holds blocks of the segment.
@@ -215,6 +226,8 @@ pub struct ReadDone {
     pub received_bytes: u64,
     /// Blocks that brought the decoder nearer its end.
     pub useful_blocks: u32,
+    /// Useful blocks that are no originals, where that matters ([`ReadPlan::decoding`]).
+    pub coded_blocks: u32,
     /// Blocks that arrived damaged.
     pub corrupt_blocks: u32,
     /// Devices that sent at least one block.
@@ -356,6 +369,7 @@ impl ReadPlan {
             patience: PATIENCE,
             round_trip: None,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         }
     }

@@ -46,6 +46,7 @@ fn read(case: &Case, rule: RequestRule, base: f64, round_trip_ns: u64) -> (f64, 
         patience: Duration::from_secs(1000),
         round_trip: Some(Duration::from_nanos(round_trip_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding: None,
         races: true,
     };
     let node = |n: u32| {
@@ -149,6 +150,7 @@ fn what_no_row_that_came_holds_is_not_waited_for_block_by_block() {
         patience: Duration::from_secs(20),
         round_trip: Some(Duration::from_millis(1)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding: None,
         races: true,
     };
     let read = |lacks: BlockIndex| {
@@ -203,6 +205,7 @@ fn a_short_read_of_unknown_disks_waits_for_one_round_trip_and_no_second() {
             patience: Duration::from_secs(20),
             round_trip: Some(round_trip),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         };
         let way = round_trip.as_nanos() as u64 / 2;
@@ -253,6 +256,7 @@ fn sixty_four_disks_that_changed_since_are_read_near_the_ideal() {
             patience: Duration::from_secs(20),
             round_trip: Some(Duration::from_millis(1)),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         };
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], 500_000, Fate::Well));
@@ -293,6 +297,7 @@ fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
             patience: Duration::from_secs(10),
             round_trip: Some(Duration::from_millis(2)),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         };
         let mut left: Vec<VecDeque<BlockIndex>> = (0..6).map(|n| holds(n).iter().collect()).collect();
@@ -338,4 +343,58 @@ fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
         );
         assert!(moved < K as usize * 21 / 20, "{moved} blocks sent for {K}: {counts:?}");
     }
+}
+
+/// Six devices of these rates, MB/s, each expected to give `expected`: the first holds `first` originals, the others an even share
+/// of the rest, and all of them as many coded blocks.
+fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Decoding>) -> (f64, ReadDone) {
+    let own = |n: u32| match n {
+        0 => 0..first,
+        _ => first + (n - 1) * (K - first) / 5..first + n * (K - first) / 5,
+    };
+    let holds = |n: u32| own(n).chain((K..3 * K).filter(|index| index % 6 == n)).collect::<IndexRanges>();
+    let source = |n: u32| Source {
+        device: DeviceId(n.into()),
+        blocks: holds(n),
+        read_bytes_per_s: (expected * 1e6) as u64,
+        queue_length: 0,
+    };
+    let plan = ReadPlan {
+        sources: (0..6).map(source).collect(),
+        originals: K,
+        extra_blocks: 3,
+        block_bytes: BLOCK,
+        rule: RequestRule::ADAPTIVE,
+        patience: Duration::from_secs(1000),
+        round_trip: Some(Duration::from_micros(100)),
+        payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding,
+        races: true,
+    };
+    let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize] * 1e6, 50_000, Fate::Well));
+    let run = run(&plan, Adaptive::new(Time(0), plan.clone()), (0..6).map(node).collect());
+    assert!(run.outcome.is_ok(), "{:?}", run.outcome);
+    (run.ended_ns as f64 / 1e6, run.counts)
+}
+
+/// Devices that share a link give less than they are known for. Where they give what they are known for, what saves time is asked
+/// for; and so it is where one of them turns out to hold the read up.
+#[test]
+fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
+    let decoding = Some(Decoding { first: Duration::from_millis(5), each: Duration::from_micros(13) });
+    let nearly_even = [180.0, 210.0, 200.0, 190.0, 220.0, 200.0];
+    let (ms, counts) = of_originals(nearly_even, 3000.0, K / 6, decoding);
+    assert_eq!((counts.coded_blocks, counts.received_blocks, counts.requested_blocks), (0, K, K));
+    let (any_ms, any) = of_originals(nearly_even, 3000.0, K / 6, None);
+    assert!(ms < any_ms * 1.15, "{ms} {any_ms}");
+    // Who knows nothing of decoding does not count what is coded.
+    assert!(any.coded_blocks == 0 && any.received_blocks > K, "{any:?}");
+    let (ms, counts) = of_originals(nearly_even, 200.0, K / 6, decoding);
+    assert!(counts.coded_blocks > K / 64 && ms < any_ms * 1.05, "{ms} {any_ms} {counts:?}");
+    // A way of its own that is slower than the device looks like a share of a link at first.
+    let (uneven_ms, counts) = of_originals([200.0; 6], 3000.0, K / 4, decoding);
+    assert!(counts.coded_blocks > K / 64 && uneven_ms < any_ms * 1.1, "{uneven_ms} {any_ms} {counts:?}");
+    let straggler = [200.0, 200.0, 200.0, 10.0, 200.0, 200.0];
+    let (slow_ms, counts) = of_originals(straggler, 3000.0, K / 6, decoding);
+    assert!(counts.coded_blocks > K / 16 && slow_ms < any_ms * 1.25, "{slow_ms} {any_ms} {counts:?}");
 }

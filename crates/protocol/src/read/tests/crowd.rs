@@ -98,6 +98,7 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
         patience: Duration::from_secs(1000),
         round_trip: Some(Duration::from_nanos(2 * scene.delay_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding: None,
         races: true,
     }
 }

@@ -283,6 +283,7 @@ fn reads_end_as_they_must_and_stay_within_their_credit() {
             // Known: devices nobody knows are granted more than is needed, and told to finish.
             round_trip: (case % 2 == 0).then_some(Duration::from_millis(20)),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         };
         let must = obtainable(&nodes) >= originals;
@@ -343,6 +344,7 @@ fn k_plus_wastes_less_and_is_no_slower_where_speeds_are_known() {
             patience: PATIENCE,
             round_trip: None,
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
             races: true,
         };
         let run = run(&plan, Speculative::new(Time(0), plan.clone()), nodes);
@@ -504,6 +506,7 @@ fn plan_of(sources: Vec<Source>) -> ReadPlan {
         patience,
         round_trip,
         payload_bytes_max,
+        decoding: None,
         races: true,
     }
 }

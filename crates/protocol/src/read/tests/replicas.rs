@@ -36,6 +36,7 @@ fn plan(originals: u32, sources: Vec<Source>) -> ReadPlan {
         patience,
         round_trip,
         payload_bytes_max,
+        decoding: None,
         races: true,
     }
 }

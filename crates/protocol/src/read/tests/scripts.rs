@@ -26,6 +26,7 @@ fn plan(rule: RequestRule, originals: u32, sources: Vec<Source>) -> ReadPlan {
         patience: PATIENCE,
         round_trip: None,
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding: None,
         races: true,
     }
 }

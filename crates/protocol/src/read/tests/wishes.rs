@@ -73,6 +73,7 @@ fn read(rate: f64, delay_ns: u64, fate: Fate) -> Run {
         patience: PATIENCE,
         round_trip: Some(Duration::from_nanos(2 * delay_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+        decoding: None,
         races: true,
     };
     let node = |device: u32| {
