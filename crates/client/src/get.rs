@@ -431,9 +431,13 @@ impl<'a> SegmentReader<'a> {
         let core: Box<dyn ReadCore + Send> = if singly && striped {
             Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
         } else if singly && !whole {
-            let chunks = matches!(layout.code.kind, CodeKind::ReedSolomon { .. });
-            let begin = if chunks { Ranged::of_chunks } else { Ranged::new };
-            Box::new(begin(Time(0), plan, IndexRanges::from(wanted.clone())))
+            let wanted = IndexRanges::from(wanted.clone());
+            match layout.code.kind {
+                CodeKind::ReedSolomon { data, .. } => {
+                    Box::new(Ranged::of_chunks(Time(0), plan, wanted, data))
+                }
+                _ => Box::new(Ranged::new(Time(0), plan, wanted)),
+            }
         } else {
             read::whole(Time(0), plan, layout, policy)
         };

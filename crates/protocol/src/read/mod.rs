@@ -319,13 +319,13 @@ pub trait ReadCore {
 /// The core that reads a whole segment as its code, its bucket's policy and the plan's rule ask.
 pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy) -> Box<dyn ReadCore + Send> {
     let rotated = layout.code.kind == CodeKind::Replicated && layout.code.originals > 1;
-    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. })
+    if let CodeKind::ReedSolomon { data, .. } = layout.code.kind
         && matches!(plan.rule, RequestRule::Adaptive { .. })
     {
         // Data chunks have the bytes as they are, and what lies behind the last byte is not asked for.
         let wanted = layout.length.div_ceil(plan.block_bytes.max(1).into()).min(plan.originals.into());
         let wanted = IndexRanges::from(0..u32::try_from(wanted).expect("at most K"));
-        return Box::new(Ranged::of_chunks(now, plan, wanted));
+        return Box::new(Ranged::of_chunks(now, plan, wanted, data));
     }
     // Asking for all is what the speculative read of replicas is; otherwise they are read as the policy says.
     let all = plan.rule.is_all();

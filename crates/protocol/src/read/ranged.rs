@@ -16,8 +16,10 @@
 //! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts
 //! the caller's patience is late too.
 //!
-//! Of chunks ([`Ranged::of_chunks`]) any k give the segment, and each as many blocks of it as any other. So a decode asks for
-//! as many as are late or out of reach and no more; one of those that is late in turn costs one more.
+//! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
+//! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
+//! as long as they and what comes in time do: devices asked instead are no faster than those that share the way with them
+//! were seen to be, however fast they are known to be.
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -49,8 +51,8 @@ pub struct Ranged {
     /// Blocks that a decode would need beyond those that came.
     missing: u32,
     decoding: bool,
-    /// Whether only so many devices are asked as a decode needs.
-    sparing: bool,
+    /// Where devices hold a chunk each: what came of each row.
+    rows: Option<Rows>,
     /// Whether every wanted original can still come as it is.
     direct: bool,
     counts: ReadDone,
@@ -61,6 +63,20 @@ pub struct Ranged {
     late_at: Option<Time>,
     /// How the open streams move.
     moving: BTreeMap<DeviceId, Movement>,
+}
+
+/// Blocks of each row of chunks; the rows of a block's chunk follow one another.
+#[derive(Debug)]
+struct Rows {
+    came: Vec<u32>,
+    /// k: as many are enough.
+    enough: u32,
+}
+
+impl Rows {
+    fn of(&self, index: BlockIndex) -> usize {
+        index as usize % self.came.len()
+    }
 }
 
 /// Whether a device keeps the read waiting for longer than a decode would take.
@@ -90,18 +106,20 @@ impl Ranged {
     /// # Panics
     /// When `wanted` names a block that is no original: the caller cuts ranges.
     pub fn new(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
-        Self::begin(now, plan, wanted, false)
+        Self::begin(now, plan, wanted, None)
     }
 
-    /// As [`Ranged::new`], of a segment whose devices hold a chunk each.
+    /// As [`Ranged::new`], of a segment whose devices hold a chunk each, `data` of them originals.
     ///
     /// # Panics
-    /// As there.
-    pub fn of_chunks(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
-        Self::begin(now, plan, wanted, true)
+    /// As there, and when chunks of originals would have no whole blocks.
+    pub fn of_chunks(now: Time, plan: ReadPlan, wanted: IndexRanges, data: u32) -> Self {
+        assert!(data > 0 && plan.originals.is_multiple_of(data), "{data} chunks of {plan:?}");
+        let came = vec![0; (plan.originals / data) as usize];
+        Self::begin(now, plan, wanted, Some(Rows { came, enough: data }))
     }
 
-    fn begin(now: Time, plan: ReadPlan, wanted: IndexRanges, sparing: bool) -> Self {
+    fn begin(now: Time, plan: ReadPlan, wanted: IndexRanges, rows: Option<Rows>) -> Self {
         assert!(wanted.ranges().last().is_none_or(|last| last.end <= plan.originals), "{wanted} of {plan:?}");
         let held = plan.sources.iter().filter(|source| !source.blocks.is_empty());
         let mut read = Self {
@@ -109,7 +127,7 @@ impl Ranged {
             wanted,
             missing: plan.originals,
             decoding: false,
-            sparing,
+            rows,
             direct: true,
             counts: ReadDone::default(),
             actions: VecDeque::new(),
@@ -121,7 +139,11 @@ impl Ranged {
             plan,
         };
         let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
-        ids.into_iter().for_each(|id| read.open(now, id));
+        for id in ids {
+            let left = &read.devices[&id].left;
+            let blocks = read.wanted.iter().filter(|&index| left.contains(index)).collect();
+            read.open(now, id, blocks);
+        }
         read.look_for_the_wanted();
         read.decide(now);
         read
@@ -132,14 +154,9 @@ impl Ranged {
         self.decoding
     }
 
-    /// Opens an idle device for what it can give now: its part of the range, or all it has left.
-    fn open(&mut self, now: Time, id: DeviceId) {
+    /// Opens an idle device for `blocks`, if there are any.
+    fn open(&mut self, now: Time, id: DeviceId, blocks: IndexRanges) {
         let device = self.devices.get_mut(&id).expect("only devices of the read are opened");
-        let blocks: IndexRanges = if self.decoding {
-            device.left.clone()
-        } else {
-            self.wanted.iter().filter(|&index| device.left.contains(index)).collect()
-        };
         if !blocks.is_empty() {
             self.moving.remove(&id);
             self.counts.requested_blocks += blocks.count();
@@ -200,31 +217,42 @@ impl Ranged {
             self.decoding = !self.direct || !self.late(now).is_empty();
         }
         if self.decoding {
-            let idle = self.devices.values().filter(|d| d.stage == Stage::Idle && !d.left.is_empty());
-            let mut idle: Vec<DeviceId> = idle.map(|device| device.id).collect();
-            if self.sparing {
-                self.spare(now, &mut idle);
+            let late = self.late(now);
+            for (id, blocks) in self.instead(&late) {
+                self.open(now, id, blocks);
             }
-            idle.into_iter().for_each(|id| self.open(now, id));
-            if self.sparing {
-                // Those just asked may be late, too.
-                self.late(now);
-            }
+            // Those just asked may be late, too.
+            self.late(now);
         }
     }
 
-    /// Leaves the fastest of `idle` that are enough for a decode, together with what comes in time.
-    fn spare(&mut self, now: Time, idle: &mut Vec<DeviceId>) {
-        let late = self.late(now);
-        let in_time = self.devices.values().filter(|device| !late.contains(&device.id));
-        let coming: u32 = in_time.map(|device| device.pending.count()).sum();
-        let mut lacking = self.missing.saturating_sub(coming);
-        idle.sort_by_key(|id| core::cmp::Reverse(self.devices[id].expected_bytes_per_s));
-        idle.retain(|id| {
-            let needed = lacking > 0;
-            lacking = lacking.saturating_sub(self.devices[id].left.count());
-            needed
-        });
+    /// What a decode asks of idle devices, when those that are `late` have to be done without: all they have, or the rows of
+    /// chunks that lack something, of the fastest.
+    fn instead(&self, late: &[DeviceId]) -> Vec<(DeviceId, IndexRanges)> {
+        let idle = |device: &&Device| device.stage == Stage::Idle && !device.left.is_empty();
+        let mut idle: Vec<&Device> = self.devices.values().filter(idle).collect();
+        let Some(rows) = &self.rows else {
+            return idle.into_iter().map(|device| (device.id, device.left.clone())).collect();
+        };
+        let mut lacking: Vec<u32> = rows.came.iter().map(|came| rows.enough.saturating_sub(*came)).collect();
+        for device in self.devices.values().filter(|device| !late.contains(&device.id)) {
+            device
+                .pending
+                .iter()
+                .map(|index| rows.of(index))
+                .for_each(|row| lacking[row] = lacking[row].saturating_sub(1));
+        }
+        idle.sort_by_key(|device| core::cmp::Reverse(device.expected_bytes_per_s));
+        let mut asked = Vec::new();
+        for device in idle {
+            let blocks: IndexRanges =
+                device.left.iter().filter(|&index| lacking[rows.of(index)] > 0).collect();
+            blocks.iter().for_each(|index| lacking[rows.of(index)] -= 1);
+            if !blocks.is_empty() {
+                asked.push((device.id, blocks));
+            }
+        }
+        asked
     }
 
     /// The devices that owe blocks for longer than a decode through the others would take; notes when to look again for
@@ -302,20 +330,42 @@ impl Ranged {
         // Where others paused for as long meanwhile, those asked instead would, too.
         let pauses = others().filter_map(|device| self.moving.get(&device.id)).map(|moving| moving.pause);
         let delay = delay.max(pauses.max().unwrap_or_default());
-        let able = others().filter(|device| !device.left.is_empty());
-        let paces: Vec<f64> = able.map(|device| device.pace_bytes_per_s(now)).collect();
+        let able: Vec<&Device> = others().filter(|device| !device.left.is_empty()).collect();
+        let paces: Vec<f64> = able.iter().map(|device| device.pace_bytes_per_s(now)).collect();
         let mut known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
         if known.is_empty() {
             // Nothing is known of any other: they are taken to be as fast as this one is once it moves.
-            let own = self.moving.get(&late).filter(|own| own.bytes > 0 && own.last > own.first);
-            let Some(own) = own else { return Some(delay.max(unseen)) };
-            known.push(own.bytes as f64 / own.last.since(own.first).as_secs_f64());
+            let Some(own) = self.moved(late) else { return Some(delay.max(unseen)) };
+            known.push(own);
         }
         // A device of unknown speed counts as the mean of the others.
-        let pace = known.iter().sum::<f64>() / known.len() as f64 * paces.len() as f64;
-        let blocks = self.missing.saturating_add(self.plan.extra_blocks);
-        let bytes = f64::from(blocks) * f64::from(self.plan.block_bytes);
-        Some(delay.saturating_add(seconds(bytes / pace)))
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        let block = f64::from(self.plan.block_bytes);
+        if self.rows.is_none() {
+            let blocks = f64::from(self.missing.saturating_add(self.plan.extra_blocks));
+            return Some(delay.saturating_add(seconds(blocks * block / (mean * paces.len() as f64))));
+        }
+        let shared: Vec<f64> = self.devices.keys().filter_map(|id| self.moved(*id)).collect();
+        let shared = shared.into_iter().reduce(f64::max).unwrap_or(f64::INFINITY);
+        // On those that are silent for longer than an answer takes nobody counts.
+        let (silent, in_time): (Vec<&Device>, Vec<&Device>) = others()
+            .filter(|device| !device.pending.is_empty())
+            .partition(|device| now.since(device.last_arrival) > delay);
+        let without: Vec<DeviceId> = silent.iter().map(|device| device.id).chain([late]).collect();
+        let instead = self.instead(&without).into_iter().map(|(id, blocks)| {
+            let own = self.devices[&id].pace_bytes_per_s(now);
+            let pace = if own > 0.0 { own } else { mean };
+            seconds(f64::from(blocks.count()) * block / pace.min(shared))
+        });
+        let in_time =
+            in_time.into_iter().map(|device| self.time_to_finish(now, device)).max().unwrap_or_default();
+        Some(delay.saturating_add(instead.max().unwrap_or_default()).max(in_time))
+    }
+
+    /// The pace of a stream since its first slice, bytes per second, where more than that came.
+    fn moved(&self, id: DeviceId) -> Option<f64> {
+        let moving = self.moving.get(&id).filter(|moving| moving.bytes > 0 && moving.last > moving.first)?;
+        Some(moving.bytes as f64 / moving.last.since(moving.first).as_secs_f64())
     }
 
     /// Opens again what failed, if the read depends on it.
@@ -331,14 +381,21 @@ impl Ranged {
         let due = self.retry_at.iter().filter(|&(_, &at)| at <= now).map(|(&id, _)| id);
         for id in due.collect::<Vec<_>>() {
             self.retry_at.remove(&id);
-            self.devices.get_mut(&id).expect("only devices of the read are retried").stage = Stage::Idle;
-            self.open(now, id);
+            let device = self.devices.get_mut(&id).expect("only devices of the read are retried");
+            device.stage = Stage::Idle;
+            let wanted = |index: &BlockIndex| self.decoding || self.wanted.contains(*index);
+            let blocks = device.left.iter().filter(wanted).collect();
+            self.open(now, id, blocks);
         }
     }
 
     fn block(&mut self, id: DeviceId, index: BlockIndex, missing: u32) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         self.counts.devices += u32::from(device.block(index) && device.blocks_received == 1);
+        if let Some(rows) = &mut self.rows {
+            let row = rows.of(index);
+            rows.came[row] += 1;
+        }
         let wanted = self.wanted.remove(index);
         self.counts.useful_blocks += u32::from(wanted || missing < self.missing);
         self.missing = missing.min(self.missing);

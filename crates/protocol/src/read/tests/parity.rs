@@ -5,26 +5,32 @@ use crate::layout::{CodeSpec, Holder, ParityGeometry};
 
 const MS: u64 = 1_000_000;
 const SHAPE: ParityGeometry = ParityGeometry { chunks: 6, data: 4, blocks: 2, block_bytes: 64 << 10 };
+/// The same in chunks of sixteen blocks.
+const LARGER: ParityGeometry = ParityGeometry { blocks: 16, ..SHAPE };
 
-fn layout(length: u64) -> SegmentLayout {
+fn layout(shape: ParityGeometry, length: u64) -> SegmentLayout {
     let holder = |chunk: u32| {
         let (segment, version) = (crate::SegmentId(1), crate::Version(1));
-        Holder::whole(DeviceId(chunk.into()), segment, version, SHAPE.blocks_of(chunk).into())
+        Holder::whole(DeviceId(chunk.into()), segment, version, shape.blocks_of(chunk).into())
     };
     SegmentLayout {
         segment: crate::SegmentId(1),
         version: crate::Version(1),
         epoch: crate::Epoch(1),
         length,
-        code: CodeSpec { kind: SHAPE.code(), originals: SHAPE.originals(), seed: 0 },
-        block_bytes: SHAPE.block_bytes,
+        code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
+        block_bytes: shape.block_bytes,
         granule_bytes: 4096,
-        holders: (0..SHAPE.chunks).map(holder).collect(),
+        holders: (0..shape.chunks).map(holder).collect(),
     }
 }
 
 fn begin(length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
-    let layout = layout(length);
+    begin_of(SHAPE, length, rule)
+}
+
+fn begin_of(shape: ParityGeometry, length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
+    let layout = layout(shape, length);
     let plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, 0));
     whole(Time(0), plan, &layout, &"parity".parse().unwrap())
 }
@@ -113,4 +119,51 @@ fn a_silent_device_is_stood_in_for_and_so_is_one_that_stands_in() {
     give(&mut *core, second.0 + MS, 4, 8, 1);
     give(&mut *core, second.0 + MS, 5, 11, 0);
     assert_eq!(core.wake_at(), None, "one block of each row was missing");
+}
+
+/// All four send a block each millisecond, the last of them one in `slowness`, until that one says nothing from `silent_at` blocks
+/// on. Gives what else is asked for, and when.
+fn one_of_four(slowness: u64, silent_at: u32) -> (u64, Vec<(u128, String)>) {
+    let mut core = begin_of(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    let mut missing = LARGER.originals();
+    for ms in 1..1000 {
+        for device in 0..4u32 {
+            let pace = if device == 3 { slowness } else { 1 };
+            let block = (ms / pace) as u32;
+            let ends = if device == 3 { silent_at } else { 16 };
+            if ms % pace == 0 && (1..=ends).contains(&block) {
+                missing -= 1;
+                give(&mut *core, ms * MS, device.into(), device * 16 + block - 1, missing);
+                if block == 16 {
+                    core.handle(Time(ms * MS), Input::Ended { device: DeviceId(device.into()) });
+                }
+            }
+        }
+        if core.wake_at().is_some_and(|wake| wake.0 <= ms * MS) {
+            core.handle(Time(ms * MS), Input::Tick);
+        }
+        let opened = asked(&mut *core);
+        if !opened.is_empty() || missing == 0 {
+            return (ms, opened);
+        }
+    }
+    panic!("{missing} blocks did not come");
+}
+
+#[test]
+fn only_rows_that_lack_something_are_asked_of_parity() {
+    // Eleven of its sixteen came; the others have sent all.
+    let (ms, opened) = one_of_four(1, 11);
+    assert_eq!(opened, named(&[(4, "75-79")]));
+    assert!(ms < 60, "{ms}");
+}
+
+/// Others are done, and parity would be at hand; but it would come no sooner than twice as fast as they did.
+#[test]
+fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later_is_not() {
+    assert_eq!(one_of_four(2, 16), (32, vec![]));
+    let (ms, opened) = one_of_four(6, 16);
+    assert!(ms < 40, "{ms}");
+    assert!(opened.len() == 1 && opened[0].0 == 4, "{opened:?}");
 }
