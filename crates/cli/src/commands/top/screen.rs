@@ -16,6 +16,12 @@ use std::{
     time::Duration,
 };
 
+/// Columns and rows; of a terminal that does not know (a serial line, a recording), what terminals usually have.
+fn extent() -> io::Result<(u16, u16)> {
+    let (columns, rows) = size()?;
+    Ok(if columns == 0 || rows == 0 { (80, 24) } else { (columns, rows) })
+}
+
 /// The alternate screen in raw mode.
 pub(super) struct Screen {
     out: Stdout,
@@ -31,7 +37,7 @@ impl Screen {
     }
 
     pub(super) fn draw(&mut self, frame: &Frame) -> io::Result<()> {
-        let (columns, rows) = size()?;
+        let (columns, rows) = extent()?;
         let rows = usize::from(rows);
         queue!(self.out, BeginSynchronizedUpdate, MoveTo(0, 0))?;
         // The last row tells how to leave.
@@ -50,7 +56,7 @@ impl Screen {
     }
 
     fn foot(&mut self, what: &str) -> io::Result<()> {
-        let (columns, rows) = size()?;
+        let (columns, rows) = extent()?;
         let what: String =
             what.chars().filter(|letter| !letter.is_control()).take(usize::from(columns)).collect();
         queue!(
