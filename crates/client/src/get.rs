@@ -648,6 +648,9 @@ fn decoding(layout: &SegmentLayout) -> Option<read::Decoding> {
             first: seconds(SUMMED_ONCE * f64::from(layout.code.originals)),
             each: seconds(SUMMED_EACH),
         }),
-        CodeKind::Replicated | CodeKind::Lt { .. } | CodeKind::ReedSolomon { .. } => None,
+        CodeKind::ReedSolomon { data, .. } => {
+            Some(read::Decoding { first: Duration::ZERO, each: seconds(f64::from(data)) })
+        }
+        CodeKind::Replicated | CodeKind::Lt { .. } => None,
     }
 }

@@ -17,8 +17,8 @@
 //! vain, so standing in for it is free; standing in for one that is merely slow is not. Where others wait, the budget is
 //! nothing.
 //!
-//! Devices send originals first, and a read of originals alone decodes nothing. So they alone are asked for where they are
-//! expected no later than decoding would be done; or not much later by paces that are not the devices' own: where all of
+//! Devices send originals first (but for segments that were amended: there others come among them), and a read of originals
+//! alone decodes nothing. So they alone are asked for where they are expected no later than decoding would be done; or not much later by paces that are not the devices' own: where all of
 //! them together give much less than they are known for, the link or the reader's processor is what is shared,
 //! and whoever is asked for less leaves more of it to the others.
 //!
@@ -138,18 +138,22 @@ impl Adaptive {
         Some(&mut self.flows[at])
     }
 
-    /// R: blocks still needed: as the code is expected to need them, or the originals themselves.
+    /// R: blocks still needed, as the code is expected to need them; where nothing but originals came and is to come, those.
     fn needed(&self) -> u32 {
-        if self.plain.is_some() { self.missing } else { self.usually_needed() }
-    }
-
-    fn usually_needed(&self) -> u32 {
+        if self.plain.is_some() && self.is_plain() {
+            return self.missing;
+        }
         let usual = self.plan.originals.saturating_add(self.plan.extra_blocks);
         // Once the code has had what it usually needs, it is asked for what is missing, and for twice as much as came beyond
         // the usual: an original that few rows hold would be waited for block by block.
         let beyond = self.counts.received_blocks.saturating_sub(usual);
         let missing = self.missing.saturating_add(beyond.saturating_mul(2));
         missing.max(usual.saturating_sub(self.counts.received_blocks)).max(1)
+    }
+
+    /// Whether nothing but originals came, and nothing else was granted.
+    fn is_plain(&self) -> bool {
+        self.counts.coded_blocks == 0 && self.flows.iter().all(Flow::owes_originals)
     }
 
     /// Blocks that may still be sent in vain.
@@ -165,7 +169,8 @@ impl Adaptive {
     fn try_out(&mut self, now: Time) {
         // Where nothing is known yet, one at least: silence could not be told from slowness.
         let mut left = self.budget().max(u32::from(!self.knows_pace()));
-        for flow in self.flows.iter_mut() {
+        let plain = self.plain.is_some();
+        for flow in self.flows.iter_mut().filter(|flow| !plain || flow.has_originals()) {
             if left > 0 && flow.stage == Stage::Idle && flow.serves() {
                 self.actions.push_back(flow.grant(now, 1, true));
                 self.counts.requested_blocks += 1;
@@ -311,9 +316,9 @@ impl Adaptive {
             self.flows.iter().enumerate().filter(|(_, flow)| flow.serves()).map(|(at, _)| at).collect();
         let mut outlooks: Vec<Outlook> =
             serving.iter().map(|&at| self.flows[at].outlook(now, pace, delay)).collect();
-        let mut soonest = arrival_of(&outlooks, self.usually_needed(), Outlook::by).unwrap_or(f64::INFINITY);
-        let plain = self.of_originals(&outlooks, soonest, pace);
         self.plain = None;
+        let mut soonest = arrival_of(&outlooks, self.needed(), Outlook::by).unwrap_or(f64::INFINITY);
+        let plain = self.of_originals(&serving, &outlooks, pace);
         if let Some(plain) = plain {
             soonest = plain;
             outlooks.iter_mut().for_each(|outlook| *outlook = outlook.of_originals());
@@ -353,11 +358,20 @@ impl Adaptive {
         self.look_again(now, soonest, &outlooks);
     }
 
-    /// When all will be here if nothing is asked for from now on but originals, where that is worth it; `soonest` is when
-    /// any blocks would be enough.
-    fn of_originals(&self, outlooks: &[Outlook], soonest: f64, stand_in: f64) -> Option<f64> {
+    /// When all will be here if nothing is asked for from now on but originals, where that is worth it: where any blocks would be
+    /// enough not much sooner. Of devices that have sent nothing yet no more is expected then than of the others, `stand_in` bytes
+    /// a second.
+    fn of_originals(&self, serving: &[usize], outlooks: &[Outlook], stand_in: f64) -> Option<f64> {
         let decoding = self.plan.decoding?;
-        let plain = arrival_of(outlooks, self.missing, Outlook::originals_by)?;
+        let usual = stand_in / f64::from(self.plan.block_bytes);
+        let as_others = |(&flow, one): (&usize, &Outlook)| match self.flows[flow].measured() {
+            true => *one,
+            false => Outlook { pace: one.pace.min(usual), ..*one },
+        };
+        let outlooks: Vec<Outlook> = serving.iter().zip(outlooks).map(as_others).collect();
+        let blocks = if self.is_plain() { self.missing } else { self.needed() };
+        let plain = arrival_of(&outlooks, blocks, Outlook::originals_by)?;
+        let Some(soonest) = arrival_of(&outlooks, self.needed(), Outlook::by) else { return Some(plain) };
         let coded = outlooks.iter().map(|one| one.by(soonest) - one.originals_by(soonest));
         let spared = f64::from(coded.sum::<u32>()) * decoding.each.as_secs_f64();
         // Which part of what the devices are known for somebody else keeps from the read.
@@ -547,8 +561,7 @@ impl ReadCore for Adaptive {
                 self.heard = now;
                 let useful = missing < self.missing;
                 self.counts.useful_blocks += u32::from(useful);
-                let coded = self.plan.decoding.is_some() && index >= self.plan.originals;
-                self.counts.coded_blocks += u32::from(useful && coded);
+                self.counts.coded_blocks += u32::from(useful && self.plan.is_coded(index));
                 if let Some(flow) = self.flow(device) {
                     let (expected, extra) = flow.block(index);
                     self.counts.devices += u32::from(expected && flow.blocks_received == 1);

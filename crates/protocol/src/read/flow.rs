@@ -48,7 +48,7 @@ pub(super) struct Flow {
     pub(super) stage: Stage,
     /// Held and neither received nor lost: what it could still give.
     pub(super) left: IndexRanges,
-    /// How many of those are originals, which devices send first; none where decoding costs nothing.
+    /// How many of those are originals, which devices send first; 0 where decoding costs nothing.
     originals_left: u32,
     /// Indices below this are originals.
     originals: BlockIndex,
@@ -135,6 +135,16 @@ impl Flow {
         let finishes = self.stage == Stage::Active && !self.finishing;
         self.finishing |= finishes;
         finishes.then_some(Action::Finish { device: self.id })
+    }
+
+    /// Whether it has originals to send.
+    pub(super) fn has_originals(&self) -> bool {
+        self.originals_left > 0
+    }
+
+    /// Whether what it was granted are originals.
+    pub(super) fn owes_originals(&self) -> bool {
+        self.granted <= self.originals_left
     }
 
     /// Blocks granted and still to come.

@@ -226,7 +226,7 @@ pub struct ReadDone {
     pub received_bytes: u64,
     /// Blocks that brought the decoder nearer its end.
     pub useful_blocks: u32,
-    /// Useful blocks that are no originals, where that matters ([`ReadPlan::decoding`]).
+    /// Useful blocks that are no originals, where originals are known from others ([`ReadPlan::decoding`]).
     pub coded_blocks: u32,
     /// Blocks that arrived damaged.
     pub corrupt_blocks: u32,
@@ -317,6 +317,9 @@ pub trait ReadCore {
 }
 
 /// The core that reads a whole segment as its code, its bucket's policy and the plan's rule ask.
+///
+/// # Panics
+/// When the layout's code is none ([`crate::layout::CodeSpec::code`]).
 pub fn whole(now: Time, plan: ReadPlan, layout: &SegmentLayout, policy: &Policy) -> Box<dyn ReadCore + Send> {
     let rotated = layout.code.kind == CodeKind::Replicated && layout.code.originals > 1;
     if let CodeKind::ReedSolomon { data, .. } = layout.code.kind
@@ -372,6 +375,11 @@ impl ReadPlan {
             decoding: None,
             races: true,
         }
+    }
+
+    /// Whether originals have to be computed from this block.
+    fn is_coded(&self, index: BlockIndex) -> bool {
+        self.decoding.is_some() && index >= self.originals
     }
 
     /// Payload bytes in a slice of a block: a whole block, or as much as a message takes.

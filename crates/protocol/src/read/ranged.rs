@@ -176,6 +176,23 @@ impl Ranged {
         self.direct = self.wanted.iter().all(holds);
     }
 
+    /// Whether a decode could succeed, without the blocks that `except` has not sent.
+    fn decodable(&self, except: Option<DeviceId>) -> bool {
+        let able =
+            || self.devices.values().filter(|device| Some(device.id) != except && self.within_reach(device));
+        let Some(rows) = &self.rows else {
+            return able().map(|device| device.left.count()).sum::<u32>() >= self.missing;
+        };
+        // As many whole chunks are enough; else it depends on which blocks of the others are gone.
+        let whole = |device: &&Device| device.blocks_received + device.left.count() == rows.came.len() as u32;
+        if able().filter(whole).count() >= rows.enough as usize {
+            return true;
+        }
+        let mut there = rows.came.clone();
+        able().flat_map(|device| device.left.iter()).for_each(|index| there[rows.of(index)] += 1);
+        there.iter().all(|blocks| *blocks >= rows.enough)
+    }
+
     fn reachable(&self) -> u32 {
         self.devices.values().filter(|d| self.within_reach(d)).map(|device| device.left.count()).sum()
     }
@@ -190,15 +207,14 @@ impl Ranged {
             return;
         }
         self.retry(now);
-        let reachable = self.reachable();
-        let decodable = reachable >= self.missing;
+        let decodable = self.decodable(None);
         if !self.direct && !decodable {
             let failed = self.devices.values().filter(|device| device.stage == Stage::Failed);
             let failed = failed.filter_map(|device| Some((device.id, device.cause.clone()?))).collect();
             self.end(Action::Failed(ReadError::NotEnough {
                 missing: self.missing,
                 originals: self.plan.originals,
-                reachable,
+                reachable: self.reachable(),
                 devices: self.devices.len() as u32,
                 failed,
             }));
@@ -217,42 +233,46 @@ impl Ranged {
             self.decoding = !self.direct || !self.late(now).is_empty();
         }
         if self.decoding {
-            let late = self.late(now);
-            for (id, blocks) in self.instead(&late) {
+            let late = if self.rows.is_some() { self.late(now) } else { Vec::new() };
+            for (id, blocks) in self.instead(&late).0 {
                 self.open(now, id, blocks);
             }
-            // Those just asked may be late, too.
-            self.late(now);
+            if self.rows.is_some() {
+                // Those just asked may be late, too.
+                self.late(now);
+            }
         }
     }
 
     /// What a decode asks of idle devices, when those that are `late` have to be done without: all they have, or the rows of
-    /// chunks that lack something, of the fastest.
-    fn instead(&self, late: &[DeviceId]) -> Vec<(DeviceId, IndexRanges)> {
+    /// chunks that lack something, of the fastest. And whether nothing lacks any more then.
+    fn instead(&self, late: &[DeviceId]) -> (Vec<(DeviceId, IndexRanges)>, bool) {
         let idle = |device: &&Device| device.stage == Stage::Idle && !device.left.is_empty();
         let mut idle: Vec<&Device> = self.devices.values().filter(idle).collect();
         let Some(rows) = &self.rows else {
-            return idle.into_iter().map(|device| (device.id, device.left.clone())).collect();
+            return (idle.into_iter().map(|device| (device.id, device.left.clone())).collect(), true);
         };
         let mut lacking: Vec<u32> = rows.came.iter().map(|came| rows.enough.saturating_sub(*came)).collect();
+        let mut given = |index: BlockIndex| {
+            let row = &mut lacking[rows.of(index)];
+            let wanted = *row > 0;
+            *row -= u32::from(wanted);
+            wanted
+        };
         for device in self.devices.values().filter(|device| !late.contains(&device.id)) {
-            device
-                .pending
-                .iter()
-                .map(|index| rows.of(index))
-                .for_each(|row| lacking[row] = lacking[row].saturating_sub(1));
+            device.pending.iter().for_each(|index| {
+                given(index);
+            });
         }
         idle.sort_by_key(|device| core::cmp::Reverse(device.expected_bytes_per_s));
         let mut asked = Vec::new();
         for device in idle {
-            let blocks: IndexRanges =
-                device.left.iter().filter(|&index| lacking[rows.of(index)] > 0).collect();
-            blocks.iter().for_each(|index| lacking[rows.of(index)] -= 1);
+            let blocks: IndexRanges = device.left.iter().filter(|&index| given(index)).collect();
             if !blocks.is_empty() {
                 asked.push((device.id, blocks));
             }
         }
-        asked
+        (asked, lacking.iter().all(|row| *row == 0))
     }
 
     /// The devices that owe blocks for longer than a decode through the others would take; notes when to look again for
@@ -319,22 +339,34 @@ impl Ranged {
     /// How long a decode without `late` would take from now on; `None` where it could not succeed.
     fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
         let others = || self.devices.values().filter(|device| device.id != late && self.within_reach(device));
-        if others().map(|device| device.left.count()).sum::<u32>() < self.missing {
+        if !self.decodable(Some(late)) {
             return None;
         }
-        let seen = others().filter_map(Device::first_byte_delay).max();
+        // As many others as there is parity but for this one may be late themselves: they say nothing of the rest.
+        let late_others =
+            self.rows.as_ref().map_or(0, |rows| self.devices.len().saturating_sub(rows.enough as usize + 1));
+        let longest = |mut spans: Vec<Duration>| {
+            spans.sort_unstable_by_key(|span| core::cmp::Reverse(*span));
+            spans.get(late_others.min(spans.len().saturating_sub(1))).copied()
+        };
+        let seen = longest(others().filter_map(Device::first_byte_delay).collect());
         let seen = seen.or_else(|| self.devices.values().filter_map(Device::first_byte_delay).max());
         // A round trip is the least that an answer takes: it says nothing of the device behind it.
         let unseen = self.plan.patience / FIRST_ANSWER_SHARE;
         let delay = seen.unwrap_or_else(|| self.plan.round_trip.map_or(unseen, |trip| trip.max(unseen)));
         // Where others paused for as long meanwhile, those asked instead would, too.
         let pauses = others().filter_map(|device| self.moving.get(&device.id)).map(|moving| moving.pause);
-        let delay = delay.max(pauses.max().unwrap_or_default());
-        let able: Vec<&Device> = others().filter(|device| !device.left.is_empty()).collect();
-        let paces: Vec<f64> = able.iter().map(|device| device.pace_bytes_per_s(now)).collect();
-        let mut known: Vec<f64> = paces.iter().copied().filter(|&pace| pace > 0.0).collect();
+        let delay = delay.max(longest(pauses.collect()).unwrap_or_default());
+        let pace = |device: &Device| Some(device.pace_bytes_per_s(now)).filter(|pace| *pace > 0.0);
+        let able = others().filter(|device| !device.left.is_empty());
+        let (able, mut known): (Vec<&Device>, Vec<f64>) =
+            (able.clone().collect(), able.filter_map(pace).collect());
         if known.is_empty() {
-            // Nothing is known of any other: they are taken to be as fast as this one is once it moves.
+            // Nothing is known of them: they are taken to be as fast as those that have sent all they had.
+            known.extend(others().filter_map(pace));
+        }
+        if known.is_empty() {
+            // Nor of any other: as fast as this one is once it moves.
             let Some(own) = self.moved(late) else { return Some(delay.max(unseen)) };
             known.push(own);
         }
@@ -343,23 +375,35 @@ impl Ranged {
         let block = f64::from(self.plan.block_bytes);
         if self.rows.is_none() {
             let blocks = f64::from(self.missing.saturating_add(self.plan.extra_blocks));
-            return Some(delay.saturating_add(seconds(blocks * block / (mean * paces.len() as f64))));
+            return Some(delay.saturating_add(seconds(blocks * block / (mean * able.len() as f64))));
         }
         let shared: Vec<f64> = self.devices.keys().filter_map(|id| self.moved(*id)).collect();
         let shared = shared.into_iter().reduce(f64::max).unwrap_or(f64::INFINITY);
-        // On those that are silent for longer than an answer takes nobody counts.
-        let (silent, in_time): (Vec<&Device>, Vec<&Device>) = others()
+        // On those that are silent for longer than an answer takes nobody counts, nor on any that takes as long as this one,
+        // as far as others have the rows of all of them.
+        let own = self.devices.get(&late).map_or(Duration::MAX, |device| self.time_to_finish(now, device));
+        let mut others: Vec<(Duration, &Device)> = others()
             .filter(|device| !device.pending.is_empty())
-            .partition(|device| now.since(device.last_arrival) > delay);
-        let without: Vec<DeviceId> = silent.iter().map(|device| device.id).chain([late]).collect();
-        let instead = self.instead(&without).into_iter().map(|(id, blocks)| {
-            let own = self.devices[&id].pace_bytes_per_s(now);
-            let pace = if own > 0.0 { own } else { mean };
+            .map(|device| match now.since(device.last_arrival) {
+                silent if silent > delay => (Duration::MAX, device),
+                _ => (self.time_to_finish(now, device), device),
+            })
+            .collect();
+        others.sort_by_key(|(time, _)| core::cmp::Reverse(*time));
+        let mut slow = others.iter().take_while(|(time, _)| *time >= own).count();
+        let (instead, in_time) = loop {
+            let without = others[..slow].iter().map(|(_, device)| device.id).chain([late]);
+            let (instead, enough) = self.instead(&without.collect::<Vec<_>>());
+            if enough || slow == 0 {
+                break (instead, others.get(slow).map_or(Duration::ZERO, |(time, _)| *time));
+            }
+            slow -= 1;
+        };
+        let times = instead.into_iter().map(|(id, blocks)| {
+            let pace = pace(&self.devices[&id]).unwrap_or(mean);
             seconds(f64::from(blocks.count()) * block / pace.min(shared))
         });
-        let in_time =
-            in_time.into_iter().map(|device| self.time_to_finish(now, device)).max().unwrap_or_default();
-        Some(delay.saturating_add(instead.max().unwrap_or_default()).max(in_time))
+        Some(delay.saturating_add(times.max().unwrap_or_default()).max(in_time))
     }
 
     /// The pace of a stream since its first slice, bytes per second, where more than that came.
@@ -370,7 +414,7 @@ impl Ranged {
 
     /// Opens again what failed, if the read depends on it.
     fn retry(&mut self, now: Time) {
-        if !self.direct && self.reachable() < self.missing {
+        if !self.direct && !self.decodable(None) {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
                 if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
                     self.retry_at.entry(device.id).or_insert(now);
@@ -383,21 +427,24 @@ impl Ranged {
             self.retry_at.remove(&id);
             let device = self.devices.get_mut(&id).expect("only devices of the read are retried");
             device.stage = Stage::Idle;
-            let wanted = |index: &BlockIndex| self.decoding || self.wanted.contains(*index);
-            let blocks = device.left.iter().filter(wanted).collect();
-            self.open(now, id, blocks);
+            if !self.decoding {
+                let blocks = device.left.iter().filter(|&index| self.wanted.contains(index)).collect();
+                self.open(now, id, blocks);
+            }
         }
     }
 
     fn block(&mut self, id: DeviceId, index: BlockIndex, missing: u32) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         self.counts.devices += u32::from(device.block(index) && device.blocks_received == 1);
-        if let Some(rows) = &mut self.rows {
+        let nearer = missing < self.missing;
+        if let Some(rows) = self.rows.as_mut().filter(|_| nearer) {
             let row = rows.of(index);
             rows.came[row] += 1;
         }
         let wanted = self.wanted.remove(index);
-        self.counts.useful_blocks += u32::from(wanted || missing < self.missing);
+        self.counts.useful_blocks += u32::from(wanted || nearer);
+        self.counts.coded_blocks += u32::from(nearer && self.plan.is_coded(index));
         self.missing = missing.min(self.missing);
     }
 

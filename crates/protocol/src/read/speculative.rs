@@ -280,7 +280,9 @@ impl ReadCore for Speculative {
                     self.counts.devices += u32::from(device.blocks_received == 1);
                     self.reachable = self.reachable.saturating_sub(1);
                 }
-                self.counts.useful_blocks += u32::from(missing < self.missing);
+                let useful = missing < self.missing;
+                self.counts.useful_blocks += u32::from(useful);
+                self.counts.coded_blocks += u32::from(useful && self.plan.is_coded(index));
                 self.missing = missing.min(self.missing);
                 let asked_for_all = self.plan.rule.is_all() && self.retry_at.is_empty();
                 if asked_for_all && (1..=self.reachable).contains(&self.missing) {

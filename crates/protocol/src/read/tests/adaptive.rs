@@ -385,6 +385,9 @@ fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
     let nearly_even = [180.0, 210.0, 200.0, 190.0, 220.0, 200.0];
     let (ms, counts) = of_originals(nearly_even, 3000.0, K / 6, decoding);
     assert_eq!((counts.coded_blocks, counts.received_blocks, counts.requested_blocks), (0, K, K));
+    // Who has none, and would give little, is not tried out either.
+    let (_, counts) = of_originals([20.0, 210.0, 200.0, 190.0, 220.0, 200.0], 3000.0, 0, decoding);
+    assert_eq!((counts.coded_blocks, counts.requested_blocks, counts.devices), (0, K, 5));
     let (any_ms, any) = of_originals(nearly_even, 3000.0, K / 6, None);
     assert!(ms < any_ms * 1.15, "{ms} {any_ms}");
     // Who knows nothing of decoding does not count what is coded.

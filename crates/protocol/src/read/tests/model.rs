@@ -246,7 +246,7 @@ fn cluster(rng: &mut Pcg64Mcg, originals: u32, stored: u32) -> (Vec<Source>, BTr
 }
 
 #[allow(clippy::disallowed_methods, reason = "a test takes its seed from outside")]
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     let seed = std::env::var("STEADFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_120);
     println!("STEADFAST_SEED={seed}");
     seed
@@ -273,6 +273,7 @@ fn reads_end_as_they_must_and_stay_within_their_credit() {
             _ => RequestRule::ADAPTIVE,
         };
         let patience = PATIENCE;
+        let decoding = Decoding { first: Duration::from_millis(5), each: Duration::from_micros(13) };
         let plan = ReadPlan {
             sources,
             originals,
@@ -283,7 +284,7 @@ fn reads_end_as_they_must_and_stay_within_their_credit() {
             // Known: devices nobody knows are granted more than is needed, and told to finish.
             round_trip: (case % 2 == 0).then_some(Duration::from_millis(20)),
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
-            decoding: None,
+            decoding: (case % 5 < 3).then_some(decoding),
             races: true,
         };
         let must = obtainable(&nodes) >= originals;

@@ -159,7 +159,7 @@ fn only_rows_that_lack_something_are_asked_of_parity() {
     assert!(ms < 60, "{ms}");
 }
 
-/// Others are done, and parity would be at hand; but it would come no sooner than twice as fast as they did.
+/// Others are done and parity is at hand. But what is asked of it now comes at their pace, too.
 #[test]
 fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later_is_not() {
     assert_eq!(one_of_four(2, 16), (32, vec![]));

@@ -1,0 +1,198 @@
+//! Reads of chunks against the model: drawn shapes, speeds and bad days.
+
+use super::{
+    super::*,
+    model::{Fate, Node, Run, run, seed},
+};
+use crate::layout::ParityGeometry;
+use rand_core::Rng;
+use rand_pcg::Pcg64Mcg;
+use std::collections::{BTreeMap, BTreeSet};
+
+const BLOCK: u32 = 64 << 10;
+
+/// What a decoder of rows says to the core: blocks beyond k of a row bring it no nearer.
+struct ByRows<C> {
+    core: C,
+    shape: ParityGeometry,
+    came: BTreeSet<BlockIndex>,
+}
+
+impl<C: ReadCore> ReadCore for ByRows<C> {
+    fn handle(&mut self, now: Time, input: Input) {
+        let input = match input {
+            Input::Block { device, index, .. } => {
+                self.came.insert(index);
+                let held = |row: u32| {
+                    self.came.iter().filter(|index| *index % self.shape.blocks == row).count() as u32
+                };
+                let rank: u32 = (0..self.shape.blocks).map(|row| held(row).min(self.shape.data)).sum();
+                Input::Block { device, index, missing: self.shape.originals() - rank }
+            }
+            other => other,
+        };
+        self.core.handle(now, input);
+    }
+
+    fn poll(&mut self) -> Option<Action> {
+        self.core.poll()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.core.wake_at()
+    }
+
+    fn counts(&self) -> ReadDone {
+        self.core.counts()
+    }
+}
+
+/// Device n holds chunk n, and is so fast, MB/s, and known for that, or for less or more where days are bad.
+struct Case {
+    shape: ParityGeometry,
+    devices: Vec<(f64, Fate)>,
+    known: Vec<f64>,
+}
+
+impl Case {
+    fn of(devices: [(f64, Fate); 6]) -> Self {
+        let shape = ParityGeometry { chunks: 6, data: 4, blocks: 16, block_bytes: BLOCK };
+        Self { shape, devices: devices.into(), known: vec![100.0; 6] }
+    }
+
+    /// Reads all of it, or the first originals; as chunks, or by asking for everything.
+    fn read(&self, wanted: u32, all: bool) -> Run {
+        let holds = |n: usize| IndexRanges::from(self.shape.blocks_of(n as u32));
+        let source = |n: usize| Source {
+            device: DeviceId(n as u128),
+            blocks: holds(n),
+            read_bytes_per_s: (self.known[n] * 1e6) as u64,
+            queue_length: 0,
+        };
+        let plan = ReadPlan {
+            sources: (0..self.devices.len()).map(source).collect(),
+            originals: self.shape.originals(),
+            extra_blocks: 0,
+            block_bytes: BLOCK,
+            rule: if all { RequestRule::All } else { RequestRule::ADAPTIVE },
+            patience: PATIENCE,
+            round_trip: Some(Duration::from_millis(1)),
+            payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
+            decoding: None,
+            races: true,
+        };
+        let nodes: BTreeMap<u128, Node> = self
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(n, (rate, fate))| (n as u128, Node::new(holds(n), rate * 1e6, 500_000, *fate)))
+            .collect();
+        let (shape, came) = (self.shape, BTreeSet::new());
+        if all {
+            let core = Speculative::new(Time(0), plan.clone());
+            return run(&plan, ByRows { core, shape, came }, nodes);
+        }
+        let wanted = IndexRanges::from(0..wanted);
+        let core = Ranged::of_chunks(Time(0), plan.clone(), wanted, shape.data);
+        run(&plan, ByRows { core, shape, came }, nodes)
+    }
+
+    fn draw(random: &mut Pcg64Mcg, bad: bool) -> Self {
+        let (data, parity) = (2 + random.next_u32() % 5, 1 + random.next_u32() % 3);
+        let shape = ParityGeometry {
+            chunks: data + parity,
+            data,
+            blocks: 1 + random.next_u32() % 24,
+            block_bytes: BLOCK,
+        };
+        let mut devices: Vec<(f64, Fate)> =
+            (0..shape.chunks).map(|_| (1.0 + f64::from(random.next_u32() % 120), Fate::Well)).collect();
+        for _ in 0..if bad { parity } else { 0 } {
+            let fate = match random.next_u32() % 4 {
+                0 => Fate::Silent,
+                1 => Fate::CorruptsEvery(2 + random.next_u32() % 5),
+                _ => Fate::FailsAfter(random.next_u32() % 12),
+            };
+            devices[(random.next_u32() % shape.chunks) as usize].1 = fate;
+        }
+        let known =
+            |rate: f64| rate * if bad { [0.0, 0.3, 1.0, 3.0][random.next_u32() as usize % 4] } else { 1.0 };
+        let known = devices.iter().map(|(rate, _)| *rate).map(known).collect();
+        Self { shape, devices, known }
+    }
+}
+
+#[test]
+fn as_many_bad_devices_as_there_is_parity_never_end_a_read() {
+    let base = seed();
+    for number in 0..400u64 {
+        let mut random = Pcg64Mcg::new(u128::from(base.wrapping_add(number)) * 2 + 1);
+        let case = Case::draw(&mut random, true);
+        let wanted = 1 + random.next_u32() % case.shape.originals();
+        for wanted in [wanted, case.shape.originals()] {
+            let run = case.read(wanted, false);
+            assert!(
+                run.outcome.is_ok(),
+                "case {number}, {wanted} of {:?}, {:?}: {:?}",
+                case.shape,
+                case.devices,
+                run.outcome
+            );
+        }
+    }
+}
+
+#[test]
+fn slow_devices_cost_a_read_little_beside_asking_for_everything() {
+    let base = seed();
+    let mut worst: f64 = 0.0;
+    for number in 0..400u64 {
+        let mut random = Pcg64Mcg::new(u128::from(base.wrapping_add(number)) * 2 + 1);
+        let case = Case::draw(&mut random, false);
+        let (ours, all) = (case.read(case.shape.originals(), false), case.read(0, true));
+        let ratio = ours.ended_ns as f64 / (all.ended_ns as f64 + 5e6);
+        if ratio > worst {
+            worst = ratio;
+            println!(
+                "case {number}: {ratio:.2}, {} of {} ms, {:?} known for {:?}",
+                ours.ended_ns / 1_000_000,
+                all.ended_ns / 1_000_000,
+                case.devices,
+                case.known
+            );
+        }
+    }
+    assert!(worst < 4.0, "{worst}");
+}
+
+/// Milliseconds, and what came beyond K.
+fn took(devices: [(f64, Fate); 6]) -> (u64, u32) {
+    let case = Case::of(devices);
+    let run = case.read(case.shape.originals(), false);
+    assert!(run.outcome.is_ok(), "{:?}", run.outcome);
+    (run.ended_ns / 1_000_000, run.counts.received_blocks - case.shape.originals())
+}
+
+/// 16 blocks of 64 KiB are 16 ms at 65 MB/s.
+#[test]
+fn two_slow_chunks_do_not_excuse_each_other_nor_a_dead_stand_in() {
+    let (fast, slow, dead) = ((65.5, Fate::Well), (6.5, Fate::Well), (65.5, Fate::Silent));
+    assert_eq!(took([fast; 6]), (17, 0));
+    let (ms, beyond) = took([fast, fast, slow, slow, fast, fast]);
+    assert!(ms < 80 && beyond <= 16, "{ms} {beyond}");
+    // A block of the third takes 66 ms, which says nothing of others.
+    let (ms, beyond) = took([fast, fast, (1.0, Fate::Well), slow, fast, fast]);
+    assert!(ms < 90 && beyond <= 16, "{ms} {beyond}");
+    let (ms, beyond) = took([fast, fast, fast, slow, dead, fast]);
+    assert!(ms < 110 && beyond <= 16, "{ms} {beyond}");
+}
+
+#[test]
+fn a_row_that_parity_cannot_give_any_more_is_asked_of_who_was_lost() {
+    let (well, breaks, corrupts) =
+        ((65.5, Fate::Well), (65.5, Fate::FailsAfter(8)), (65.5, Fate::CorruptsEvery(1)));
+    let run = Case::of([well, well, breaks, well, corrupts, corrupts]).read(64, false);
+    let Err(error) = run.outcome else { panic!("nobody can give rows 8 to 15") };
+    assert!(matches!(error, ReadError::NotEnough { .. }), "{error:?}");
+    assert!(run.ended_ns < 1_000_000_000, "told after {} ms", run.ended_ns / 1_000_000);
+}
