@@ -17,10 +17,10 @@
 //! vain, so standing in for it is free; standing in for one that is merely slow is not. Where others wait, the budget is
 //! nothing.
 //!
-//! Devices send originals first (but for segments that were amended: there others come among them), and a read of originals
-//! alone decodes nothing. So they alone are asked for where they are expected no later than decoding would be done; or not much later by paces that are not the devices' own: where all of
-//! them together give much less than they are known for, the link or the reader's processor is what is shared,
-//! and whoever is asked for less leaves more of it to the others.
+//! Devices send originals first (but of segments that were amended: there others come among them), and a read of originals
+//! alone decodes nothing. So they alone are asked for where they are expected no later than decoding would be done; or not
+//! much later by paces that are not the devices' own: where all of them together give much less than they are known for, the
+//! link or the reader's processor is what is shared, and whoever is asked for less leaves more of it to the others.
 //!
 //! Over a way that is long beside the whole read, grants that wait for a pace come a round trip too late, and a cancel that
 //! waits for the last block stops what was sent for a round trip in vain. So devices that nobody knows begin with more

@@ -11,15 +11,15 @@
 //!
 //! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
 //! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
-//! others made: where all are busy, asking for more would only keep them busier. A device that says nothing is taken to stay
+//! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep them busier. A device that says nothing is taken to stay
 //! silent for as long again, so that a read takes at most three times as long as the better of the two ways would have. The
 //! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts
 //! the caller's patience is late too.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
-//! as long as they and what comes in time do: devices asked instead are no faster than those that share the way with them
-//! were seen to be, however fast they are known to be.
+//! as long as they and what comes in time do, whoever else is slow being done without where that is sooner. Where streams give
+//! much less than their devices are known for, devices asked instead are taken to be no faster than they were seen to be.
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -38,6 +38,8 @@ use std::collections::{BTreeMap, VecDeque};
 const FIRST_ANSWER_SHARE: u32 = 16;
 /// As for [`super::Speculative`]: once would begin a decode for ordinary jitter, where all is fast.
 const LATE_FACTOR: u32 = 2;
+/// Streams that together give less than this part of what their devices are known for share a way.
+const SHARED_SHARE: f64 = 0.8;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
 const RETRIES_MAX: u32 = 1;
 
@@ -76,6 +78,13 @@ struct Rows {
 impl Rows {
     fn of(&self, index: BlockIndex) -> usize {
         index as usize % self.came.len()
+    }
+
+    /// How many blocks count, of those that came and of others, `blocks`.
+    fn within(&self, blocks: impl Iterator<Item = BlockIndex>) -> u32 {
+        let mut there = self.came.clone();
+        blocks.for_each(|index| there[self.of(index)] += 1);
+        there.into_iter().map(|blocks| blocks.min(self.enough)).sum()
     }
 }
 
@@ -139,11 +148,7 @@ impl Ranged {
             plan,
         };
         let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
-        for id in ids {
-            let left = &read.devices[&id].left;
-            let blocks = read.wanted.iter().filter(|&index| left.contains(index)).collect();
-            read.open(now, id, blocks);
-        }
+        ids.into_iter().for_each(|id| read.open_for_wanted(now, id));
         read.look_for_the_wanted();
         read.decide(now);
         read
@@ -162,6 +167,13 @@ impl Ranged {
             self.counts.requested_blocks += blocks.count();
             self.actions.push_back(device.open(now, blocks, false));
         }
+    }
+
+    /// Opens an idle device for its part of the range.
+    fn open_for_wanted(&mut self, now: Time, id: DeviceId) {
+        let left = &self.devices[&id].left;
+        let blocks = self.wanted.iter().filter(|&index| left.contains(index)).collect();
+        self.open(now, id, blocks);
     }
 
     /// Whether this device's blocks may still come.
@@ -188,13 +200,17 @@ impl Ranged {
         if able().filter(whole).count() >= rows.enough as usize {
             return true;
         }
-        let mut there = rows.came.clone();
-        able().flat_map(|device| device.left.iter()).for_each(|index| there[rows.of(index)] += 1);
-        there.iter().all(|blocks| *blocks >= rows.enough)
+        rows.within(able().flat_map(|device| device.left.iter())) == self.plan.originals
     }
 
+    /// Blocks still to come that a decode could use.
     fn reachable(&self) -> u32 {
-        self.devices.values().filter(|d| self.within_reach(d)).map(|device| device.left.count()).sum()
+        let able = self.devices.values().filter(|device| self.within_reach(device));
+        let blocks = able.flat_map(|device| device.left.iter());
+        match &self.rows {
+            Some(rows) => rows.within(blocks) - rows.within(core::iter::empty()),
+            None => blocks.count() as u32,
+        }
     }
 
     /// Looks at everything after each event: is it over, is it time to fall back, when to look again.
@@ -231,6 +247,16 @@ impl Ranged {
         self.late_at = None;
         if !self.decoding && decodable {
             self.decoding = !self.direct || !self.late(now).is_empty();
+        }
+        if self.decoding && !decodable {
+            // What is still wanted can come as it is only.
+            let idle: Vec<DeviceId> = self
+                .devices
+                .values()
+                .filter(|device| device.stage == Stage::Idle)
+                .map(|device| device.id)
+                .collect();
+            idle.into_iter().for_each(|id| self.open_for_wanted(now, id));
         }
         if self.decoding {
             let late = if self.rows.is_some() { self.late(now) } else { Vec::new() };
@@ -342,9 +368,9 @@ impl Ranged {
         if !self.decodable(Some(late)) {
             return None;
         }
-        // As many others as there is parity but for this one may be late themselves: they say nothing of the rest.
+        // As many others as a decode can do without may be late themselves: they say nothing of the rest.
         let late_others =
-            self.rows.as_ref().map_or(0, |rows| self.devices.len().saturating_sub(rows.enough as usize + 1));
+            self.rows.as_ref().map_or(0, |rows| others().count().saturating_sub(rows.enough as usize));
         let longest = |mut spans: Vec<Duration>| {
             spans.sort_unstable_by_key(|span| core::cmp::Reverse(*span));
             spans.get(late_others.min(spans.len().saturating_sub(1))).copied()
@@ -355,7 +381,8 @@ impl Ranged {
         let unseen = self.plan.patience / FIRST_ANSWER_SHARE;
         let delay = seen.unwrap_or_else(|| self.plan.round_trip.map_or(unseen, |trip| trip.max(unseen)));
         // Where others paused for as long meanwhile, those asked instead would, too.
-        let pauses = others().filter_map(|device| self.moving.get(&device.id)).map(|moving| moving.pause);
+        let moving = others().filter_map(|device| self.moving.get(&device.id));
+        let pauses = moving.filter(|moving| moving.bytes > 0).map(|moving| moving.pause);
         let delay = delay.max(longest(pauses.collect()).unwrap_or_default());
         let pace = |device: &Device| Some(device.pace_bytes_per_s(now)).filter(|pace| *pace > 0.0);
         let able = others().filter(|device| !device.left.is_empty());
@@ -377,33 +404,49 @@ impl Ranged {
             let blocks = f64::from(self.missing.saturating_add(self.plan.extra_blocks));
             return Some(delay.saturating_add(seconds(blocks * block / (mean * able.len() as f64))));
         }
-        let shared: Vec<f64> = self.devices.keys().filter_map(|id| self.moved(*id)).collect();
-        let shared = shared.into_iter().reduce(f64::max).unwrap_or(f64::INFINITY);
-        // On those that are silent for longer than an answer takes nobody counts, nor on any that takes as long as this one,
-        // as far as others have the rows of all of them.
-        let own = self.devices.get(&late).map_or(Duration::MAX, |device| self.time_to_finish(now, device));
-        let mut others: Vec<(Duration, &Device)> = others()
+        let shared = self.shared_pace(late).unwrap_or(f64::INFINITY);
+        // Others may be done without, too, from the slowest on; on those that are silent for longer than an answer takes
+        // nobody counts.
+        let mut others: Vec<(Duration, DeviceId)> = others()
             .filter(|device| !device.pending.is_empty())
             .map(|device| match now.since(device.last_arrival) {
-                silent if silent > delay => (Duration::MAX, device),
-                _ => (self.time_to_finish(now, device), device),
+                silent if silent > delay => (Duration::MAX, device.id),
+                _ => (self.time_to_finish(now, device), device.id),
             })
             .collect();
         others.sort_by_key(|(time, _)| core::cmp::Reverse(*time));
-        let mut slow = others.iter().take_while(|(time, _)| *time >= own).count();
-        let (instead, in_time) = loop {
-            let without = others[..slow].iter().map(|(_, device)| device.id).chain([late]);
-            let (instead, enough) = self.instead(&without.collect::<Vec<_>>());
-            if enough || slow == 0 {
-                break (instead, others.get(slow).map_or(Duration::ZERO, |(time, _)| *time));
+        let mut best = Duration::MAX;
+        let mut without = vec![late];
+        for slow in 0..=others.len() {
+            let (instead, enough) = self.instead(&without);
+            if !enough && slow > 0 {
+                break;
             }
-            slow -= 1;
-        };
-        let times = instead.into_iter().map(|(id, blocks)| {
-            let pace = pace(&self.devices[&id]).unwrap_or(mean);
-            seconds(f64::from(blocks.count()) * block / pace.min(shared))
-        });
-        Some(delay.saturating_add(times.max().unwrap_or_default()).max(in_time))
+            let times = instead.into_iter().map(|(id, blocks)| {
+                let known = Some(self.devices[&id].expected_bytes_per_s as f64).filter(|known| *known > 0.0);
+                let pace = self.moved(id).or(known).unwrap_or(mean);
+                seconds(f64::from(blocks.count()) * block / pace.min(shared))
+            });
+            let next = others.get(slow);
+            let in_time = next.map_or(Duration::ZERO, |(time, _)| *time);
+            best = best.min(delay.saturating_add(times.max().unwrap_or_default()).max(in_time));
+            without.extend(next.map(|(_, id)| *id));
+        }
+        Some(best)
+    }
+
+    /// What streams but that of `late` were seen to give, bytes per second, where it is much less than they are known for: then
+    /// they share the way here, and so would others.
+    fn shared_pace(&self, late: DeviceId) -> Option<f64> {
+        let (mut seen, mut known, mut most) = (0.0, 0.0, 0.0f64);
+        for device in self.devices.values().filter(|device| device.id != late) {
+            if let Some(pace) = self.moved(device.id) {
+                seen += pace;
+                known += (device.expected_bytes_per_s as f64).max(pace);
+                most = most.max(pace);
+            }
+        }
+        (seen < SHARED_SHARE * known).then_some(most)
     }
 
     /// The pace of a stream since its first slice, bytes per second, where more than that came.
@@ -427,9 +470,9 @@ impl Ranged {
             self.retry_at.remove(&id);
             let device = self.devices.get_mut(&id).expect("only devices of the read are retried");
             device.stage = Stage::Idle;
+            // A decode asks it for what is lacking.
             if !self.decoding {
-                let blocks = device.left.iter().filter(|&index| self.wanted.contains(index)).collect();
-                self.open(now, id, blocks);
+                self.open_for_wanted(now, id);
             }
         }
     }
