@@ -11,10 +11,10 @@
 //!
 //! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
 //! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
-//! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep them busier. A device that says nothing is taken to stay
-//! silent for as long again, so that a read takes at most three times as long as the better of the two ways would have. The
-//! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts
-//! the caller's patience is late too.
+//! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep
+//! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most three times
+//! as long as the better of the two ways would have. The decode costs more than time, namely K blocks of everybody's
+//! media: it is never begun for less. Silence that half exhausts the caller's patience is late too.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
@@ -362,32 +362,49 @@ impl Ranged {
         }
     }
 
-    /// How long a decode without `late` would take from now on; `None` where it could not succeed.
-    fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
-        let others = || self.devices.values().filter(|device| device.id != late && self.within_reach(device));
-        if !self.decodable(Some(late)) {
-            return None;
-        }
+    /// Those that can be asked in the place of `late`.
+    fn others(&self, late: DeviceId) -> impl Iterator<Item = &Device> {
+        self.devices.values().filter(move |device| device.id != late && self.within_reach(device))
+    }
+
+    /// What is given to a first answer while nobody has seen one.
+    fn unseen(&self) -> Duration {
+        self.plan.patience / FIRST_ANSWER_SHARE
+    }
+
+    /// How long others than `late` would take to answer.
+    fn answer_time(&self, late: DeviceId) -> Duration {
         // As many others as a decode can do without may be late themselves: they say nothing of the rest.
-        let late_others =
-            self.rows.as_ref().map_or(0, |rows| others().count().saturating_sub(rows.enough as usize));
+        let late_others = self
+            .rows
+            .as_ref()
+            .map_or(0, |rows| self.others(late).count().saturating_sub(rows.enough as usize));
         let longest = |mut spans: Vec<Duration>| {
             spans.sort_unstable_by_key(|span| core::cmp::Reverse(*span));
             spans.get(late_others.min(spans.len().saturating_sub(1))).copied()
         };
-        let seen = longest(others().filter_map(Device::first_byte_delay).collect());
+        let seen = longest(self.others(late).filter_map(Device::first_byte_delay).collect());
         let seen = seen.or_else(|| self.devices.values().filter_map(Device::first_byte_delay).max());
-        // A round trip is the least that an answer takes: it says nothing of the device behind it.
-        let unseen = self.plan.patience / FIRST_ANSWER_SHARE;
-        let delay = seen.unwrap_or_else(|| self.plan.round_trip.map_or(unseen, |trip| trip.max(unseen)));
+        let delay = seen.unwrap_or_else(|| {
+            // A round trip is the least that an answer takes: it says nothing of the device behind it.
+            self.plan.round_trip.map_or(self.unseen(), |trip| trip.max(self.unseen()))
+        });
         // Where others paused for as long meanwhile, those asked instead would, too.
-        let moving = others().filter_map(|device| self.moving.get(&device.id));
+        let moving = self.others(late).filter_map(|device| self.moving.get(&device.id));
         let pauses = moving.filter(|moving| moving.bytes > 0).map(|moving| moving.pause);
-        let delay = delay.max(longest(pauses.collect()).unwrap_or_default());
+        delay.max(longest(pauses.collect()).unwrap_or_default())
+    }
+
+    /// How long a decode without `late` would take from now on; `None` where it could not succeed.
+    fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
+        let others = || self.others(late);
+        if !self.decodable(Some(late)) {
+            return None;
+        }
+        let (delay, unseen) = (self.answer_time(late), self.unseen());
         let pace = |device: &Device| Some(device.pace_bytes_per_s(now)).filter(|pace| *pace > 0.0);
-        let able = others().filter(|device| !device.left.is_empty());
-        let (able, mut known): (Vec<&Device>, Vec<f64>) =
-            (able.clone().collect(), able.filter_map(pace).collect());
+        let able: Vec<&Device> = others().filter(|device| !device.left.is_empty()).collect();
+        let mut known: Vec<f64> = able.iter().copied().filter_map(pace).collect();
         if known.is_empty() {
             // Nothing is known of them: they are taken to be as fast as those that have sent all they had.
             known.extend(others().filter_map(pace));
@@ -404,10 +421,18 @@ impl Ranged {
             let blocks = f64::from(self.missing.saturating_add(self.plan.extra_blocks));
             return Some(delay.saturating_add(seconds(blocks * block / (mean * able.len() as f64))));
         }
+        Some(self.rows_time(now, late, delay, mean))
+    }
+
+    /// How long the rows that lack something without `late` would take, where an answer takes `delay` and a device nobody knows
+    /// anything about sends `mean` bytes a second.
+    fn rows_time(&self, now: Time, late: DeviceId, delay: Duration, mean: f64) -> Duration {
+        let block = f64::from(self.plan.block_bytes);
         let shared = self.shared_pace(late).unwrap_or(f64::INFINITY);
         // Others may be done without, too, from the slowest on; on those that are silent for longer than an answer takes
         // nobody counts.
-        let mut others: Vec<(Duration, DeviceId)> = others()
+        let mut others: Vec<(Duration, DeviceId)> = self
+            .others(late)
             .filter(|device| !device.pending.is_empty())
             .map(|device| match now.since(device.last_arrival) {
                 silent if silent > delay => (Duration::MAX, device.id),
@@ -432,7 +457,7 @@ impl Ranged {
             best = best.min(delay.saturating_add(times.max().unwrap_or_default()).max(in_time));
             without.extend(next.map(|(_, id)| *id));
         }
-        Some(best)
+        best
     }
 
     /// What streams but that of `late` were seen to give, bytes per second, where it is much less than they are known for: then
