@@ -345,9 +345,9 @@ fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
     }
 }
 
-/// Six devices of these rates, MB/s, each expected to give `expected`: the first holds `first` originals, the others an even share
-/// of the rest, and all of them as many coded blocks.
-fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Decoding>) -> (f64, ReadDone) {
+/// Six devices, each expected to give `expected` MB/s: the first holds `first` originals, the others an even share of the rest, and
+/// all of them as many coded blocks.
+fn plan_of_originals(expected: f64, first: u32, decoding: Option<Decoding>) -> ReadPlan {
     let own = |n: u32| match n {
         0 => 0..first,
         _ => first + (n - 1) * (K - first) / 5..first + n * (K - first) / 5,
@@ -359,7 +359,7 @@ fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Dec
         read_bytes_per_s: (expected * 1e6) as u64,
         queue_length: 0,
     };
-    let plan = ReadPlan {
+    ReadPlan {
         sources: (0..6).map(source).collect(),
         originals: K,
         extra_blocks: 3,
@@ -370,9 +370,17 @@ fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Dec
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding,
         races: true,
+    }
+}
+
+/// Milliseconds of such a read where the devices give `rates`, MB/s.
+fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Decoding>) -> (f64, ReadDone) {
+    let plan = plan_of_originals(expected, first, decoding);
+    let node = |(source, rate): (&Source, f64)| {
+        (source.device.0, Node::new(source.blocks.clone(), rate * 1e6, 50_000, Fate::Well))
     };
-    let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize] * 1e6, 50_000, Fate::Well));
-    let run = run(&plan, Adaptive::new(Time(0), plan.clone()), (0..6).map(node).collect());
+    let nodes = plan.sources.iter().zip(rates).map(node).collect();
+    let run = run(&plan, Adaptive::new(Time(0), plan.clone()), nodes);
     assert!(run.outcome.is_ok(), "{:?}", run.outcome);
     (run.ended_ns as f64 / 1e6, run.counts)
 }
@@ -400,4 +408,22 @@ fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
     let straggler = [200.0, 200.0, 200.0, 10.0, 200.0, 200.0];
     let (slow_ms, counts) = of_originals(straggler, 3000.0, K / 6, decoding);
     assert!(counts.coded_blocks > K / 16 && slow_ms < any_ms * 1.25, "{slow_ms} {any_ms} {counts:?}");
+}
+
+/// Of a link that all share, a device with more originals gets more, so that all of them end together.
+#[test]
+fn a_device_with_more_originals_has_a_wider_window() {
+    let decoding = Some(Decoding { first: Duration::from_millis(5), each: Duration::from_millis(1) });
+    let granted = |decoding| {
+        let mut core = Adaptive::new(Time(0), plan_of_originals(3000.0, K / 4, decoding));
+        let opened = core::iter::from_fn(|| core.poll()).filter_map(|action| match action {
+            Action::Open { credit_bytes, .. } => Some(credit_bytes / BLOCK),
+            _ => None,
+        });
+        opened.collect::<Vec<_>>()
+    };
+    let plain = granted(decoding);
+    assert!(plain.len() == 6 && plain[1..].iter().all(|blocks| plain[0] > *blocks), "{plain:?}");
+    let any = granted(None);
+    assert!(any.iter().all(|blocks| *blocks == any[0]), "{any:?}");
 }

@@ -198,7 +198,7 @@ fn two_slow_chunks_do_not_excuse_each_other_nor_a_dead_stand_in() {
 }
 
 #[test]
-fn a_row_that_parity_cannot_give_any_more_is_asked_of_who_was_lost() {
+fn a_row_that_nobody_can_give_any_more_is_told_at_once() {
     let (well, breaks, corrupts) =
         ((65.5, Fate::Well), (65.5, Fate::FailsAfter(8)), (65.5, Fate::CorruptsEvery(1)));
     let run = Case::of([well, well, breaks, well, corrupts, corrupts]).read(64, false);

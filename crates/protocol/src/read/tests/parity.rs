@@ -194,3 +194,15 @@ fn what_is_wanted_is_asked_of_who_is_back_when_a_decode_has_become_impossible() 
     give(&mut *core, 7 * MS, 0, 0, 1);
     assert_eq!(core.wake_at(), None, "it is over");
 }
+
+#[test]
+fn a_block_that_comes_twice_counts_once() {
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    for (index, missing) in [(0, 7), (0, 7), (2, 6), (4, 5)] {
+        give(&mut *core, MS, (index / 2).into(), index, missing);
+    }
+    let cause = Cause::Unreachable("gone".to_owned());
+    core.handle(Time(MS), Input::Failed { device: DeviceId(3), cause });
+    assert_eq!(asked(&mut *core), named(&[(4, "8-9")]), "the first row has three");
+}
