@@ -8,7 +8,6 @@
 pub mod bits;
 #[cfg(test)]
 pub(crate) mod counting;
-mod diagonals;
 mod difference;
 pub(crate) mod double;
 mod force;
@@ -21,7 +20,6 @@ pub(crate) mod packets;
 pub(crate) mod product;
 pub mod read;
 mod register;
-mod rows;
 mod steps;
 pub(crate) mod sums;
 pub mod xor;
@@ -157,8 +155,6 @@ macro_rules! tiered {
 }
 pub(crate) use tiered;
 
-#[cfg(test)]
-mod double_tests;
 #[cfg(test)]
 mod matrix_tests;
 #[cfg(test)]

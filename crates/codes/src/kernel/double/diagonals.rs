@@ -9,13 +9,14 @@
 //!
 //! T has 2 p places; place p + g is diagonal g again, added in the end. Measured on Sapphire Rapids, share of
 //! Reed-Solomon's speed: 16 + 2 from a second-level cache 1.29 (a program of packets 0.77), from memory 0.96 (0.76); 10 + 2
-//! from memory 1.15 (both sums in registers 0.86), but from the cache 0.75 (0.81).
+//! from memory 1.10 (both sums in registers 1.05), but from the cache 0.75 (1.1).
 //!
-//! Soundness: callers give addresses that [`Double::run`](super::double::Double::run) has checked.
+//! Soundness: callers give addresses that [`Double::run`](super::Double::run) has checked.
 
 use core::mem::MaybeUninit;
 
-use super::register::Register;
+use super::super::register::Register;
+use super::super::xor::fetch;
 
 /// The largest prime there is room for.
 pub(super) const PRIME_MAX: usize = 17;
@@ -89,7 +90,7 @@ impl Sums {
 }
 
 /// Both sums of all runs, of columns of `N` packets `stride` apart whose first are at `source(place)`: the plain one of
-/// `N` places, the diagonal one of `2 T`, `T = N + 1`, of which those past the returned one are not written. With `fetch` the
+/// `N` places, the diagonal one of `2 T`, `T = N + 1`, of which those past the returned one are not written. Going `ahead`, the
 /// next block's packets are asked for meanwhile.
 ///
 /// # Safety
@@ -100,7 +101,7 @@ pub(super) unsafe fn add<R: Register, const N: usize, const T: usize>(
     runs: &[Run],
     source: impl Fn(usize) -> *const u8,
     stride: usize,
-    fetch: bool,
+    ahead: bool,
     [plain, diagonal]: [&mut Sums; 2],
 ) -> usize {
     assert!(T == N + 1 && T <= PRIME_MAX, "a cyclic ring that has room");
@@ -117,7 +118,7 @@ pub(super) unsafe fn add<R: Register, const N: usize, const T: usize>(
                 diagonal.set(number, R::zero());
             }
             let sources = core::array::from_fn(|at| source(first + at));
-            columns::<R, N, 4, true>(sources, stride, *weight, fetch, [&mut *plain, &mut *diagonal]);
+            columns::<R, N, 4, true>(sources, stride, *weight, ahead, [&mut *plain, &mut *diagonal]);
             rest = others;
         } else {
             (0..N).for_each(|number| plain.set(number, R::zero()));
@@ -127,9 +128,9 @@ pub(super) unsafe fn add<R: Register, const N: usize, const T: usize>(
             let (weight, sums) = (run.weight, [&mut *plain, &mut *diagonal]);
             let at = |at: usize| source(run.first + at);
             match run.columns {
-                4 => columns::<R, N, 4, false>(core::array::from_fn(at), stride, weight, fetch, sums),
-                2 => columns::<R, N, 2, false>(core::array::from_fn(at), stride, weight, fetch, sums),
-                _ => columns::<R, N, 1, false>(core::array::from_fn(at), stride, weight, fetch, sums),
+                4 => columns::<R, N, 4, false>(core::array::from_fn(at), stride, weight, ahead, sums),
+                2 => columns::<R, N, 2, false>(core::array::from_fn(at), stride, weight, ahead, sums),
+                _ => columns::<R, N, 1, false>(core::array::from_fn(at), stride, weight, ahead, sums),
             }
         }
         end
@@ -145,7 +146,7 @@ unsafe fn columns<R: Register, const N: usize, const G: usize, const FIRST: bool
     sources: [*const u8; G],
     stride: usize,
     weight: usize,
-    fetch: bool,
+    ahead: bool,
     [plain, diagonal]: [&mut Sums; 2],
 ) {
     assert!(N + G - 1 < 20, "rows written out");
@@ -164,9 +165,9 @@ unsafe fn columns<R: Register, const N: usize, const G: usize, const FIRST: bool
                     }
                     if $row < N {
                         let mut sum = if FIRST { R::zero() } else { plain.get($row) };
-                        if fetch {
+                        if ahead {
                             for source in sources {
-                                super::xor::fetch(source.wrapping_add(($row + N) * stride));
+                                fetch(source.wrapping_add(($row + N) * stride));
                             }
                         }
                         for column in 0..G {

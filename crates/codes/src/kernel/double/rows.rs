@@ -9,13 +9,14 @@
 //! sources (`steps`), which is how processors follow streams from memory best. On Zen 5 Cauchy's 4 + 2 and 10 + 2 have 0.83 to
 //! 0.87 and 0.89 to 0.93 of reading speed by steps of four lines, 0.78 and 0.75 by whole blocks of eight.
 //!
-//! Soundness: callers give addresses that [`Double::run`](super::double::Double::run) has checked.
+//! Soundness: callers give addresses that [`Double::run`](super::Double::run) has checked.
 
 use core::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::double::{Column, PACKET};
-use super::register::Register;
+use super::super::register::Register;
+use super::super::xor::fetch;
+use super::{Column, PACKET};
 
 /// Columns added at once: each has a copy of the loop's body, since processors recognise a stream by the instruction that
 /// reads it.
@@ -113,7 +114,7 @@ unsafe fn step<R: Register, const U: usize, const FETCH: bool>(
                     }
                     if FETCH {
                         for line in (0..U * R::BYTES).step_by(PACKET) {
-                            super::xor::fetch(from.wrapping_add(AHEAD + line));
+                            fetch(from.wrapping_add(AHEAD + line));
                         }
                     }
                 }

@@ -1,8 +1,8 @@
 //! Two parities at every tier, against twins that follow the codes' definitions bit by bit.
 
-use super::Tier;
-use super::double::{Column, Combination, Double, Finish, Ring};
-use super::tests::{bytes, naive_mul};
+use super::super::Tier;
+use super::super::tests::{bytes, naive_mul};
+use super::{Column, Combination, Double, Finish, Ring};
 use crate::mds::{Code, Kind};
 
 /// Around every output, to be found unchanged.

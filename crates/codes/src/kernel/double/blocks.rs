@@ -1,0 +1,145 @@
+//! Walks the blocks of chunks, a [`Strip`] at a time, in the way that fits.
+
+use super::super::register::{Byte, Register};
+use super::cyclic::{self, Cyclic};
+use super::field::Field;
+use super::rows::{self, RowSums};
+use super::strip::{APART, FETCHED, HELD, Strip, Weigh};
+use super::{Job, PACKET, Ring};
+
+/// # Safety
+/// As [`Double::run`] has checked; the processor has the tier's instructions.
+#[inline(always)]
+pub(in super::super) unsafe fn body<R: Register>(job: &Job) {
+    // SAFETY: the caller's promise; `N` packets are the ring's.
+    unsafe {
+        match job.double.ring {
+            Ring::Field => blocks::<R, Field, 8, 8>(job),
+            Ring::Cyclic(3) => blocks::<R, Cyclic, 2, 3>(job),
+            Ring::Cyclic(5) => blocks::<R, Cyclic, 4, 5>(job),
+            Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
+            Ring::Cyclic(11) if job.large => cyclic::spilled::<R, 10, 11>(job),
+            Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
+            Ring::Cyclic(13) if job.large => cyclic::spilled::<R, 12, 13>(job),
+            Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
+            Ring::Cyclic(17) => cyclic::spilled::<R, 16, 17>(job),
+            Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
+        }
+    }
+}
+
+/// All whole blocks.
+///
+/// # Safety
+/// As for [`body`]; the ring has `N` packets and `T` coefficients.
+#[inline(always)]
+unsafe fn blocks<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize>(job: &Job) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if job.apart(R::REGISTERS >= N + T + 2) {
+            strips::<R, X, N, T, APART>(job);
+        } else if job.large {
+            strips::<R, X, N, T, FETCHED>(job);
+        } else {
+            strips::<R, X, N, T, HELD>(job);
+        }
+    }
+}
+
+/// All whole blocks, one `WAY`.
+///
+/// # Safety
+/// As for [`blocks`].
+#[inline(always)]
+unsafe fn strips<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize, const WAY: u8>(job: &Job) {
+    // SAFETY: the caller's promise; runs of blocks end at `len`.
+    unsafe {
+        let whole = job.len / (N * PACKET) * (N * PACKET);
+        let (mut plain, columns) = (RowSums::new(), job.columns());
+        for run in rows::runs::<N>(whole) {
+            if WAY == APART {
+                let (sources, columns) = (job.sources, &job.double.columns[..]);
+                if job.large {
+                    plain.form::<R, true>(sources, columns, run.clone());
+                } else {
+                    plain.form::<R, false>(sources, columns, run.clone());
+                }
+            }
+            for block in run.clone().step_by(N * PACKET) {
+                for offset in (0..PACKET).step_by(R::BYTES) {
+                    let sum = plain.at(block + offset - run.start);
+                    let start = block + offset;
+                    both::<R, X, N, T, WAY>(Strip { job, columns: &columns, start, stride: PACKET }, sum);
+                }
+            }
+        }
+    }
+}
+
+/// The last block, whose packets are shorter than a line.
+///
+/// # Safety
+/// As [`Double::run`] has checked.
+pub(super) unsafe fn rest(job: &Job) {
+    let count = job.double.ring.packets();
+    let start = job.len / (count * PACKET) * (count * PACKET);
+    let (packet, columns) = ((job.len - start) / count, job.columns());
+    for offset in start..start + packet {
+        let strip = Strip { job, columns: &columns, start: offset, stride: packet };
+        // SAFETY: the caller's promise; every processor has bytes.
+        unsafe {
+            match job.double.ring {
+                Ring::Field => bytes::<Field, 8, 8>(strip),
+                Ring::Cyclic(3) => bytes::<Cyclic, 2, 3>(strip),
+                Ring::Cyclic(5) => bytes::<Cyclic, 4, 5>(strip),
+                Ring::Cyclic(7) => bytes::<Cyclic, 6, 7>(strip),
+                Ring::Cyclic(11) => bytes::<Cyclic, 10, 11>(strip),
+                Ring::Cyclic(13) => bytes::<Cyclic, 12, 13>(strip),
+                Ring::Cyclic(17) => bytes::<Cyclic, 16, 17>(strip),
+                Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
+            }
+        }
+    }
+}
+
+/// One byte of each packet.
+///
+/// # Safety
+/// The strip's promises hold.
+unsafe fn bytes<X: Weigh<Byte, N, T>, const N: usize, const T: usize>(strip: Strip) {
+    // SAFETY: the caller's promise; nothing lies apart.
+    unsafe { both::<Byte, X, N, T, HELD>(strip, core::ptr::null()) }
+}
+
+/// Both sums of a strip, in registers, and what is made of them. The plain sum of the columns, where it was formed [`APART`], lies
+/// at `plain` alike.
+///
+/// # Safety
+/// The strip's promises hold, and `plain` has those bytes in that `WAY`; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn both<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize, const WAY: u8>(
+    strip: Strip,
+    plain: *const u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if X::change(&strip) {
+            return;
+        }
+        let (mut sum, mut weighted) = ([R::zero(); N], [R::zero(); T]);
+        X::add::<WAY>(&strip, &mut sum, &mut weighted);
+        if WAY == APART {
+            for (row, sum) in sum.iter_mut().enumerate() {
+                *sum = R::load(plain.add(row * strip.stride));
+            }
+        }
+        let [in_sum, in_weighted] = strip.job.double.others;
+        if let Some(place) = in_sum {
+            strip.add_to(&mut sum, place);
+        }
+        if let Some(place) = in_weighted {
+            strip.add_to(&mut weighted[..N], place);
+        }
+        X::finish(&strip, &sum, &weighted);
+    }
+}
