@@ -8,14 +8,17 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::{
     fs::File,
     io::{self, Read, Seek, Write},
     path::Path,
 };
 use steadfast_client::{GetOptions, Options, PutOptions};
-use steadfast_protocol::layout::CodeKind;
+use steadfast_protocol::{
+    IndexRanges,
+    layout::{CodeKind, Holder, Piece, SegmentLayout},
+};
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     if let Some(range) = arguments.range {
@@ -126,7 +129,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             "version": found.object.version.to_string(),
             "size": found.object.size,
             "committed": show_time(found.object.committed),
-            "segments": found.segments,
+            "segments": Vec::from_iter(found.segments.iter().map(segment_json)),
         }));
     }
     say!("{}/{}", object.bucket, object.key)?;
@@ -134,16 +137,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     say!("version    {}", found.object.version)?;
     say!("committed  {} UTC", show_time(found.object.committed))?;
     for segment in &found.segments {
-        let code = match segment.code.kind {
-            CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
-            CodeKind::Replicated if segment.code.originals == segment.stored_blocks() => "stripe".to_owned(),
-            CodeKind::Replicated => "rotated copies".to_owned(),
-            CodeKind::Lt { c, delta } => format!("LT c={c} delta={delta}"),
-            CodeKind::Mix => "mix-b".to_owned(),
-            CodeKind::MixA => "mix-a".to_owned(),
-            CodeKind::MixC => "mix-c".to_owned(),
-            CodeKind::ReedSolomon { data, parity } => format!("rs({},{data})", data + parity),
-        };
+        let code = code_name(segment);
         say!(
             "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",
             segment.segment,
@@ -162,6 +156,53 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What a segment's blocks are.
+fn code_name(segment: &SegmentLayout) -> String {
+    match segment.code.kind {
+        CodeKind::Replicated if segment.code.originals == 1 => "copies".to_owned(),
+        CodeKind::Replicated if segment.code.originals == segment.stored_blocks() => "stripe".to_owned(),
+        CodeKind::Replicated => "rotated copies".to_owned(),
+        CodeKind::Lt { c, delta } => format!("LT c={c} delta={delta}"),
+        CodeKind::Mix => "mix-b".to_owned(),
+        CodeKind::MixA => "mix-a".to_owned(),
+        CodeKind::MixC => "mix-c".to_owned(),
+        CodeKind::ReedSolomon { data, parity } => format!("rs({},{data})", data + parity),
+    }
+}
+
+/// A segment as JSON: names as text, as elsewhere; they do not fit its numbers.
+fn segment_json(segment: &SegmentLayout) -> Value {
+    let ranges =
+        |blocks: &IndexRanges| Vec::from_iter(blocks.ranges().iter().map(|range| [range.start, range.end]));
+    let piece = |piece: &Piece| {
+        json!({
+            "segment": piece.segment.to_string(),
+            "version": piece.version.to_string(),
+            "blocks": ranges(&piece.blocks),
+        })
+    };
+    let holder = |holder: &Holder| {
+        json!({
+            "device": holder.device.to_string(),
+            "count": holder.count(),
+            "pieces": Vec::from_iter(holder.pieces.iter().map(piece)),
+        })
+    };
+    json!({
+        "segment": segment.segment.to_string(),
+        "version": segment.version.to_string(),
+        "epoch": segment.epoch.0,
+        "length": segment.length,
+        "code": code_name(segment),
+        "originals": segment.code.originals,
+        "stored_blocks": segment.stored_blocks(),
+        "redundancy": segment.redundancy(),
+        "block_bytes": segment.block_bytes,
+        "granule_bytes": segment.granule_bytes,
+        "holders": Vec::from_iter(segment.holders.iter().map(holder)),
+    })
 }
 
 pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {

@@ -44,6 +44,14 @@ fn the_papers_code_the_other_variants_and_the_stripe_serve_too() {
     {
         let stat = bed.ok(&["stat", &format!("{bucket}/object")]);
         assert!(stat.contains(code), "{stat}");
+        let json: serde_json::Value =
+            serde_json::from_str(&bed.ok(&["stat", "--json", &format!("{bucket}/object")])).unwrap();
+        let segment = &json["segments"][0];
+        let held =
+            segment["holders"].as_array().unwrap().iter().map(|holder| holder["count"].as_u64().unwrap());
+        assert_eq!(segment["stored_blocks"], held.sum::<u64>(), "{json}");
+        let pieces = &segment["holders"][0]["pieces"][0];
+        assert_eq!((&segment["originals"], &pieces["segment"]), (&176.into(), &segment["segment"]), "{json}");
     }
     let listed = bed.ok(&["bucket", "ls"]);
     assert!(listed.contains("data-c  rateless:code=mix-c,redundancy=0.5,tolerate=1"), "{listed}");
