@@ -8,7 +8,7 @@ use super::strip::{APART, FETCHED, HELD, Strip, Weigh};
 use super::{Job, PACKET, Ring};
 
 /// # Safety
-/// As [`Double::run`] has checked; the processor has the tier's instructions.
+/// As [`Double::run`](super::Double::run) has checked; the processor has the tier's instructions.
 #[inline(always)]
 pub(in super::super) unsafe fn body<R: Register>(job: &Job) {
     // SAFETY: the caller's promise; `N` packets are the ring's.
@@ -79,7 +79,7 @@ unsafe fn strips<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize,
 /// The last block, whose packets are shorter than a line.
 ///
 /// # Safety
-/// As [`Double::run`] has checked.
+/// As [`Double::run`](super::Double::run) has checked.
 pub(super) unsafe fn rest(job: &Job) {
     let count = job.double.ring.packets();
     let start = job.len / (count * PACKET) * (count * PACKET);
