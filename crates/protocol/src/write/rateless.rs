@@ -455,6 +455,10 @@ impl RatelessWriter {
             self.lanes.iter_mut().zip(shared).map(|(lane, share)| window(lane, share)).collect();
         let paces: Vec<f64> =
             self.lanes.iter().map(|lane| lane.pace(self.now, self.spec.block_bytes).unwrap_or(0.0)).collect();
+        let mut domain_windows = vec![0; self.spec.domains as usize];
+        for (lane, plan) in self.lanes.iter().zip(&plans) {
+            domain_windows[lane.target.domain as usize] += plan.blocks;
+        }
         let horizon = self.forecast(&paces, plans.iter().map(|window| window.blocks).sum());
         for (position, plan) in plans.iter().enumerate() {
             while let Some(indices) = self.wanted.take(position, self.wanted_room(position, plan)) {
@@ -481,7 +485,8 @@ impl RatelessWriter {
                     } else {
                         self.room(position, &plans[position], paces[position], horizon)?
                     };
-                    if level.rides(loads[self.lanes[position].target.domain as usize], &plans[position]) {
+                    let domain = self.lanes[position].target.domain as usize;
+                    if level.rides(loads[domain], domain_windows[domain]) {
                         return None;
                     }
                     let flight = f64::from(self.lanes[position].in_flight);
@@ -533,8 +538,8 @@ impl RatelessWriter {
         (blocks > 0 && worth).then_some(blocks)
     }
 
-    /// A domain among the f largest adds nothing when it is well ahead of the next, and the f largest hold what D asks
-    /// for beyond the survivors.
+    /// A domain among the f largest adds nothing when it is ahead of the next by more than is in flight, and the f largest hold what
+    /// D asks for beyond the survivors.
     fn level(&self, loads: &[f64]) -> Level {
         let f = self.need.tolerate as usize;
         if f == 0 || loads.len() <= f {
@@ -608,15 +613,15 @@ impl Shares {
     }
 }
 
-/// The largest load outside the f largest domains, once D is provided for: domains far above it ride along.
+/// The largest load outside the f largest domains, once D is provided for: domains a window above it ride along.
 struct Level(Option<f64>);
 
 impl Level {
-    /// A window of slack, so that no pipe runs dry. More would be in store for the loss of another domain, but takes from the others
-    /// where devices share a disk, a link or a writer's processor: a quarter and two windows sent 0.83 of an object beyond it
-    /// instead of 0.74, six servers on one disk.
-    fn rides(&self, load: f64, window: &Window) -> bool {
-        self.0.is_some_and(|level| load > level + f64::from(window.blocks))
+    /// The windows of the domain's devices as slack, so that no pipe runs dry. More would be in store for the loss of another
+    /// domain, but takes from the others where devices share a disk, a link or a writer's processor: a quarter and two windows sent
+    /// 0.83 of an object beyond it instead of 0.74, six servers on one disk.
+    fn rides(&self, load: f64, windows: u32) -> bool {
+        self.0.is_some_and(|level| load > level + f64::from(windows))
     }
 }
 

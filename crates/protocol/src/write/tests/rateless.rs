@@ -254,8 +254,8 @@ fn fast_domains_are_not_filled_in_vain() {
     let fluid = 512.0 * f64::from(BLOCK) / 200e6;
     println!("N = {}, {:.0} ms of {:.0}", done.stored_blocks, outcome.at * 1e3, fluid * 1e3);
     assert!(outcome.at < fluid * 1.1 + 0.005);
-    // The fluid would put 10 K on the fast two; 1.5 to 2 K in all is what the rule needs.
-    assert!(done.stored_blocks < 2 * 512, "{}", done.stored_blocks);
+    // The fluid would put 10 K on the fast two; 1.5 K in all is what the rule needs, and a window on each of them.
+    assert!(done.stored_blocks < 512 * 7 / 4, "{}", done.stored_blocks);
 }
 
 #[test]
