@@ -32,10 +32,10 @@ use super::{Tier, gf256};
 /// Sources the processor's prefetcher follows side by side: on Zen 4 10 measured well, 16 badly.
 #[cfg(target_arch = "x86_64")]
 const STREAMS: usize = 12;
-/// Bytes touched from which outputs below [`STREAM_FROM`] and sources are looked for ([`near`]), where there are [`STREAMS`] sources or fewer,
-/// and outputs go past the caches if neither lie in one. 8 + 3 slices of 64 KiB are encoded at 160 GB/s in the second-level cache, past it at 110;
-/// from memory 4 + 2 of 64 KiB have 0.60 of reading speed, and 0.70 to 0.74 past the caches. Asking takes 20 ns there, a hundredth of
-/// such a product, and twice as long as memory does otherwise.
+/// Bytes touched from which outputs below [`STREAM_FROM`] and sources are looked for ([`near`]): outputs go past the caches if neither lie in
+/// one. 8 + 3 slices of 64 KiB are encoded at 160 GB/s in the second-level cache of a Zen 5, past it at 110; from memory 4 + 2 of 64 KiB
+/// have 0.60 of reading speed, and 0.70 to 0.74 past the caches, 16 + 4 on Zen 4 0.39 and, in blocks, 0.56. Asking takes 20 ns there, a
+/// hundredth of such a product, and twice as long as memory does otherwise.
 #[cfg(any(target_arch = "x86_64", test))]
 pub(super) const ASK_FROM: usize = 256 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
@@ -136,7 +136,7 @@ impl Matrix {
             (Some(source), Some(output)) => near::are_far(source, output),
             _ => false,
         };
-        let stream = mode == Mode::Set && (touched >= STREAM_FROM || touched >= ASK_FROM && !many && far());
+        let stream = mode == Mode::Set && (touched >= STREAM_FROM || touched >= ASK_FROM && far());
         if many && stream {
             return self.run_blocked(tier, sources, outputs);
         }

@@ -6,6 +6,7 @@
 //! the raw slots of programs and products (`sums`, `product`, `packets`, `steps`). Every tier is tested against a naive twin.
 
 pub mod bits;
+mod caches;
 #[cfg(test)]
 pub(crate) mod counting;
 mod difference;
@@ -26,6 +27,7 @@ pub mod xor;
 
 pub use force::TierError;
 
+use caches::first_cache_ways;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes touched from which what is only written goes past the caches: twice a second-level cache of 1 MiB. From memory that gives a

@@ -12,9 +12,8 @@
 //! of T for every column, 0.82 and 0.97.
 
 use super::super::register::Register;
-use super::super::xor::fetch;
-use super::diagonals::{self, PRIME_MAX, Sums};
-use super::strip::{APART, Columns, FETCHED, Out, Strip, Weigh};
+use super::diagonals::{self, Sums};
+use super::strip::{APART, FETCHED, NONE, Out, Strip, Weigh, fetch_ahead};
 use super::{Double, Finish, Job, Link, PACKET};
 
 pub(super) struct Cyclic;
@@ -111,8 +110,8 @@ unsafe fn pair<R: Register, const N: usize, const T: usize, const W: usize, cons
             ($($row:literal)*) => {$(
                 if $row < N {
                     if WAY == FETCHED {
-                        fetch(from[0].wrapping_add(($row + N) * stride));
-                        fetch(from[1].wrapping_add(($row + N) * stride));
+                        fetch_ahead(from[0].wrapping_add($row * stride));
+                        fetch_ahead(from[1].wrapping_add($row * stride));
                     }
                     let [a, b] = [R::load(from[0].add($row * stride)), R::load(from[1].add($row * stride))];
                     if WAY != APART {
@@ -147,7 +146,7 @@ unsafe fn one<R: Register, const N: usize, const T: usize, const W: usize, const
             ($($row:literal)*) => {$(
                 if $row < N {
                     if WAY == FETCHED {
-                        fetch(from.wrapping_add(($row + N) * stride));
+                        fetch_ahead(from.wrapping_add($row * stride));
                     }
                     let packet = R::load(from.add($row * stride));
                     if WAY != APART {
@@ -160,9 +159,6 @@ unsafe fn one<R: Register, const N: usize, const T: usize, const W: usize, const
         rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     }
 }
-
-/// Of sums kept out of registers, which look columns up by their places.
-const NONE: Columns = [core::ptr::null(); PRIME_MAX + 1];
 
 /// All whole blocks of a ring whose sums are kept out of registers.
 ///

@@ -16,7 +16,7 @@
 use core::mem::MaybeUninit;
 
 use super::super::register::Register;
-use super::super::xor::fetch;
+use super::strip::fetch_ahead;
 
 /// The largest prime there is room for.
 pub(super) const PRIME_MAX: usize = 17;
@@ -90,8 +90,8 @@ impl Sums {
 }
 
 /// Both sums of all runs, of columns of `N` packets `stride` apart whose first are at `source(place)`: the plain one of
-/// `N` places, the diagonal one of `2 T`, `T = N + 1`, of which those past the returned one are not written. Going `ahead`, the
-/// next block's packets are asked for meanwhile.
+/// `N` places, the diagonal one of `2 T`, `T = N + 1`, of which those past the returned one are not written. Going `ahead`, what comes
+/// later is asked for meanwhile.
 ///
 /// # Safety
 /// Runs are as [`runs`] makes them of weights below `T`, every place's packets can be read; the processor has the tier's
@@ -167,7 +167,7 @@ unsafe fn columns<R: Register, const N: usize, const G: usize, const FIRST: bool
                         let mut sum = if FIRST { R::zero() } else { plain.get($row) };
                         if ahead {
                             for source in sources {
-                                fetch(source.wrapping_add(($row + N) * stride));
+                                fetch_ahead(source.wrapping_add($row * stride));
                             }
                         }
                         for column in 0..G {
