@@ -146,7 +146,7 @@ impl<'a> Feed<'a> {
         }
         let segment = self.planned.pop_front().expect("it was looked at");
         let Geometry { block_bytes, originals, granule_bytes, .. } = segment.geometry;
-        let memory = self.client.memory.hold(segment.length);
+        let memory = self.client.memory.hold(self.blocks_bytes(segment.length));
         let granule = match segment.code {
             CodeKind::Lt { .. } => None,
             _ => Some(Granule::new(granule_bytes).expect("the layout's own granules are valid")),
@@ -177,7 +177,7 @@ impl<'a> Feed<'a> {
             self.source = Source::Here(source);
         }
         let Geometry { block_bytes, originals, .. } = segment.geometry;
-        let memory = self.client.memory.hold(length);
+        let memory = self.client.memory.hold(self.blocks_bytes(length));
         let blocks = Originals::whole(taken, block_bytes, originals);
         self.ready(segment, blocks, memory, length).await
     }
@@ -210,6 +210,11 @@ impl<'a> Feed<'a> {
         };
         let ready = Ready { segment, maker, spec, code, spread_bytes, preparing, _memory: memory };
         Ok(Next::Segment(Box::new(ready)))
+    }
+
+    /// Bytes of a segment's blocks, as many as the policy asks for.
+    fn blocks_bytes(&self, segment_bytes: u64) -> u64 {
+        (segment_bytes as f64 * (1.0 + Rule::of(&self.policy).redundancy)) as u64
     }
 
     /// Bytes of the largest segments.

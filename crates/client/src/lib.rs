@@ -97,6 +97,11 @@ pub struct Options {
     pub net: steadfast_net::Options,
 }
 
+/// The largest segment that a put makes unless it is told otherwise: whoever stores or reads one has all of it in memory, and the
+/// first byte of a read waits for the whole. 1 GiB into six devices of one machine and out of their caches, in segments of 1024, 256 and 64
+/// MiB: put 3.1, 2.3 and 2.2 s, of 1200, 1100 and 250 MB; got 1.5 to 3.4, 0.6 to 1.1 and 1.0 to 2.5 s.
+const SEGMENT_BYTES: u64 = 256 << 20;
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -108,7 +113,7 @@ impl Default for Options {
             bandwidth_bytes_per_s: None,
             quality: Quality::default(),
             memory_bytes: default_memory_bytes(),
-            segment_bytes: SEGMENT_BYTES_MAX,
+            segment_bytes: SEGMENT_BYTES,
             net: steadfast_net::Options::default(),
         }
     }

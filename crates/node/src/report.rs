@@ -13,7 +13,9 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
     let facts = HealthFacts {
         failed: status.failed.is_some(),
         in_flight: status.in_flight_age,
+        flushing: status.flushing,
         service_time: status.service_time,
+        flush_time: status.flush_time,
         longest_free_bytes: status.usage.longest,
         refused_as_full: device.refused_as_full(),
     };

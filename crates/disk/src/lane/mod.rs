@@ -432,6 +432,18 @@ struct InFlight {
     since: Instant,
     /// Whether somebody waits for it.
     foreground: bool,
+    /// It may end in a flush.
+    flush: bool,
+}
+
+impl InFlight {
+    fn operation(since: Instant, foreground: bool) -> Self {
+        Self { since, foreground, flush: false }
+    }
+
+    fn flush(foreground: bool) -> Self {
+        Self { since: Instant::now(), foreground, flush: true }
+    }
 }
 
 struct State {
@@ -607,9 +619,11 @@ impl LaneHandle {
             queued: state.pending.len(),
             queued_bytes,
             in_flight_age: state.in_flight.as_ref().map(|f| f.since.elapsed()),
+            flushing: state.in_flight.as_ref().is_some_and(|f| f.flush),
             read_bytes_per_s: state.meters.read.bytes_per_s(),
             write_bytes_per_s: state.meters.write.bytes_per_s(),
             service_time: state.meters.service_time(),
+            flush_time: state.meters.flush_time(),
             completed: state.meters.completed,
             unflushed_bytes: state.snapshot.unflushed_bytes,
             failed: state.snapshot.failed.clone(),

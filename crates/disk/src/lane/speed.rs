@@ -49,15 +49,19 @@ pub(super) struct Meters {
     /// Time taken by what somebody waits for.
     pub(super) foreground: Duration,
     service_s: Option<f64>,
+    flush_s: Option<f64>,
 }
 
 impl Meters {
     /// So many reads or writes took the device this long together.
     pub(super) fn served(&mut self, operations: u64, busy: Duration) {
         self.completed += operations;
-        let each = busy.as_secs_f64() / operations.max(1) as f64;
-        // 1/8, as TCP smooths its round-trip time (RFC 6298).
-        self.service_s = Some(self.service_s.map_or(each, |s| s + (each - s) / 8.0));
+        smooth(&mut self.service_s, busy.as_secs_f64() / operations.max(1) as f64);
+    }
+
+    /// A flush took so long.
+    pub(super) fn flushed(&mut self, busy: Duration) {
+        smooth(&mut self.flush_s, busy.as_secs_f64());
     }
 
     /// The device worked so long, on something that somebody waits for or not.
@@ -76,6 +80,15 @@ impl Meters {
     pub(super) fn service_time(&self) -> Option<Duration> {
         self.service_s.map(Duration::from_secs_f64)
     }
+
+    pub(super) fn flush_time(&self) -> Option<Duration> {
+        self.flush_s.map(Duration::from_secs_f64)
+    }
+}
+
+/// By 1/8, as TCP smooths its round-trip time (RFC 6298).
+fn smooth(known: &mut Option<f64>, now: f64) {
+    *known = Some(known.map_or(now, |known| known + (now - known) / 8.0));
 }
 
 #[cfg(test)]

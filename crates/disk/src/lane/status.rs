@@ -16,12 +16,16 @@ pub struct LaneStatus {
     pub queued_bytes: u64,
     /// How long the device has been at its present operation; long means stalled.
     pub in_flight_age: Option<Duration>,
+    /// Whether that is a flush, or may end in one.
+    pub flushing: bool,
     /// Measured speed of reads while busy.
     pub read_bytes_per_s: Option<f64>,
     /// Measured speed of writes while busy, their flushes included.
     pub write_bytes_per_s: Option<f64>,
     /// Smoothed time one read, write or other change takes the device.
     pub service_time: Option<Duration>,
+    /// Smoothed time of a flush.
+    pub flush_time: Option<Duration>,
     /// Reads, writes and other changes done.
     pub completed: u64,
     /// Bytes of blocks written but not flushed.

@@ -147,7 +147,8 @@ fn a_stalled_device_answers_questions_and_lets_go() {
     let queued = submit(&lane, 1, read(0));
     until_busy(&lane);
     let status = lane.status();
-    assert!(status.in_flight_age.is_some());
+    assert!(status.in_flight_age.is_some() && !status.flushing, "a read");
+    assert!(status.flush_time.is_some(), "the write was flushed");
     assert_eq!(status.queued, 1);
     assert_eq!(lane.shutdown(), Shutdown::Detached);
     assert_eq!(queued.recv_timeout(WAIT).unwrap(), Err(OpError::Closed));

@@ -87,7 +87,7 @@ impl Worker {
         loop {
             self.admit(&mut state);
             if self.flush_is_due(&state) {
-                state.in_flight = Some(InFlight { since: Instant::now(), foreground: self.group.foreground });
+                state.in_flight = Some(InFlight::flush(self.group.foreground));
                 drop(state);
                 self.flush();
                 self.busy_until = Some(Instant::now());
@@ -103,7 +103,7 @@ impl Worker {
                 return false;
             }
             if self.device.has_to_fetch() {
-                state.in_flight = Some(InFlight { since: Instant::now(), foreground: false });
+                state.in_flight = Some(InFlight::operation(Instant::now(), false));
                 drop(state);
                 self.device.fetch_piece();
                 self.finish(0, Duration::ZERO, |_| {});
@@ -111,7 +111,7 @@ impl Worker {
             }
             let rest = self.rest();
             if rest == Some(Duration::ZERO) {
-                state.in_flight = Some(InFlight { since: Instant::now(), foreground: false });
+                state.in_flight = Some(InFlight::flush(false));
                 drop(state);
                 self.write_back();
                 return true;
@@ -201,7 +201,7 @@ impl Worker {
     fn serve(&mut self, mut state: MutexGuard<'_, State>, id: RequestId) {
         let Some(pending) = take(&mut state, id) else { return };
         let since = Instant::now();
-        state.in_flight = Some(InFlight { since, foreground: in_foreground(pending.class) });
+        state.in_flight = Some(InFlight::operation(since, in_foreground(pending.class)));
         match pending.op {
             Op::WriteBlock { segment, epoch, .. } => {
                 let batch = self.batch(&mut state, pending, segment, epoch);
@@ -391,6 +391,7 @@ impl Worker {
         let flushing = since.elapsed();
         self.finish(0, flushing, |meters| {
             meters.in_foreground(group.foreground, flushing);
+            meters.flushed(flushing);
             // The flush is part of what writing costs.
             if group.bytes > 0 {
                 meters.write.observe(0, flushing);

@@ -88,7 +88,7 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 /// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
 /// # Errors
-/// [`PlanError::Unmet`] when too few domains or devices can take data; [`PlanError::Space`] when what is to be stored
+/// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Space`] when what is to be stored
 /// does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
 /// cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
@@ -104,8 +104,14 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
     };
     // Not dead, failed, stalled, full; room for a block at least, or for a chunk and what is kept beside it.
     let healthy = |candidate: &&Candidate| candidate.alive && candidate.health == DeviceHealth::Ok;
-    let mut usable: Vec<&Candidate> =
-        candidates.iter().filter(healthy).filter(|candidate| candidate.free_bytes >= room_bytes).collect();
+    let roomy = |candidate: &&Candidate| candidate.free_bytes >= room_bytes;
+    let mut usable: Vec<&Candidate> = candidates.iter().filter(healthy).filter(roomy).collect();
+    // The last resort, which a store under load came to need: a stall may be over before the first block is sent, and
+    // who is refused stores nothing.
+    if enough_domains(policy, &usable).is_err() {
+        let stalled = |candidate: &&Candidate| candidate.alive && candidate.health == DeviceHealth::Stalled;
+        usable.extend(candidates.iter().filter(stalled).filter(roomy));
+    }
     let free_bytes = candidates.iter().filter(healthy).map(|candidate| candidate.free_bytes).sum();
     let least_bytes = (wanted.length as f64 * (1.0 + redundancy(policy, segment.scheme))) as u64;
     let full = candidates.iter().any(|candidate| candidate.alive && candidate.health == DeviceHealth::Full);
@@ -125,6 +131,7 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
     let promise = Promise::of(wanted, wish, &usable, segment.scheme);
     let chance = if segment.scheme == super::Scheme::Parity { CHANCE_PARITY } else { CHANCE };
     rank(&mut usable, policy.domain(), &speeds, &promise, (wanted.seed, chance));
+    usable.sort_by_key(|candidate| candidate.health != DeviceHealth::Ok);
     if segment.scheme == super::Scheme::Parity {
         deal_chunks(&mut usable, policy, wanted.seed);
     }

@@ -84,6 +84,35 @@ fn domains_and_sites_take_turns() {
 }
 
 #[test]
+fn devices_that_stall_are_chosen_only_where_others_are_too_few() {
+    let mut disks = cluster(6, 1);
+    let chosen = |disks: &[Candidate]| {
+        let plan = choose(disks, &wanted("rateless:tolerate=2", GIB))?;
+        let all = plan.devices.iter().chain(&plan.spares);
+        Ok::<_, PlanError>(all.map(|planned| planned.node.0).collect::<Vec<_>>())
+    };
+    disks[0].health = DeviceHealth::Stalled;
+    disks[1].health = DeviceHealth::Failed;
+    let mut healthy = chosen(&disks).unwrap();
+    healthy.sort_unstable();
+    assert_eq!(healthy, [2, 3, 4, 5]);
+    // Two can take data for sure, three are needed: those two come first, and the failed one never.
+    disks[2].health = DeviceHealth::Stalled;
+    disks[3].health = DeviceHealth::Stalled;
+    let mut all = chosen(&disks).unwrap();
+    all[..2].sort_unstable();
+    all[2..].sort_unstable();
+    assert_eq!(all, [4, 5, 0, 2, 3]);
+    disks[0].free_bytes = 0;
+    disks[2].free_bytes = 0;
+    disks[3].alive = false;
+    assert!(matches!(
+        chosen(&disks),
+        Err(PlanError::Unmet { needed: 3, available: 2, .. } | PlanError::Space { .. })
+    ));
+}
+
+#[test]
 fn the_loaded_the_slow_and_the_nearly_full_come_last() {
     let mut disks = cluster(10, 1);
     disks[0].queue_length = 40;

@@ -9,6 +9,9 @@ use core::time::Duration;
 const STALL_FACTOR: u32 = 16;
 /// Nothing shorter is called a stall, however fast the device usually is: heartbeats could not tell it in time.
 const STALL_MIN: Duration = Duration::from_millis(250);
+/// The same of a flush: it takes along what other files of the same disk have to write. Six busy devices on one disk had flushes of 0.3
+/// to 0.6 s among those of 20 ms, and four of them were called stalled at a time.
+const FLUSH_STALL_MIN: Duration = Duration::from_secs(2);
 /// What counts as usual before anything was measured: the positioning of a slow disk and 1 MiB at 10 MB/s.
 const SERVICE_UNMEASURED: Duration = Duration::from_millis(120);
 /// A device that refused a block for want of space is reported full for this long, unless space came back: no
@@ -22,8 +25,12 @@ pub struct HealthFacts {
     pub failed: bool,
     /// How long the device has been at its present request.
     pub in_flight: Option<Duration>,
+    /// Whether that is a flush.
+    pub flushing: bool,
     /// How long a request usually takes it.
     pub service_time: Option<Duration>,
+    /// How long a flush usually takes it.
+    pub flush_time: Option<Duration>,
     /// The longest free run in bytes.
     pub longest_free_bytes: u64,
     /// Since it last refused a block for want of space; absent when it took one later.
@@ -32,8 +39,9 @@ pub struct HealthFacts {
 
 /// The health that these facts mean; the worst of them counts.
 pub fn health(facts: &HealthFacts) -> DeviceHealth {
-    let usual = facts.service_time.unwrap_or(SERVICE_UNMEASURED);
-    let stalled_after = usual.saturating_mul(STALL_FACTOR).max(STALL_MIN);
+    let (usual, least) =
+        if facts.flushing { (facts.flush_time, FLUSH_STALL_MIN) } else { (facts.service_time, STALL_MIN) };
+    let stalled_after = usual.unwrap_or(SERVICE_UNMEASURED).saturating_mul(STALL_FACTOR).max(least);
     if facts.failed {
         DeviceHealth::Failed
     } else if facts.in_flight.is_some_and(|age| age > stalled_after) {
