@@ -46,6 +46,7 @@ pub(crate) const PRIMES: [usize; 6] = [3, 5, 7, 11, 13, 17];
 pub(crate) const PACKETS_MAX: usize = PRIMES[PRIMES.len() - 1] - 1;
 /// Packets from which the sums of a cyclic ring may be kept out of registers.
 const SPILLED: usize = 10;
+
 /// What packets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ring {
