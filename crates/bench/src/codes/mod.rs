@@ -10,6 +10,7 @@
 //! | `delta KIND k= m= 4KiB ...` | the bytes written, from which both parity shards' deltas are made | one pass of plain XOR that moves the same bytes |
 //! | `xor d= LEN memory`, `cached` | the d sources, into one destination that is only written | reading the sources |
 //! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
+//! | ... `threads=2`, metric `speedup` | times the rate of one thread | what two threads with a decode each make of the machine |
 //! | `encode mix-b K= block=` | the coded blocks made: the 3 K repair blocks of N = 4 K at once | reading the object |
 //! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 4 to 7 blocks from memory | the same |
 //! | `overhead mix-b K= arrival=` | none: `mean`, `p99`, `worst` of blocks needed beyond K, shares of K | |

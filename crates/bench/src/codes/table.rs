@@ -44,6 +44,9 @@ pub fn show(report: &Report) -> String {
             (unit, value) => format!("{} {unit}", number(value)),
         };
         text.push_str(&format!("\n{}, {}: {value}", record.case, record.metric));
+        if let (Some(limit), Some(ratio)) = (record.limit, record.ratio) {
+            text.push_str(&format!(", {ratio:.2} of {}", number(Some(limit))));
+        }
     }
     for remark in remarks() {
         text.push('\n');
