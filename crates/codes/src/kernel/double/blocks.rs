@@ -133,29 +133,13 @@ unsafe fn both<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize, c
                 *sum = R::load(plain.add(row * strip.stride));
             }
         }
-        finish_both::<R, X, N, T>(&strip, &mut sum, &mut weighted);
-    }
-}
-
-/// Adds what counts in one sum only and makes the outputs.
-///
-/// # Safety
-/// The strip's promises hold; the processor has the tier's instructions.
-#[inline(always)]
-pub(super) unsafe fn finish_both<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize>(
-    strip: &Strip,
-    sum: &mut [R; N],
-    weighted: &mut [R; T],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
         let [in_sum, in_weighted] = strip.job.double.others;
         if let Some(place) = in_sum {
-            strip.add_to(sum, place);
+            strip.add_to(&mut sum, place);
         }
         if let Some(place) = in_weighted {
             strip.add_to(&mut weighted[..N], place);
         }
-        X::finish(strip, sum, weighted);
+        X::finish(&strip, &sum, &weighted);
     }
 }

@@ -37,8 +37,46 @@ impl<R: Register> Weigh<R, N, N> for Field {
     unsafe fn add<const WAY: u8>(strip: &Strip, plain: &mut [R; N], weighted: &mut [R; N]) {
         // SAFETY: the strip's promises.
         unsafe {
-            let at = add_group::<R, WAY>(strip, &strip.job.double.columns, 0, [&mut *plain, &mut *weighted]);
-            lower(weighted, at);
+            let mut at = 0;
+            let mut pairs = strip.job.double.columns.chunks_exact(2);
+            for pair in &mut pairs {
+                let [first, second] = [pair[0], pair[1]];
+                let [a, b] = [strip.source(first.source), strip.source(second.source)];
+                raise(weighted, at, first);
+                for row in 0..N {
+                    let packet = R::load(a.add(row * strip.stride));
+                    if WAY != APART {
+                        plain[row] = plain[row].xor3(packet, R::load(b.add(row * strip.stride)));
+                    }
+                    if WAY == FETCHED {
+                        fetch_ahead(a.wrapping_add(row * strip.stride));
+                        fetch_ahead(b.wrapping_add(row * strip.stride));
+                    }
+                    weighted[row] = weighted[row].xor(packet);
+                }
+                raise(weighted, first.weight, second);
+                strip.add_to(weighted, second.source);
+                at = second.weight;
+            }
+            if let [column] = pairs.remainder() {
+                let from = strip.source(column.source);
+                raise(weighted, at, *column);
+                for row in 0..N {
+                    let packet = R::load(from.add(row * strip.stride));
+                    if WAY != APART {
+                        plain[row] = plain[row].xor(packet);
+                    }
+                    if WAY == FETCHED {
+                        fetch_ahead(from.wrapping_add(row * strip.stride));
+                    }
+                    weighted[row] = weighted[row].xor(packet);
+                }
+                at = column.weight;
+            }
+            // The sum of all columns has been multiplied down to the last one's weight only.
+            for _ in 0..at {
+                *weighted = times_x(*weighted);
+            }
         }
     }
 
@@ -49,71 +87,6 @@ impl<R: Register> Weigh<R, N, N> for Field {
         };
         // SAFETY: the strip's promises.
         unsafe { combine(pair, plain, weighted, &strip.out()) }
-    }
-}
-
-/// Adds neighbouring columns to the sum and, by Horner's rule, to the weighted one, which has those down to weight `at` already; says down to
-/// which weight it has them then.
-///
-/// # Safety
-/// The strip's promises hold; the processor has the tier's instructions.
-#[inline(always)]
-unsafe fn add_group<R: Register, const WAY: u8>(
-    strip: &Strip,
-    columns: &[Column],
-    mut at: usize,
-    [plain, weighted]: [&mut [R; N]; 2],
-) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut pairs = columns.chunks_exact(2);
-        for pair in &mut pairs {
-            let [first, second] = [pair[0], pair[1]];
-            let [a, b] = [strip.source(first.source), strip.source(second.source)];
-            raise(weighted, at, first);
-            for row in 0..N {
-                let packet = R::load(a.add(row * strip.stride));
-                if WAY != APART {
-                    plain[row] = plain[row].xor3(packet, R::load(b.add(row * strip.stride)));
-                }
-                if WAY == FETCHED {
-                    fetch_ahead(a.wrapping_add(row * strip.stride));
-                    fetch_ahead(b.wrapping_add(row * strip.stride));
-                }
-                weighted[row] = weighted[row].xor(packet);
-            }
-            raise(weighted, first.weight, second);
-            strip.add_to(weighted, second.source);
-            at = second.weight;
-        }
-        if let [column] = pairs.remainder() {
-            let from = strip.source(column.source);
-            raise(weighted, at, *column);
-            for row in 0..N {
-                let packet = R::load(from.add(row * strip.stride));
-                if WAY != APART {
-                    plain[row] = plain[row].xor(packet);
-                }
-                if WAY == FETCHED {
-                    fetch_ahead(from.wrapping_add(row * strip.stride));
-                }
-                weighted[row] = weighted[row].xor(packet);
-            }
-            at = column.weight;
-        }
-        at
-    }
-}
-
-/// Multiplies the sum of all columns by what the last one's weight is.
-///
-/// # Safety
-/// The processor has the tier's instructions.
-#[inline(always)]
-unsafe fn lower<R: Register>(weighted: &mut [R; N], weight: usize) {
-    for _ in 0..weight {
-        // SAFETY: the caller's promise.
-        *weighted = unsafe { times_x(*weighted) };
     }
 }
 
