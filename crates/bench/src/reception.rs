@@ -21,7 +21,7 @@ pub struct Case {
 /// What decoding and updates take, in block operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Blocks read by the sums of one decoding, as a share of K: XORs a source block.
+    /// Blocks read by the sums of one decoding, as a share of K. What is resolved is among them, so it takes one XOR less.
     pub xors: f64,
     /// Blocks of the N stored that an update of one original touches, its own among them.
     pub update: f64,

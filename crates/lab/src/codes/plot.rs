@@ -81,7 +81,8 @@ pub fn svg(report: &Report) -> Result<String> {
         let (panels, legend) = root.split_vertically(SIZE.1 - LEGEND_HEIGHT);
         let sides = panels.split_evenly((1, 2));
         let title = format!("Overhead against the work of decoding (K = {K}, N = 4 K)");
-        let decode = Panel { title: &title, axis: "XORs a source block, decoding", end: 20.0, limit: false };
+        let decode =
+            Panel { title: &title, axis: "blocks read a source block, decoding", end: 20.0, limit: false };
         decode.draw(&sides[0], &codes, &points, |point| point.xors)?;
         let title = format!("Overhead against the cost of an update (K = {K}, N = 4 K)");
         let update =
