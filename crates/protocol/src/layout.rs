@@ -26,6 +26,8 @@ pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 pub const REPLICATED_BELOW_BYTES: u64 = 1 << 20;
 /// Block sizes follow the object's so that K is about 512 to 1024 (dissertation §5.2.2: K = 128 to 1024).
 pub const BLOCK_BYTES_MIN: u32 = 64 << 10;
+/// Blocks of so many bytes are wanted where K is 512 with them.
+const BLOCK_BYTES_EASY: u64 = 256 << 10;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// Bytes under one checksum in rateless and striped segments.
@@ -148,13 +150,15 @@ pub struct Geometry {
 
 impl Geometry {
     /// Pieces of a coded or striped segment of `length` bytes: the smallest power of two of a block, from 64 KiB
-    /// to 1 MiB, that keeps K at 1024 or fewer.
+    /// to 1 MiB, that keeps K at 1024 or fewer; but 256 KiB as soon as that leaves K = 512, as what a block costs clients and
+    /// servers hardly depends on its size (of 128 MiB, in blocks of 128 KiB gets take 1.3 to 1.6 times as long).
     ///
     /// # Panics
     /// When `length` is zero or above [`SEGMENT_BYTES_MAX`]: the caller cuts segments.
     pub fn coded(length: u64) -> Self {
         assert!(length > 0 && length <= SEGMENT_BYTES_MAX, "segment of {length} bytes");
-        let block_bytes = length.div_ceil(1024).next_power_of_two().max(BLOCK_BYTES_MIN.into());
+        let least = if length >= 512 * BLOCK_BYTES_EASY { BLOCK_BYTES_EASY } else { BLOCK_BYTES_MIN.into() };
+        let block_bytes = length.div_ceil(1024).next_power_of_two().max(least);
         let originals = length.div_ceil(block_bytes);
         Self {
             block_bytes: u32::try_from(block_bytes).expect("at most 1 MiB for a segment of 1 GiB"),

@@ -129,7 +129,10 @@ impl Demo {
             ..Shape::default()
         };
         let cluster = LocalCluster::start(&self.program, dir, &shape)?;
-        let options = Options { seed: Some(self.seed), patience: PATIENCE, ..Options::default() };
+        // One segment, of K = 1024 as in the dissertation.
+        let segment_bytes = 256 << 20;
+        let options =
+            Options { seed: Some(self.seed), patience: PATIENCE, segment_bytes, ..Options::default() };
         let all = Options { request: RequestRule::All, ..options.clone() };
         let (client, asks_all) = (cluster.client(options).await?, cluster.client(all).await?);
         let mut stage = Stage { cluster, client, asks_all, disks: Vec::new(), original, seed: self.seed };

@@ -241,6 +241,21 @@ fn a_registry_gives_candidates_and_says_what_is_feasible() {
 }
 
 #[test]
+fn a_block_is_as_large_as_leaves_enough_of_them() {
+    let shape = |length: u64| {
+        let geometry = crate::layout::Geometry::coded(length);
+        (geometry.block_bytes >> 10, geometry.originals)
+    };
+    assert_eq!(shape(MIB), (64, 16));
+    assert_eq!(shape(64 * MIB), (64, 1024));
+    assert_eq!(shape(64 * MIB + 1), (128, 513));
+    assert_eq!(shape(128 * MIB - 1), (128, 1024));
+    assert_eq!(shape(128 * MIB), (256, 512), "what a block costs hardly depends on its size");
+    assert_eq!(shape(256 * MIB), (256, 1024));
+    assert_eq!(shape(GIB), (1024, 1024));
+}
+
+#[test]
 fn objects_are_cut_without_gaps_and_without_slivers() {
     let rateless = policy("rateless");
     for length in [MIB, 3 * MIB + 1, GIB - 1, GIB, GIB + 1, 2 * GIB - 1, 2 * GIB, 2 * GIB + 1, 5 * GIB + 77] {

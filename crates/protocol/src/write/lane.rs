@@ -76,6 +76,37 @@ impl Probe {
     }
 }
 
+/// What is to be expected of a device, in blocks and seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Course {
+    /// Blocks per second; zero where it takes none, or nothing is known of it.
+    pub(super) pace: f64,
+    /// Blocks in flight that it is done with by its pace since its last sign, and has not told yet: devices confirm in groups.
+    /// None of a device that should have told before now.
+    pub(super) untold: f64,
+    in_flight: f64,
+    /// From a push to its confirmation, at the least.
+    latency: f64,
+}
+
+impl Course {
+    /// Blocks confirmed in so many seconds from now: at its pace, but of what is still to be pushed none before its latency.
+    pub(super) fn confirmed_in(&self, seconds: f64) -> f64 {
+        let pushed = self.in_flight + self.pace * (seconds - self.latency).max(0.0);
+        self.in_time(seconds).min(pushed)
+    }
+
+    /// Blocks that, in flight now, would be confirmed in so many seconds.
+    pub(super) fn in_time(&self, seconds: f64) -> f64 {
+        self.untold + self.pace * seconds
+    }
+
+    /// Whether a block pushed now can be confirmed in so many seconds.
+    pub(super) fn answers_within(&self, seconds: f64) -> bool {
+        self.latency <= seconds
+    }
+}
+
 /// One device.
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -224,30 +255,41 @@ impl Lane {
         self.credit_bytes = 0;
     }
 
-    /// Measured pace in blocks per second, or the planner's figure before the first confirmation; it falls while the
-    /// device says nothing for longer than its pace explains.
-    pub(super) fn pace(&self, now: Time, block_bytes: u32) -> Option<f64> {
+    /// How it goes on from `now`: by its measured pace, or the planner's figure before the first confirmation; the pace falls while the
+    /// device says nothing for longer than that explains.
+    pub(super) fn course(&self, now: Time, block_bytes: u32) -> Course {
+        let Some(rate) = self.rate(block_bytes) else { return Course::default() };
+        let (explained, quiet) = (self.explained(rate), self.quiet(now).as_secs_f64());
+        let late = quiet > explained;
+        let untold = if late || self.weighed_blocks == 0.0 { 0.0 } else { rate * quiet };
+        Course {
+            pace: if late { rate * explained / quiet } else { rate },
+            untold: untold.min(self.in_flight.into()),
+            in_flight: self.in_flight.into(),
+            latency: self.latency_min.map_or(0.0, |span| span.as_secs_f64()),
+        }
+    }
+
+    /// Blocks per second, by its confirmations or the planner's word.
+    fn rate(&self, block_bytes: u32) -> Option<f64> {
         if !matches!(self.state, State::Opening | State::Open) {
             return None;
         }
-        let measured = self.weighed_blocks > 0.0;
-        let rate = if measured {
+        if self.weighed_blocks > 0.0 {
             // A nanosecond at least: a model may confirm in no time at all.
-            self.weighed_blocks / self.weighed_seconds.max(1e-9)
+            Some(self.weighed_blocks / self.weighed_seconds.max(1e-9))
         } else if self.target.write_bytes_per_s > 0 {
-            self.target.write_bytes_per_s as f64 / f64::from(block_bytes)
+            Some(self.target.write_bytes_per_s as f64 / f64::from(block_bytes))
         } else {
-            return None;
-        };
-        if self.in_flight == 0 && self.state == State::Open {
-            return Some(rate);
+            None
         }
+    }
+
+    /// Seconds of silence that are nothing unusual at this rate.
+    fn explained(&self, rate: f64) -> f64 {
         // Before the first confirmation a round trip is unknown: what is in flight stands for it, twice.
-        let batch = if measured { self.last_batch } else { 2 * self.in_flight.max(1) };
-        let explained =
-            2.0 * (f64::from(batch) / rate).max(self.latency.map_or(0.0, |span| span.as_secs_f64()));
-        let quiet = self.quiet(now).as_secs_f64();
-        Some(if quiet > explained { rate * explained / quiet } else { rate })
+        let batch = if self.weighed_blocks > 0.0 { self.last_batch } else { 2 * self.in_flight.max(1) };
+        2.0 * (f64::from(batch) / rate).max(self.latency.map_or(0.0, |span| span.as_secs_f64()))
     }
 
     /// Blocks per second as measured in this write, once that is more than chance.
@@ -280,5 +322,52 @@ impl Lane {
     /// The latest time from push to confirmation.
     pub(super) fn latency(&self) -> Option<Duration> {
         self.latency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeviceId;
+
+    const MS: u64 = 1_000_000;
+    const BLOCK: u32 = 64 << 10;
+
+    /// A lane that has confirmed eight blocks in 8 ms and has eight more in flight since.
+    fn confirming() -> Lane {
+        let target = Target { device: DeviceId(1), domain: 0, write_bytes_per_s: 0 };
+        let mut lane = Lane::new(target, Time(0));
+        lane.open(Time(0));
+        lane.grant(1 << 30);
+        lane.push(Time(0), 0..8, BLOCK);
+        lane.push(Time(0), 8..16, BLOCK);
+        assert_eq!(lane.confirm(Time(8 * MS), &(0..8).into()).len(), 8);
+        lane
+    }
+
+    #[test]
+    fn a_group_on_its_way_is_counted_until_it_should_have_come() {
+        let lane = confirming();
+        let untold = |ms: u64| lane.course(Time(ms * MS), BLOCK).untold;
+        assert!((untold(8) - 0.0).abs() < 1e-6, "just told");
+        assert!((untold(12) - 4.0).abs() < 1e-6, "{}", untold(12));
+        assert!((untold(20) - 8.0).abs() < 1e-6, "no more than is in flight: {}", untold(20));
+        assert_eq!(untold(25), 0.0, "twice the usual time has passed");
+    }
+
+    #[test]
+    fn what_is_pushed_now_comes_after_the_latency() {
+        let course = confirming().course(Time(8 * MS), BLOCK);
+        let close = |blocks: f64, expected: f64| {
+            assert!((blocks - expected).abs() < 1e-6, "{blocks}, not {expected}")
+        };
+        close(course.confirmed_in(4e-3), 4.0);
+        close(course.confirmed_in(8e-3), 8.0);
+        close(course.confirmed_in(10e-3), 10.0);
+        assert!(!course.answers_within(7e-3) && course.answers_within(8e-3));
+        // With nothing in flight the first block comes after the latency.
+        let empty = Course { in_flight: 0.0, ..course };
+        close(empty.confirmed_in(8e-3), 0.0);
+        close(empty.confirmed_in(10e-3), 2.0);
     }
 }

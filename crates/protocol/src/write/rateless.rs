@@ -6,7 +6,8 @@
 //!   others, because they may have become durable unseen;
 //! - nobody waits for a straggler: each device is bounded by its own credit and window only;
 //! - the window of a device is doubled only while that makes it faster, never above a third of its share, and near the
-//!   end no more than it can confirm before the rule is forecast to hold: what is in flight at the end is small;
+//!   end no more than it can confirm before the rule is forecast to hold ([`Course`]: a device that confirms in groups is on with the
+//!   next one, and none confirms what is pushed now before its latency): what is in flight at the end is small;
 //! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for;
 //! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, and mints no more
 //!   than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
@@ -15,7 +16,7 @@
 
 use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
-    lane::{Lane, State},
+    lane::{Course, Lane, State},
     wanted::Wanted,
 };
 use crate::{
@@ -453,13 +454,13 @@ impl RatelessWriter {
         let shared: Vec<u32> = (0..self.lanes.len()).map(|position| self.share(&shares, position)).collect();
         let plans: Vec<Window> =
             self.lanes.iter_mut().zip(shared).map(|(lane, share)| window(lane, share)).collect();
-        let paces: Vec<f64> =
-            self.lanes.iter().map(|lane| lane.pace(self.now, self.spec.block_bytes).unwrap_or(0.0)).collect();
-        let mut domain_windows = vec![0; self.spec.domains as usize];
+        let courses: Vec<Course> =
+            self.lanes.iter().map(|lane| lane.course(self.now, self.spec.block_bytes)).collect();
+        let mut domain_runs = vec![0; self.spec.domains as usize];
         for (lane, plan) in self.lanes.iter().zip(&plans) {
-            domain_windows[lane.target.domain as usize] += plan.blocks;
+            domain_runs[lane.target.domain as usize] += plan.run;
         }
-        let horizon = self.forecast(&paces, plans.iter().map(|window| window.blocks).sum());
+        let horizon = self.forecast(&courses, plans.iter().map(|window| window.blocks).sum());
         for (position, plan) in plans.iter().enumerate() {
             while let Some(indices) = self.wanted.take(position, self.wanted_room(position, plan)) {
                 self.push(position, indices);
@@ -483,15 +484,16 @@ impl RatelessWriter {
                         let room = self.wanted_room(position, &plans[position]);
                         (room > 0 && self.wanted.adopts(position)).then_some(room)?
                     } else {
-                        self.room(position, &plans[position], paces[position], horizon)?
+                        self.room(position, &plans[position], &courses[position], horizon)?
                     };
                     let domain = self.lanes[position].target.domain as usize;
-                    if level.rides(loads[domain], domain_windows[domain]) {
+                    if level.rides(loads[domain], domain_runs[domain]) {
                         return None;
                     }
                     let flight = f64::from(self.lanes[position].in_flight);
                     // Without any pace known, evenly.
-                    let done_in = if paces[position] > 0.0 { flight / paces[position] } else { flight * 1e3 };
+                    let pace = courses[position].pace;
+                    let done_in = if pace > 0.0 { flight / pace } else { flight * 1e3 };
                     Some((done_in, position, blocks))
                 })
                 .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -521,15 +523,17 @@ impl RatelessWriter {
     }
 
     /// How many blocks the lane gets now, if any.
-    fn room(&self, position: usize, window: &Window, pace: f64, horizon: f64) -> Option<u32> {
+    fn room(&self, position: usize, window: &Window, course: &Course, horizon: f64) -> Option<u32> {
         let lane = &self.lanes[position];
         let affords = lane.affords(self.spec.block_bytes);
         if affords == 0 || self.next_index > BlockIndex::MAX / 2 {
             return None;
         }
-        // What it can confirm before the rule is forecast to hold, and one.
-        let useful = (pace * horizon).ceil().min(1e9) as u32;
+        // What it can confirm before the rule is forecast to hold.
+        let useful = if course.answers_within(horizon) { course.in_time(horizon) } else { 0.0 };
+        let useful = useful.ceil().min(1e9) as u32;
         let ending = useful < window.blocks;
+        // One beside them.
         let target = if ending { useful + 1 } else { window.blocks };
         let free = target.saturating_sub(lane.in_flight);
         let blocks = free.min(window.run).min(affords);
@@ -553,24 +557,24 @@ impl RatelessWriter {
 
     /// Seconds until the rule is forecast to hold by counting, if every device keeps its pace; infinite while that is
     /// further away than all windows together, or unknown.
-    fn forecast(&self, paces: &[f64], windows: u32) -> f64 {
+    fn forecast(&self, courses: &[Course], windows: u32) -> f64 {
         let confirmed = self.loads();
-        let (total, survivors) = self.need.missing(&confirmed);
+        let mut loads = confirmed.clone();
+        let mut loads_in = |seconds: f64| {
+            loads.copy_from_slice(&confirmed);
+            for (lane, course) in self.lanes.iter().zip(courses) {
+                loads[lane.target.domain as usize] += course.confirmed_in(seconds);
+            }
+            loads.clone()
+        };
+        let (total, survivors) = self.need.missing(&loads_in(0.0));
         if total.max(survivors) > 3.0 * f64::from(windows) {
             return f64::INFINITY;
         }
-        // Where no loss is provided for, all domains are as one.
-        let sums = (confirmed.iter().sum::<f64>(), paces.iter().sum::<f64>());
-        let mut loads = confirmed.clone();
         let mut at = |seconds: f64| {
-            if self.need.tolerate == 0 {
-                return self.need.met(&[sums.0 + sums.1 * seconds]);
-            }
-            loads.copy_from_slice(&confirmed);
-            for (lane, pace) in self.lanes.iter().zip(paces) {
-                loads[lane.target.domain as usize] += pace * seconds;
-            }
-            self.need.met(&loads)
+            let loads = loads_in(seconds);
+            // Where no loss is provided for, all domains are as one.
+            if self.need.tolerate == 0 { self.need.met(&[loads.iter().sum()]) } else { self.need.met(&loads) }
         };
         let mut late = 1e-4;
         while !at(late) {
@@ -613,15 +617,15 @@ impl Shares {
     }
 }
 
-/// The largest load outside the f largest domains, once D is provided for: domains a window above it ride along.
+/// The largest load outside the f largest domains, once D is provided for: domains a run above it ride along.
 struct Level(Option<f64>);
 
 impl Level {
-    /// The windows of the domain's devices as slack, so that no pipe runs dry. More would be in store for the loss of another
-    /// domain, but takes from the others where devices share a disk, a link or a writer's processor: a quarter and two windows sent
-    /// 0.83 of an object beyond it instead of 0.74, six servers on one disk.
-    fn rides(&self, load: f64, windows: u32) -> bool {
-        self.0.is_some_and(|level| load > level + f64::from(windows))
+    /// A run of each of the domain's devices as slack: loads count what is in flight, so no pipe runs dry while the others go on.
+    /// More would be in store for the loss of another domain, but takes from the others where devices share a disk, a link or a
+    /// writer's processor: a quarter and two windows sent 0.83 of an object beyond it, six servers on one disk, windows 0.74.
+    fn rides(&self, load: f64, runs: u32) -> bool {
+        self.0.is_some_and(|level| load > level + f64::from(runs))
     }
 }
 
@@ -636,7 +640,8 @@ fn window(lane: &mut Lane, share: u32) -> Window {
     if lane.state != State::Open {
         return Window { run: 0, blocks: 0 };
     }
-    let run = (share / 8).clamp(1, RUN_BLOCKS_MAX);
+    // Eighths of a share, or sixteenths once those are as long as eight blocks: two runs, the window, are much of a share at its end.
+    let run = (share / 8).min(8).max(share / 16).clamp(1, RUN_BLOCKS_MAX);
     // A small share goes at once; a larger one keeps two runs coming.
     let least = (2 * run).max(share.min(8));
     let blocks = lane.window(least).min(least.max(share / 3));
