@@ -530,8 +530,13 @@ impl RatelessWriter {
             return None;
         }
         // What it can confirm before the rule is forecast to hold.
-        let useful = if course.answers_within(horizon) { course.in_time(horizon) } else { 0.0 };
-        let useful = useful.ceil().min(1e9) as u32;
+        let useful = if horizon.is_infinite() {
+            u32::MAX
+        } else if course.answers_within(horizon) {
+            course.in_time(horizon).ceil() as u32
+        } else {
+            0
+        };
         let ending = useful < window.blocks;
         // One beside them.
         let target = if ending { useful + 1 } else { window.blocks };
