@@ -36,15 +36,24 @@
 //! Rows are what is stored, columns the originals; a dot is a zero.
 //!
 //! ```text
-//!   lt, K = 8                 mix, K = 8 (S = 3 hidden columns p q r)         Reed-Solomon, k = 4, m = 2
-//!   x0 x1 x2 x3 x4 x5 x6 x7   x0 x1 x2 x3 x4 x5 x6 x7 | p  q  r               x0 x1 x2 x3
-//!    1  .  .  1  .  .  .  .    1  .  .  .  .  .  .  . | .  .  .   original     1  .  .  .   data
-//!    .  1  .  .  .  1  .  1    .  1  .  .  .  .  .  . | .  .  .   original     .  1  .  .   data
-//!    .  .  1  .  .  .  .  .        ...                                         .  .  1  .   data
-//!    1  .  .  .  1  .  .  .    1  .  .  .  .  1  .  . | .  1  .   repair       .  .  .  1   data
-//!        ... without end       .  .  1  .  1  .  .  1 | 1  .  1   repair       1  1  1  1   parity
-//!                                  ... without end                             1  a  b  c   parity
+//!   lt, K = 8                 mix, K = 8 (S = 3 hidden columns p q r)
+//!   x0 x1 x2 x3 x4 x5 x6 x7   x0 x1 x2 x3 x4 x5 x6 x7 | p  q  r
+//!    1  .  .  1  .  .  .  .    1  .  .  .  .  .  .  . | .  .  .   original
+//!    .  1  .  .  .  1  .  1    .  1  .  .  .  .  .  . | .  .  .   original
+//!    .  .  1  .  .  .  .  .        ...
+//!    1  .  .  .  1  .  .  .    1  .  .  .  .  1  .  . | .  1  .   repair
+//!        ... without end       .  .  1  .  1  .  .  1 | 1  .  1   repair
+//!                                  ... without end
 //!                             p = sum of the originals that are in p, ...
+//!
+//!   Reed-Solomon, k = 4, m = 2
+//!   x0 x1 x2 x3
+//!    1  .  .  .   data
+//!    .  1  .  .   data
+//!    .  .  1  .   data
+//!    .  .  .  1   data
+//!    1  1  1  1   parity
+//!    1  a  b  c   parity
 //! ```
 //!
 //! *lt*: degrees of the robust soliton distribution with parameters C and δ; neighbours are taken from one random
@@ -63,15 +72,16 @@
 //! original u of block j in column u of the first class, u + s<sub>j</sub> of the second, u + t<sub>j</sub> of the third:
 //!
 //! ```text
-//!   q = 4         block 0 (s = 0, t = 0)   block 1 (s = 1, t = 2)   block 2 (s = 3, t = 1)
-//!   class 0        1  .  .  .               1  .  .  .               1  .  .  .
-//!                  .  1  .  .               .  1  .  .               .  1  .  .
-//!                  .  .  1  .               .  .  1  .               .  .  1  .
-//!                  .  .  .  1               .  .  .  1               .  .  .  1
-//!   class 1        1  .  .  .               .  .  .  1               .  1  .  .
-//!                  .  1  .  .               1  .  .  .               .  .  1  .
-//!                  .  .  1  .               .  1  .  .               .  .  .  1
-//!                  .  .  .  1               .  .  1  .               1  .  .  .
+//!   q = 4          block 0           block 1           block 2
+//!                  s = 0, t = 0      s = 1, t = 2      s = 3, t = 1
+//!   class 0        1  .  .  .        1  .  .  .        1  .  .  .
+//!                  .  1  .  .        .  1  .  .        .  1  .  .
+//!                  .  .  1  .        .  .  1  .        .  .  1  .
+//!                  .  .  .  1        .  .  .  1        .  .  .  1
+//!   class 1        1  .  .  .        .  .  .  1        .  1  .  .
+//!                  .  1  .  .        1  .  .  .        .  .  1  .
+//!                  .  .  1  .        .  1  .  .        .  .  .  1
+//!                  .  .  .  1        .  .  1  .        1  .  .  .
 //!   class 2        the same with shifts t
 //! ```
 //!
