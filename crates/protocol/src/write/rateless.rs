@@ -565,19 +565,19 @@ impl RatelessWriter {
     fn forecast(&self, courses: &[Course], windows: u32) -> f64 {
         let confirmed = self.loads();
         let mut loads = confirmed.clone();
-        let mut loads_in = |seconds: f64| {
+        let foresee = |loads: &mut [f64], seconds: f64| {
             loads.copy_from_slice(&confirmed);
             for (lane, course) in self.lanes.iter().zip(courses) {
                 loads[lane.target.domain as usize] += course.confirmed_in(seconds);
             }
-            loads.clone()
         };
-        let (total, survivors) = self.need.missing(&loads_in(0.0));
+        foresee(&mut loads, 0.0);
+        let (total, survivors) = self.need.missing(&loads);
         if total.max(survivors) > 3.0 * f64::from(windows) {
             return f64::INFINITY;
         }
         let mut at = |seconds: f64| {
-            let loads = loads_in(seconds);
+            foresee(&mut loads, seconds);
             // Where no loss is provided for, all domains are as one.
             if self.need.tolerate == 0 { self.need.met(&[loads.iter().sum()]) } else { self.need.met(&loads) }
         };
