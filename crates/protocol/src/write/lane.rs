@@ -81,10 +81,12 @@ impl Probe {
 pub(super) struct Course {
     /// Blocks per second; zero where it takes none, or nothing is known of it.
     pub(super) pace: f64,
-    /// Blocks in flight that it is done with by its pace since its last sign, and has not told yet: devices confirm in groups.
-    /// None of a device that should have told before now.
-    pub(super) untold: f64,
+    /// Blocks in flight that it is done with by its pace since its last sign, and has not told yet: devices confirm in groups, and
+    /// it is no more than the last. None of a device that should have told before now.
+    untold: f64,
     in_flight: f64,
+    /// Whether it has said nothing for longer than its pace explains.
+    pub(super) late: bool,
     /// From a push to its confirmation, at the least.
     latency: f64,
 }
@@ -99,11 +101,6 @@ impl Course {
     /// Blocks that, in flight now, would be confirmed in so many seconds.
     pub(super) fn in_time(&self, seconds: f64) -> f64 {
         self.untold + self.pace * seconds
-    }
-
-    /// Whether a block pushed now can be confirmed in so many seconds.
-    pub(super) fn answers_within(&self, seconds: f64) -> bool {
-        self.latency <= seconds
     }
 }
 
@@ -261,11 +258,13 @@ impl Lane {
         let Some(rate) = self.rate(block_bytes) else { return Course::default() };
         let (explained, quiet) = (self.explained(rate), self.quiet(now).as_secs_f64());
         let late = quiet > explained;
-        let untold = if late || self.weighed_blocks == 0.0 { 0.0 } else { rate * quiet };
+        // Before the first confirmation there is no group.
+        let group = if late { 0 } else { self.last_batch.min(self.in_flight) };
         Course {
             pace: if late { rate * explained / quiet } else { rate },
-            untold: untold.min(self.in_flight.into()),
+            untold: (rate * quiet).min(group.into()),
             in_flight: self.in_flight.into(),
+            late,
             latency: self.latency_min.map_or(0.0, |span| span.as_secs_f64()),
         }
     }
@@ -364,7 +363,6 @@ mod tests {
         close(course.confirmed_in(4e-3), 4.0);
         close(course.confirmed_in(8e-3), 8.0);
         close(course.confirmed_in(10e-3), 10.0);
-        assert!(!course.answers_within(7e-3) && course.answers_within(8e-3));
         // With nothing in flight the first block comes after the latency.
         let empty = Course { in_flight: 0.0, ..course };
         close(empty.confirmed_in(8e-3), 0.0);

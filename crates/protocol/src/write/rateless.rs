@@ -4,10 +4,10 @@
 //! Invariants:
 //! - indices are handed out in runs, originals first, each index once: blocks of a device that fails are replaced by
 //!   others, because they may have become durable unseen;
-//! - nobody waits for a straggler: each device is bounded by its own credit and window only;
+//! - nobody waits for a straggler: until the end is in sight each device is bounded by its own credit and window only;
 //! - the window of a device is doubled only while that makes it faster, never above a third of its share, and near the
 //!   end no more than it can confirm before the rule is forecast to hold ([`Course`]: a device that confirms in groups is on with the
-//!   next one, and none confirms what is pushed now before its latency): what is in flight at the end is small;
+//!   next one, and none confirms before its latency what is still to be pushed): what is in flight at the end is small;
 //! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for;
 //! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, and mints no more
 //!   than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
@@ -460,6 +460,7 @@ impl RatelessWriter {
         for (lane, plan) in self.lanes.iter().zip(&plans) {
             domain_runs[lane.target.domain as usize] += plan.run;
         }
+        let silence = self.silence_limit();
         let horizon = self.forecast(&courses, plans.iter().map(|window| window.blocks).sum());
         for (position, plan) in plans.iter().enumerate() {
             while let Some(indices) = self.wanted.take(position, self.wanted_room(position, plan)) {
@@ -471,9 +472,11 @@ impl RatelessWriter {
             if !homeless && self.amends() && self.need.met(&self.expected()) {
                 break;
             }
+            // What silent devices were pushed may never count.
             let mut loads = self.loads();
-            for lane in &self.lanes {
-                loads[lane.target.domain as usize] += f64::from(lane.in_flight);
+            for (lane, course) in self.lanes.iter().zip(&courses) {
+                let silent = course.late || lane.quiet(self.now) >= silence;
+                loads[lane.target.domain as usize] += if silent { 0.0 } else { f64::from(lane.in_flight) };
             }
             // Where nothing is on its way, a wanted block may ride as well.
             let idle = homeless && self.lanes.iter().all(|lane| lane.in_flight == 0);
@@ -530,13 +533,7 @@ impl RatelessWriter {
             return None;
         }
         // What it can confirm before the rule is forecast to hold.
-        let useful = if horizon.is_infinite() {
-            u32::MAX
-        } else if course.answers_within(horizon) {
-            course.in_time(horizon).ceil() as u32
-        } else {
-            0
-        };
+        let useful = if horizon.is_infinite() { u32::MAX } else { course.in_time(horizon).ceil() as u32 };
         let ending = useful < window.blocks;
         // One beside them.
         let target = if ending { useful + 1 } else { window.blocks };
@@ -560,8 +557,8 @@ impl RatelessWriter {
         Level((sorted[..f].iter().sum::<f64>() >= beyond).then_some(sorted[f]))
     }
 
-    /// Seconds until the rule is forecast to hold by counting, if every device keeps its pace; infinite while that is
-    /// further away than all windows together, or unknown.
+    /// Seconds until the rule is forecast to hold by counting, if every device keeps its pace; infinite while more is lacking than
+    /// three times all windows, or it is unknown.
     fn forecast(&self, courses: &[Course], windows: u32) -> f64 {
         let confirmed = self.loads();
         let mut loads = confirmed.clone();
@@ -626,8 +623,8 @@ impl Shares {
 struct Level(Option<f64>);
 
 impl Level {
-    /// A run of each of the domain's devices as slack: loads count what is in flight, so no pipe runs dry while the others go on.
-    /// More would be in store for the loss of another domain, but takes from the others where devices share a disk, a link or a
+    /// A run of each of the domain's devices as slack: loads count what is in flight, so a domain that is not ahead keeps its pipes
+    /// filled. More would be in store for the loss of another domain, but takes from the others where devices share a disk, a link or a
     /// writer's processor: a quarter and two windows sent 0.83 of an object beyond it, six servers on one disk, windows 0.74.
     fn rides(&self, load: f64, runs: u32) -> bool {
         self.0.is_some_and(|level| load > level + f64::from(runs))
@@ -645,8 +642,8 @@ fn window(lane: &mut Lane, share: u32) -> Window {
     if lane.state != State::Open {
         return Window { run: 0, blocks: 0 };
     }
-    // Eighths of a share, or sixteenths once those are as long as eight blocks: two runs, the window, are much of a share at its end.
-    let run = (share / 8).min(8).max(share / 16).clamp(1, RUN_BLOCKS_MAX);
+    // Eighths of a share, or twelfths once those are as long as eight blocks: two runs, the window, are much of a share at its end.
+    let run = (share / 8).min(8).max(share / 12).clamp(1, RUN_BLOCKS_MAX);
     // A small share goes at once; a larger one keeps two runs coming.
     let least = (2 * run).max(share.min(8));
     let blocks = lane.window(least).min(least.max(share / 3));

@@ -19,6 +19,8 @@ pub(super) struct Disk {
     pub(super) rate: u64,
     /// It reports itself full after so many blocks.
     pub(super) room: Option<u32>,
+    /// It says nothing more once it has stored so many blocks.
+    pub(super) stalls_after: Option<u32>,
     /// Its connection is lost then, in ns.
     pub(super) dies_at: Option<u64>,
     /// It refuses OPEN until then, in ns.
@@ -26,7 +28,8 @@ pub(super) struct Disk {
 }
 
 pub(super) fn disk(domain: u32, rate_mb: f64) -> Disk {
-    Disk { domain, rate: (rate_mb * 1e6) as u64, room: None, dies_at: None, refuses_until: 0 }
+    let rate = (rate_mb * 1e6) as u64;
+    Disk { domain, rate, room: None, stalls_after: None, dies_at: None, refuses_until: 0 }
 }
 
 /// What all devices of a model have in common.
@@ -268,7 +271,8 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
         }
         for (position, host) in hosts.iter_mut().enumerate() {
             let rate = disks[position].rate;
-            if host.open && !host.busy && rate > 0 && !host.queue.is_empty() {
+            let stalls = disks[position].stalls_after.is_some_and(|blocks| host.stored >= blocks);
+            if host.open && !host.busy && rate > 0 && !stalls && !host.queue.is_empty() {
                 let take = host.queue.len().min(common.group);
                 let blocks: Vec<u32> = host.queue.drain(..take).collect();
                 let span = (blocks.len() as u64 * block) as f64 / rate as f64 * 1e9;

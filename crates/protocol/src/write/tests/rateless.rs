@@ -43,7 +43,7 @@ fn six_devices_write_at_the_speed_of_the_arithmetic() {
             assert!(outcome.at <= bound * within, "{last}, {name}: {} s of {bound}", outcome.at);
             survives_everything(&code, SIX, &done, &disks);
             let stuck = if last < 50.0 { 48 } else { 0 };
-            let share = if name == "all that waits" { 10 } else { 100 };
+            let share = if name == "all that waits" { 10 } else { 80 };
             assert!(
                 done.wasted_blocks <= done.stored_blocks / share + stuck,
                 "{} wasted",
@@ -81,6 +81,41 @@ fn a_large_segment_on_unequal_disks_is_near_the_fluid_bound() {
     assert!(done.wasted_blocks < done.stored_blocks / 8, "{}", done.wasted_blocks);
 }
 
+/// What a stalled device was pushed is no load of its domain: the other device there goes on, where all other domains are full.
+#[test]
+fn a_domain_with_a_stalled_device_is_not_ahead() {
+    let full = |domain| Disk { room: Some(176), ..disk(domain, 100.0) };
+    for stalls_after in [20, 60, 100, 140] {
+        let stalling = Disk { stalls_after: Some(stalls_after), ..disk(3, 200.0) };
+        let disks = [full(0), full(1), full(2), stalling, disk(3, 20.0)];
+        let rule = Rule { redundancy: 0.5, tolerate: 1 };
+        let outcome = run(spec((Kind::Mix, 512), BLOCK, rule, &disks, 5), &disks, Common::default());
+        let done = outcome.result.unwrap_or_else(|error| panic!("stalls after {stalls_after}: {error}"));
+        println!("stalls after {stalls_after}: {:.0} ms, wasted {}", outcome.at * 1e3, done.wasted_blocks);
+    }
+}
+
+/// Near the end a device falls silent: what it has in flight is not waited for.
+#[test]
+fn a_device_that_stalls_at_the_end_is_stood_in_for() {
+    for (rtt_ns, within) in [(MS, 15.0), (20 * MS, 5.0), (100 * MS, 6.0)] {
+        let mut disks = six(100.0);
+        disks[5].stalls_after = Some(220);
+        let common = Common { rtt_ns, credit_bytes: 32 << 20, ..Common::default() };
+        let spec = spec((Kind::Mix, 1024), BLOCK, SIX, &disks, 6);
+        let fluid = fluid_seconds(&six(100.0), Need::new(&spec.code, SIX), BLOCK);
+        let outcome = run(spec, &disks, common);
+        let wasted = outcome.result.unwrap().wasted_blocks;
+        println!(
+            "{} ms away, stalls at the end: {:.0} ms of {:.0}, wasted {wasted}",
+            rtt_ns / MS,
+            outcome.at * 1e3,
+            fluid * 1e3
+        );
+        assert!(outcome.at < fluid + within * rtt_ns as f64 * 1e-9, "{} s", outcome.at);
+    }
+}
+
 #[test]
 fn a_far_link_is_filled() {
     let disks = six(100.0);
@@ -92,7 +127,9 @@ fn a_far_link_is_filled() {
         outcome.result.as_ref().map_or(0, |done| done.wasted_blocks)
     );
     // Open, then pipes that double: 170 ms of transfer and about five round trips.
-    assert!(outcome.result.is_ok() && outcome.at < 0.170 + 0.55, "{} s", outcome.at);
+    assert!(outcome.at < 0.170 + 0.55, "{} s", outcome.at);
+    let done = outcome.result.unwrap();
+    assert!(done.wasted_blocks < done.stored_blocks / 12, "{} wasted", done.wasted_blocks);
 }
 
 /// Every loss pattern of f domains decodes for layouts made under seeded unequal speeds.
