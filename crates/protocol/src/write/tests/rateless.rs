@@ -295,8 +295,8 @@ fn fast_domains_are_not_filled_in_vain() {
     let fluid = 512.0 * f64::from(BLOCK) / 200e6;
     println!("N = {}, {:.0} ms of {:.0}", done.stored_blocks, outcome.at * 1e3, fluid * 1e3);
     assert!(outcome.at < fluid * 1.1 + 0.005);
-    // The fluid would put 10 K on the fast two; 1.5 K in all is what the rule needs, and a window on each of them.
-    assert!(done.stored_blocks < 512 * 7 / 4, "{}", done.stored_blocks);
+    // The fluid would put 10 K on the fast two; 1.5 K in all is what the rule needs, and a run of each beyond the next.
+    assert!(done.stored_blocks < 512 * 27 / 16, "{}", done.stored_blocks);
 }
 
 #[test]
