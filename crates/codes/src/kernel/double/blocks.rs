@@ -18,14 +18,19 @@ pub(in super::super) unsafe fn body<R: Register>(job: &Job) {
             Ring::Cyclic(3) => blocks::<R, Cyclic, 2, 3>(job),
             Ring::Cyclic(5) => blocks::<R, Cyclic, 4, 5>(job),
             Ring::Cyclic(7) => blocks::<R, Cyclic, 6, 7>(job),
-            Ring::Cyclic(11) if job.large => cyclic::spilled::<R, 10, 11>(job),
+            Ring::Cyclic(11) if job.large && !fit::<R, 10, 11>() => cyclic::spilled::<R, 10, 11>(job),
             Ring::Cyclic(11) => blocks::<R, Cyclic, 10, 11>(job),
-            Ring::Cyclic(13) if job.large => cyclic::spilled::<R, 12, 13>(job),
+            Ring::Cyclic(13) if job.large && !fit::<R, 12, 13>() => cyclic::spilled::<R, 12, 13>(job),
             Ring::Cyclic(13) => blocks::<R, Cyclic, 12, 13>(job),
             Ring::Cyclic(17) => cyclic::spilled::<R, 16, 17>(job),
             Ring::Cyclic(_) => unreachable!("`Double::new` takes only primes that have a kernel"),
         }
     }
+}
+
+/// Whether both sums and two packets fit the registers.
+fn fit<R: Register, const N: usize, const T: usize>() -> bool {
+    R::REGISTERS >= N + T + 2
 }
 
 /// All whole blocks.
@@ -36,7 +41,7 @@ pub(in super::super) unsafe fn body<R: Register>(job: &Job) {
 unsafe fn blocks<R: Register, X: Weigh<R, N, T>, const N: usize, const T: usize>(job: &Job) {
     // SAFETY: the caller's promise.
     unsafe {
-        if job.apart(R::REGISTERS >= N + T + 2) {
+        if job.apart(fit::<R, N, T>()) {
             strips::<R, X, N, T, APART>(job);
         } else if job.large {
             strips::<R, X, N, T, FETCHED>(job);

@@ -15,7 +15,7 @@
 //!   parity: `T[g]` is the sum on diagonal g: [`cyclic`].
 //!
 //! So a word costs one load and two additions, and what to make of S and T is decided once a block: [`Finish`]. For p = 17,
-//! and from p = 11 on where stripes leave the nearer caches, the sums are kept out of registers:
+//! and from p = 11 on where stripes leave the nearer caches and registers are few, the sums are kept out of registers:
 //! [`diagonals`].
 //!
 //! Soundness: [`Double::run`] checks every length and place before the first address is formed.
@@ -259,13 +259,14 @@ impl Job<'_> {
         }
     }
 
-    /// Whether the plain sum is formed apart, if there is one: where both do not `fit` the registers, or from memory, of columns so few that
-    /// the first cache keeps their blocks until the other sum reads them, a power of two apart as they may be (10 + 2 on Zen 4, of 8
-    /// ways: 0.48 of reading speed, 0.85 at once; on Zen 5, of 12: 0.93, 0.64).
+    /// Whether the plain sum is formed apart, if there is one: where both do not `fit` the registers, or from memory, where the first
+    /// cache has ways for as many columns as may lie a power of two apart, so that it keeps their blocks until the other sum reads
+    /// them. On Zen 5, of 12 ways, 10 + 2 has 0.93 of reading speed so and 0.64 at once; on Zen 4, of 8, 0.48 and 0.85, and 4 + 2 0.9 of
+    /// Reed-Solomon's speed and 1.05 at once.
     fn apart(&self, fit: bool) -> bool {
         let columns = self.double.columns.len();
         let sources = columns + self.double.others.iter().flatten().count();
-        let kept = sources <= first_cache_ways().min(rows::GROUP);
+        let kept = sources <= rows::GROUP && rows::GROUP <= first_cache_ways();
         self.weighted() && columns > 0 && (!fit || self.large && kept)
     }
 
