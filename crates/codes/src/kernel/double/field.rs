@@ -38,27 +38,26 @@ impl<R: Register> Weigh<R, N, N> for Field {
         // SAFETY: the strip's promises.
         unsafe {
             let mut at = 0;
-            let mut pairs = strip.job.double.columns.chunks_exact(2);
-            for pair in &mut pairs {
-                let [first, second] = [pair[0], pair[1]];
-                let [a, b] = [strip.source(first.source), strip.source(second.source)];
-                raise(weighted, at, first);
-                for row in 0..N {
-                    let packet = R::load(a.add(row * strip.stride));
-                    if WAY != APART {
-                        plain[row] = plain[row].xor3(packet, R::load(b.add(row * strip.stride)));
+            let mut columns = &strip.job.double.columns[..];
+            // Processors recognise a stream by the instruction that reads it, so every pair of as many columns as stripes have
+            // has a body of its own: 16 + 2 on Zen 4 0.94 of Reed-Solomon's speed, 0.83 by one body for all; reconstructed 0.85, 0.70.
+            macro_rules! bodies {
+                ($($body:literal)*) => {$(
+                    let _body = $body;
+                    if let [first, second, others @ ..] = columns {
+                        at = pair::<R, WAY>(strip, at, [*first, *second], plain, weighted);
+                        columns = others;
                     }
-                    if WAY == FETCHED {
-                        fetch_ahead(a.wrapping_add(row * strip.stride));
-                        fetch_ahead(b.wrapping_add(row * strip.stride));
-                    }
-                    weighted[row] = weighted[row].xor(packet);
-                }
-                raise(weighted, first.weight, second);
-                strip.add_to(weighted, second.source);
-                at = second.weight;
+                )*};
             }
-            if let [column] = pairs.remainder() {
+            if WAY == FETCHED {
+                bodies!(0 1 2 3 4 5 6 7);
+            }
+            while let [first, second, others @ ..] = columns {
+                at = pair::<R, WAY>(strip, at, [*first, *second], plain, weighted);
+                columns = others;
+            }
+            if let [column] = columns {
                 let from = strip.source(column.source);
                 raise(weighted, at, *column);
                 for row in 0..N {
@@ -87,6 +86,39 @@ impl<R: Register> Weigh<R, N, N> for Field {
         };
         // SAFETY: the strip's promises.
         unsafe { combine(pair, plain, weighted, &strip.out()) }
+    }
+}
+
+/// Adds two columns to both sums, of which the weighted one is multiplied down to weight `at`; returns to which it is then.
+///
+/// # Safety
+/// The strip's promises hold; the processor has the tier's instructions.
+#[inline(always)]
+unsafe fn pair<R: Register, const WAY: u8>(
+    strip: &Strip,
+    at: usize,
+    [first, second]: [Column; 2],
+    plain: &mut [R; N],
+    weighted: &mut [R; N],
+) -> usize {
+    // SAFETY: the caller's promise; a prefetch faults at no address.
+    unsafe {
+        let [a, b] = [strip.source(first.source), strip.source(second.source)];
+        raise(weighted, at, first);
+        for row in 0..N {
+            let packet = R::load(a.add(row * strip.stride));
+            if WAY != APART {
+                plain[row] = plain[row].xor3(packet, R::load(b.add(row * strip.stride)));
+            }
+            if WAY == FETCHED {
+                fetch_ahead(a.wrapping_add(row * strip.stride));
+                fetch_ahead(b.wrapping_add(row * strip.stride));
+            }
+            weighted[row] = weighted[row].xor(packet);
+        }
+        raise(weighted, first.weight, second);
+        strip.add_to(weighted, second.source);
+        second.weight
     }
 }
 
