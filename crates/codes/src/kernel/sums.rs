@@ -22,16 +22,21 @@
 
 use super::{Tier, gf256, product::Product};
 
-/// Scratch of all slots together stays below this. A little more than a second-level cache of 1 MiB: half as much did
-/// worse, since the start of an op and of a page cost more than what the third level serves.
-const SCRATCH_BYTES: usize = 1280 << 10;
+/// Scratch of all slots together stays below this. More than a second-level cache: the start of an op costs more than what the
+/// third level serves, and it serves long strips well. K = 1024 on Zen 4 (1 MiB), strips of 512 B, 1 and 2 KiB: encoding 7.9, 9.0 and 8.9
+/// GB/s, decoding 4.2 (1 KiB) and 4.5; 4 KiB gave less.
+const SCRATCH_BYTES: usize = 2816 << 10;
+/// Below this where strips are longer than [`FETCHED_STRIP`].
+const NEAR_BYTES: usize = 1280 << 10;
 /// Bytes of every slot worked on at once: the shortest strip pays for the choice of an op. Long ones are for programs
 /// with next to no scratch (a writer's runs), where each op streams its few sources: 4.1 against 3.2 GB/s with 4 KiB.
 const STRIPS: std::ops::RangeInclusive<usize> = 256..=64 << 10;
 /// Strips up to this are fetched ahead of their use.
 const FETCHED_STRIP: usize = 2048;
-/// Ops between a block's prefetch and its use: 2 to 6 did alike, 16 a quarter worse.
-const AHEAD: usize = 4;
+/// Bytes of strips between a block's prefetch and its use: half and one and a half times as much did alike.
+const AHEAD: usize = 8 << 10;
+/// Ops that makes: 16 of 512 bytes did worse than 8.
+const AHEAD_OPS: std::ops::RangeInclusive<usize> = 4..=8;
 /// Blocks written by one run from which they go past the caches.
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -149,9 +154,14 @@ impl Steps {
 
     /// Bytes of a slot worked on at once.
     fn strip(&self) -> usize {
-        let most = SCRATCH_BYTES / self.scratch.max(1);
-        let strip = if most < 2 { 1 } else { 1 << most.ilog2() };
-        strip.clamp(*STRIPS.start(), *STRIPS.end())
+        let within = |bytes: usize| {
+            let most = (bytes / self.scratch.max(1)).max(1);
+            (1 << most.ilog2()).clamp(*STRIPS.start(), *STRIPS.end())
+        };
+        match within(NEAR_BYTES) {
+            long if long > FETCHED_STRIP => long,
+            _ => within(SCRATCH_BYTES).min(FETCHED_STRIP),
+        }
     }
 
     /// Runs over `blocks`, all of one length, with inputs of at least that length. Allocates nothing once `strips` has
@@ -339,6 +349,7 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
     let streamed = len > FETCHED_STRIP;
     let fetched = if streamed { &[] } else { &steps.first_uses[..] };
     let mut first_uses = fetched.iter().peekable();
+    let ahead = (AHEAD / len).clamp(*AHEAD_OPS.start(), *AHEAD_OPS.end());
     let product = steps.product.as_ref();
     for (at, op) in steps.ops.iter().enumerate() {
         if let Some((_, product)) = product.filter(|(before, _)| *before == at) {
@@ -346,7 +357,7 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
             // function runs this body.
             unsafe { product.run::<V>(slots, len) };
         }
-        while let Some((_, slot)) = first_uses.next_if(|(first, _)| *first as usize <= at + AHEAD) {
+        while let Some((_, slot)) = first_uses.next_if(|(first, _)| *first as usize <= at + ahead) {
             prefetch(slots[*slot as usize], len);
         }
         let ones = &steps.sources[op.start as usize..op.ones as usize];
