@@ -230,8 +230,8 @@ fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> a
         }));
     }
     say!(
-        "{} devices hold nothing of any object now: {} objects moved, {} blocks, {} in {:.1} s ({})",
-        devices.len(),
+        "nothing of any object is on {} any more; moved {} objects, {} blocks, {} in {:.1} s ({})",
+        devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", "),
         totals.objects,
         totals.blocks,
         show_bytes(totals.bytes),

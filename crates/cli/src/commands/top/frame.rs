@@ -151,7 +151,7 @@ impl Frame {
         let accesses = &self.accesses;
         let mut head = vec![
             format!(
-                "cluster {}: {} of {} servers alive, {} streams, {} slow devices",
+                "cluster {}: {} of {} servers alive; streams {}, slow devices {}",
                 self.cluster.chars().take(12).collect::<String>(),
                 self.servers_alive,
                 self.servers,
