@@ -269,9 +269,11 @@ impl Lane {
         }
     }
 
-    /// Blocks per second, by its confirmations or the planner's word.
+    /// Blocks per second, by its confirmations or the planner's word. None of one that may be sent nothing and has nothing to confirm: a
+    /// write that counted on it would end the others' runs too early.
     fn rate(&self, block_bytes: u32) -> Option<f64> {
-        if !matches!(self.state, State::Opening | State::Open) {
+        let dry = self.state == State::Open && self.in_flight == 0 && self.affords(block_bytes) == 0;
+        if dry || !matches!(self.state, State::Opening | State::Open) {
             return None;
         }
         if self.weighed_blocks > 0.0 {
@@ -352,6 +354,23 @@ mod tests {
         assert!((untold(12) - 4.0).abs() < 1e-6, "{}", untold(12));
         assert!((untold(20) - 8.0).abs() < 1e-6, "no more than the last group: {}", untold(20));
         assert_eq!(untold(25), 0.0, "twice the usual time has passed");
+    }
+
+    #[test]
+    fn a_device_without_credit_or_blocks_is_not_counted_on() {
+        let target = Target { device: DeviceId(1), domain: 0, write_bytes_per_s: 100_000_000 };
+        let mut lane = Lane::new(target, Time(0));
+        lane.open(Time(0));
+        let pace = |lane: &Lane| lane.course(Time(8 * MS), BLOCK).pace;
+        assert!(pace(&lane) > 0.0, "it is being opened");
+        lane.grant(0);
+        assert_eq!(pace(&lane), 0.0, "open, and nothing may be sent");
+        lane.grant(u64::from(BLOCK));
+        assert!(pace(&lane) > 0.0);
+        lane.push(Time(0), 0..1, BLOCK);
+        assert!(pace(&lane) > 0.0, "it has a block to confirm");
+        lane.confirm(Time(8 * MS), &(0..1).into());
+        assert_eq!(pace(&lane), 0.0);
     }
 
     #[test]
