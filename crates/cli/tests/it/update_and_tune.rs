@@ -342,6 +342,7 @@ fn an_object_leaves_devices_until_the_rule_would_break() {
         };
         let leaving = BTreeSet::from([device(1), device(4)]);
         for (bucket, key) in [("data", "object"), ("data", "small"), ("striped", "object")] {
+            let before = client.stat(bucket, key).await.unwrap();
             let moved = common::settled(async || client.without_devices(bucket, key, &leaving).await).await;
             println!("{bucket}/{key}: {moved:?}");
             let stat = client.stat(bucket, key).await.unwrap();
@@ -349,10 +350,14 @@ fn an_object_leaves_devices_until_the_rule_would_break() {
             // Again: nothing to do.
             let again = client.without_devices(bucket, key, &leaving).await.unwrap();
             assert_eq!((again.written_blocks, again.version), (0, stat.object.version));
-            let layout = &stat.segments[0];
+            // Of those that there were: a put is done when its rule holds, and a server that is late may have an original still on
+            // its way then.
+            let [before, layout] = [&before, &stat].map(|stat| &stat.segments[0]);
             let k = layout.code.originals;
             if k > 1 {
-                assert!((0..k).all(|original| layout.holder_of(original).is_some()), "an original is gone");
+                let stays =
+                    |original| before.holder_of(original).is_none() || layout.holder_of(original).is_some();
+                assert!((0..k).all(stays), "an original is gone");
             }
         }
         let all: BTreeSet<DeviceId> = (0..5).map(device).collect();
