@@ -7,8 +7,8 @@
 //!
 //! Blocks lie a power of two apart, so their strips share a few sets of every cache: 1,024 strips of 1 KiB find room
 //! for 16 to 256 of them in a second-level cache of 1 MiB. What is read more than once therefore has to be copied
-//! to scratch first, which is one piece and no longer than the cache; `rateless::program` writes programs that read
-//! each input and block once.
+//! to scratch first, which is one piece that the caches keep; `rateless::program` writes programs that read each input
+//! and block once.
 //!
 //! The whole list of ops runs inside one tier's function: an op touches some 4 KiB, and choosing a kernel for each
 //! would cost more than the sum. An op's sum is held in registers over all its sources, so that the destination is
@@ -35,7 +35,7 @@ const STRIPS: std::ops::RangeInclusive<usize> = 256..=64 << 10;
 const FETCHED_STRIP: usize = 2048;
 /// Bytes of strips between a block's prefetch and its use: half and one and a half times as much did alike.
 const AHEAD: usize = 8 << 10;
-/// Ops that makes: 16 of 512 bytes did worse than 8.
+/// Ops that is at least and at most: 16 did a quarter worse.
 const AHEAD_OPS: std::ops::RangeInclusive<usize> = 4..=8;
 /// Blocks written by one run from which they go past the caches.
 const STREAM_BYTES: usize = 8 << 20;

@@ -7,7 +7,7 @@
 //! - Every other value is in scratch from its sum to its last use, and scratch freed last is used first.
 //! - What shall stay goes to its block in the same step, once that block's own bytes have been read.
 //!
-//! So the strips that are read again and again lie in scratch, which fits the cache, whatever the blocks' addresses.
+//! So the strips that are read again and again lie in scratch, which the caches keep, whatever the blocks' addresses.
 
 pub(crate) use crate::kernel::sums::{Slot, Steps as Program};
 use crate::kernel::{
