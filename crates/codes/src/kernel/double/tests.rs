@@ -242,8 +242,10 @@ fn every_tier_finds_any_two_chunks_like_the_naive_twin() {
 
 #[test]
 fn every_tier_writes_two_parities_past_the_caches_like_the_naive_twin() {
-    // The plain sum apart, and both at once.
-    for (kind, k) in [(Kind::Cauchy, 3), (Kind::Rdp, 6), (Kind::Cauchy, 10), (Kind::Cauchy, 14)] {
+    // The plain sum apart, and both at once; more pairs of columns than have bodies of their own, and a last one alone.
+    for (kind, k) in
+        [(Kind::Cauchy, 3), (Kind::Rdp, 6), (Kind::Cauchy, 10), (Kind::Cauchy, 14), (Kind::Cauchy, 19)]
+    {
         let code = Code::new(kind, k, 2).expect("a code");
         let count = packets(kind, k);
         // Over 2 MiB in all, and a shorter block at the end.
