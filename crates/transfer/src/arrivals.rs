@@ -1,38 +1,43 @@
 //! The originals that are still to arrive, as cores are told of them.
 
-use crate::Maker;
-use tokio::sync::watch;
+use crate::{Maker, Originals};
+use std::sync::Arc;
 
 /// How many of a maker's originals are there, as more come.
+#[derive(Default)]
 pub struct Arrivals {
-    all: u32,
-    arrived: Option<watch::Receiver<u32>>,
+    /// None where no more will come.
+    originals: Option<Arc<Originals>>,
+    /// Of which the core was told.
+    told: u32,
 }
 
 impl Arrivals {
     /// Of what `maker` makes its blocks from.
     pub fn of(maker: &Maker) -> Self {
-        Self { all: maker.geometry.originals, arrived: maker.arrivals() }
+        Self { originals: maker.arriving(), told: 0 }
     }
 
     /// How many are there; none where no more will come.
     pub fn now(&mut self) -> Option<u32> {
-        let originals = *self.arrived.as_mut()?.borrow_and_update();
-        if originals == self.all {
-            self.arrived = None;
+        let originals = self.originals.as_ref()?;
+        self.told = originals.arrived(self.told);
+        if self.told == originals.count() {
+            self.originals = None;
             return None;
         }
-        Some(originals)
+        Some(self.told)
     }
 
     /// Waits for more; says how many there are.
     pub async fn more(&mut self) -> u32 {
-        let Some(arrived) = &mut self.arrived else { return core::future::pending().await };
-        if arrived.changed().await.is_ok() {
-            return self.now().unwrap_or(self.all);
+        let Some(originals) = &self.originals else { return core::future::pending().await };
+        let all = originals.count();
+        if originals.wait_for(self.told + 1).await {
+            return self.now().unwrap_or(all);
         }
         // The source failed, and says so to whoever reads it. Until then: what cannot be had is waited for in vain.
-        self.arrived = None;
-        self.all
+        self.originals = None;
+        all
     }
 }

@@ -16,7 +16,7 @@ use steadfast_protocol::{
     BlockIndex, SegmentId, Version,
     layout::{CodeKind, CodeSpec, Geometry},
 };
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify};
 
 /// Minted blocks that wait to be pushed take at most this (what 256 MiB take at D = 0.5), and those pushed their windows:
 /// a put stays within its segment, its windows and 192 MiB.
@@ -120,9 +120,9 @@ impl Maker {
         Self { ready: Some(ready), ..self }
     }
 
-    /// How many of the originals are there, as more come; none where blocks are not made from them.
-    pub(crate) fn arrivals(&self) -> Option<watch::Receiver<u32>> {
-        self.ready.is_none().then(|| self.originals.arrivals())
+    /// The originals; none where blocks are not made from them.
+    pub(crate) fn arriving(&self) -> Option<Arc<Originals>> {
+        self.ready.is_none().then(|| Arc::clone(&self.originals))
     }
 
     /// Waits until a block was asked for that cannot be had.

@@ -64,7 +64,8 @@ impl<R: Route> SegmentWriter<R> {
         let start = Instant::now();
         let mut core = Writer::new(spec, Time(0));
         let mut streams = Streams::new(self.route.priority());
-        let mut arriving = Arrivals::of(&self.maker);
+        let mut arriving =
+            if core.follows_arrivals() { Arrivals::of(&self.maker) } else { Arrivals::default() };
         if let Some(originals) = arriving.now() {
             core.handle(Time(0), Input::Arrived { originals });
         }

@@ -405,6 +405,11 @@ impl Writer {
         }
     }
 
+    /// Whether it is to be told of originals as they arrive.
+    pub fn follows_arrivals(&self) -> bool {
+        matches!(self, Writer::Parity(_))
+    }
+
     /// Takes what happened at `now`. Inputs about devices that were not opened, or are given up, are ignored.
     pub fn handle(&mut self, now: Time, input: Input) {
         match self {
