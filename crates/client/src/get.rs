@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use std::{
     io::Write,
     ops::Range,
+    sync::{MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
@@ -20,7 +21,7 @@ use steadfast_protocol::{
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
-    read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
+    read::{self, Action, Caution, Input, Ranged, ReadCore, ReadPlan, Striped},
 };
 use steadfast_transfer::{Event, Streams};
 
@@ -427,6 +428,9 @@ impl<'a> SegmentReader<'a> {
         plan.patience = client.options.patience;
         plan.round_trip = round_trip;
         plan.decoding = decoding(layout);
+        if in_chunks(layout) {
+            plan.late_factor = client.caution().factor();
+        }
         let Blocks { wanted, whole, striped, singly, memory_bytes } = Blocks::of(layout, &part);
         let core: Box<dyn ReadCore + Send> = if singly && striped {
             Box::new(Striped::new(Time(0), plan, &IndexRanges::from(wanted.clone())))
@@ -491,7 +495,12 @@ impl<'a> SegmentReader<'a> {
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
                     Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
-                    Action::Done(_) => return Ok(()),
+                    Action::Done(done) => {
+                        if in_chunks(self.layout) {
+                            self.client.caution().learn(&done);
+                        }
+                        return Ok(());
+                    }
                     Action::Failed(error) => return Err(error.into()),
                 }
             }
@@ -637,6 +646,18 @@ impl<'a> SegmentReader<'a> {
             self.corrupt_blocks += done.corrupt_blocks;
         }
     }
+}
+
+impl Client {
+    /// What reads of chunks have learned.
+    fn caution(&self) -> MutexGuard<'_, Caution> {
+        self.caution.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether each device holds a chunk of the segment.
+fn in_chunks(layout: &SegmentLayout) -> bool {
+    matches!(layout.code.kind, CodeKind::ReedSolomon { .. })
 }
 
 /// What it costs to do without originals; none where a code has none.

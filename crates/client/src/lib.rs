@@ -68,7 +68,7 @@ use steadfast_protocol::{
         NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
     policy::Policy,
-    read::Hedge,
+    read::{Caution, Hedge},
 };
 
 /// How a client behaves.
@@ -152,6 +152,8 @@ pub struct Client {
     registry: Mutex<Registry>,
     /// Who is late with a few bytes.
     hedge: Mutex<Hedge>,
+    /// How often parity stood in for chunks for nothing.
+    caution: Mutex<Caution>,
     started: Instant,
 }
 
@@ -178,9 +180,10 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let (memory, tidying, registry, hedge) = Default::default();
+        let (memory, tidying, registry, hedge, caution) = Default::default();
         let started = Instant::now();
-        let client = Self { metadata, pool, options, seed, memory, tidying, registry, hedge, started };
+        let client =
+            Self { metadata, pool, options, seed, memory, tidying, registry, hedge, caution, started };
         client.registry().await?;
         Ok(client)
     }

@@ -9,7 +9,8 @@
 //! | [`Striped`] | RAID-0, and ranges of it | every wanted block from its one holder |
 //! | [`Ranged`] | ranges of rateless segments, parity segments and ranges of them | the originals that hold the bytes, then what a decode needs |
 //!
-//! What is too small for any of them is read from the one node that has it, and decoded where that is late by [`Hedge`].
+//! What is too small for any of them is read from the one node that has it, and decoded where that is late by [`Hedge`]. From one read of
+//! chunks to the next, [`Caution`] keeps what stood in for nothing.
 //!
 //! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
@@ -20,6 +21,7 @@
 //! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching.
 
 mod adaptive;
+mod caution;
 mod flow;
 mod forecast;
 mod hedge;
@@ -32,6 +34,7 @@ mod striped;
 mod tests;
 
 pub use adaptive::Adaptive;
+pub use caution::Caution;
 pub use hedge::Hedge;
 pub use ranged::Ranged;
 pub use replicas::Replicas;
@@ -49,6 +52,10 @@ use core::time::Duration;
 /// How long a read waits while nothing at all arrives, unless the caller says otherwise: long enough for a disk
 /// that spins up or a server that restarts; a progressing read is never ended by it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
+/// ([`crate::serve`]).
+const BUSY_REQUESTS: f64 = 8.0;
 
 /// How much is asked beyond the K blocks that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +114,8 @@ pub struct ReadPlan {
     pub decoding: Option<Decoding>,
     /// Whether the last block that one device owes is asked for from a second one too, where replicas are read adaptively.
     pub races: bool,
+    /// How many times the time of a decode a device may keep a read of single originals waiting; what [`Caution`] has learned.
+    pub late_factor: u32,
 }
 
 /// What it takes to compute originals that did not come as they are, where the indices below K are they.
@@ -374,7 +383,14 @@ impl ReadPlan {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            late_factor: caution::LATE_FACTOR,
         }
+    }
+
+    /// Whether the devices' queues were so long when last heard of that extras would hold others up.
+    fn meets_busy(&self) -> bool {
+        let waiting: f64 = self.sources.iter().map(|source| f64::from(source.queue_length)).sum();
+        waiting >= BUSY_REQUESTS * self.sources.len().max(1) as f64
     }
 
     /// Whether originals have to be computed from this block.

@@ -9,12 +9,13 @@
 //!     └───────────────────────────────▶ Done ◀────────────────────────────────────────────────────┘
 //! ```
 //!
-//! *Late* is judged by pace alone: a device is late when what it still owes will take [`LATE_FACTOR`] times longer than a
+//! *Late* is judged by pace alone: a device is late when what it still owes will take [`ReadPlan::late_factor`] times longer than a
 //! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
 //! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep
 //! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most three times
 //! as long as the better of the two ways would have. The decode costs more than time, namely K blocks of everybody's
-//! media: it is never begun for less. Silence that half exhausts the caller's patience is late too.
+//! media: it is never begun for less, and where others wait (queues are long, nodes refuse) for silence alone. Silence that half
+//! exhausts the caller's patience is late too.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
@@ -36,8 +37,6 @@ use std::collections::{BTreeMap, VecDeque};
 /// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
 /// [`super::Speculative`].
 const FIRST_ANSWER_SHARE: u32 = 16;
-/// As for [`super::Speculative`]: once would begin a decode for ordinary jitter, where all is fast.
-const LATE_FACTOR: u32 = 2;
 /// Streams that together give less than this part of what their devices are known for share a way.
 const SHARED_SHARE: f64 = 0.8;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
@@ -57,6 +56,10 @@ pub struct Ranged {
     rows: Option<Rows>,
     /// Whether every wanted original can still come as it is.
     direct: bool,
+    /// What was asked for because others were late.
+    extra: IndexRanges,
+    /// Whether nodes refuse, or their devices' queues were long when last heard of: then only silence is late.
+    busy: bool,
     counts: ReadDone,
     actions: VecDeque<Action>,
     over: bool,
@@ -138,6 +141,8 @@ impl Ranged {
             decoding: false,
             rows,
             direct: true,
+            extra: IndexRanges::new(),
+            busy: plan.meets_busy(),
             counts: ReadDone::default(),
             actions: VecDeque::new(),
             over: false,
@@ -260,7 +265,12 @@ impl Ranged {
         }
         if self.decoding {
             let late = if self.rows.is_some() { self.late(now) } else { Vec::new() };
+            let extra = if self.rows.is_some() { !late.is_empty() } else { self.direct };
             for (id, blocks) in self.instead(&late).0 {
+                if extra {
+                    self.counts.extra_blocks += blocks.count();
+                    self.extra.insert_all(&blocks);
+                }
                 self.open(now, id, blocks);
             }
             if self.rows.is_some() {
@@ -323,7 +333,7 @@ impl Ranged {
             return Lateness::Never;
         }
         let Some(decode) = self.decode_time(now, device.id) else { return Lateness::Never };
-        let late = decode.saturating_mul(LATE_FACTOR);
+        let late = decode.saturating_mul(self.plan.late_factor);
         // Half of the patience is left to those that are asked instead.
         let silent_max = self.plan.patience / 2;
         let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
@@ -339,6 +349,9 @@ impl Ranged {
 
     /// When, at the earliest, all that the device owes will be here: by its pace, and as long again as it was silent.
     fn time_to_finish(&self, now: Time, device: &Device) -> Duration {
+        if self.busy {
+            return now.since(device.last_arrival);
+        }
         let owed = f64::from(device.pending.count()) * f64::from(self.plan.block_bytes);
         let at_pace = self.moving.get(&device.id).filter(|moving| moving.bytes > 0).map(|moving| {
             let span = moving.last.since(moving.first).as_secs_f64();
@@ -513,6 +526,7 @@ impl Ranged {
         let wanted = self.wanted.remove(index);
         self.counts.useful_blocks += u32::from(wanted || nearer);
         self.counts.coded_blocks += u32::from(nearer && self.plan.is_coded(index));
+        self.counts.extra_won += u32::from(nearer && self.extra.remove(index));
         self.missing = missing.min(self.missing);
     }
 
@@ -525,6 +539,7 @@ impl Ranged {
             // A refusal says when to come back; patience bounds how often.
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
+            self.busy = true;
         }
         device.failed(now, cause);
         self.look_for_the_wanted();

@@ -82,6 +82,7 @@ impl Case {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            late_factor: 2,
         };
         let nodes: BTreeMap<u128, Node> = self
             .devices

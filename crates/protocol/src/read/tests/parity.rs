@@ -30,8 +30,20 @@ fn begin(length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
 }
 
 fn begin_of(shape: ParityGeometry, length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
+    begin_where(shape, length, rule, 0, Caution::default())
+}
+
+/// So many requests wait at each device.
+fn begin_where(
+    shape: ParityGeometry,
+    length: u64,
+    rule: RequestRule,
+    waiting: u32,
+    caution: Caution,
+) -> Box<dyn ReadCore + Send> {
     let layout = layout(shape, length);
-    let plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, 0));
+    let mut plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, waiting));
+    plan.late_factor = caution.factor();
     whole(Time(0), plan, &layout, &"parity".parse().unwrap())
 }
 
@@ -124,7 +136,16 @@ fn a_silent_device_is_stood_in_for_and_so_is_one_that_stands_in() {
 /// All four send a block each millisecond, the last of them one in `slowness`, until that one says nothing from `silent_at` blocks
 /// on. Gives what else is asked for, and when.
 fn one_of_four(slowness: u64, silent_at: u32) -> (u64, Vec<(u128, String)>) {
-    let mut core = begin_of(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE);
+    one_of_four_where(slowness, silent_at, 0, Caution::default())
+}
+
+fn one_of_four_where(
+    slowness: u64,
+    silent_at: u32,
+    waiting: u32,
+    caution: Caution,
+) -> (u64, Vec<(u128, String)>) {
+    let mut core = begin_where(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE, waiting, caution);
     asked(&mut *core);
     let mut missing = LARGER.originals();
     for ms in 1..1000 {
@@ -166,6 +187,58 @@ fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later
     let (ms, opened) = one_of_four(6, 16);
     assert!(ms < 40, "{ms}");
     assert!(opened.len() == 1 && opened[0].0 == 4, "{opened:?}");
+}
+
+#[test]
+fn while_others_wait_only_silence_is_late() {
+    let crowded =
+        |slowness, silent_at, waiting| one_of_four_where(slowness, silent_at, waiting, Caution::default());
+    assert_eq!(crowded(3, 16, 8), (48, vec![]));
+    assert_eq!(crowded(3, 16, 7).1.len(), 1, "a queue that holds nobody up");
+    let (ms, opened) = crowded(1, 11, 8);
+    assert_eq!(opened, named(&[(4, "75-79")]));
+    assert!(ms < 60, "{ms}");
+}
+
+#[test]
+fn who_learned_caution_waits_longer() {
+    let mut caution = Caution::default();
+    let in_vain = ReadDone { extra_blocks: 16, ..ReadDone::default() };
+    let mut before = 0;
+    for _ in 0..4 {
+        let (ms, opened) = one_of_four_where(1, 11, 0, caution);
+        assert_eq!(opened, named(&[(4, "75-79")]));
+        assert!(ms > before && ms < 200, "{ms} after {before}");
+        before = ms;
+        caution.learn(&in_vain);
+    }
+    assert_eq!(one_of_four_where(6, 16, 0, caution), (96, vec![]));
+}
+
+#[test]
+fn what_stood_in_is_counted_and_whether_it_came_first() {
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    for (sent, index) in [0, 1, 2, 3, 6, 7].into_iter().enumerate() {
+        give(&mut *core, MS, (index / 2).into(), index, 7 - sent as u32);
+    }
+    assert_eq!(core.counts().extra_blocks, 0);
+    let late = core.wake_at().expect("it waits for device 2");
+    core.handle(late, Input::Tick);
+    assert_eq!(asked(&mut *core), named(&[(4, "8-9")]));
+    let counts = |core: &dyn ReadCore| (core.counts().extra_blocks, core.counts().extra_won);
+    // Of the first row the original comes before what stands in for it, of the second after it.
+    give(&mut *core, late.0 + MS, 2, 4, 1);
+    give(&mut *core, late.0 + MS, 4, 8, 1);
+    assert_eq!(counts(&*core), (2, 0));
+    give(&mut *core, late.0 + MS, 4, 9, 0);
+    assert_eq!(counts(&*core), (2, 1));
+    // What stands in for a device that is lost is no extra.
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    let cause = Cause::Unreachable("gone".to_owned());
+    core.handle(Time(MS), Input::Failed { device: DeviceId(2), cause });
+    assert_eq!((asked(&mut *core).len(), counts(&*core)), (1, (0, 0)));
 }
 
 /// (3, 2), one byte wanted. Its device is lost and tried again for the row that nobody else has; then that row is lost for good,
