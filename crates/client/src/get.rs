@@ -429,7 +429,7 @@ impl<'a> SegmentReader<'a> {
         plan.round_trip = round_trip;
         plan.decoding = decoding(layout);
         if in_chunks(layout) {
-            plan.late_factor = client.caution().factor();
+            plan.late = client.caution().late(client.now());
         }
         let Blocks { wanted, whole, striped, singly, memory_bytes } = Blocks::of(layout, &part);
         let core: Box<dyn ReadCore + Send> = if singly && striped {
@@ -497,7 +497,8 @@ impl<'a> SegmentReader<'a> {
                     Action::Cancel { device } => self.streams.cancel(device),
                     Action::Done(done) => {
                         if in_chunks(self.layout) {
-                            self.client.caution().learn(&done);
+                            let late = self.core.late();
+                            self.client.caution().learn(self.client.now(), &done, &late);
                         }
                         return Ok(());
                     }

@@ -19,7 +19,8 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
-    plan::{Plan, Quality, Scheme, Wanted, Wish},
+    plan::{Dealt, Plan, Quality, Scheme, Wanted, Wish},
+    policy::Policy,
     write::{
         Given, WriteSpec,
         ingest::{Offloaded, Primaries, Setback},
@@ -114,6 +115,7 @@ impl Client {
             }),
             begun,
             primaries: Mutex::default(),
+            dealt: Mutex::default(),
         };
         let done = put.run(source, size, start).await;
         put.reserved.give_back();
@@ -213,6 +215,7 @@ struct Put<'a> {
     begun: PutBegun,
     stored: Mutex<Stored>,
     primaries: Mutex<Primaries>,
+    dealt: Mutex<Dealt>,
 }
 
 /// What a put has stored so far.
@@ -407,7 +410,11 @@ impl Put<'_> {
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
             seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
-        Ok(self.client.plan_write(&self.reserved, &wanted, &self.wish, &BTreeSet::new()).await?)
+        let mut plan = self.client.plan_write(&self.reserved, &wanted, &self.wish, &BTreeSet::new()).await?;
+        if let Policy::Parity(policy) = &self.begun.policy {
+            self.dealt.lock().unwrap_or_else(PoisonError::into_inner).deal(&mut plan, policy.data());
+        }
+        Ok(plan)
     }
 }
 

@@ -221,7 +221,7 @@ impl Client {
     }
 
     /// The cores' time.
-    fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time(0) + self.started.elapsed()
     }
 }

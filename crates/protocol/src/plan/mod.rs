@@ -9,7 +9,7 @@
 //! With a [`Quality`] wished for, as few devices as meet it, or [`PlanError`] with what the cluster can give; what each
 //! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads, [`revise()`] for changes of some bytes).
 //!
-//! Also [`segments`]: how an object is cut, and [`feasible`]: whether a cluster can meet a policy at all.
+//! Also [`segments`]: how an object is cut, [`Dealt`]: which chunks of its segments go to which of their devices, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
 //! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
@@ -21,6 +21,7 @@
 
 mod amend;
 mod choose;
+mod deal;
 mod fetch;
 mod in_place;
 mod pace;
@@ -35,6 +36,7 @@ mod update;
 
 pub use amend::{Places, amended, stored};
 pub use choose::{candidates, choose, choose_for, feasible};
+pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place, worth_waiting};
 pub use pace::Expected;

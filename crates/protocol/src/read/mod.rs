@@ -34,7 +34,7 @@ mod striped;
 mod tests;
 
 pub use adaptive::Adaptive;
-pub use caution::Caution;
+pub use caution::{Caution, Late};
 pub use hedge::Hedge;
 pub use ranged::Ranged;
 pub use replicas::Replicas;
@@ -114,8 +114,8 @@ pub struct ReadPlan {
     pub decoding: Option<Decoding>,
     /// Whether the last block that one device owes is asked for from a second one too, where replicas are read adaptively.
     pub races: bool,
-    /// How many times the time of a decode a device may keep a read of single originals waiting; what [`Caution`] has learned.
-    pub late_factor: u32,
+    /// How long reads of single originals wait for a device, and which they do without: what [`Caution`] has learned.
+    pub late: Late,
 }
 
 /// What it takes to compute originals that did not come as they are, where the indices below K are they.
@@ -323,6 +323,10 @@ pub trait ReadCore {
     fn wake_at(&self) -> Option<Time>;
     /// What was asked and received so far, also after the end.
     fn counts(&self) -> ReadDone;
+    /// Once it is over: devices that still owed something, and others had been asked for it as well, because they were late.
+    fn late(&self) -> Vec<DeviceId> {
+        Vec::new()
+    }
 }
 
 /// The core that reads a whole segment as its code, its bucket's policy and the plan's rule ask.
@@ -383,7 +387,7 @@ impl ReadPlan {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late_factor: caution::LATE_FACTOR,
+            late: Late::default(),
         }
     }
 

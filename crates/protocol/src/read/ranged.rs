@@ -9,7 +9,7 @@
 //!     └───────────────────────────────▶ Done ◀────────────────────────────────────────────────────┘
 //! ```
 //!
-//! *Late* is judged by pace alone: a device is late when what it still owes will take [`ReadPlan::late_factor`] times longer than a
+//! *Late* is judged by pace alone: a device is late when what it still owes will take [`super::Late::factor`] times longer than a
 //! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
 //! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep
 //! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most three times
@@ -20,7 +20,9 @@
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
 //! as long as they and what comes in time do, whoever else is slow being done without where that is sooner. Where streams give
-//! much less than their devices are known for, devices asked instead are taken to be no faster than they were seen to be.
+//! much less than their devices are known for, devices asked instead are taken to be no faster than they were seen to be. A device
+//! that was late a moment ago, or is known to be slow, is asked for nothing to begin with, where the others can give all rows: a
+//! file of many segments waits for it once ([`super::Caution`]).
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -32,11 +34,13 @@ use super::{
 };
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
 /// [`super::Speculative`].
 const FIRST_ANSWER_SHARE: u32 = 16;
+/// A device is known to be slow that gives so many times less than is usual. Picked by eye: figures of the past are rough.
+const KNOWN_SLOW: u64 = 4;
 /// Streams that together give less than this part of what their devices are known for share a way.
 const SHARED_SHARE: f64 = 0.8;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
@@ -56,8 +60,11 @@ pub struct Ranged {
     rows: Option<Rows>,
     /// Whether every wanted original can still come as it is.
     direct: bool,
-    /// What was asked for because others were late.
+    /// Devices that are done without from the beginning, where that can be.
+    avoided: BTreeSet<DeviceId>,
+    /// What was asked for because others were late, and those.
     extra: IndexRanges,
+    stood_in_for: BTreeSet<DeviceId>,
     /// Whether nodes refuse, or their devices' queues were long when last heard of: then only silence is late.
     busy: bool,
     counts: ReadDone,
@@ -141,7 +148,9 @@ impl Ranged {
             decoding: false,
             rows,
             direct: true,
+            avoided: BTreeSet::new(),
             extra: IndexRanges::new(),
+            stood_in_for: BTreeSet::new(),
             busy: plan.meets_busy(),
             counts: ReadDone::default(),
             actions: VecDeque::new(),
@@ -152,11 +161,42 @@ impl Ranged {
             moving: BTreeMap::new(),
             plan,
         };
-        let ids: Vec<DeviceId> = read.devices.keys().copied().collect();
+        read.avoid();
+        let ids: Vec<DeviceId> =
+            read.devices.keys().filter(|id| !read.avoided.contains(id)).copied().collect();
         ids.into_iter().for_each(|id| read.open_for_wanted(now, id));
         read.look_for_the_wanted();
         read.decide(now);
         read
+    }
+
+    /// Does without devices of chunks that were late a moment ago, or are known to be slow, as far as a decode can: of less than half
+    /// of a segment none is worth it.
+    fn avoid(&mut self) {
+        if self.rows.is_none() || 2 * self.wanted.count() < self.plan.originals {
+            return;
+        }
+        let speeds = self.devices.values().map(|device| device.expected_bytes_per_s);
+        let mut known: Vec<u64> = speeds.filter(|speed| *speed > 0).collect();
+        known.sort_unstable();
+        let usual = known.get(known.len() / 2).copied().unwrap_or(0);
+        let slow = |device: &&Device| {
+            let speed = device.expected_bytes_per_s;
+            self.plan.late.devices.contains(&device.id)
+                || (speed > 0 && speed.saturating_mul(KNOWN_SLOW) < usual)
+        };
+        let mut slow: Vec<&Device> = self.devices.values().filter(slow).collect();
+        slow.sort_by_key(|device| device.expected_bytes_per_s);
+        let mut avoided = Vec::new();
+        for device in slow {
+            avoided.push(device.id);
+            if !self.decodable(&avoided) {
+                avoided.pop();
+            }
+        }
+        let holds = |id: &DeviceId| self.wanted.iter().any(|index| self.devices[id].left.contains(index));
+        self.decoding = avoided.iter().any(holds);
+        self.avoided = avoided.into_iter().collect();
     }
 
     /// Whether the read has begun to ask for what a decode needs.
@@ -193,10 +233,12 @@ impl Ranged {
         self.direct = self.wanted.iter().all(holds);
     }
 
-    /// Whether a decode could succeed, without the blocks that `except` has not sent.
-    fn decodable(&self, except: Option<DeviceId>) -> bool {
-        let able =
-            || self.devices.values().filter(|device| Some(device.id) != except && self.within_reach(device));
+    /// Whether a decode could succeed, without the blocks that `except` have not sent.
+    fn decodable(&self, except: &[DeviceId]) -> bool {
+        let able = || {
+            let others = self.devices.values().filter(|device| !except.contains(&device.id));
+            others.filter(|device| self.within_reach(device))
+        };
         let Some(rows) = &self.rows else {
             return able().map(|device| device.left.count()).sum::<u32>() >= self.missing;
         };
@@ -228,7 +270,7 @@ impl Ranged {
             return;
         }
         self.retry(now);
-        let decodable = self.decodable(None);
+        let decodable = self.decodable(&[]);
         if !self.direct && !decodable {
             let failed = self.devices.values().filter(|device| device.stage == Stage::Failed);
             let failed = failed.filter_map(|device| Some((device.id, device.cause.clone()?))).collect();
@@ -268,6 +310,7 @@ impl Ranged {
             let extra = if self.rows.is_some() { !late.is_empty() } else { self.direct };
             for (id, blocks) in self.instead(&late).0 {
                 if extra {
+                    self.stood_in_for.extend(&late);
                     self.counts.extra_blocks += blocks.count();
                     self.extra.insert_all(&blocks);
                 }
@@ -300,7 +343,9 @@ impl Ranged {
                 given(index);
             });
         }
-        idle.sort_by_key(|device| core::cmp::Reverse(device.expected_bytes_per_s));
+        idle.sort_by_key(|device| {
+            (self.avoided.contains(&device.id), core::cmp::Reverse(device.expected_bytes_per_s))
+        });
         let mut asked = Vec::new();
         for device in idle {
             let blocks: IndexRanges = device.left.iter().filter(|&index| given(index)).collect();
@@ -333,7 +378,7 @@ impl Ranged {
             return Lateness::Never;
         }
         let Some(decode) = self.decode_time(now, device.id) else { return Lateness::Never };
-        let late = decode.saturating_mul(self.plan.late_factor);
+        let late = decode.saturating_mul(self.plan.late.factor);
         // Half of the patience is left to those that are asked instead.
         let silent_max = self.plan.patience / 2;
         let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
@@ -411,7 +456,7 @@ impl Ranged {
     /// How long a decode without `late` would take from now on; `None` where it could not succeed.
     fn decode_time(&self, now: Time, late: DeviceId) -> Option<Duration> {
         let others = || self.others(late);
-        if !self.decodable(Some(late)) {
+        if !self.decodable(&[late]) {
             return None;
         }
         let (delay, unseen) = (self.answer_time(late), self.unseen());
@@ -495,7 +540,7 @@ impl Ranged {
 
     /// Opens again what failed, if the read depends on it.
     fn retry(&mut self, now: Time) {
-        if !self.direct && !self.decodable(None) {
+        if !self.direct && !self.decodable(&[]) {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
                 if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
                     self.retry_at.entry(device.id).or_insert(now);
@@ -556,6 +601,7 @@ impl Ranged {
             .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
             .collect();
         self.actions.clear();
+        self.stood_in_for.retain(|id| !self.devices[id].pending.is_empty());
         for device in self.devices.values_mut() {
             // One that has sent all it was asked for is about to end by itself, and says then what it moved.
             let owes = !device.pending.is_empty();
@@ -625,5 +671,9 @@ impl ReadCore for Ranged {
 
     fn counts(&self) -> ReadDone {
         self.counts
+    }
+
+    fn late(&self) -> Vec<DeviceId> {
+        self.stood_in_for.iter().copied().collect()
     }
 }

@@ -48,6 +48,30 @@ fn segments_spread_over_devices_and_chunks_over_their_roles() {
     assert!((2..8).all(|device| of(device) > 430), "{data:?} {parity:?}");
 }
 
+/// On as many nodes as there are chunks, and on two more.
+#[test]
+fn the_data_chunks_of_an_object_are_spread_evenly() {
+    for (nodes, apart) in [(6, 1), (8, 2)] {
+        let disks = cluster(nodes, 1);
+        let mut dealt = Dealt::default();
+        let (mut data, mut changed) = (BTreeMap::new(), 0);
+        for seed in 0..32 {
+            let mut plan = choose(&disks, &Wanted { seed, ..wanted(DEFAULT, 16 * MIB) }).unwrap();
+            let before = plan.clone();
+            dealt.deal(&mut plan, 4);
+            let devices = |plan: &Plan| plan.devices.iter().map(|one| one.device).collect::<BTreeSet<_>>();
+            assert_eq!(devices(&plan), devices(&before));
+            changed += u32::from(plan != before);
+            for planned in &plan.devices[..4] {
+                *data.entry(planned.device).or_insert(0u32) += 1;
+            }
+        }
+        let (least, most) = (data.values().min().unwrap(), data.values().max().unwrap());
+        assert!(data.len() == nodes as usize && most - least <= apart, "{data:?}");
+        assert!(changed > 16, "chance alone is not that even");
+    }
+}
+
 #[test]
 fn room_is_asked_for_with_the_reserve() {
     let mut disks = cluster(6, 1);

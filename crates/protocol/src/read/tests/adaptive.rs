@@ -48,7 +48,7 @@ fn read(case: &Case, rule: RequestRule, base: f64, round_trip_ns: u64) -> (f64, 
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     };
     let node = |n: u32| {
         let fate = if case.stalled == Some(n as usize) { Fate::Silent } else { Fate::Well };
@@ -153,7 +153,7 @@ fn what_no_row_that_came_holds_is_not_waited_for_block_by_block() {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     };
     let read = |lacks: BlockIndex| {
         // One of them has others to serve, and is a fifth behind.
@@ -209,7 +209,7 @@ fn a_short_read_of_unknown_disks_waits_for_one_round_trip_and_no_second() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late_factor: 2,
+            late: Late::default(),
         };
         let way = round_trip.as_nanos() as u64 / 2;
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], way, Fate::Well));
@@ -261,7 +261,7 @@ fn sixty_four_disks_that_changed_since_are_read_near_the_ideal() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late_factor: 2,
+            late: Late::default(),
         };
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], 500_000, Fate::Well));
         let run = run(&plan, Adaptive::new(Time(0), plan.clone()), (0..64).map(node).collect());
@@ -303,7 +303,7 @@ fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late_factor: 2,
+            late: Late::default(),
         };
         let mut left: Vec<VecDeque<BlockIndex>> = (0..6).map(|n| holds(n).iter().collect()).collect();
         let mut sent: Vec<VecDeque<BlockIndex>> = vec![VecDeque::new(); 6];
@@ -375,7 +375,7 @@ fn plan_of_originals(expected: f64, first: u32, decoding: Option<Decoding>) -> R
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     }
 }
 

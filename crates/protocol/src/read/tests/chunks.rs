@@ -82,7 +82,7 @@ impl Case {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late_factor: 2,
+            late: Late::default(),
         };
         let nodes: BTreeMap<u128, Node> = self
             .devices

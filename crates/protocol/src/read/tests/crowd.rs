@@ -100,7 +100,7 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     }
 }
 

@@ -30,7 +30,7 @@ fn begin(length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
 }
 
 fn begin_of(shape: ParityGeometry, length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
-    begin_where(shape, length, rule, 0, Caution::default())
+    begin_where(shape, length, rule, 0, &Caution::default())
 }
 
 /// So many requests wait at each device.
@@ -39,11 +39,11 @@ fn begin_where(
     length: u64,
     rule: RequestRule,
     waiting: u32,
-    caution: Caution,
+    caution: &Caution,
 ) -> Box<dyn ReadCore + Send> {
     let layout = layout(shape, length);
     let mut plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, waiting));
-    plan.late_factor = caution.factor();
+    plan.late = caution.late(Time(0));
     whole(Time(0), plan, &layout, &"parity".parse().unwrap())
 }
 
@@ -136,14 +136,14 @@ fn a_silent_device_is_stood_in_for_and_so_is_one_that_stands_in() {
 /// All four send a block each millisecond, the last of them one in `slowness`, until that one says nothing from `silent_at` blocks
 /// on. Gives what else is asked for, and when.
 fn one_of_four(slowness: u64, silent_at: u32) -> (u64, Vec<(u128, String)>) {
-    one_of_four_where(slowness, silent_at, 0, Caution::default())
+    one_of_four_where(slowness, silent_at, 0, &Caution::default())
 }
 
 fn one_of_four_where(
     slowness: u64,
     silent_at: u32,
     waiting: u32,
-    caution: Caution,
+    caution: &Caution,
 ) -> (u64, Vec<(u128, String)>) {
     let mut core = begin_where(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE, waiting, caution);
     asked(&mut *core);
@@ -192,7 +192,7 @@ fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later
 #[test]
 fn while_others_wait_only_silence_is_late() {
     let crowded =
-        |slowness, silent_at, waiting| one_of_four_where(slowness, silent_at, waiting, Caution::default());
+        |slowness, silent_at, waiting| one_of_four_where(slowness, silent_at, waiting, &Caution::default());
     assert_eq!(crowded(3, 16, 8), (48, vec![]));
     assert_eq!(crowded(3, 16, 7).1.len(), 1, "a queue that holds nobody up");
     let (ms, opened) = crowded(1, 11, 8);
@@ -206,13 +206,13 @@ fn who_learned_caution_waits_longer() {
     let in_vain = ReadDone { extra_blocks: 16, ..ReadDone::default() };
     let mut before = 0;
     for _ in 0..4 {
-        let (ms, opened) = one_of_four_where(1, 11, 0, caution);
+        let (ms, opened) = one_of_four_where(1, 11, 0, &caution);
         assert_eq!(opened, named(&[(4, "75-79")]));
         assert!(ms > before && ms < 200, "{ms} after {before}");
         before = ms;
-        caution.learn(&in_vain);
+        caution.learn(Time(0), &in_vain, &[]);
     }
-    assert_eq!(one_of_four_where(6, 16, 0, caution), (96, vec![]));
+    assert_eq!(one_of_four_where(6, 16, 0, &caution), (96, vec![]));
 }
 
 #[test]
@@ -239,6 +239,69 @@ fn what_stood_in_is_counted_and_whether_it_came_first() {
     let cause = Cause::Unreachable("gone".to_owned());
     core.handle(Time(MS), Input::Failed { device: DeviceId(2), cause });
     assert_eq!((asked(&mut *core).len(), counts(&*core)), (1, (0, 0)));
+}
+
+/// Whole segments and one byte, where these were late a moment ago and these devices are known for so many MB/s.
+fn asked_first(length: u64, late: &[u128], known: impl Fn(u128) -> u64) -> Vec<(u128, String)> {
+    let layout = layout(SHAPE, length);
+    let mut plan =
+        ReadPlan::new(&layout, RequestRule::ADAPTIVE, || 0, |device| (known(device.0) * 1_000_000, 0));
+    plan.late.devices = late.iter().copied().map(DeviceId).collect();
+    asked(&mut *whole(Time(0), plan, &layout, &"parity".parse().unwrap()))
+}
+
+#[test]
+fn who_was_late_or_is_known_to_be_slow_is_not_asked_where_a_decode_can_do_without() {
+    let whole = SHAPE.capacity_bytes();
+    let equal = |_| 100;
+    let without_2 = named(&[(0, "0-1"), (1, "2-3"), (3, "6-7"), (4, "8-9")]);
+    assert_eq!(asked_first(whole, &[2], equal), without_2);
+    assert_eq!(asked_first(whole, &[2, 5], equal), without_2);
+    let by_parity = named(&[(0, "0-1"), (3, "6-7"), (4, "8-9"), (5, "10-11")]);
+    assert_eq!(asked_first(whole, &[1, 2], equal), by_parity);
+    assert_eq!(asked_first(whole, &[1, 2, 3], equal), by_parity, "three cannot be done without");
+    let data = named(&[(0, "0-1"), (1, "2-3"), (2, "4-5"), (3, "6-7")]);
+    assert_eq!(asked_first(whole, &[4], equal), data);
+    // A byte is not worth a decode.
+    assert_eq!(asked_first(1, &[0], equal), named(&[(0, "0-0")]));
+    let slow = |speed| move |device| if device == 2 { speed } else { 100 };
+    assert_eq!(asked_first(whole, &[], slow(24)), without_2);
+    assert_eq!(asked_first(whole, &[], slow(26)), data);
+    assert_eq!(asked_first(whole, &[], slow(0)), data, "nothing is known of it");
+}
+
+#[test]
+fn what_was_done_without_is_asked_where_another_fails() {
+    let layout = layout(SHAPE, SHAPE.capacity_bytes());
+    let mut plan = ReadPlan::new(&layout, RequestRule::ADAPTIVE, || 0, |_| (100_000_000, 0));
+    plan.late.devices = [DeviceId(1), DeviceId(2)].into();
+    let mut core = whole(Time(0), plan, &layout, &"parity".parse().unwrap());
+    asked(&mut *core);
+    let cause = Cause::Unreachable("gone".to_owned());
+    core.handle(Time(MS), Input::Failed { device: DeviceId(4), cause });
+    assert_eq!(asked(&mut *core), named(&[(1, "2-3")]));
+}
+
+#[test]
+fn who_still_owes_what_came_from_others_was_late() {
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    for (sent, index) in [0, 1, 2, 3, 6].into_iter().enumerate() {
+        give(&mut *core, MS, (index / 2).into(), index, 7 - sent as u32);
+    }
+    let (mut now, mut opened) = (MS, Vec::new());
+    while opened.len() < 2 {
+        now = core.wake_at().expect("it waits for devices 2 and 3").0;
+        assert!(now < 500 * MS);
+        core.handle(Time(now), Input::Tick);
+        opened.extend(asked(&mut *core));
+    }
+    // Device 3 sends what it owes, device 2 does not.
+    for (index, missing) in [(7, 2), (8, 1), (9, 0)] {
+        give(&mut *core, now + MS, (index / 2).into(), index, missing);
+    }
+    assert_eq!(core.wake_at(), None);
+    assert_eq!(core.late(), [DeviceId(2)]);
 }
 
 /// (3, 2), one byte wanted. Its device is lost and tried again for the row that nobody else has; then that row is lost for good,

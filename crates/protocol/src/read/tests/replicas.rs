@@ -38,7 +38,7 @@ fn plan(originals: u32, sources: Vec<Source>) -> ReadPlan {
         payload_bytes_max,
         decoding: None,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     }
 }
 

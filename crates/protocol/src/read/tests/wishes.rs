@@ -75,7 +75,7 @@ fn read(rate: f64, delay_ns: u64, fate: Fate) -> Run {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
-        late_factor: 2,
+        late: Late::default(),
     };
     let node = |device: u32| {
         let fate = if device == 1 { fate } else { Fate::Well };
