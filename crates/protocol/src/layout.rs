@@ -24,10 +24,12 @@ use steadfast_codes::rateless::{Code, CodeError, Kind};
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Objects below this are replicated `f + 1` times instead of coded: very small objects want replicas.
 pub const REPLICATED_BELOW_BYTES: u64 = 1 << 20;
-/// Block sizes follow the object's so that K is about 512 to 1024 (dissertation §5.2.2: K = 128 to 1024).
+/// Block sizes follow the object's so that K is 256 to 1024 (dissertation §5.2.2: K = 128 to 1024).
 pub const BLOCK_BYTES_MIN: u32 = 64 << 10;
-/// Blocks of so many bytes are wanted where K is 512 with them.
+/// Blocks up to this are as large as leaves [`ORIGINALS_EASY`] of them.
 const BLOCK_BYTES_EASY: u64 = 256 << 10;
+/// See there.
+const ORIGINALS_EASY: u64 = 256;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
 /// Bytes under one checksum in rateless and striped segments.
@@ -149,16 +151,16 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Pieces of a coded or striped segment of `length` bytes: the smallest power of two of a block, from 64 KiB
-    /// to 1 MiB, that keeps K at 1024 or fewer; but 256 KiB as soon as that leaves K = 512, as what a block costs clients and
-    /// servers hardly depends on its size (of 128 MiB, in blocks of 128 KiB gets take 1.3 to 1.6 times as long).
+    /// Pieces of a coded or striped segment of `length` bytes: the smallest power of two of a block, from 64 KiB to 1 MiB, that
+    /// keeps K at 1024 or fewer; but up to 256 KiB the largest that leaves K = 256, as what a block costs clients and servers hardly
+    /// depends on its size (64 MiB in blocks of 256 KiB instead of 64 are got for half of the processors' time).
     ///
     /// # Panics
     /// When `length` is zero or above [`SEGMENT_BYTES_MAX`]: the caller cuts segments.
     pub fn coded(length: u64) -> Self {
         assert!(length > 0 && length <= SEGMENT_BYTES_MAX, "segment of {length} bytes");
-        let least = if length >= 512 * BLOCK_BYTES_EASY { BLOCK_BYTES_EASY } else { BLOCK_BYTES_MIN.into() };
-        let block_bytes = length.div_ceil(1024).next_power_of_two().max(least);
+        let easy = 1 << (length / ORIGINALS_EASY).clamp(BLOCK_BYTES_MIN.into(), BLOCK_BYTES_EASY).ilog2();
+        let block_bytes = length.div_ceil(1024).next_power_of_two().max(easy);
         let originals = length.div_ceil(block_bytes);
         Self {
             block_bytes: u32::try_from(block_bytes).expect("at most 1 MiB for a segment of 1 GiB"),

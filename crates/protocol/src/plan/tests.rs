@@ -246,11 +246,14 @@ fn a_block_is_as_large_as_leaves_enough_of_them() {
         let geometry = crate::layout::Geometry::coded(length);
         (geometry.block_bytes >> 10, geometry.originals)
     };
+    assert_eq!(shape(1), (64, 1));
     assert_eq!(shape(MIB), (64, 16));
-    assert_eq!(shape(64 * MIB), (64, 1024));
-    assert_eq!(shape(64 * MIB + 1), (128, 513));
-    assert_eq!(shape(128 * MIB - 1), (128, 1024));
-    assert_eq!(shape(128 * MIB), (256, 512), "what a block costs hardly depends on its size");
+    assert_eq!(shape(32 * MIB - 1), (64, 512));
+    assert_eq!(shape(32 * MIB), (128, 256), "what a block costs hardly depends on its size");
+    assert_eq!(shape(64 * MIB - 1), (128, 512));
+    assert_eq!(shape(64 * MIB), (256, 256));
+    assert_eq!(shape(128 * MIB), (256, 512));
+    assert_eq!(shape(256 * MIB + 1), (512, 513));
     assert_eq!(shape(256 * MIB), (256, 1024));
     assert_eq!(shape(GIB), (1024, 1024));
 }
@@ -294,9 +297,9 @@ fn a_segment_makes_its_code_and_the_layouts_words_for_it() {
     for text in ["rateless", "rateless:lt", "stripe"] {
         let segment = segments(64 * MIB, &policy(text))[0];
         let (spec, code) = segment.code(99, 3.0).unwrap();
-        assert_eq!((spec.originals, code.k()), (1024, 1024));
+        assert_eq!((spec.originals, code.k()), (256, 256));
         assert_eq!(spec.code().unwrap().seed(), code.seed());
         // LT: what is stored at D decodes (§5.2.3).
-        assert!(code.decodes(&mut (0..4096)));
+        assert!(code.decodes(&mut (0..1024)));
     }
 }
