@@ -429,7 +429,7 @@ impl<'a> SegmentReader<'a> {
         plan.round_trip = round_trip;
         plan.decoding = decoding(layout);
         if in_chunks(layout) {
-            plan.late = client.caution().late(client.now());
+            plan.late = client.caution().begin(client.now());
         }
         let Blocks { wanted, whole, striped, singly, memory_bytes } = Blocks::of(layout, &part);
         let core: Box<dyn ReadCore + Send> = if singly && striped {
@@ -495,13 +495,7 @@ impl<'a> SegmentReader<'a> {
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
                     Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
-                    Action::Done(done) => {
-                        if in_chunks(self.layout) {
-                            let late = self.core.late();
-                            self.client.caution().learn(self.client.now(), &done, &late);
-                        }
-                        return Ok(());
-                    }
+                    Action::Done(_) => return Ok(()),
                     Action::Failed(error) => return Err(error.into()),
                 }
             }
@@ -575,8 +569,15 @@ impl<'a> SegmentReader<'a> {
         let originals = self.decoding.solve(threads, self.wanted.clone()).await;
         tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
         match originals {
-            Ok(originals) => Ok(originals),
+            Ok(originals) => {
+                if in_chunks(self.layout) {
+                    let (done, late) = (self.core.counts(), self.core.late());
+                    self.client.caution().learn(self.client.now(), &done, &late);
+                }
+                Ok(originals)
+            }
             Err(SolveError::Mixed) => {
+                self.client.caution().mixed(self.client.now());
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = originals_at_one_state(
                     self.client,

@@ -152,7 +152,7 @@ pub struct Client {
     registry: Mutex<Registry>,
     /// Who is late with a few bytes.
     hedge: Mutex<Hedge>,
-    /// How often parity stood in for chunks for nothing.
+    /// How late chunks may be, and whose are not asked for.
     caution: Mutex<Caution>,
     started: Instant,
 }
@@ -180,7 +180,8 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let (memory, tidying, registry, hedge, caution) = Default::default();
+        let (memory, tidying, registry, hedge) = Default::default();
+        let caution = Mutex::new(Caution::new(seed));
         let started = Instant::now();
         let client =
             Self { metadata, pool, options, seed, memory, tidying, registry, hedge, caution, started };

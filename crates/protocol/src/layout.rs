@@ -24,11 +24,11 @@ use steadfast_codes::rateless::{Code, CodeError, Kind};
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// Objects below this are replicated `f + 1` times instead of coded: very small objects want replicas.
 pub const REPLICATED_BELOW_BYTES: u64 = 1 << 20;
-/// Block sizes follow the object's so that K is 256 to 1024 (dissertation §5.2.2: K = 128 to 1024).
+/// Block sizes follow the object's so that K is 256 to 1024 from 16 MiB on (dissertation §5.2.2: K = 128 to 1024).
 pub const BLOCK_BYTES_MIN: u32 = 64 << 10;
 /// Blocks up to this are as large as leaves [`ORIGINALS_EASY`] of them.
 const BLOCK_BYTES_EASY: u64 = 256 << 10;
-/// See there.
+/// The least K that larger blocks are made for.
 const ORIGINALS_EASY: u64 = 256;
 /// The largest block.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 20;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use steadfast_net::zeroed_buffer;
 use tokio::sync::{SetOnce, watch};
 
-/// The K original blocks of a segment. Whoever waits for some is woken by the last of those and by no other: waking all who waited at
+/// The K original blocks of a segment. Whoever waits for some is woken by the last of those, not by each that comes: waking all who waited at
 /// each block took ten system calls a block (a put of 256 MiB 10,508 in all, 351 without, and 7 % less processor time).
 pub struct Originals {
     blocks: Vec<SetOnce<Original>>,
@@ -85,7 +85,7 @@ impl Originals {
     /// Waits until the first `count` blocks are there; `false` if they never will be.
     pub async fn wait_for(&self, count: u32) -> bool {
         let Some(last) = count.checked_sub(1) else { return true };
-        let last = &self.blocks[last as usize];
+        let Some(last) = self.blocks.get(last as usize) else { return false };
         let mut bringing = self.bringing.clone();
         tokio::select! {
             _ = last.wait() => true,

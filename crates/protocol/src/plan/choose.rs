@@ -467,7 +467,7 @@ fn rank(
 }
 
 /// Puts the best device of each failure domain first, and deals the policy's chunks to the best of those as chance has it:
-/// else all data would be read from the faster ones, and all deltas go to the slower.
+/// else all data would be read from the faster ones, and all deltas go to the slower. A put deals them anew ([`super::Dealt`]).
 fn deal_chunks(usable: &mut Vec<&Candidate>, policy: &Policy, seed: u64) {
     let mut seen = BTreeSet::new();
     let (mut first, rest): (Vec<&Candidate>, Vec<&Candidate>) =

@@ -7,22 +7,26 @@ use super::Plan;
 use crate::DeviceId;
 use std::collections::BTreeMap;
 
-/// Data chunks of one object by device.
+/// Chunks of one object by device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dealt {
-    data: BTreeMap<DeviceId, u32>,
+    /// Data chunks, and all.
+    chunks: BTreeMap<DeviceId, (u32, u32)>,
 }
 
 impl Dealt {
-    /// Puts first, of a segment's devices, those with the fewest data chunks so far, else as the plan has them; the first `data` of
-    /// them have one more then.
-    ///
-    /// # Panics
-    /// When there are fewer.
+    /// Puts first, of a segment's devices, those of whose chunks so far the smallest share is data, else as the plan has them; the
+    /// first `data` of them have one more then. Of their chunks: a device that is chosen seldom because it is slow is not made up to.
     pub fn deal(&mut self, plan: &mut Plan, data: u32) {
-        plan.devices.sort_by_key(|planned| self.data.get(&planned.device).copied().unwrap_or(0));
-        for planned in &plan.devices[..data as usize] {
-            *self.data.entry(planned.device).or_default() += 1;
+        let so_far = |device| self.chunks.get(&device).copied().unwrap_or((0, 1));
+        plan.devices.sort_by(|one, other| {
+            let ((data, all), (other_data, other_all)) = (so_far(one.device), so_far(other.device));
+            (u64::from(data) * u64::from(other_all)).cmp(&(u64::from(other_data) * u64::from(all)))
+        });
+        for (place, planned) in plan.devices.iter().enumerate() {
+            let (of_data, all) = self.chunks.entry(planned.device).or_default();
+            *of_data += u32::from(place < data as usize);
+            *all += 1;
         }
     }
 }

@@ -55,6 +55,9 @@ const BLIND_BYTES_PER_S: f64 = 100e6;
 const FORESEEN_SHARE: f64 = 0.05;
 /// A window is widened so many times at most.
 const WIDENED_MAX: f64 = 4.0;
+/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
+/// ([`crate::serve`]).
+const BUSY_REQUESTS: f64 = 8.0;
 
 /// The adaptive read of one segment.
 #[derive(Debug)]
@@ -104,10 +107,11 @@ impl Adaptive {
         let sources = plan.sources.iter().filter(|source| !source.blocks.is_empty());
         let mut flows: Vec<Flow> = sources.map(|source| Flow::new(&plan, source)).collect();
         flows.sort_by_key(|flow| flow.id);
+        let waiting: f64 = plan.sources.iter().map(|source| f64::from(source.queue_length)).sum();
         let mut read = Self {
             budget_blocks: u32::try_from(u64::from(plan.originals) * percent / 100).unwrap_or(u32::MAX),
             missing: plan.originals,
-            busy: plan.meets_busy(),
+            busy: waiting >= BUSY_REQUESTS * plan.sources.len().max(1) as f64,
             flows,
             counts: ReadDone::default(),
             actions: VecDeque::new(),

@@ -10,7 +10,7 @@
 //! | [`Ranged`] | ranges of rateless segments, parity segments and ranges of them | the originals that hold the bytes, then what a decode needs |
 //!
 //! What is too small for any of them is read from the one node that has it, and decoded where that is late by [`Hedge`]. From one read of
-//! chunks to the next, [`Caution`] keeps what stood in for nothing.
+//! chunks to the next, [`Caution`] keeps how late is late, and who is.
 //!
 //! All take [`Input`] and give [`Action`]; a driver runs any of them through [`ReadCore`] and has [`whole`] choose. One stream is open at each
 //! device at a time: after `Open`, the driver reports `Opened`, `Slice`s and `Block`s, and one of `Ended` and
@@ -52,10 +52,6 @@ use core::time::Duration;
 /// How long a read waits while nothing at all arrives, unless the caller says otherwise: long enough for a disk
 /// that spins up or a server that restarts; a progressing read is never ended by it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
-/// ([`crate::serve`]).
-const BUSY_REQUESTS: f64 = 8.0;
 
 /// How much is asked beyond the K blocks that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,12 +385,6 @@ impl ReadPlan {
             races: true,
             late: Late::default(),
         }
-    }
-
-    /// Whether the devices' queues were so long when last heard of that extras would hold others up.
-    fn meets_busy(&self) -> bool {
-        let waiting: f64 = self.sources.iter().map(|source| f64::from(source.queue_length)).sum();
-        waiting >= BUSY_REQUESTS * self.sources.len().max(1) as f64
     }
 
     /// Whether originals have to be computed from this block.

@@ -12,17 +12,17 @@
 //! *Late* is judged by pace alone: a device is late when what it still owes will take [`super::Late::factor`] times longer than a
 //! decode through the others would from now on. A decode is taken to begin with a pause as long as the longest that one of the
 //! others made (of chunks, one of those that it could not do without): where all are busy, asking for more would only keep
-//! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most three times
-//! as long as the better of the two ways would have. The decode costs more than time, namely K blocks of everybody's
-//! media: it is never begun for less, and where others wait (queues are long, nodes refuse) for silence alone. Silence that half
-//! exhausts the caller's patience is late too.
+//! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most one more than that
+//! factor (three times, unless it was learned that less is for nothing) as long as the better of the two ways would have. The
+//! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts the
+//! caller's patience is late too.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
 //! as long as they and what comes in time do, whoever else is slow being done without where that is sooner. Where streams give
-//! much less than their devices are known for, devices asked instead are taken to be no faster than they were seen to be. A device
-//! that was late a moment ago, or is known to be slow, is asked for nothing to begin with, where the others can give all rows: a
-//! file of many segments waits for it once ([`super::Caution`]).
+//! much less than their devices are known for, devices asked instead are taken to be no faster than they were seen to be. A read of a
+//! whole segment asks a device that was late a moment ago, or is a straggler by its server's figures, for nothing to begin with, where
+//! the others can give all rows ([`super::Caution`]).
 //!
 //! Invariants: before the fall back no block outside the range is asked for; what came before counts for the decode; a
 //! stream that is late stays open, and what it sends still counts for both; the fall back is begun only where it can
@@ -30,17 +30,20 @@
 
 use super::{
     Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    caution::LATE_FACTOR,
     source::{Device, Stage, seconds},
 };
-use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges, Time,
+    message::Fault,
+    straggler::{Pace, straggling},
+};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
 /// [`super::Speculative`].
 const FIRST_ANSWER_SHARE: u32 = 16;
-/// A device is known to be slow that gives so many times less than is usual. Picked by eye: figures of the past are rough.
-const KNOWN_SLOW: u64 = 4;
 /// Streams that together give less than this part of what their devices are known for share a way.
 const SHARED_SHARE: f64 = 0.8;
 /// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
@@ -62,11 +65,10 @@ pub struct Ranged {
     direct: bool,
     /// Devices that are done without from the beginning, where that can be.
     avoided: BTreeSet<DeviceId>,
-    /// What was asked for because others were late, and those.
+    /// What was asked for because devices were late.
     extra: IndexRanges,
+    /// The devices that were.
     stood_in_for: BTreeSet<DeviceId>,
-    /// Whether nodes refuse, or their devices' queues were long when last heard of: then only silence is late.
-    busy: bool,
     counts: ReadDone,
     actions: VecDeque<Action>,
     over: bool,
@@ -151,7 +153,6 @@ impl Ranged {
             avoided: BTreeSet::new(),
             extra: IndexRanges::new(),
             stood_in_for: BTreeSet::new(),
-            busy: plan.meets_busy(),
             counts: ReadDone::default(),
             actions: VecDeque::new(),
             over: false,
@@ -170,26 +171,22 @@ impl Ranged {
         read
     }
 
-    /// Does without devices of chunks that were late a moment ago, or are known to be slow, as far as a decode can: of less than half
-    /// of a segment none is worth it.
+    /// Does without devices that were late a moment ago or are known to be slow, as far as a decode of the whole segment can.
     fn avoid(&mut self) {
-        if self.rows.is_none() || 2 * self.wanted.count() < self.plan.originals {
+        if self.rows.is_none() || self.wanted.count() < self.plan.originals {
             return;
         }
-        let speeds = self.devices.values().map(|device| device.expected_bytes_per_s);
-        let mut known: Vec<u64> = speeds.filter(|speed| *speed > 0).collect();
-        known.sort_unstable();
-        let usual = known.get(known.len() / 2).copied().unwrap_or(0);
-        let slow = |device: &&Device| {
-            let speed = device.expected_bytes_per_s;
-            self.plan.late.devices.contains(&device.id)
-                || (speed > 0 && speed.saturating_mul(KNOWN_SLOW) < usual)
-        };
-        let mut slow: Vec<&Device> = self.devices.values().filter(slow).collect();
-        slow.sort_by_key(|device| device.expected_bytes_per_s);
+        let known = self.plan.sources.iter();
+        let paces: Vec<Pace> = known
+            .map(|source| Pace { read_bytes_per_s: source.read_bytes_per_s, ..Pace::default() })
+            .collect();
+        let slow = self.plan.sources.iter().zip(straggling(&paces)).filter(|(_, slow)| slow.is_some());
+        let slow: Vec<DeviceId> = slow.map(|(source, _)| source.device).collect();
+        let slow = slow.into_iter().filter(|_| !self.plan.late.tries);
+        let late = self.plan.late.devices.iter().copied();
         let mut avoided = Vec::new();
-        for device in slow {
-            avoided.push(device.id);
+        for device in late.chain(slow).filter(|id| self.devices.contains_key(id)).collect::<BTreeSet<_>>() {
+            avoided.push(device);
             if !self.decodable(&avoided) {
                 avoided.pop();
             }
@@ -307,12 +304,17 @@ impl Ranged {
         }
         if self.decoding {
             let late = if self.rows.is_some() { self.late(now) } else { Vec::new() };
-            let extra = if self.rows.is_some() { !late.is_empty() } else { self.direct };
+            // What stands in for the lost is no extra.
+            let needed: IndexRanges = match (&self.rows, self.direct) {
+                (None, true) => IndexRanges::new(),
+                _ => self.instead(&[]).0.iter().flat_map(|(_, blocks)| blocks.iter()).collect(),
+            };
             for (id, blocks) in self.instead(&late).0 {
-                if extra {
+                let extra: IndexRanges = blocks.iter().filter(|&index| !needed.contains(index)).collect();
+                if !extra.is_empty() {
                     self.stood_in_for.extend(&late);
-                    self.counts.extra_blocks += blocks.count();
-                    self.extra.insert_all(&blocks);
+                    self.counts.extra_blocks += extra.count();
+                    self.extra.insert_all(&extra);
                 }
                 self.open(now, id, blocks);
             }
@@ -378,7 +380,9 @@ impl Ranged {
             return Lateness::Never;
         }
         let Some(decode) = self.decode_time(now, device.id) else { return Lateness::Never };
-        let late = decode.saturating_mul(self.plan.late.factor);
+        // What nobody has seen is generous as it is.
+        let seen = self.devices.values().any(|device| device.first_byte_delay().is_some());
+        let late = decode.saturating_mul(if seen { self.plan.late.factor } else { LATE_FACTOR });
         // Half of the patience is left to those that are asked instead.
         let silent_max = self.plan.patience / 2;
         let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
@@ -394,9 +398,6 @@ impl Ranged {
 
     /// When, at the earliest, all that the device owes will be here: by its pace, and as long again as it was silent.
     fn time_to_finish(&self, now: Time, device: &Device) -> Duration {
-        if self.busy {
-            return now.since(device.last_arrival);
-        }
         let owed = f64::from(device.pending.count()) * f64::from(self.plan.block_bytes);
         let at_pace = self.moving.get(&device.id).filter(|moving| moving.bytes > 0).map(|moving| {
             let span = moving.last.since(moving.first).as_secs_f64();
@@ -584,7 +585,6 @@ impl Ranged {
             // A refusal says when to come back; patience bounds how often.
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
-            self.busy = true;
         }
         device.failed(now, cause);
         self.look_for_the_wanted();
@@ -601,6 +601,10 @@ impl Ranged {
             .filter_map(|action| if let Action::Open { device, .. } = action { Some(*device) } else { None })
             .collect();
         self.actions.clear();
+        if self.rows.is_none() && self.missing > 0 {
+            // The originals came as they are.
+            self.counts.extra_won = 0;
+        }
         self.stood_in_for.retain(|id| !self.devices[id].pending.is_empty());
         for device in self.devices.values_mut() {
             // One that has sent all it was asked for is about to end by itself, and says then what it moved.

@@ -52,6 +52,8 @@ struct Case {
     shape: ParityGeometry,
     devices: Vec<(f64, Fate)>,
     known: Vec<f64>,
+    /// These were late a moment ago, and so much caution was learned.
+    late: Late,
     /// One way.
     delay_ns: u64,
 }
@@ -59,7 +61,13 @@ struct Case {
 impl Case {
     fn of(devices: [(f64, Fate); 6]) -> Self {
         let shape = ParityGeometry { chunks: 6, data: 4, blocks: 16, block_bytes: BLOCK };
-        Self { shape, devices: devices.into(), known: vec![100.0; 6], delay_ns: 500_000 }
+        Self {
+            shape,
+            devices: devices.into(),
+            known: vec![100.0; 6],
+            late: Late::default(),
+            delay_ns: 500_000,
+        }
     }
 
     /// Reads all of it, or the first originals; as chunks, or by asking for everything.
@@ -82,7 +90,7 @@ impl Case {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
-            late: Late::default(),
+            late: self.late.clone(),
         };
         let nodes: BTreeMap<u128, Node> = self
             .devices
@@ -121,7 +129,14 @@ impl Case {
         let known =
             |rate: f64| rate * if bad { [0.0, 0.3, 1.0, 3.0][random.next_u32() as usize % 4] } else { 1.0 };
         let known = devices.iter().map(|(rate, _)| *rate).map(known).collect();
-        Self { shape, devices, known, delay_ns: 500_000 }
+        let mut late = Late::default();
+        if bad {
+            late.factor <<= random.next_u32() % 4;
+            let some =
+                (0..random.next_u32() % 4).map(|_| DeviceId((random.next_u32() % shape.chunks).into()));
+            late.devices.extend(some);
+        }
+        Self { shape, devices, known, late, delay_ns: 500_000 }
     }
 }
 

@@ -30,19 +30,18 @@ fn begin(length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
 }
 
 fn begin_of(shape: ParityGeometry, length: u64, rule: RequestRule) -> Box<dyn ReadCore + Send> {
-    begin_where(shape, length, rule, 0, &Caution::default())
+    begin_where(shape, length, rule, &Caution::default())
 }
 
-/// So many requests wait at each device.
+/// By what was learned before.
 fn begin_where(
     shape: ParityGeometry,
     length: u64,
     rule: RequestRule,
-    waiting: u32,
     caution: &Caution,
 ) -> Box<dyn ReadCore + Send> {
     let layout = layout(shape, length);
-    let mut plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, waiting));
+    let mut plan = ReadPlan::new(&layout, rule, || 0, |_| (100_000_000, 0));
     plan.late = caution.late(Time(0));
     whole(Time(0), plan, &layout, &"parity".parse().unwrap())
 }
@@ -136,16 +135,11 @@ fn a_silent_device_is_stood_in_for_and_so_is_one_that_stands_in() {
 /// All four send a block each millisecond, the last of them one in `slowness`, until that one says nothing from `silent_at` blocks
 /// on. Gives what else is asked for, and when.
 fn one_of_four(slowness: u64, silent_at: u32) -> (u64, Vec<(u128, String)>) {
-    one_of_four_where(slowness, silent_at, 0, &Caution::default())
+    one_of_four_where(slowness, silent_at, &Caution::default())
 }
 
-fn one_of_four_where(
-    slowness: u64,
-    silent_at: u32,
-    waiting: u32,
-    caution: &Caution,
-) -> (u64, Vec<(u128, String)>) {
-    let mut core = begin_where(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE, waiting, caution);
+fn one_of_four_where(slowness: u64, silent_at: u32, caution: &Caution) -> (u64, Vec<(u128, String)>) {
+    let mut core = begin_where(LARGER, LARGER.capacity_bytes(), RequestRule::ADAPTIVE, caution);
     asked(&mut *core);
     let mut missing = LARGER.originals();
     for ms in 1..1000 {
@@ -190,29 +184,18 @@ fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later
 }
 
 #[test]
-fn while_others_wait_only_silence_is_late() {
-    let crowded =
-        |slowness, silent_at, waiting| one_of_four_where(slowness, silent_at, waiting, &Caution::default());
-    assert_eq!(crowded(3, 16, 8), (48, vec![]));
-    assert_eq!(crowded(3, 16, 7).1.len(), 1, "a queue that holds nobody up");
-    let (ms, opened) = crowded(1, 11, 8);
-    assert_eq!(opened, named(&[(4, "75-79")]));
-    assert!(ms < 60, "{ms}");
-}
-
-#[test]
 fn who_learned_caution_waits_longer() {
     let mut caution = Caution::default();
     let in_vain = ReadDone { extra_blocks: 16, ..ReadDone::default() };
     let mut before = 0;
     for _ in 0..4 {
-        let (ms, opened) = one_of_four_where(1, 11, 0, &caution);
+        let (ms, opened) = one_of_four_where(1, 11, &caution);
         assert_eq!(opened, named(&[(4, "75-79")]));
         assert!(ms > before && ms < 200, "{ms} after {before}");
         before = ms;
         caution.learn(Time(0), &in_vain, &[]);
     }
-    assert_eq!(one_of_four_where(6, 16, 0, &caution), (96, vec![]));
+    assert_eq!(one_of_four_where(6, 16, &caution), (96, vec![]));
 }
 
 #[test]
@@ -233,41 +216,73 @@ fn what_stood_in_is_counted_and_whether_it_came_first() {
     assert_eq!(counts(&*core), (2, 0));
     give(&mut *core, late.0 + MS, 4, 9, 0);
     assert_eq!(counts(&*core), (2, 1));
-    // What stands in for a device that is lost is no extra.
+    // What stands in for a device that is lost is no extra, also beside what stands in for one that is late.
     let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
     asked(&mut *core);
     let cause = Cause::Unreachable("gone".to_owned());
     core.handle(Time(MS), Input::Failed { device: DeviceId(2), cause });
     assert_eq!((asked(&mut *core).len(), counts(&*core)), (1, (0, 0)));
+    for (sent, index) in [0, 1, 2, 3, 8, 9].into_iter().enumerate() {
+        give(&mut *core, 2 * MS, (index / 2).into(), index, 7 - sent as u32);
+    }
+    let late = core.wake_at().expect("it waits for device 3");
+    core.handle(late, Input::Tick);
+    assert_eq!((asked(&mut *core), counts(&*core)), (named(&[(5, "10-11")]), (2, 0)));
 }
 
-/// Whole segments and one byte, where these were late a moment ago and these devices are known for so many MB/s.
-fn asked_first(length: u64, late: &[u128], known: impl Fn(u128) -> u64) -> Vec<(u128, String)> {
+/// Nobody has answered: what is waited for then is a part of the patience, whatever was learned.
+#[test]
+fn caution_does_not_multiply_what_nobody_has_seen() {
+    let mut caution = Caution::default();
+    let woken = |caution: &Caution| {
+        let mut core = begin_where(SHAPE, 1, RequestRule::ADAPTIVE, caution);
+        asked(&mut *core);
+        core.wake_at()
+    };
+    let before = woken(&caution);
+    (0..3).for_each(|_| caution.learn(Time(0), &ReadDone { extra_blocks: 1, ..ReadDone::default() }, &[]));
+    assert_eq!(caution.late(Time(0)).factor, 16);
+    assert_eq!(woken(&caution), before);
+}
+
+/// Where these were late a moment ago.
+fn asked_first(length: u64, late: &[u128]) -> Vec<(u128, String)> {
+    let devices = late.iter().copied().map(DeviceId).collect();
+    asked_first_of(length, Late { devices, ..Late::default() }, |_| 100)
+}
+
+/// Of devices known for so many MB/s.
+fn asked_first_of(length: u64, late: Late, known: impl Fn(u128) -> u64) -> Vec<(u128, String)> {
     let layout = layout(SHAPE, length);
     let mut plan =
         ReadPlan::new(&layout, RequestRule::ADAPTIVE, || 0, |device| (known(device.0) * 1_000_000, 0));
-    plan.late.devices = late.iter().copied().map(DeviceId).collect();
+    plan.late = late;
     asked(&mut *whole(Time(0), plan, &layout, &"parity".parse().unwrap()))
 }
 
 #[test]
-fn who_was_late_or_is_known_to_be_slow_is_not_asked_where_a_decode_can_do_without() {
+fn who_was_late_is_not_asked_where_a_decode_can_do_without() {
     let whole = SHAPE.capacity_bytes();
-    let equal = |_| 100;
     let without_2 = named(&[(0, "0-1"), (1, "2-3"), (3, "6-7"), (4, "8-9")]);
-    assert_eq!(asked_first(whole, &[2], equal), without_2);
-    assert_eq!(asked_first(whole, &[2, 5], equal), without_2);
+    assert_eq!(asked_first(whole, &[2]), without_2);
+    assert_eq!(asked_first(whole, &[2, 5]), without_2);
+    assert_eq!(asked_first(whole, &[2, 77]), without_2, "one that holds nothing of it");
     let by_parity = named(&[(0, "0-1"), (3, "6-7"), (4, "8-9"), (5, "10-11")]);
-    assert_eq!(asked_first(whole, &[1, 2], equal), by_parity);
-    assert_eq!(asked_first(whole, &[1, 2, 3], equal), by_parity, "three cannot be done without");
+    assert_eq!(asked_first(whole, &[1, 2]), by_parity);
+    assert_eq!(asked_first(whole, &[1, 2, 3]), by_parity, "three cannot be done without");
     let data = named(&[(0, "0-1"), (1, "2-3"), (2, "4-5"), (3, "6-7")]);
-    assert_eq!(asked_first(whole, &[4], equal), data);
-    // A byte is not worth a decode.
-    assert_eq!(asked_first(1, &[0], equal), named(&[(0, "0-0")]));
+    assert_eq!(asked_first(whole, &[4]), data);
     let slow = |speed| move |device| if device == 2 { speed } else { 100 };
-    assert_eq!(asked_first(whole, &[], slow(24)), without_2);
-    assert_eq!(asked_first(whole, &[], slow(26)), data);
-    assert_eq!(asked_first(whole, &[], slow(0)), data, "nothing is known of it");
+    assert_eq!(asked_first_of(whole, Late::default(), slow(24)), without_2);
+    assert_eq!(asked_first_of(whole, Late::default(), slow(26)), data);
+    assert_eq!(asked_first_of(whole, Late::default(), slow(0)), data, "nothing is known of it");
+    assert_eq!(asked_first_of(whole, Late { tries: true, ..Late::default() }, slow(24)), data);
+    // Less than a segment is not worth a decode.
+    assert_eq!(asked_first(1, &[0]), named(&[(0, "0-0")]));
+    assert_eq!(
+        asked_first(whole - (64 << 10), &[3]),
+        named(&[(0, "0-1"), (1, "2-3"), (2, "4-5"), (3, "6-6")])
+    );
 }
 
 #[test]
