@@ -2,7 +2,7 @@
 
 use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, settled, shape};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::Cursor,
     time::{Duration, Instant},
@@ -27,6 +27,23 @@ fn objects() -> Vec<(&'static str, Vec<u8>)> {
 fn chunks(layout: &SegmentLayout) -> Vec<DeviceId> {
     let shape = ParityGeometry::of_layout(layout).expect("a parity segment");
     shape.holders(layout).expect("every chunk lies whole on one device")
+}
+
+/// Six servers, so that no chunk has another place to go to.
+#[test]
+fn the_data_chunks_of_a_put_lie_evenly() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:code=rs(6,4),segment=1MiB,update=fo");
+    block_on(async {
+        let client = bed.client().await;
+        put(&client, "object", &bytes(24 * MIB, seed())).await;
+        let mut data = BTreeMap::new();
+        for segment in client.stat("data", "object").await.unwrap().segments {
+            for device in &chunks(&segment)[..4] {
+                *data.entry(*device).or_insert(0) += 1;
+            }
+        }
+        assert!(data.len() == 6 && data.values().all(|chunks| (15..=17).contains(chunks)), "{data:?}");
+    });
 }
 
 fn put_all(bed: &Bed) -> Vec<(&'static str, Vec<u8>)> {
