@@ -163,8 +163,8 @@ fn pages_find_every_segment_on_a_device_and_nothing_else() {
     let (held, _) = page(&world, &[5, 6], None, 10);
     let first = &held[0];
     assert_eq!((first.bucket.as_str(), first.key.as_str(), first.length), ("data", "large", 64 * MIB));
-    // N = 1536 over six devices, blocks of 64 KiB.
-    assert_eq!((first.blocks, first.bytes), (512, 512 << 16));
+    // N = 384 over six devices, blocks of 256 KiB.
+    assert_eq!((first.blocks, first.bytes), (128, 128 << 18));
     let sums = sums(&world);
     assert_eq!(sums.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
     assert_eq!((sums[&1].segments, sums[&5].segments), (152, 2));
