@@ -577,7 +577,7 @@ impl<'a> SegmentReader<'a> {
                 Ok(originals)
             }
             Err(SolveError::Mixed) => {
-                self.client.caution().mixed(self.client.now());
+                self.client.caution().mixed(self.client.now(), &self.core.counts());
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = originals_at_one_state(
                     self.client,

@@ -61,7 +61,7 @@ use std::{
 };
 use steadfast_net::Pool;
 use steadfast_protocol::{
-    DeviceId, Epoch,
+    DeviceId, Epoch, Time,
     layout::{BLOCK_BYTES_MAX, SEGMENT_BYTES_MAX, SegmentLayout},
     message::{
         AccessTotals, BucketRecord, Change, DeviceHealth, DrainProgress, Hello, MetaAnswer, MetaRequest,
@@ -360,6 +360,11 @@ impl Client {
         let node =
             registry.nodes.iter().find(|node| node.record.devices.iter().any(|&(held, _)| held == device))?;
         Some(node.record.address.clone())
+    }
+
+    /// The time of what is learned from one access to the next.
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
     }
 
     /// Measured reading speed of every device, in bytes per second, and the requests waiting there, as last seen.

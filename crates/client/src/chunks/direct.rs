@@ -16,7 +16,7 @@ use std::{
 };
 use steadfast_net::Open;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, Epoch, Time,
+    BlockIndex, DeviceId, Epoch,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::{self, AccessTotals, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
     read::{Cause, Hedge},
@@ -218,10 +218,5 @@ async fn decoded(
 impl Client {
     fn hedge(&self) -> MutexGuard<'_, Hedge> {
         self.hedge.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The cores' time.
-    pub(crate) fn now(&self) -> Time {
-        Time(0) + self.started.elapsed()
     }
 }

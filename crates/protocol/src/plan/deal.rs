@@ -1,7 +1,7 @@
 //! Which chunks of a segment go where, so that those of an object together ask the same of every device.
 //!
 //! A sequential read asks each device for the data chunks it holds, an update its parity chunks for theirs. Dealt by chance, 16 segments
-//! of (6, 4) leave one of six devices with 13 data chunks where 11 are its share: the read takes a fifth longer than the devices could.
+//! of (6, 4) may well leave one of six devices with 13 data chunks where 11 are its share: the read takes a fifth longer than it could.
 
 use super::Plan;
 use crate::DeviceId;

@@ -6,7 +6,8 @@
 //! others were late came before those: where they seldom do, more is waited for, where they do, or after a while, less again. A device
 //! that is slow indeed teaches nothing but haste: reads that begin within a second ask nothing of it, where a decode can do without it;
 //! those after that try it again. One that is known to be slow from what its server says ([`crate::straggler`]) is asked by one read in
-//! sixteen: what nobody asks stays as slow as it was. Where chunks change meanwhile a decode may not fit together, and was for nothing whoever came first.
+//! sixteen: what nobody asks stays as slow as it was. Where chunks change meanwhile a decode may not fit together, and was for nothing whoever came
+//! first: then all are asked for a second.
 
 use super::ReadDone;
 use crate::{DeviceId, Time};
@@ -48,6 +49,8 @@ pub struct Caution {
     /// When that was learned.
     learned: Time,
     late: BTreeMap<DeviceId, Time>,
+    /// When chunks were last found not to fit together.
+    mixed: Option<Time>,
     /// Reads begun, from any number on.
     reads: u64,
 }
@@ -61,13 +64,14 @@ impl Default for Caution {
 impl Caution {
     /// Nothing is known; `seed` says which reads try the slow, so that of clients with few reads some do.
     pub fn new(seed: u64) -> Self {
-        Self { factor: LATE_FACTOR, learned: Time(0), late: BTreeMap::new(), reads: seed }
+        Self { factor: LATE_FACTOR, learned: Time(0), late: BTreeMap::new(), mixed: None, reads: seed }
     }
 
     /// A read begins at `now`: what it goes by.
     pub fn begin(&mut self, now: Time) -> Late {
         self.reads = self.reads.wrapping_add(1);
-        Late { tries: self.reads.is_multiple_of(TRIED_ONCE_IN), ..self.late(now) }
+        let mixed = self.mixed.is_some_and(|mixed| now.since(mixed) < LATE_FOR);
+        Late { tries: mixed || self.reads.is_multiple_of(TRIED_ONCE_IN), ..self.late(now) }
     }
 
     /// What is known at `now`.
@@ -95,10 +99,14 @@ impl Caution {
         }
     }
 
-    /// What a read brought did not fit together, as chunks changed meanwhile: none of them can be done without.
-    pub fn mixed(&mut self, now: Time) {
+    /// What a read brought did not fit together, as chunks changed meanwhile: for a while all are asked, and what stood in was for
+    /// nothing.
+    pub fn mixed(&mut self, now: Time, read: &ReadDone) {
         self.late.clear();
-        self.change(now, false);
+        self.mixed = Some(now);
+        if read.extra_blocks > 0 {
+            self.change(now, false);
+        }
     }
 
     fn change(&mut self, now: Time, won: bool) {
@@ -154,6 +162,7 @@ mod tests {
         caution.learn(Time(1_000_000_005), &read(4, 4), &[slow]);
         assert_eq!(late(&caution, 1999), BTreeSet::from([slow]));
     }
+
     #[test]
     fn caution_is_forgotten_and_chunks_that_change_end_it_and_raise_it() {
         let mut caution = Caution::default();
@@ -166,8 +175,12 @@ mod tests {
         caution.learn(seconds(21), &read(16, 0), &[]);
         assert_eq!(caution.late(seconds(21)).factor, 8);
         caution.learn(seconds(21), &read(16, 16), &[DeviceId(1)]);
-        caution.mixed(seconds(21));
+        caution.mixed(seconds(21), &read(4, 4));
         assert_eq!(caution.late(seconds(21)), Late { factor: 8, ..Late::default() });
+        // The lost stood in for by others teach nothing about the late. Of the slow all are asked for a second.
+        caution.mixed(seconds(21), &read(0, 0));
+        assert_eq!([21, 22].map(|at| caution.begin(seconds(at)).tries), [true, false]);
+        assert_eq!(caution.late(seconds(21)).factor, 8);
     }
 
     #[test]

@@ -29,7 +29,7 @@
 //! succeed; exactly one `Done` or `Failed` ends the actions.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source,
     caution::LATE_FACTOR,
     source::{Device, Stage, seconds},
 };
@@ -176,13 +176,11 @@ impl Ranged {
         if self.rows.is_none() || self.wanted.count() < self.plan.originals {
             return;
         }
-        let known = self.plan.sources.iter();
-        let paces: Vec<Pace> = known
-            .map(|source| Pace { read_bytes_per_s: source.read_bytes_per_s, ..Pace::default() })
-            .collect();
-        let slow = self.plan.sources.iter().zip(straggling(&paces)).filter(|(_, slow)| slow.is_some());
-        let slow: Vec<DeviceId> = slow.map(|(source, _)| source.device).collect();
-        let slow = slow.into_iter().filter(|_| !self.plan.late.tries);
+        let pace = |source: &Source| Pace { read_bytes_per_s: source.read_bytes_per_s, ..Pace::default() };
+        let slow = straggling(&self.plan.sources.iter().map(pace).collect::<Vec<_>>());
+        let slow =
+            self.plan.sources.iter().zip(slow).filter(|(_, slow)| slow.is_some() && !self.plan.late.tries);
+        let slow = slow.map(|(source, _)| source.device);
         let late = self.plan.late.devices.iter().copied();
         let mut avoided = Vec::new();
         for device in late.chain(slow).filter(|id| self.devices.contains_key(id)).collect::<BTreeSet<_>>() {
@@ -304,24 +302,33 @@ impl Ranged {
         }
         if self.decoding {
             let late = if self.rows.is_some() { self.late(now) } else { Vec::new() };
-            // What stands in for the lost is no extra.
-            let needed: IndexRanges = match (&self.rows, self.direct) {
-                (None, true) => IndexRanges::new(),
-                _ => self.instead(&[]).0.iter().flat_map(|(_, blocks)| blocks.iter()).collect(),
-            };
-            for (id, blocks) in self.instead(&late).0 {
-                let extra: IndexRanges = blocks.iter().filter(|&index| !needed.contains(index)).collect();
-                if !extra.is_empty() {
-                    self.stood_in_for.extend(&late);
-                    self.counts.extra_blocks += extra.count();
-                    self.extra.insert_all(&extra);
-                }
-                self.open(now, id, blocks);
-            }
+            let asked = self.instead(&late).0;
+            self.count_extra(&late, &asked);
+            asked.into_iter().for_each(|(id, blocks)| self.open(now, id, blocks));
             if self.rows.is_some() {
                 // Those just asked may be late, too.
                 self.late(now);
             }
+        }
+    }
+
+    /// Counts what is asked for only because devices are late: what stands in for the lost is no extra.
+    fn count_extra(&mut self, late: &[DeviceId], asked: &[(DeviceId, IndexRanges)]) {
+        if asked.is_empty() || (self.rows.is_some() && late.is_empty()) {
+            return;
+        }
+        let blocks = |asked: &[(DeviceId, IndexRanges)]| -> IndexRanges {
+            asked.iter().flat_map(|(_, blocks)| blocks.iter()).collect()
+        };
+        let needed = match (&self.rows, self.direct) {
+            (None, true) => IndexRanges::new(),
+            _ => blocks(&self.instead(&[]).0),
+        };
+        let extra: IndexRanges = blocks(asked).iter().filter(|&index| !needed.contains(index)).collect();
+        if !extra.is_empty() {
+            self.stood_in_for.extend(late);
+            self.counts.extra_blocks += extra.count();
+            self.extra.insert_all(&extra);
         }
     }
 

@@ -252,3 +252,37 @@ fn patience_ends_a_read_in_which_nothing_arrives() {
     assert_eq!(now, Time(0) + PATIENCE);
     assert!(matches!(last, Action::Failed(ReadError::Stalled { missing: 2, .. })), "{last:?}");
 }
+
+#[test]
+fn coded_blocks_that_came_in_vain_won_nothing() {
+    let late = || {
+        let (mut read, _) = begin(six(100_000_000), 0..16);
+        let mut now = MS;
+        give(&mut read, now, 0, 0, K - 1);
+        while !read.falls_back() {
+            now = read.wake_at().expect("it waits for device 0").0;
+            read.handle(Time(now), Input::Tick);
+        }
+        drain(&mut read);
+        for (came, index) in (96..100).enumerate() {
+            give(&mut read, now, 0, index, K - 2 - came as u32);
+        }
+        (1..6u32).for_each(|n| {
+            give(&mut read, now, n.into(), n * 16, K - 5 - n);
+        });
+        (read, now)
+    };
+    // The originals come as they are after all.
+    let (mut read, now) = late();
+    for index in 1..16 {
+        give(&mut read, now + MS, 0, index, K - 10 - index);
+    }
+    let counts = read.counts();
+    assert_eq!((read.wake_at(), counts.extra_won), (None, 0));
+    assert!(counts.extra_blocks > K, "{counts:?}");
+    // The decoder has enough before they do.
+    let (mut read, now) = late();
+    give(&mut read, now + MS, 1, 17, 0);
+    assert_eq!(read.wake_at(), None);
+    assert!(read.counts().extra_won > 5, "{:?}", read.counts());
+}
