@@ -228,6 +228,16 @@ fn what_stood_in_is_counted_and_whether_it_came_first() {
     let late = core.wake_at().expect("it waits for device 3");
     core.handle(late, Input::Tick);
     assert_eq!((asked(&mut *core), counts(&*core)), (named(&[(5, "10-11")]), (2, 0)));
+    // Lost when another one is late: one of the two chunks is extra.
+    let mut core = begin(SHAPE.capacity_bytes(), RequestRule::ADAPTIVE);
+    asked(&mut *core);
+    for (sent, index) in [0, 1, 2, 3].into_iter().enumerate() {
+        give(&mut *core, MS, (index / 2).into(), index, 7 - sent as u32);
+    }
+    let late = core.wake_at().expect("it waits for devices 2 and 3");
+    let cause = Cause::Unreachable("gone".to_owned());
+    core.handle(late, Input::Failed { device: DeviceId(2), cause });
+    assert_eq!((asked(&mut *core), counts(&*core)), (named(&[(4, "8-9"), (5, "10-11")]), (2, 0)));
 }
 
 /// Nobody has answered: what is waited for then is a part of the patience, whatever was learned.
