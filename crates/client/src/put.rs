@@ -5,7 +5,7 @@ use crate::{
     feed::{Feed, Ready},
     reserve::{Reserved, Reserving},
     source::Pieces,
-    turns::Turns,
+    turns::{Turn, Turns},
     unexpected,
 };
 use std::{
@@ -274,7 +274,7 @@ impl Put<'_> {
         let turns = &Turns::new(feed, self.client.options.memory_bytes, alone);
         let one_by_one = async || -> Result<(), PutError> {
             while let Some(turn) = turns.next().await? {
-                self.store_segment(&turn.ready).await?;
+                self.store_segment(&turn).await?;
             }
             Ok(())
         };
@@ -283,7 +283,8 @@ impl Put<'_> {
         Ok(())
     }
 
-    async fn store_segment(&self, ready: &Ready) -> Result<(), PutError> {
+    async fn store_segment(&self, turn: &Turn<'_>) -> Result<(), PutError> {
+        let ready = &*turn.ready;
         let Ready { segment, maker, spec, code, .. } = ready;
         let plan = self.choose(ready.spread_bytes, maker.segment, segment.scheme).await?;
         let (devices, spares) = plan.targets();
@@ -327,7 +328,7 @@ impl Put<'_> {
         let touch = |device| {
             self.stored().touched.insert((device, name));
         };
-        let done = writer.run(write, touch, |_| {}).await?;
+        let done = writer.run(write, touch, |_| {}, || turn.ends()).await?;
         self.sent(ready, done.pushed_blocks);
         self.keep(ready, name, done.holders, done.stored_blocks);
         Ok(())

@@ -2,7 +2,7 @@
 //!
 //! A segment begins and ends with round trips, during which nothing of it moves, and a flush of every device: other segments
 //! fill them. Over a round trip of 20 ms, 256 MiB in segments of 16 MiB took 0.73 s, one after the other 2.3 s. A large segment
-//! is stored alone, as it keeps all devices busy by itself.
+//! is stored alone, as it keeps all devices busy by itself; but the next begins when all of it is on its way.
 //!
 //! Invariants: segments begin in the order of the object; one is read ahead of those being stored, and no more; together they
 //! take no more memory than they may, unless it is one alone.
@@ -34,7 +34,7 @@ pub(crate) struct Turns<'a> {
 /// A segment whose turn it is, until it is dropped.
 pub(crate) struct Turn<'a> {
     pub(crate) ready: Box<Ready>,
-    _storing: SemaphorePermit<'a>,
+    storing: Mutex<Option<SemaphorePermit<'a>>>,
     _memory: InHand<'a>,
 }
 
@@ -78,12 +78,19 @@ impl<'a> Turns<'a> {
         let share = TOGETHER_MIB / SEGMENTS_AT_A_TIME as u32;
         let share = if self.alone { TOGETHER_MIB } else { mebibytes.clamp(share, TOGETHER_MIB) };
         let storing = self.storing.acquire_many(share).await.expect("it is never closed");
-        Ok(Some(Turn { ready, _storing: storing, _memory: memory }))
+        Ok(Some(Turn { ready, storing: Mutex::new(Some(storing)), _memory: memory }))
     }
 
     fn take(&'a self, bytes: u64) -> InHand<'a> {
         *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner) += bytes;
         InHand { turns: self, bytes }
+    }
+}
+
+impl Turn<'_> {
+    /// All of it is on its way: the next may begin.
+    pub(crate) fn ends(&self) {
+        self.storing.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 

@@ -48,7 +48,8 @@ pub struct SegmentWriter<R> {
 }
 
 impl<R: Route> SegmentWriter<R> {
-    /// Writes until the core is done; says of each device that it is written to, and of each stream what it said.
+    /// Writes until the core is done; says of each device that it is written to, of each stream what it said, and when all that it takes is
+    /// on its way.
     ///
     /// # Errors
     /// The core's.
@@ -60,9 +61,11 @@ impl<R: Route> SegmentWriter<R> {
         spec: WriteSpec,
         mut touch: impl FnMut(DeviceId),
         mut said: impl FnMut(&Event),
+        ending: impl FnOnce(),
     ) -> Result<WriteDone, WriteError> {
         let start = Instant::now();
         let mut core = Writer::new(spec, Time(0));
+        let mut ending = Some(ending);
         let mut streams = Streams::new(self.route.priority());
         let mut arriving =
             if core.follows_arrivals() { Arrivals::of(&self.maker) } else { Arrivals::default() };
@@ -82,6 +85,9 @@ impl<R: Route> SegmentWriter<R> {
                     Action::Done(done) => return Ok(done),
                     Action::Failed(error) => return Err(error),
                 }
+            }
+            if let Some(ending) = ending.take_if(|_| core.ending()) {
+                ending();
             }
             let wake_at = core.wake_at().map(|at| start + Duration::from_nanos(at.0));
             let input = tokio::select! {

@@ -528,7 +528,7 @@ impl<'a> Amendment<'a> {
         let touch = |device| {
             self.touched.insert((device, segment));
         };
-        Ok(writer.run(spec, touch, |_| {}).await?)
+        Ok(writer.run(spec, touch, |_| {}, || {}).await?)
     }
 
     fn count(&mut self, done: &WriteDone, block_bytes: u32) {

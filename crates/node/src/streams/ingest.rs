@@ -74,7 +74,7 @@ pub(crate) async fn serve(
             let _ = confirm.send(blocks.clone());
         }
     };
-    let mut writing = std::pin::pin!(writer.run(accepted.spec, |_| {}, said));
+    let mut writing = std::pin::pin!(writer.run(accepted.spec, |_| {}, said, || {}));
     loop {
         let give_up = arrival.patience_left();
         tokio::select! {

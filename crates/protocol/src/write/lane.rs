@@ -36,6 +36,9 @@ pub(super) enum State {
     Gone,
 }
 
+/// More seconds than any write waits.
+const FAR_S: f64 = 1e6;
+
 /// A doubled window must bring at least so much more pace, or it is taken back.
 const PROBE_GAIN: f64 = 1.2;
 
@@ -89,18 +92,40 @@ pub(super) struct Course {
     pub(super) late: bool,
     /// From a push to its confirmation, at the least.
     latency: f64,
+    /// The share of its pace that it can be trusted with: all until it owes a group for longer than two took, and less the longer it
+    /// does. That is sooner than `late`, and often wrong: who trusts it too little pushes blocks in vain, no more.
+    punctual: f64,
 }
 
 impl Course {
+    /// The same of a device as far as it is punctual.
+    pub(super) fn doubted(self) -> Self {
+        let untold = if self.punctual < 1.0 { 0.0 } else { self.untold };
+        Self { pace: self.pace * self.punctual, untold, ..self }
+    }
+
     /// Blocks confirmed in so many seconds from now: at its pace, but of what is still to be pushed none before its latency.
     pub(super) fn confirmed_in(&self, seconds: f64) -> f64 {
         let pushed = self.in_flight + self.pace * (seconds - self.latency).max(0.0);
         self.in_time(seconds).min(pushed)
     }
 
+    /// Blocks in flight now that will be confirmed in so many seconds.
+    pub(super) fn in_flight_in(&self, seconds: f64) -> f64 {
+        self.in_time(seconds).min(self.in_flight)
+    }
+
     /// Blocks that, in flight now, would be confirmed in so many seconds.
     pub(super) fn in_time(&self, seconds: f64) -> f64 {
         self.untold + self.pace * seconds
+    }
+}
+
+#[cfg(test)]
+impl Course {
+    /// Of a device that has confirmed all along and should say something now, of which that much is to be trusted.
+    pub(super) fn steady(pace: f64, in_flight: f64, punctual: f64) -> Self {
+        Self { pace, in_flight, punctual, ..Self::default() }
     }
 }
 
@@ -266,6 +291,7 @@ impl Lane {
             in_flight: self.in_flight.into(),
             late,
             latency: self.latency_min.map_or(0.0, |span| span.as_secs_f64()),
+            punctual: (self.usual(rate) / quiet.max(1e-9)).min(1.0),
         }
     }
 
@@ -288,9 +314,26 @@ impl Lane {
 
     /// Seconds of silence that are nothing unusual at this rate.
     fn explained(&self, rate: f64) -> f64 {
+        self.usual(rate).max(self.latency.map_or(0.0, |span| 2.0 * span.as_secs_f64()))
+    }
+
+    /// Seconds in which it does two of its groups.
+    fn usual(&self, rate: f64) -> f64 {
         // Before the first confirmation a round trip is unknown: what is in flight stands for it, twice.
         let batch = if self.weighed_blocks > 0.0 { self.last_batch } else { 2 * self.in_flight.max(1) };
-        2.0 * (f64::from(batch) / rate).max(self.latency.map_or(0.0, |span| span.as_secs_f64()))
+        2.0 * f64::from(batch) / rate
+    }
+
+    /// When its silence is more than it is usual, or twice as long, four times, and so on; none while it owes nothing or nothing is known
+    /// of it.
+    pub(super) fn doubted_at(&self, now: Time, block_bytes: u32) -> Option<Time> {
+        let rate = self.rate(block_bytes).filter(|_| self.owes())?;
+        let mut silence =
+            Duration::from_secs_f64(self.usual(rate).clamp(1e-3, FAR_S)) + Duration::from_micros(1);
+        while self.quiet_since + silence <= now {
+            silence *= 2;
+        }
+        Some(self.quiet_since + silence)
     }
 
     /// Blocks per second as measured in this write, once that is more than chance.
@@ -354,6 +397,19 @@ mod tests {
         assert!((untold(12) - 4.0).abs() < 1e-6, "{}", untold(12));
         assert!((untold(20) - 8.0).abs() < 1e-6, "no more than the last group: {}", untold(20));
         assert_eq!(untold(25), 0.0, "twice the usual time has passed");
+    }
+
+    #[test]
+    fn a_device_is_doubted_before_it_is_late_and_again_and_again() {
+        let mut lane = confirming();
+        let at = |lane: &Lane, ms: u64| lane.course(Time(ms * MS), BLOCK);
+        // Eight blocks in 8 ms: two such groups are due by 24 ms.
+        assert_eq!(at(&lane, 23).punctual, 1.0);
+        assert!((at(&lane, 40).punctual - 0.5).abs() < 1e-6 && at(&lane, 40).doubted().pace < 501.0);
+        let doubted = |lane: &Lane, ms: u64| lane.doubted_at(Time(ms * MS), BLOCK).unwrap().0 / MS;
+        assert_eq!([doubted(&lane, 8), doubted(&lane, 25), doubted(&lane, 41)], [24, 40, 72]);
+        lane.confirm(Time(24 * MS), &(8..24).into());
+        assert_eq!(lane.doubted_at(Time(25 * MS), BLOCK), None, "it owes nothing");
     }
 
     #[test]

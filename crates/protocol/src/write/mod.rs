@@ -30,6 +30,7 @@
 //! Left out: what is in a block (codes, in the driver), retries of lost connections (a device that failed is not
 //! opened again; one that refused is, when it said so, as long as the put is patient).
 
+mod forecast;
 pub mod ingest;
 mod lane;
 mod parity;
@@ -408,6 +409,12 @@ impl Writer {
     /// Whether it is to be told of originals as they arrive.
     pub fn follows_arrivals(&self) -> bool {
         matches!(self, Writer::Parity(_))
+    }
+
+    /// Whether it is done once what is in flight is confirmed, if nothing fails: whoever waits for the devices may begin. Schemes that hand
+    /// out all they have at once never say so.
+    pub fn ending(&self) -> bool {
+        matches!(self, Writer::Rateless(core) if core.ending())
     }
 
     /// Takes what happened at `now`. Inputs about devices that were not opened, or are given up, are ignored.

@@ -8,7 +8,7 @@
 //! - the window of a device is doubled only while that makes it faster, never above a third of its share, and near the
 //!   end no more than it can confirm before the rule is forecast to hold ([`Course`]: a device that confirms in groups is on with the
 //!   next one, and none confirms before its latency what is still to be pushed): what is in flight at the end is small;
-//! - a domain among the f largest adds nothing to the survivors, so it waits for the others once D is provided for;
+//! - no domain is given what a forecast says will not count, nor what others will have room for a little later ([`Forecast`]);
 //! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, and mints no more
 //!   than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
 //!
@@ -16,6 +16,7 @@
 
 use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
+    forecast::{Forecast, Hold},
     lane::{Course, Lane, State},
     wanted::Wanted,
 };
@@ -32,6 +33,8 @@ const RUN_BLOCKS_MAX: u32 = 16;
 /// A device that owes a sign for so many times the usual time to a confirmation gets a spare beside it. Picked by
 /// eye: far beyond what load explains, and an opened spare costs little.
 const SILENCE_FACTOR: u32 = 8;
+/// The end is in sight when no more is lacking than so many times what all windows hold.
+const ENDING_WINDOWS: f64 = 3.0;
 
 /// The rateless write core of one segment.
 ///
@@ -49,7 +52,11 @@ pub struct RatelessWriter {
     next_index: BlockIndex,
     pushed_blocks: u32,
     progress: Time,
+    began: Time,
     now: Time,
+    /// A device that could take blocks is given none, as others are expected to be done with theirs.
+    held: bool,
+    ending: bool,
     actions: VecDeque<Action>,
     over: bool,
 }
@@ -69,7 +76,10 @@ impl RatelessWriter {
             next_index: spec.given.first_new_index,
             pushed_blocks: 0,
             progress: now,
+            began: now,
             now,
+            held: false,
+            ending: false,
             actions: VecDeque::new(),
             over: false,
             spec,
@@ -136,12 +146,20 @@ impl RatelessWriter {
             _ if lane.replaced || !self.owes(position) => None,
             _ => Some(lane.quiet_since() + limit?),
         });
-        lanes.chain([self.progress + self.spec.patience]).min()
+        // What others were to be done with is given away once they are late, and ever more of it while they stay so.
+        let late = self.lanes.iter().filter(|_| self.held);
+        let late = late.filter_map(|lane| lane.doubted_at(self.now, self.spec.block_bytes));
+        lanes.chain(late).chain([self.progress + self.spec.patience]).min()
     }
 
     /// N so far: confirmed blocks that count.
     pub fn confirmed(&self) -> u32 {
         self.judge.confirmed()
+    }
+
+    /// Whether what was given, as far as it will be confirmed in time, is all that counting asks for.
+    pub fn ending(&self) -> bool {
+        self.ending || self.over
     }
 
     fn position(&self, device: DeviceId) -> Option<usize> {
@@ -454,53 +472,24 @@ impl RatelessWriter {
         let shared: Vec<u32> = (0..self.lanes.len()).map(|position| self.share(&shares, position)).collect();
         let plans: Vec<Window> =
             self.lanes.iter_mut().zip(shared).map(|(lane, share)| window(lane, share)).collect();
-        let courses: Vec<Course> =
-            self.lanes.iter().map(|lane| lane.course(self.now, self.spec.block_bytes)).collect();
-        let mut domain_runs = vec![0; self.spec.domains as usize];
-        for (lane, plan) in self.lanes.iter().zip(&plans) {
-            domain_runs[lane.target.domain as usize] += plan.run;
-        }
-        let silence = self.silence_limit();
-        let horizon = self.forecast(&courses, plans.iter().map(|window| window.blocks).sum());
         for (position, plan) in plans.iter().enumerate() {
             while let Some(indices) = self.wanted.take(position, self.wanted_room(position, plan)) {
                 self.push(position, indices);
             }
         }
+        let courses: Vec<Course> =
+            self.lanes.iter().map(|lane| lane.course(self.now, self.spec.block_bytes)).collect();
+        let mut outlook = self.outlook(&courses, plans.iter().map(|window| window.blocks).sum());
         loop {
             let homeless = self.wanted.any_homeless();
             if !homeless && self.amends() && self.need.met(&self.expected()) {
                 break;
             }
-            // What silent devices were pushed may never count.
-            let mut loads = self.loads();
-            for (lane, course) in self.lanes.iter().zip(&courses) {
-                let silent = course.late || lane.quiet(self.now) >= silence;
-                loads[lane.target.domain as usize] += if silent { 0.0 } else { f64::from(lane.in_flight) };
-            }
-            // Where nothing is on its way, a wanted block may ride as well.
-            let idle = homeless && self.lanes.iter().all(|lane| lane.in_flight == 0);
-            let level = if idle { Level(None) } else { self.level(&loads) };
-            let best = (0..self.lanes.len())
-                .filter_map(|position| {
-                    let blocks = if homeless {
-                        let room = self.wanted_room(position, &plans[position]);
-                        (room > 0 && self.wanted.adopts(position)).then_some(room)?
-                    } else {
-                        self.room(position, &plans[position], &courses[position], horizon)?
-                    };
-                    let domain = self.lanes[position].target.domain as usize;
-                    if level.rides(loads[domain], domain_runs[domain]) {
-                        return None;
-                    }
-                    let flight = f64::from(self.lanes[position].in_flight);
-                    // Without any pace known, evenly.
-                    let pace = courses[position].pace;
-                    let done_in = if pace > 0.0 { flight / pace } else { flight * 1e3 };
-                    Some((done_in, position, blocks))
-                })
-                .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let Some((_, position, blocks)) = best else { break };
+            let next = |held: bool| self.next(&plans, &courses, &outlook, held);
+            // What must be written goes where it counts, or anywhere.
+            let Some((position, blocks)) = next(true).or_else(|| next(false).filter(|_| homeless)) else {
+                break;
+            };
             let indices = if homeless {
                 self.wanted.adopt(position, blocks).expect("it adopts some")
             } else {
@@ -508,8 +497,45 @@ impl RatelessWriter {
                 self.next_index += blocks;
                 first..self.next_index
             };
+            let domain = self.lanes[position].target.domain as usize;
+            outlook.hold.given[domain] += f64::from(indices.end - indices.start);
             self.push(position, indices);
         }
+        let could = |(lane, plan): (&Lane, &Window)| {
+            lane.in_flight < plan.run && lane.affords(self.spec.block_bytes) > 0
+        };
+        self.held = self.lanes.iter().zip(&plans).any(could);
+        self.ending = !self.wanted.any_homeless() && self.need.met(&outlook.hold.given);
+    }
+
+    /// The device that gets the next run, and its blocks; `held`: as far as domains are not held back.
+    fn next(
+        &self,
+        plans: &[Window],
+        courses: &[Course],
+        outlook: &Outlook,
+        held: bool,
+    ) -> Option<(usize, u32)> {
+        let homeless = self.wanted.any_homeless();
+        let candidate = |position: usize| {
+            let lane = &self.lanes[position];
+            let blocks = if homeless {
+                let room = self.wanted_room(position, &plans[position]);
+                (room > 0 && self.wanted.adopts(position)).then_some(room)?
+            } else {
+                self.room(position, &plans[position], &courses[position], outlook.horizon)?
+            };
+            let blocks = if held { blocks.min(outlook.room(lane.target.domain)) } else { blocks };
+            let flight = f64::from(lane.in_flight);
+            // Without any pace known, evenly.
+            let pace = courses[position].pace;
+            let done_in = if pace > 0.0 { flight / pace } else { flight * 1e3 };
+            (blocks > 0).then_some((done_in, position, blocks))
+        };
+        let first = (0..self.lanes.len())
+            .filter_map(candidate)
+            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        first.map(|(_, position, blocks)| (position, blocks))
     }
 
     fn push(&mut self, position: usize, indices: Range<BlockIndex>) {
@@ -544,53 +570,39 @@ impl RatelessWriter {
         (blocks > 0 && worth).then_some(blocks)
     }
 
-    /// A domain among the f largest adds nothing when it is ahead of the next by more than is in flight, and the f largest hold what
-    /// D asks for beyond the survivors.
-    fn level(&self, loads: &[f64]) -> Level {
-        let f = self.need.tolerate as usize;
-        if f == 0 || loads.len() <= f {
-            return Level(None);
+    /// Until when the rule is forecast to hold, and how far domains are held back until then.
+    fn outlook(&self, courses: &[Course], windows: u32) -> Outlook {
+        let confirmed = self.loads();
+        let mut given = confirmed.clone();
+        for (lane, _) in self.lanes.iter().zip(courses).filter(|(_, course)| !course.late) {
+            given[lane.target.domain as usize] += f64::from(lane.in_flight);
         }
+        let (f, domains) = (self.need.tolerate as usize, given.len());
+        // No domain is held to less than its share of the survivors.
+        let share = f64::from(self.need.survivors) / (domains.max(f + 1) - f) as f64;
+        let ahead = f > 0 && domains > f && given.iter().any(|&load| load >= share);
+        let placed =
+            self.lanes.iter().zip(courses).map(|(lane, &course)| (lane.target.domain as usize, course));
+        let mut forecast = Forecast::new(&self.need, &confirmed, placed);
+        let ends = forecast.lacking() <= ENDING_WINDOWS * f64::from(windows);
+        let hold = if ahead {
+            let spent = self.now.since(self.began).as_secs_f64();
+            forecast.hold(spent).unwrap_or_else(|| Hold { most: self.next_largest(&given), given })
+        } else {
+            Hold { most: f64::INFINITY, given }
+        };
+        let horizon = if ends { forecast.holds_in(hold.most) } else { f64::INFINITY };
+        Outlook { horizon, hold }
+    }
+
+    /// Where nothing can be foreseen: the largest load outside the f largest domains, and a run, once D is provided for.
+    fn next_largest(&self, loads: &[f64]) -> f64 {
+        let f = self.need.tolerate as usize;
         let mut sorted = loads.to_vec();
         sorted.sort_unstable_by(|a, b| b.total_cmp(a));
         let beyond = f64::from(self.need.total.saturating_sub(self.need.survivors));
-        Level((sorted[..f].iter().sum::<f64>() >= beyond).then_some(sorted[f]))
-    }
-
-    /// Seconds until the rule is forecast to hold by counting, if every device keeps its pace; infinite while more is lacking than
-    /// three times all windows, or it is unknown.
-    fn forecast(&self, courses: &[Course], windows: u32) -> f64 {
-        let confirmed = self.loads();
-        let mut loads = confirmed.clone();
-        let foresee = |loads: &mut [f64], seconds: f64| {
-            loads.copy_from_slice(&confirmed);
-            for (lane, course) in self.lanes.iter().zip(courses) {
-                loads[lane.target.domain as usize] += course.confirmed_in(seconds);
-            }
-        };
-        foresee(&mut loads, 0.0);
-        let (total, survivors) = self.need.missing(&loads);
-        if total.max(survivors) > 3.0 * f64::from(windows) {
-            return f64::INFINITY;
-        }
-        let mut at = |seconds: f64| {
-            foresee(&mut loads, seconds);
-            // Where no loss is provided for, all domains are as one.
-            if self.need.tolerate == 0 { self.need.met(&[loads.iter().sum()]) } else { self.need.met(&loads) }
-        };
-        let mut late = 1e-4;
-        while !at(late) {
-            late *= 2.0;
-            if late > 1e5 {
-                return f64::INFINITY;
-            }
-        }
-        let mut early = 0.0;
-        for _ in 0..12 {
-            let middle = 0.5 * (early + late);
-            if at(middle) { late = middle } else { early = middle }
-        }
-        late
+        let provided = sorted[..f].iter().sum::<f64>() >= beyond;
+        if provided { sorted[f] + f64::from(RUN_BLOCKS_MAX) } else { f64::INFINITY }
     }
 }
 
@@ -619,15 +631,17 @@ impl Shares {
     }
 }
 
-/// The largest load outside the f largest domains, once D is provided for: domains a run above it ride along.
-struct Level(Option<f64>);
+/// What is foreseen of a write.
+struct Outlook {
+    /// Seconds until the rule holds by counting, if every device keeps its pace; infinite while the end is far, or unknown.
+    horizon: f64,
+    hold: Hold,
+}
 
-impl Level {
-    /// A run of each of the domain's devices as slack: loads count what is in flight, so a domain that is not ahead keeps its pipes
-    /// filled. More would be in store for the loss of another domain, but takes from the others where devices share a disk, a link or a
-    /// writer's processor: a quarter and two windows sent 0.83 of an object beyond it, six servers on one disk, windows 0.74.
-    fn rides(&self, load: f64, runs: u32) -> bool {
-        self.0.is_some_and(|level| load > level + f64::from(runs))
+impl Outlook {
+    /// Blocks that a domain may be given; one more than are foreseen, which is about as good as foresight gets.
+    fn room(&self, domain: u32) -> u32 {
+        (self.hold.most + 1.0 - self.hold.given[domain as usize]).max(0.0) as u32
     }
 }
 

@@ -82,6 +82,8 @@ pub(super) struct Outcome {
     pub(super) at: f64,
     /// Blocks written or on their way when it ended, beyond those of the layout.
     pub(super) pushed: u32,
+    /// Those pushed after the core said that all it takes is on its way.
+    pub(super) pushed_ending: u32,
     /// Devices opened.
     pub(super) opened: u32,
     pub(super) trace: u64,
@@ -143,6 +145,7 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
     let mut hosts: Vec<Host> = disks.iter().map(|_| Host::default()).collect();
     let mut events: BTreeMap<(u64, u64), Event> = BTreeMap::new();
     let (mut order, mut now, mut pushed, mut opened, mut trace) = (0u64, 0u64, 0, 0, 0u64);
+    let (mut ending, mut pushed_ending) = (false, 0);
     let (mut seen, mut minted) = (BTreeSet::new(), BTreeSet::new());
     let mut ticks = BTreeSet::new();
     let half = common.rtt_ns / 2;
@@ -178,6 +181,7 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                             assert!(index >= given.first_new_index);
                         }
                         pushed += 1;
+                        pushed_ending += u32::from(ending);
                         trace = trace.wrapping_mul(31).wrapping_add(u64::from(index) ^ device.0 as u64 ^ now);
                         after!(half, Event::AtNode(device.0 as usize, Arrival::Block(index)));
                     }
@@ -186,13 +190,28 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                     after!(half, Event::AtNode(device.0 as usize, Arrival::Close));
                 }
                 Action::Done(done) => {
-                    return Outcome { result: Ok(done), at: now as f64 / 1e9, pushed, opened, trace };
+                    return Outcome {
+                        result: Ok(done),
+                        at: now as f64 / 1e9,
+                        pushed,
+                        pushed_ending,
+                        opened,
+                        trace,
+                    };
                 }
                 Action::Failed(error) => {
-                    return Outcome { result: Err(error), at: now as f64 / 1e9, pushed, opened, trace };
+                    return Outcome {
+                        result: Err(error),
+                        at: now as f64 / 1e9,
+                        pushed,
+                        pushed_ending,
+                        opened,
+                        trace,
+                    };
                 }
             }
         }
+        ending |= core.ending();
         let wake = core.wake_at().expect("a core that is not over wakes").0.max(now + 1);
         if ticks.insert(wake) {
             order += 1;
