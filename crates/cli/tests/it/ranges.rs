@@ -64,7 +64,7 @@ fn ranges_on_one_device(stat: &ObjectStat, length: u64) -> Vec<Range<u64>> {
 fn a_range_reads_its_blocks_and_no_more_until_servers_die() {
     let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
     // One segment.
-    let original = bytes(128 << 20, seed());
+    let original = bytes(64 << 20, seed());
     block_on(async {
         let client = client(&bed, patient()).await;
         put(&client, "object", &original).await;
@@ -110,7 +110,7 @@ fn a_range_reads_its_blocks_and_no_more_until_servers_die() {
         let mut decoded = 0;
         for range in &picked {
             let report = get(range).await;
-            decoded += usize::from(report.received_bytes >= 128 * MIB * 9 / 10);
+            decoded += usize::from(report.received_bytes >= 64 * MIB * 9 / 10);
         }
         assert!(decoded > 0, "none of the ranges lay on the dead servers");
     });

@@ -23,6 +23,7 @@ pub mod read;
 mod register;
 mod steps;
 pub(crate) mod sums;
+mod weighted;
 pub mod xor;
 
 pub use force::TierError;

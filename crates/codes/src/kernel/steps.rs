@@ -11,6 +11,7 @@ use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle5
 use super::matrix::Mode;
 use super::packets::{self, Packets};
 use super::register::Plain;
+use super::weighted;
 
 /// Bytes of a line of the caches.
 pub(super) const LINE: usize = 64;
@@ -269,6 +270,12 @@ by_tier! {
         len: usize,
         stream: bool,
     )
+}
+
+by_tier! {
+    /// # Safety
+    /// As for [`weighted::body`]; the tier is supported.
+    pub(super) unsafe fn weighted_at = weighted::body(task: &weighted::Weighted)
 }
 
 /// Two parities at once: XORs alone, so that only the registers' width counts.

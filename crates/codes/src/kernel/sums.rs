@@ -21,6 +21,8 @@
 //! checks the slots' count and lengths, and borrows them all for as long as it runs.
 
 use super::{Tier, gf256, product::Product};
+#[cfg(target_arch = "x86_64")]
+use super::{steps::weighted_at, weighted::Weighted};
 
 /// Scratch of all slots together stays below this. More than a second-level cache: the start of an op costs more than what the
 /// third level serves, and it serves long strips well. K = 1024 on Zen 4 (1 MiB), strips of 512 B, 1 and 2 KiB: encoding 7.9, 9.0 and 8.9
@@ -216,6 +218,7 @@ struct Strip {
 
 /// One strip at these addresses through all ops.
 fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
+    let tier = tier.supported();
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m256i, __m512i};
@@ -228,13 +231,13 @@ fn run_strip(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
         fn avx512(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: Strip) {
             strip_body::<__m512i>(tier, steps, slots, strip);
         }
-        match tier.supported() {
-            tier @ (Tier::Avx512 | Tier::Avx512Gfni) => {
+        match tier {
+            Tier::Avx512 | Tier::Avx512Gfni => {
                 // SAFETY: `supported` gives only tiers whose instructions this processor has.
                 return unsafe { avx512(tier, steps, slots, strip) };
             }
             // SAFETY: as above.
-            tier @ (Tier::Avx2 | Tier::Avx2Gfni) => return unsafe { avx2(tier, steps, slots, strip) },
+            Tier::Avx2 | Tier::Avx2Gfni => return unsafe { avx2(tier, steps, slots, strip) },
             Tier::Ssse3 | Tier::Portable => {}
         }
     }
@@ -363,6 +366,23 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
         let ones = &steps.sources[op.start as usize..op.ones as usize];
         let others = op.ones as usize..op.end as usize;
         let at = |slot: Slot| slots.get(slot as usize).copied();
+        #[cfg(target_arch = "x86_64")]
+        if !others.is_empty() && tier != Tier::Portable {
+            let out = at(op.out).filter(|out| *out != slots[op.dst as usize]);
+            let task = Weighted {
+                slots,
+                ones,
+                others: &steps.sources[others.clone()],
+                coefficients: &steps.coefficients[others],
+                dst: slots[op.dst as usize],
+                out,
+                len,
+                stream: stream && out.is_some_and(|out| out.addr().is_multiple_of(size_of::<Line>())),
+            };
+            // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the slot numbers, and the tier is supported.
+            unsafe { weighted_at(tier, &task) };
+            continue;
+        }
         let mut to = To { dst: at(op.dst), out: at(op.out), stream };
         if !others.is_empty() {
             // The products come on top.
