@@ -9,7 +9,7 @@ use steadfast_disk::{Granule, checksum};
 use steadfast_net::payload_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
 use steadfast_transfer::Originals;
-use tokio::task::JoinHandle;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 /// Bytes read at a time while the size of blocks is not known: the largest one.
 const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
@@ -89,19 +89,26 @@ impl Pieces {
 }
 
 /// Reads a segment of `length` bytes on a thread of its own; the second value gives the source back, where the next
-/// segment begins, or says why it failed. `granule`: what their sums are of, where originals are stored as they are.
+/// segment begins, or says why it failed. `granule`: what their sums are of, where originals are stored as they are. `turn`: until it
+/// is said that it comes, half of the segment is read: while devices take the coded blocks of the one before, a source that is as
+/// fast as they are gives that much, and what is not read takes no memory.
 pub(crate) fn read(
     mut source: Pieces,
     length: u64,
     block_bytes: u32,
     originals: u32,
     granule: Option<Granule>,
+    turn: oneshot::Receiver<()>,
 ) -> (Arc<Originals>, JoinHandle<Result<Pieces, ReadEnd>>) {
     let (segment, mut arriving) = Originals::arriving(block_bytes, originals);
+    let mut turn = Some(turn);
     let reading = tokio::task::spawn_blocking(move || {
         // Each block in a buffer of its own: of the size that reads of such objects leave behind.
         let mut read = 0;
         while read < length {
+            if let Some(turn) = turn.take_if(|_| read >= length / 2) {
+                turn.blocking_recv().map_err(|_| ReadEnd::GivenUp)?;
+            }
             // What lies behind the segment is the next one's, or one byte too many: the caller looks.
             let wanted = usize::try_from(length - read).unwrap_or(usize::MAX).min(block_bytes as usize);
             let (piece, crcs) = match granule {
@@ -124,8 +131,11 @@ pub(crate) fn read(
     (segment, reading)
 }
 
-/// Why a segment could not be read from its source.
+/// Why a segment was not read from its source.
+#[derive(Debug)]
 pub(crate) enum ReadEnd {
+    /// Nobody wants it any more.
+    GivenUp,
     /// The source failed.
     Source(io::Error),
     /// It gave so many bytes of the segment, not as many as announced.
@@ -156,7 +166,13 @@ mod tests {
         let originals = u32::try_from(length.div_ceil(block_bytes)).unwrap();
         let pieces = Pieces::new(io::Cursor::new(bytes.clone()));
         let granule = Some(Granule::KIB_4);
-        let (segment, reading) = read(pieces, length as u64, block_bytes as u32, originals, granule);
+        let (go, turn) = oneshot::channel();
+        let (segment, reading) = read(pieces, length as u64, block_bytes as u32, originals, granule, turn);
+        // Half of it, before its turn.
+        assert!(segment.wait_for(originals.div_ceil(2)).await);
+        let rest = tokio::time::timeout(std::time::Duration::from_millis(20), segment.wait_for(originals));
+        assert!(rest.await.is_err());
+        go.send(()).unwrap();
         assert!(segment.wait_for(originals).await);
         assert!(reading.await.unwrap().is_ok());
         for index in 0..originals {
@@ -175,7 +191,9 @@ mod tests {
         let begin = |given, announced: u64| {
             let pieces = Pieces::new(io::Cursor::new(vec![1u8; given]));
             let originals = u32::try_from(announced.div_ceil(65_536)).unwrap();
-            read(pieces, announced, 65_536, originals, None)
+            let (go, turn) = oneshot::channel();
+            go.send(()).unwrap();
+            read(pieces, announced, 65_536, originals, None, turn)
         };
         let (segment, reading) = begin(100_000, 200_000);
         assert!(!segment.wait_for(4).await);
@@ -184,5 +202,15 @@ mod tests {
         assert!(segment.wait_for(2).await);
         let Ok(mut rest) = reading.await.unwrap() else { panic!("the segment is there") };
         assert!(rest.take(0).unwrap().1, "there is more");
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_nobody_wants_is_not_read() {
+        let pieces = Pieces::new(io::repeat(1));
+        let (go, turn) = oneshot::channel();
+        let (segment, reading) = read(pieces, 1 << 30, 1 << 20, 1024, None, turn);
+        drop(go);
+        assert!(matches!(reading.await.unwrap(), Err(ReadEnd::GivenUp)));
+        assert!(!segment.wait_for(513).await);
     }
 }

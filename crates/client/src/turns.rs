@@ -63,7 +63,7 @@ impl<'a> Turns<'a> {
     pub(crate) async fn next(&'a self) -> Result<Option<Turn<'a>>, PutError> {
         // Held until the turn comes: while this one waits it is read, and no other.
         let mut feed = self.feed.lock().await;
-        let ready = loop {
+        let mut ready = loop {
             let in_hand = *self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
             // Whatever it takes where nothing else is in memory.
             let room = if in_hand == 0 { u64::MAX } else { self.memory_bytes.saturating_sub(in_hand) };
@@ -78,6 +78,7 @@ impl<'a> Turns<'a> {
         let share = TOGETHER_MIB / SEGMENTS_AT_A_TIME as u32;
         let share = if self.alone { TOGETHER_MIB } else { mebibytes.clamp(share, TOGETHER_MIB) };
         let storing = self.storing.acquire_many(share).await.expect("it is never closed");
+        ready.begin();
         Ok(Some(Turn { ready, storing: Mutex::new(Some(storing)), _memory: memory }))
     }
 
