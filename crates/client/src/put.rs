@@ -411,9 +411,11 @@ impl Put<'_> {
             bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
             seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
-        let mut plan = self.client.plan_write(&self.reserved, &wanted, &self.wish, &BTreeSet::new()).await?;
+        let dealt = || self.dealt.lock().unwrap_or_else(PoisonError::into_inner);
+        let (client, before, none) = (self.client, dealt().clone(), BTreeSet::new());
+        let mut plan = client.plan_write(&self.reserved, &wanted, &self.wish, &none, &before).await?;
         if let Policy::Parity(policy) = &self.begun.policy {
-            self.dealt.lock().unwrap_or_else(PoisonError::into_inner).deal(&mut plan, policy.data());
+            dealt().deal(&mut plan, policy.data());
         }
         Ok(plan)
     }

@@ -16,7 +16,7 @@ use steadfast_protocol::{
     DeviceId, Epoch, ReservationId,
     layout::SegmentLayout,
     message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
-    plan::{self, Candidate, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
+    plan::{self, Candidate, Dealt, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
     read::RequestRule,
 };
 use steadfast_transfer::Route;
@@ -264,13 +264,15 @@ impl Client {
         wanted: &Wanted,
         wish: &Wish,
         leaving: &BTreeSet<DeviceId>,
+        dealt: &Dealt,
     ) -> Result<Plan, Denied> {
         let rates = |plan: &Plan| {
             plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
         };
         let plan = |candidates: &[Candidate]| {
             let staying = candidates.iter().filter(|candidate| !leaving.contains(&candidate.device));
-            plan::choose_for(&staying.cloned().collect::<Vec<_>>(), wanted, wish)
+            let staying: Vec<Candidate> = staying.cloned().map(|candidate| dealt.given(candidate)).collect();
+            plan::choose_for(&staying, wanted, wish)
         };
         self.negotiate(reserved, wish, plan, rates).await.map(|(plan, _)| plan)
     }

@@ -73,7 +73,23 @@ pub(super) fn cases() -> Vec<Case> {
         let operation = Operation::Rank { patterns: 200, originals: false };
         push(format!("rank {name} repair-only K={k} patterns=200"), operation);
     }
+    cases.extend(segment_cases());
     cases
+}
+
+/// What a segment of 64 MiB is stored in: sums of B have coefficients there.
+fn segment_cases() -> impl Iterator<Item = Case> {
+    let shape = "mix-b K=256 block=256KiB";
+    let decode = |arrival| Operation::Decode { threads: 1, arrival };
+    let operations = [
+        (format!("decode {shape}"), decode(Arrival::Random)),
+        (format!("decode {shape} arrival=disks"), decode(Arrival::Disks)),
+        (format!("encode {shape}"), Operation::Encode { runs: false }),
+    ];
+    operations.into_iter().map(|(name, operation)| {
+        let object = Object { kind: Kind::Mix, k: 256, block_len: 256 << 10, operation };
+        Case { name, work: Work::Object(object) }
+    })
 }
 
 pub(super) fn run(name: &str, object: &Object, bed: &mut Bed, report: &mut Report) -> Result<()> {

@@ -22,7 +22,7 @@ use steadfast_protocol::{
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{self, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
+    plan::{self, Dealt, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
     write::{Existing, Given, Target, WriteDone, WriteSpec},
 };
 use steadfast_transfer::{Maker, Originals, SegmentWriter};
@@ -473,7 +473,7 @@ impl<'a> Amendment<'a> {
         })?;
         let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
         let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
-        let plan = self.client.plan_write(&self.reserved, &wanted, wish, leaving).await?;
+        let plan = self.client.plan_write(&self.reserved, &wanted, wish, leaving, &Dealt::default()).await?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme,

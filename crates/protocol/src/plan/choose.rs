@@ -18,9 +18,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What chance adds to or takes from a device's merit, in all: it mixes about equals.
 const CHANCE: f64 = 0.1;
-/// The same where an object has many segments of which each lies on few devices: one half as good as another is chosen less
-/// often and not never, or a large object would keep to the few best. Picked by eye.
+/// The same where a segment lies on few devices and is the first of its object: one half as good as another is chosen less often and not
+/// never, or small objects would keep to the few best. Picked by eye. Later segments take turns.
 const CHANCE_PARITY: f64 = 1.0;
+
+/// So many requests in a device's queue halve its merit.
+const QUEUE_NOW: f64 = 4.0;
+/// The same for later segments of an object: what waits there when the object begins is done by then, more or less.
+const QUEUE_LATER: f64 = 16.0;
+/// With less than this of the median speed a device gets a later segment only where no other can: picked by eye, what chance never made
+/// good for a first one.
+const LAGGARD_SHARE: f64 = 1.0 / 3.0;
+/// Puts a merit below all others.
+const LAST_RESORT: f64 = 1e-6;
 
 /// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
 /// registered: empty, its speed unknown. One that is draining is none: what lies on it is about to leave.
@@ -43,6 +53,7 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
                 reserved_write_bytes_per_s: report.map_or(0, |report| report.reserved_write_bytes_per_s),
                 sharing_ppm: report.map_or([0; 4], |report| report.sharing_ppm),
                 refused: false,
+                given: 0,
             }
         };
         let stays = |&&(device, _): &&(crate::DeviceId, u64)| registry.state(device) == DeviceState::Active;
@@ -129,7 +140,8 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
 
     let speeds = Speeds::of(&usable);
     let promise = Promise::of(wanted, wish, &usable, segment.scheme);
-    let chance = if segment.scheme == super::Scheme::Parity { CHANCE_PARITY } else { CHANCE };
+    let first = candidates.iter().all(|candidate| candidate.given == 0);
+    let chance = if segment.scheme == super::Scheme::Parity && first { CHANCE_PARITY } else { CHANCE };
     rank(&mut usable, policy.domain(), &speeds, &promise, (wanted.seed, chance));
     usable.sort_by_key(|candidate| candidate.health != DeviceHealth::Ok);
     if segment.scheme == super::Scheme::Parity {
@@ -428,15 +440,22 @@ fn rank(
 ) {
     let roomiest = usable.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(1).max(1) as f64;
     let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5eed);
+    // Of an object of which some is stored.
+    let turns = usable.iter().any(|candidate| candidate.given > 0);
     let mut scored: Vec<(f64, &Candidate)> = usable
         .iter()
         .map(|&candidate| {
             // Speed as left by the queue, favouring room; chance mixes about equals (§5.3.1: mixed selection).
-            let load = 1.0 + f64::from(candidate.queue_length) / 4.0;
+            let load = 1.0 + f64::from(candidate.queue_length) / if turns { QUEUE_LATER } else { QUEUE_NOW };
             let room = 0.5 + 0.5 * candidate.free_bytes as f64 / roomiest;
             let draw = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
             let luck = 1.0 + chance * (draw - 0.5);
-            (promise.weight(candidate, speeds) / load * room * luck, candidate)
+            // Those of equal merit have equally many chunks in the end, and one half as good has half as many.
+            let turn = 1.0 + f64::from(candidate.given);
+            let weight = promise.weight(candidate, speeds);
+            // One that is far slower would still be at its only chunk when the others are done with theirs.
+            let last = if turns && weight < LAGGARD_SHARE * speeds.median { LAST_RESORT } else { 1.0 };
+            (weight / load * room * luck / turn * last, candidate)
         })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));

@@ -1,9 +1,10 @@
-//! Which chunks of a segment go where, so that those of an object together ask the same of every device.
+//! Where the chunks of an object's segments go, so that together they ask the same of every device.
 //!
-//! A sequential read asks each device for the data chunks it holds, an update its parity chunks for theirs. Dealt by chance, 16 segments
-//! of (6, 4) may well leave one of six devices with 13 data chunks where 11 are its share: the read takes a fifth longer than it could.
+//! A put sends each device its chunks, a sequential read asks it for the data among them, an update its parity chunks for theirs. Dealt by
+//! chance, 16 segments of (6, 4) on eight devices left one with 16 chunks and one with 7, where 12 are its share, and the put took a third
+//! longer than it could; on six they may well leave one with 13 data chunks of 11.
 
-use super::Plan;
+use super::{Candidate, Plan};
 use crate::DeviceId;
 use std::collections::BTreeMap;
 
@@ -15,6 +16,12 @@ pub struct Dealt {
 }
 
 impl Dealt {
+    /// The candidate, with what it was given.
+    pub fn given(&self, candidate: Candidate) -> Candidate {
+        let given = self.chunks.get(&candidate.device).map_or(0, |&(_, all)| all);
+        Candidate { given, ..candidate }
+    }
+
     /// Puts first, of a segment's devices, those of whose chunks so far the smallest share is data, else as the plan has them; the
     /// first `data` of them have one more then. Of their chunks: a device that is chosen seldom because it is slow is not made up to.
     pub fn deal(&mut self, plan: &mut Plan, data: u32) {

@@ -9,7 +9,7 @@
 //! With a [`Quality`] wished for, as few devices as meet it, or [`PlanError`] with what the cluster can give; what each
 //! device is to keep for the access is part of the plan ([`Planned::reserve_bytes_per_s`]; [`fetch()`] for reads, [`revise()`] for changes of some bytes).
 //!
-//! Also [`segments`]: how an object is cut, [`Dealt`]: which chunks of its segments go to which of their devices, and [`feasible`]: whether a cluster can meet a policy at all.
+//! Also [`segments`]: how an object is cut, [`Dealt`]: that its chunks ask the same of every device, and [`feasible`]: whether a cluster can meet a policy at all.
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
 //! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
@@ -94,6 +94,8 @@ pub struct Candidate {
     pub sharing_ppm: [u32; 4],
     /// Whether it refused a moment ago to keep bandwidth for this access: it can promise nothing.
     pub refused: bool,
+    /// Chunks of the same object that it was given before ([`Dealt`]): the more, the later its turn.
+    pub given: u32,
 }
 
 /// What is wished for beyond a place to store.

@@ -33,6 +33,7 @@ fn cluster(nodes: u32, devices: u32) -> Vec<Candidate> {
             reserved_write_bytes_per_s: 0,
             sharing_ppm: [0; 4],
             refused: false,
+            given: 0,
         })
         .collect()
 }

@@ -21,6 +21,7 @@ fn candidate(device: u128) -> Candidate {
         reserved_write_bytes_per_s: 0,
         sharing_ppm: Default::default(),
         refused: false,
+        given: 0,
     }
 }
 

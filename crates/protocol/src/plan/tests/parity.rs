@@ -82,6 +82,29 @@ fn the_data_chunks_of_an_object_are_spread_evenly() {
     }
 }
 
+/// Sixteen segments on eight devices, of which all are equal, one is half or a fourth as fast, or has work waiting.
+#[test]
+fn the_chunks_of_an_object_are_spread_by_speed() {
+    for (slower, queue, expected) in [(1, 0, 12..13), (2, 0, 5..8), (4, 0, 0..2), (1, 4, 9..12)] {
+        let mut disks = cluster(8, 1);
+        disks[3].write_bytes_per_s /= slower;
+        disks[3].queue_length = queue;
+        let (mut dealt, mut chunks) = (Dealt::default(), BTreeMap::new());
+        for seed in 0..16 {
+            let told: Vec<Candidate> = disks.iter().cloned().map(|disk| dealt.given(disk)).collect();
+            let mut plan = choose(&told, &Wanted { seed, ..wanted(DEFAULT, 16 * MIB) }).unwrap();
+            dealt.deal(&mut plan, 4);
+            plan.devices.iter().for_each(|one| *chunks.entry(one.device).or_insert(0u32) += 1);
+        }
+        let slow = chunks.remove(&disks[3].device).unwrap_or(0);
+        assert!(expected.contains(&slow), "{slower}: {slow}");
+        let (least, most) = (chunks.values().min().unwrap(), chunks.values().max().unwrap());
+        // Sites take turns too: the three others of the one where a device is not chosen have more than the four of the other.
+        let even = if slow < 2 { 4 } else { 2 };
+        assert!(most - least <= even, "{slower}: {chunks:?}");
+    }
+}
+
 #[test]
 fn room_is_asked_for_with_the_reserve() {
     let mut disks = cluster(6, 1);

@@ -36,6 +36,7 @@ fn candidate(device: u32, rate: f64) -> Candidate {
         reserved_write_bytes_per_s: 0,
         sharing_ppm: [0; 4],
         refused: false,
+        given: 0,
     }
 }
 
