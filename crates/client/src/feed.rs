@@ -1,5 +1,5 @@
-//! The segments of a put before they are written: cut from the source, named, and encoded as far as that can be done
-//! ahead. The next one is begun while one is written, as far as memory allows.
+//! The segments of a put before they are written: cut from the source and named. The next one is begun while one is written, as
+//! far as memory allows: half of it is read, and it is encoded once its turn has come.
 
 use crate::{
     Client, ClientError, PutError,

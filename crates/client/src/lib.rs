@@ -13,7 +13,7 @@
 //! | `reader` | an open object: reads at any place, reading ahead |
 //! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
 //! | `put` | a segment write: cores, encoder, commit, seal |
-//! | `feed` | the segments of a put: cut from the source and encoded ahead |
+//! | `feed` | the segments of a put: cut from the source, half of the next read ahead |
 //! | `turns` | which of them are stored at a time |
 //! | `offload` | a segment handed to a node that encodes and distributes it |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |

@@ -19,6 +19,7 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{Dealt, Plan, Quality, Scheme, Wanted, Wish},
     policy::Policy,
     write::{
@@ -90,7 +91,8 @@ impl Client {
         let begin = Change::BeginPut {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
-            segments: u32::try_from(segments).unwrap_or(u32::MAX),
+            // More are named as they are needed.
+            segments: u32::try_from(segments).unwrap_or(u32::MAX).min(SEGMENTS_PER_REQUEST_MAX),
         };
         // One round trip for both.
         let (begun, registry) = tokio::join!(self.metadata.change(begin), self.registry());
@@ -267,8 +269,8 @@ impl Put<'_> {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores every segment, small ones side by side. While they are written the next is read and encoded, where there is
-    /// memory for it.
+    /// Stores every segment, small ones side by side. While they are written half of the next is read, where there is memory
+    /// for it.
     async fn store(&self, feed: Feed<'_>) -> Result<(), PutError> {
         let alone = self.wish.quality.wants_pace();
         let turns = &Turns::new(feed, self.client.options.memory_bytes, alone);
@@ -278,7 +280,7 @@ impl Put<'_> {
             }
             Ok(())
         };
-        // As many as are stored at a time (`turns`), and one that reads ahead.
+        // As many as are stored at a time (`turns`), and one that reads ahead or whose end nobody waits for.
         tokio::try_join!(one_by_one(), one_by_one(), one_by_one(), one_by_one(), one_by_one())?;
         Ok(())
     }

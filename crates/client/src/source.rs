@@ -8,7 +8,7 @@ use std::{
 use steadfast_disk::{Granule, checksum};
 use steadfast_net::payload_buffer;
 use steadfast_protocol::layout::BLOCK_BYTES_MAX;
-use steadfast_transfer::Originals;
+use steadfast_transfer::{Arriving, Originals};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// Bytes read at a time while the size of blocks is not known: the largest one.
@@ -88,47 +88,72 @@ impl Pieces {
     }
 }
 
-/// Reads a segment of `length` bytes on a thread of its own; the second value gives the source back, where the next
+/// Reads a segment of `length` bytes on another thread; the second value gives the source back, where the next
 /// segment begins, or says why it failed. `granule`: what their sums are of, where originals are stored as they are. `turn`: until it
 /// is said that it comes, half of the segment is read: while devices take the coded blocks of the one before, a source that is as
 /// fast as they are gives that much, and what is not read takes no memory.
 pub(crate) fn read(
-    mut source: Pieces,
+    source: Pieces,
     length: u64,
     block_bytes: u32,
     originals: u32,
     granule: Option<Granule>,
     turn: oneshot::Receiver<()>,
 ) -> (Arc<Originals>, JoinHandle<Result<Pieces, ReadEnd>>) {
-    let (segment, mut arriving) = Originals::arriving(block_bytes, originals);
-    let mut turn = Some(turn);
-    let reading = tokio::task::spawn_blocking(move || {
+    let (segment, arriving) = Originals::arriving(block_bytes, originals);
+    let reading = async move {
+        let mut segment = Segment { source, arriving, length, block_bytes, granule, read: 0 };
+        // Nobody's thread waits for the turn: who is before may need it to encode.
+        segment = on_a_thread(move || segment.read(length / 2)).await?;
+        turn.await.map_err(|_| ReadEnd::GivenUp)?;
+        segment = on_a_thread(move || segment.read(length)).await?;
+        segment.arriving.zeros();
+        Ok(segment.source)
+    };
+    (Arc::clone(&segment), tokio::spawn(reading))
+}
+
+async fn on_a_thread(
+    read: impl FnOnce() -> Result<Segment, ReadEnd> + Send + 'static,
+) -> Result<Segment, ReadEnd> {
+    tokio::task::spawn_blocking(read).await.expect("reading a source does not panic")
+}
+
+/// A segment that is being read.
+struct Segment {
+    source: Pieces,
+    arriving: Arriving,
+    length: u64,
+    block_bytes: u32,
+    granule: Option<Granule>,
+    /// Bytes of it.
+    read: u64,
+}
+
+impl Segment {
+    /// Reads on until so many of its bytes are there.
+    fn read(mut self, until: u64) -> Result<Self, ReadEnd> {
         // Each block in a buffer of its own: of the size that reads of such objects leave behind.
-        let mut read = 0;
-        while read < length {
-            if let Some(turn) = turn.take_if(|_| read >= length / 2) {
-                turn.blocking_recv().map_err(|_| ReadEnd::GivenUp)?;
-            }
+        while self.read < until {
             // What lies behind the segment is the next one's, or one byte too many: the caller looks.
-            let wanted = usize::try_from(length - read).unwrap_or(usize::MAX).min(block_bytes as usize);
-            let (piece, crcs) = match granule {
-                Some(granule) => source.next_checked(wanted, granule).map_err(ReadEnd::Source)?,
-                None => (source.next(wanted).map_err(ReadEnd::Source)?, None),
+            let left = usize::try_from(self.length - self.read).unwrap_or(usize::MAX);
+            let wanted = left.min(self.block_bytes as usize);
+            let (piece, crcs) = match self.granule {
+                Some(granule) => self.source.next_checked(wanted, granule).map_err(ReadEnd::Source)?,
+                None => (self.source.next(wanted).map_err(ReadEnd::Source)?, None),
             };
-            read += piece.len() as u64;
+            self.read += piece.len() as u64;
             if piece.len() < wanted {
-                return Err(ReadEnd::Length(read));
+                return Err(ReadEnd::Length(self.read));
             }
             match crcs {
                 // What is filled up with zeros has other sums.
-                Some(crcs) if piece.len() == block_bytes as usize => arriving.checked(piece, crcs),
-                _ => arriving.piece(piece),
+                Some(crcs) if piece.len() == self.block_bytes as usize => self.arriving.checked(piece, crcs),
+                _ => self.arriving.piece(piece),
             }
         }
-        arriving.zeros();
-        Ok(source)
-    });
-    (segment, reading)
+        Ok(self)
+    }
 }
 
 /// Why a segment was not read from its source.
@@ -205,12 +230,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_segment_that_nobody_wants_is_not_read() {
+    async fn of_a_segment_that_nobody_wants_half_is_read() {
         let pieces = Pieces::new(io::repeat(1));
         let (go, turn) = oneshot::channel();
-        let (segment, reading) = read(pieces, 1 << 30, 1 << 20, 1024, None, turn);
+        let (segment, reading) = read(pieces, 4 << 20, 1 << 20, 4, None, turn);
         drop(go);
         assert!(matches!(reading.await.unwrap(), Err(ReadEnd::GivenUp)));
-        assert!(!segment.wait_for(513).await);
+        assert!(segment.wait_for(2).await && !segment.wait_for(3).await);
     }
 }

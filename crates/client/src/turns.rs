@@ -89,8 +89,11 @@ impl<'a> Turns<'a> {
 }
 
 impl Turn<'_> {
-    /// All of it is on its way: the next may begin.
+    /// All of it is on its way: the next may begin; not where bandwidth is kept, which is one segment's at a time.
     pub(crate) fn ends(&self) {
+        if self._memory.turns.alone {
+            return;
+        }
         self.storing.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

@@ -182,7 +182,7 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 }
             }
             for &tier in Tier::available() {
-                let mut memory: Vec<Vec<u8>> = vec![vec![0; len + 64 + offset]; inputs + blocks];
+                let mut memory: Vec<Vec<u8>> = vec![vec![0x5a; len + 64 + offset]; inputs + blocks];
                 let mut slots: Vec<&mut [u8]> = memory
                     .iter_mut()
                     .map(|memory| {
@@ -197,6 +197,12 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 steps.run(tier, &mut sums::Strips::default(), &read, written);
                 let same = slots.iter().zip(&naive).all(|(slot, naive)| *slot == naive);
                 assert!(same, "{tier:?}, seed {seed}, {len} bytes");
+                // Nothing beside the slots.
+                for memory in &memory {
+                    let start = memory.as_ptr().align_offset(64) + offset;
+                    let beside = memory[..start].iter().chain(&memory[start + len..]);
+                    assert!(beside.copied().all(|byte| byte == 0x5a), "{tier:?}, seed {seed}, {len} bytes");
+                }
             }
         }
     }

@@ -29,8 +29,6 @@ const QUEUE_LATER: f64 = 16.0;
 /// With less than this of the median speed a device gets a later segment only where no other can: picked by eye, what chance never made
 /// good for a first one.
 const LAGGARD_SHARE: f64 = 1.0 / 3.0;
-/// Puts a merit below all others.
-const LAST_RESORT: f64 = 1e-6;
 
 /// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
 /// registered: empty, its speed unknown. One that is draining is none: what lies on it is about to leave.
@@ -140,9 +138,7 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
 
     let speeds = Speeds::of(&usable);
     let promise = Promise::of(wanted, wish, &usable, segment.scheme);
-    let first = candidates.iter().all(|candidate| candidate.given == 0);
-    let chance = if segment.scheme == super::Scheme::Parity && first { CHANCE_PARITY } else { CHANCE };
-    rank(&mut usable, policy.domain(), &speeds, &promise, (wanted.seed, chance));
+    rank(&mut usable, policy.domain(), &speeds, &promise, wanted.seed);
     usable.sort_by_key(|candidate| candidate.health != DeviceHealth::Ok);
     if segment.scheme == super::Scheme::Parity {
         deal_chunks(&mut usable, policy, wanted.seed);
@@ -431,17 +427,17 @@ impl Speeds {
 }
 
 /// Sorts best first, taking failure domains, nodes and sites in turn.
-fn rank(
-    usable: &mut Vec<&Candidate>,
-    domain: Domain,
-    speeds: &Speeds,
-    promise: &Promise<'_>,
-    (seed, chance): (u64, f64),
-) {
+fn rank(usable: &mut Vec<&Candidate>, domain: Domain, speeds: &Speeds, promise: &Promise<'_>, seed: u64) {
     let roomiest = usable.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(1).max(1) as f64;
     let mut random = Pcg64Mcg::new(u128::from(seed) << 64 | 0x5eed);
     // Of an object of which some is stored.
     let turns = usable.iter().any(|candidate| candidate.given > 0);
+    let chance = if promise.scheme == super::Scheme::Parity && !turns { CHANCE_PARITY } else { CHANCE };
+    let mut weights: Vec<f64> = usable.iter().map(|candidate| promise.weight(candidate, speeds)).collect();
+    weights.sort_unstable_by(f64::total_cmp);
+    let little = weights.get(weights.len() / 2).map_or(0.0, |median| LAGGARD_SHARE * median);
+    // One that is far slower would still be at its only chunk when the others are done with theirs.
+    let lags = |candidate: &Candidate| turns && promise.weight(candidate, speeds) < little;
     let mut scored: Vec<(f64, &Candidate)> = usable
         .iter()
         .map(|&candidate| {
@@ -452,16 +448,13 @@ fn rank(
             let luck = 1.0 + chance * (draw - 0.5);
             // Those of equal merit have equally many chunks in the end, and one half as good has half as many.
             let turn = 1.0 + f64::from(candidate.given);
-            let weight = promise.weight(candidate, speeds);
-            // One that is far slower would still be at its only chunk when the others are done with theirs.
-            let last = if turns && weight < LAGGARD_SHARE * speeds.median { LAST_RESORT } else { 1.0 };
-            (weight / load * room * luck / turn * last, candidate)
+            (promise.weight(candidate, speeds) / load * room * luck / turn, candidate)
         })
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
     // The n-th best of a node comes after the (n - 1)-th best of every other node.
     let mut by_node: BTreeMap<_, u32> = BTreeMap::new();
-    let mut turns: Vec<(u32, &Candidate)> = scored
+    let mut rounds: Vec<(u32, &Candidate)> = scored
         .iter()
         .map(|&(_, candidate)| {
             let turn = by_node.entry(candidate.node).or_default();
@@ -469,16 +462,16 @@ fn rank(
             (*turn, candidate)
         })
         .collect();
-    turns.sort_by_key(|&(turn, _)| turn);
+    rounds.sort_by_key(|&(turn, _)| turn);
     let mut by_site: BTreeMap<(u32, &str), u32> = BTreeMap::new();
-    let mut keyed: Vec<((u32, u32), &Candidate)> = turns
+    let mut keyed: Vec<((bool, u32, u32), &Candidate)> = rounds
         .into_iter()
         .map(|(turn, candidate)| {
             // Sites as domains take turns over all their devices; otherwise within each round of nodes.
             let round = if domain == Domain::Site { 0 } else { turn };
             let site = by_site.entry((round, candidate.site.as_str())).or_default();
             *site += 1;
-            ((round, *site), candidate)
+            ((lags(candidate), round, *site), candidate)
         })
         .collect();
     keyed.sort_by_key(|&(key, _)| key);

@@ -39,6 +39,8 @@ pub(super) struct Forecast<'a> {
 pub(super) struct Hold {
     /// Blocks of which none is to have more.
     pub(super) most: f64,
+    /// Seconds for which the others are waited for at the most; none where it is not for them.
+    pub(super) waits: Option<f64>,
     /// Blocks that each has, with those in flight that will count.
     pub(super) given: Vec<f64>,
 }
@@ -87,9 +89,9 @@ impl<'a> Forecast<'a> {
         first(0.0, late, met)
     }
 
-    /// How far to hold domains back, `spent` seconds after the write began, when devices are trusted as far as they are punctual. None
-    /// where the rule is not foreseen to hold at all.
-    pub(super) fn hold(&mut self, spent: f64) -> Option<Hold> {
+    /// How far to hold domains back, `spent` seconds after the write began, when devices are trusted as far as they are punctual; `left`:
+    /// seconds until which others may still be waited for, where that has begun. None where the rule is not foreseen to hold at all.
+    pub(super) fn hold(&mut self, spent: f64, left: Option<f64>) -> Option<Hold> {
         let courses = self.courses.iter().map(|&(domain, course)| (domain, course.doubted())).collect();
         let mut doubted = Self { courses, given: self.confirmed.to_vec(), ..*self };
         let done_in = doubted.holds_in(f64::INFINITY);
@@ -97,26 +99,29 @@ impl<'a> Forecast<'a> {
             return None;
         }
         let latest = done_in + WAIT_SHARE * (spent + done_in);
+        let latest = left.map_or(latest, |left| latest.min(left.max(done_in)));
         for (domain, course) in &doubted.courses {
             doubted.given[*domain] += course.in_flight_in(latest);
         }
         self.given.clone_from(&doubted.given);
-        let most = doubted.most(spent, done_in, latest);
-        Some(Hold { most, given: doubted.given })
+        let (most, for_others) = doubted.most(spent, done_in, latest);
+        // Until they are there, or should be.
+        Some(Hold { most, waits: for_others.then_some(latest), given: doubted.given })
     }
 
-    /// `done_in`: seconds until the rule holds when none is held back.
-    fn most(&self, spent: f64, done_in: f64, latest: f64) -> f64 {
+    /// The most for any domain, and whether others are waited for; `done_in`: seconds until the rule holds when none is held back.
+    fn most(&self, spent: f64, done_in: f64, latest: f64) -> (f64, bool) {
         let blocks = |seconds: f64, most: f64| self.loads_in(seconds, most).iter().sum::<f64>();
         if blocks(done_in, f64::INFINITY) < LITTLE * f64::from(self.need.total) {
-            return f64::INFINITY;
+            return (f64::INFINITY, false);
         }
         let at_once = self.least_most(done_in, done_in);
         let waiting = self.least_most(latest, done_in);
         let waits = self.holds_in(waiting);
         let (all, fewer) = (blocks(done_in, at_once), blocks(waits, waiting));
         let later = (waits - done_in) / (spent + done_in);
-        if (all - fewer) / all > later * WORTH { waiting } else { at_once }
+        let worth = latest > done_in && (all - fewer) / all > later * WORTH;
+        (if worth { waiting } else { at_once }, worth)
     }
 
     /// The least that domains may be held to so that survivors are there in `survive_in` seconds. What D asks for is waited for in
@@ -147,7 +152,7 @@ mod tests {
     const SPENT: f64 = 1.2;
 
     fn held(confirmed: &[f64], courses: impl Iterator<Item = Course>, need: &Need) -> Hold {
-        Forecast::new(need, confirmed, courses.enumerate()).hold(SPENT).expect("it is foreseen")
+        Forecast::new(need, confirmed, courses.enumerate()).hold(SPENT, None).expect("it is foreseen")
     }
 
     /// What no domain has more of where none waits.
@@ -166,6 +171,11 @@ mod tests {
         let without = at_once(&confirmed, &[100.0; 6]);
         assert!(hold.most >= 128.0 && hold.most < without - 10.0, "{} of {without}", hold.most);
         assert_eq!(hold.given[0], 72.0, "what is in flight counts");
+        assert!(hold.waits.is_some_and(|waits| waits > 0.4 && waits < 0.5), "{:?}", hold.waits);
+        // The time to wait is over.
+        let courses = (0..6).map(|_| Course::steady(100.0, 2.0, 1.0)).enumerate();
+        let over = Forecast::new(&NEED, &confirmed, courses).hold(SPENT, Some(0.0)).unwrap();
+        assert!((over.most - without).abs() < 0.5 && over.waits.is_none(), "{}", over.most);
         // The first two owe what they were to confirm: nobody knows when the others may stop.
         let late = held(
             &confirmed,
@@ -195,6 +205,6 @@ mod tests {
     #[test]
     fn what_never_comes_is_not_foreseen() {
         let silent = (0..6).map(|_| Course::steady(0.0, 0.0, 1.0)).enumerate();
-        assert!(Forecast::new(&NEED, &[0.0; 6], silent).hold(SPENT).is_none());
+        assert!(Forecast::new(&NEED, &[0.0; 6], silent).hold(SPENT, None).is_none());
     }
 }

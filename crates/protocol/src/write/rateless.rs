@@ -56,6 +56,8 @@ pub struct RatelessWriter {
     now: Time,
     /// A device that could take blocks is given none, as others are expected to be done with theirs.
     held: bool,
+    /// Until when those behind are waited for, where that has begun.
+    waits_until: Option<Time>,
     ending: bool,
     actions: VecDeque<Action>,
     over: bool,
@@ -79,6 +81,7 @@ impl RatelessWriter {
             began: now,
             now,
             held: false,
+            waits_until: None,
             ending: false,
             actions: VecDeque::new(),
             over: false,
@@ -149,7 +152,8 @@ impl RatelessWriter {
         // What others were to be done with is given away once they are late, and ever more of it while they stay so.
         let late = self.lanes.iter().filter(|_| self.held);
         let late = late.filter_map(|lane| lane.doubted_at(self.now, self.spec.block_bytes));
-        lanes.chain(late).chain([self.progress + self.spec.patience]).min()
+        let waited = self.waits_until.filter(|&until| self.held && until > self.now);
+        lanes.chain(late).chain(waited).chain([self.progress + self.spec.patience]).min()
     }
 
     /// N so far: confirmed blocks that count.
@@ -480,6 +484,9 @@ impl RatelessWriter {
         let courses: Vec<Course> =
             self.lanes.iter().map(|lane| lane.course(self.now, self.spec.block_bytes)).collect();
         let mut outlook = self.outlook(&courses, plans.iter().map(|window| window.blocks).sum());
+        if let Some(waits) = outlook.hold.waits {
+            self.waits_until.get_or_insert(self.now + Duration::from_secs_f64(waits));
+        }
         loop {
             let homeless = self.wanted.any_homeless();
             if !homeless && self.amends() && self.need.met(&self.expected()) {
@@ -587,9 +594,13 @@ impl RatelessWriter {
         let ends = forecast.lacking() <= ENDING_WINDOWS * f64::from(windows);
         let hold = if ahead {
             let spent = self.now.since(self.began).as_secs_f64();
-            forecast.hold(spent).unwrap_or_else(|| Hold { most: self.next_largest(&given), given })
+            // A tenth of the time once, not a tenth anew at each sign; whoever was to be there by then is not foreseen any more.
+            let left = self.waits_until.map(|until| until.since(self.now).as_secs_f64());
+            let foreseen = if left == Some(0.0) { None } else { forecast.hold(spent, left) };
+            let unforeseen = || Hold { most: self.next_largest(&given), waits: None, given: given.clone() };
+            foreseen.unwrap_or_else(unforeseen)
         } else {
-            Hold { most: f64::INFINITY, given }
+            Hold { most: f64::INFINITY, waits: None, given }
         };
         let horizon = if ends { forecast.holds_in(hold.most) } else { f64::INFINITY };
         Outlook { horizon, hold }

@@ -84,6 +84,8 @@ pub(super) struct Outcome {
     pub(super) pushed: u32,
     /// Those pushed after the core said that all it takes is on its way.
     pub(super) pushed_ending: u32,
+    /// When it said so first, in seconds; infinite where it never did.
+    pub(super) ending_at: f64,
     /// Devices opened.
     pub(super) opened: u32,
     pub(super) trace: u64,
@@ -145,7 +147,7 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
     let mut hosts: Vec<Host> = disks.iter().map(|_| Host::default()).collect();
     let mut events: BTreeMap<(u64, u64), Event> = BTreeMap::new();
     let (mut order, mut now, mut pushed, mut opened, mut trace) = (0u64, 0u64, 0, 0, 0u64);
-    let (mut ending, mut pushed_ending) = (false, 0);
+    let (mut ending, mut pushed_ending, mut ending_at) = (false, 0, f64::INFINITY);
     let (mut seen, mut minted) = (BTreeSet::new(), BTreeSet::new());
     let mut ticks = BTreeSet::new();
     let half = common.rtt_ns / 2;
@@ -195,6 +197,7 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                         at: now as f64 / 1e9,
                         pushed,
                         pushed_ending,
+                        ending_at,
                         opened,
                         trace,
                     };
@@ -205,13 +208,16 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                         at: now as f64 / 1e9,
                         pushed,
                         pushed_ending,
+                        ending_at,
                         opened,
                         trace,
                     };
                 }
             }
         }
-        ending |= core.ending();
+        if core.ending() && !ending {
+            (ending, ending_at) = (true, now as f64 / 1e9);
+        }
         let wake = core.wake_at().expect("a core that is not over wakes").0.max(now + 1);
         if ticks.insert(wake) {
             order += 1;

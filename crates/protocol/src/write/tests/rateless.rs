@@ -51,6 +51,7 @@ fn six_devices_write_at_the_speed_of_the_arithmetic() {
             );
             // Whoever waits for the devices is told when they are his, or nearly.
             assert!(outcome.pushed_ending <= 2 * done.stored_blocks / share, "{}", outcome.pushed_ending);
+            assert!(outcome.ending_at < outcome.at - 0.5e-3, "{} of {}", outcome.ending_at, outcome.at);
             // Runs: a layout of ranges, not of single blocks.
             let ranges: usize = done.holders.iter().map(|holder| holder.blocks.ranges().len()).sum();
             assert!(ranges <= done.stored_blocks as usize / 8 + 40, "{ranges} ranges");
@@ -133,6 +134,20 @@ fn a_device_that_stalls_at_the_end_is_stood_in_for() {
         );
         assert!(outcome.at < fluid + within * rtt_ns as f64 * 1e-9, "{} s", outcome.at);
     }
+}
+
+/// The same where devices confirm in groups, which leaves much time in which nobody knows.
+#[test]
+fn a_device_that_stalls_within_a_group_is_not_waited_for_long() {
+    let mut disks = six(100.0);
+    disks[5].stalls_after = Some(230);
+    let common = Common { group: 16, credit_bytes: 32 << 20, ..Common::default() };
+    let spec = spec((Kind::Mix, 1024), BLOCK, SIX, &disks, 6);
+    let fluid = fluid_seconds(&six(100.0), Need::new(&spec.code, SIX), BLOCK);
+    let outcome = run(spec, &disks, common);
+    println!("stalls within a group: {:.0} ms of {:.0}", outcome.at * 1e3, fluid * 1e3);
+    outcome.result.unwrap();
+    assert!(outcome.at < fluid * 1.3, "{} of {fluid}", outcome.at);
 }
 
 #[test]
