@@ -35,7 +35,7 @@ pub(crate) struct Turns<'a> {
 pub(crate) struct Turn<'a> {
     pub(crate) ready: Box<Ready>,
     storing: Mutex<Option<SemaphorePermit<'a>>>,
-    _memory: InHand<'a>,
+    memory: InHand<'a>,
 }
 
 struct InHand<'a> {
@@ -79,7 +79,7 @@ impl<'a> Turns<'a> {
         let share = if self.alone { TOGETHER_MIB } else { mebibytes.clamp(share, TOGETHER_MIB) };
         let storing = self.storing.acquire_many(share).await.expect("it is never closed");
         ready.begin();
-        Ok(Some(Turn { ready, storing: Mutex::new(Some(storing)), _memory: memory }))
+        Ok(Some(Turn { ready, storing: Mutex::new(Some(storing)), memory }))
     }
 
     fn take(&'a self, bytes: u64) -> InHand<'a> {
@@ -91,7 +91,7 @@ impl<'a> Turns<'a> {
 impl Turn<'_> {
     /// All of it is on its way: the next may begin; not where bandwidth is kept, which is one segment's at a time.
     pub(crate) fn ends(&self) {
-        if self._memory.turns.alone {
+        if self.memory.turns.alone {
             return;
         }
         self.storing.lock().unwrap_or_else(PoisonError::into_inner).take();
