@@ -191,27 +191,14 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
                 Action::Cancel { device } | Action::Finish { device } => {
                     after!(half, Event::AtNode(device.0 as usize, Arrival::Close));
                 }
-                Action::Done(done) => {
-                    return Outcome {
-                        result: Ok(done),
-                        at: now as f64 / 1e9,
-                        pushed,
-                        pushed_ending,
-                        ending_at,
-                        opened,
-                        trace,
+                over @ (Action::Done(_) | Action::Failed(_)) => {
+                    let result = match over {
+                        Action::Done(done) => Ok(done),
+                        Action::Failed(error) => Err(error),
+                        _ => unreachable!("one of the two"),
                     };
-                }
-                Action::Failed(error) => {
-                    return Outcome {
-                        result: Err(error),
-                        at: now as f64 / 1e9,
-                        pushed,
-                        pushed_ending,
-                        ending_at,
-                        opened,
-                        trace,
-                    };
+                    let at = now as f64 / 1e9;
+                    return Outcome { result, at, pushed, pushed_ending, ending_at, opened, trace };
                 }
             }
         }
