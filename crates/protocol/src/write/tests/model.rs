@@ -21,6 +21,8 @@ pub(super) struct Disk {
     pub(super) room: Option<u32>,
     /// It says nothing more once it has stored so many blocks.
     pub(super) stalls_after: Option<u32>,
+    /// Once it has stored so many, each takes it longer than the one before by such a share.
+    pub(super) fades: Option<(u32, f64)>,
     /// Its connection is lost then, in ns.
     pub(super) dies_at: Option<u64>,
     /// It refuses OPEN until then, in ns.
@@ -29,7 +31,7 @@ pub(super) struct Disk {
 
 pub(super) fn disk(domain: u32, rate_mb: f64) -> Disk {
     let rate = (rate_mb * 1e6) as u64;
-    Disk { domain, rate, room: None, stalls_after: None, dies_at: None, refuses_until: 0 }
+    Disk { domain, rate, room: None, stalls_after: None, fades: None, dies_at: None, refuses_until: 0 }
 }
 
 /// What all devices of a model have in common.
@@ -287,7 +289,10 @@ pub(super) fn run(spec: WriteSpec, disks: &[Disk], common: Common) -> Outcome {
             if host.open && !host.busy && rate > 0 && !stalls && !host.queue.is_empty() {
                 let take = host.queue.len().min(common.group);
                 let blocks: Vec<u32> = host.queue.drain(..take).collect();
-                let span = (blocks.len() as u64 * block) as f64 / rate as f64 * 1e9;
+                let slower = disks[position].fades.map_or(1.0, |(after, share)| {
+                    (1.0 + share).powi(host.stored.saturating_sub(after).min(500) as i32)
+                });
+                let span = (blocks.len() as u64 * block) as f64 * slower / rate as f64 * 1e9;
                 host.busy = true;
                 after!(span as u64 + common.flush_ns, Event::Written(position, host.round, blocks));
             }

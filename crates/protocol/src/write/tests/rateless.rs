@@ -150,6 +150,21 @@ fn a_device_that_stalls_within_a_group_is_not_waited_for_long() {
     assert!(outcome.at < fluid * 1.3, "{} of {fluid}", outcome.at);
 }
 
+/// Those that others wait for become slower all the while: a tenth of the time is given for them once, not anew at each sign of it, which
+/// takes a quarter longer.
+#[test]
+fn those_that_fade_are_waited_for_once() {
+    for (share, after, within_ms) in [(0.01, 100, 280.0), (0.02, 100, 350.0), (0.02, 150, 280.0)] {
+        let mut disks = six(100.0);
+        disks[..3].iter_mut().for_each(|disk| disk.fades = Some((after, share)));
+        let common = Common { group: 8, flush_ns: MS / 5, ..Common::default() };
+        let outcome = run(spec((Kind::Mix, 1024), BLOCK, SIX, &disks, 6), &disks, common);
+        let (stored, ms) = (outcome.result.unwrap().stored_blocks, outcome.at * 1e3);
+        println!("three fade by {share} after {after}: {ms:.0} ms, N = {stored}");
+        assert!(ms < within_ms, "{ms} ms");
+    }
+}
+
 #[test]
 fn a_far_link_is_filled() {
     let disks = six(100.0);
