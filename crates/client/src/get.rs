@@ -572,12 +572,13 @@ impl<'a> SegmentReader<'a> {
             Ok(originals) => {
                 if in_chunks(self.layout) {
                     let (done, late) = (self.core.counts(), self.core.late());
-                    self.client.caution().learn(self.client.now(), &done, &late);
+                    let block_bytes = self.layout.block_bytes;
+                    self.client.caution().learn(self.client.now(), &done, block_bytes, &late);
                 }
                 Ok(originals)
             }
             Err(SolveError::Mixed) => {
-                self.client.caution().mixed(self.client.now(), &self.core.counts());
+                self.client.caution().mixed(self.client.now(), &self.core.counts(), self.layout.block_bytes);
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = originals_at_one_state(
                     self.client,

@@ -181,7 +181,7 @@ impl Client {
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
         let (memory, tidying, registry, hedge) = Default::default();
-        let caution = Mutex::new(Caution::new(seed));
+        let caution = Mutex::new(Caution::new(seed, options.request));
         let started = Instant::now();
         let client =
             Self { metadata, pool, options, seed, memory, tidying, registry, hedge, caution, started };

@@ -6,10 +6,16 @@
 //! others were late came before those: where they seldom do, more is waited for, where they do, or after a while, less again. A device
 //! that is slow indeed teaches nothing but haste: reads that begin within a second ask nothing of it, where a decode can do without it;
 //! those after that try it again. One that is known to be slow from what its server says ([`crate::straggler`]) is asked by one read in
-//! sixteen: what nobody asks stays as slow as it was. Where chunks change meanwhile a decode may not fit together, and was for nothing whoever came
+//! sixteen: what nobody asks stays as slow as it was.
+//!
+//! What was for nothing is a debt, of bytes, that reads pay off with a share of what they bring: while there is one all that can be is
+//! waited for. So of what is read in the long run no larger share is sent in vain, whatever the times say. What stood in and came first
+//! halves it, and it is forgiven with the caution.
+//!
+//! Where chunks change meanwhile a decode may not fit together, and was for nothing whoever came
 //! first: then all are asked for a second.
 
-use super::ReadDone;
+use super::{ReadDone, RequestRule};
 use crate::{DeviceId, Time};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +28,9 @@ const LATE_FACTOR_MAX: u32 = 16;
 const TRIED_ONCE_IN: u64 = 16;
 /// After so long without a lesson half as much is waited for. Picked by eye: a crowd lasts for longer.
 const FORGETS_AFTER: Duration = Duration::from_secs(10);
+/// What may be asked for in vain, in hundredths of what is read: what a read may waste a millisecond away. Over a long way the rule's
+/// budget is larger, for what is on its way there.
+const WASTE_PERCENT_MAX: u8 = 5;
 /// How long a device that was late is done without. As for [`super::Hedge`].
 const LATE_FOR: Duration = Duration::from_secs(1);
 
@@ -53,18 +62,34 @@ pub struct Caution {
     mixed: Option<Time>,
     /// Reads begun, from any number on.
     reads: u64,
+    /// Hundredths of what is read that may be in vain; `None`: any.
+    waste_percent: Option<u8>,
+    /// Bytes in vain beyond that.
+    debt_bytes: u64,
 }
 
 impl Default for Caution {
     fn default() -> Self {
-        Self::new(0)
+        Self::new(0, RequestRule::ADAPTIVE)
     }
 }
 
 impl Caution {
-    /// Nothing is known; `seed` says which reads try the slow, so that of clients with few reads some do.
-    pub fn new(seed: u64) -> Self {
-        Self { factor: LATE_FACTOR, learned: Time(0), late: BTreeMap::new(), mixed: None, reads: seed }
+    /// Nothing is known; `seed` says which reads try the slow, so that of clients with few reads some do. `rule`: what may be in vain.
+    pub fn new(seed: u64, rule: RequestRule) -> Self {
+        let waste_percent = match rule {
+            RequestRule::Adaptive { waste_percent } => Some(waste_percent.min(WASTE_PERCENT_MAX)),
+            RequestRule::All | RequestRule::AllAtOnce | RequestRule::KPlus(_) => None,
+        };
+        Self {
+            factor: LATE_FACTOR,
+            learned: Time(0),
+            late: BTreeMap::new(),
+            mixed: None,
+            reads: seed,
+            waste_percent,
+            debt_bytes: 0,
+        }
     }
 
     /// A read begins at `now`: what it goes by.
@@ -77,7 +102,12 @@ impl Caution {
     /// What is known at `now`.
     pub fn late(&self, now: Time) -> Late {
         let late = self.late.iter().filter(|(_, since)| now.since(**since) < LATE_FOR);
-        Late { factor: self.factor(now), devices: late.map(|(&device, _)| device).collect(), tries: false }
+        let factor = if self.debt(now) > 0 { LATE_FACTOR_MAX } else { self.factor(now) };
+        Late { factor, devices: late.map(|(&device, _)| device).collect(), tries: false }
+    }
+
+    fn debt(&self, now: Time) -> u64 {
+        if now.since(self.learned) < FORGETS_AFTER { self.debt_bytes } else { 0 }
     }
 
     fn factor(&self, now: Time) -> u32 {
@@ -85,9 +115,10 @@ impl Caution {
         (self.factor >> halvings.min(31)).max(LATE_FACTOR)
     }
 
-    /// A read has ended so, and these still owed something that others had been asked for in their place
+    /// A read of blocks of so many bytes has ended so, and these still owed something that others had been asked for in their place
     /// ([`super::ReadCore::late`]).
-    pub fn learn(&mut self, now: Time, read: &ReadDone, late: &[DeviceId]) {
+    pub fn learn(&mut self, now: Time, read: &ReadDone, block_bytes: u32, late: &[DeviceId]) {
+        self.account(now, read, block_bytes, read.extra_won);
         if read.extra_blocks == 0 {
             return;
         }
@@ -101,7 +132,8 @@ impl Caution {
 
     /// What a read brought did not fit together, as chunks changed meanwhile: for a while all are asked, and what stood in was for
     /// nothing.
-    pub fn mixed(&mut self, now: Time, read: &ReadDone) {
+    pub fn mixed(&mut self, now: Time, read: &ReadDone, block_bytes: u32) {
+        self.account(now, read, block_bytes, 0);
         self.late.clear();
         self.mixed = Some(now);
         if read.extra_blocks > 0 {
@@ -109,9 +141,22 @@ impl Caution {
         }
     }
 
+    /// What was in vain, less what this read pays.
+    fn account(&mut self, now: Time, read: &ReadDone, block_bytes: u32, won: u32) {
+        let Some(percent) = self.waste_percent else { return };
+        let bytes = |blocks: u32| u64::from(blocks) * u64::from(block_bytes);
+        let in_vain = bytes(read.extra_blocks.saturating_sub(won));
+        let paid = bytes(read.useful_blocks) * u64::from(percent) / 100;
+        self.debt_bytes = (self.debt(now) + in_vain).saturating_sub(paid);
+    }
+
     fn change(&mut self, now: Time, won: bool) {
         let factor = self.factor(now);
         self.factor = if won { factor / 2 } else { factor * 2 }.clamp(LATE_FACTOR, LATE_FACTOR_MAX);
+        if won {
+            // Whoever is late now is late indeed.
+            self.debt_bytes /= 2;
+        }
         self.learned = now;
     }
 }
@@ -120,15 +165,46 @@ impl Caution {
 mod tests {
     use super::*;
 
+    const BLOCK: u32 = 1000;
+
+    /// Of a read that is large enough to pay for what it had in vain.
     fn read(extra_blocks: u32, extra_won: u32) -> ReadDone {
-        ReadDone { extra_blocks, extra_won, ..ReadDone::default() }
+        ReadDone { extra_blocks, extra_won, useful_blocks: 20 * extra_blocks, ..ReadDone::default() }
+    }
+
+    #[test]
+    fn what_was_for_nothing_is_paid_off_by_what_is_read() {
+        let factor_after = |caution: &mut Caution, at: u64, extra_blocks, extra_won, useful_blocks| {
+            let read = ReadDone { extra_blocks, extra_won, useful_blocks, ..ReadDone::default() };
+            caution.learn(Time(at), &read, BLOCK, &[]);
+            caution.late(Time(at)).factor
+        };
+        let mut caution = Caution::default();
+        // 16 blocks in vain, and 64 that pay for 3.2 of them.
+        assert_eq!(factor_after(&mut caution, 0, 16, 0, 64), LATE_FACTOR_MAX);
+        assert_eq!([255, 1].map(|read| factor_after(&mut caution, 0, 0, 0, read)), [LATE_FACTOR_MAX, 4]);
+        // What came first costs nothing.
+        assert_eq!(factor_after(&mut caution, 0, 16, 16, 16), 2);
+        // Nobody pays, and the debt ends all the same.
+        assert_eq!(factor_after(&mut caution, 0, 100, 99, 0), LATE_FACTOR_MAX);
+        let later = Time(FORGETS_AFTER.as_nanos() as u64);
+        assert_eq!(caution.late(later).factor, 2);
+        assert_eq!(factor_after(&mut caution, later.0, 0, 0, 1), 2);
+        // Where chunks changed all was in vain; who asks for everything has no budget.
+        let of_mixed = |mut caution: Caution| {
+            caution.mixed(Time(0), &ReadDone { extra_blocks: 4, extra_won: 4, ..ReadDone::default() }, BLOCK);
+            caution.late(Time(0)).factor
+        };
+        assert_eq!(of_mixed(Caution::default()), LATE_FACTOR_MAX);
+        assert_eq!(of_mixed(Caution::new(0, RequestRule::All)), 4);
+        assert_eq!(of_mixed(Caution::new(0, RequestRule::Adaptive { waste_percent: 0 })), LATE_FACTOR_MAX);
     }
 
     #[test]
     fn what_was_for_nothing_makes_it_wait_and_what_was_not_makes_it_hurry() {
         let mut caution = Caution::default();
         let mut after = |(extra, won)| {
-            caution.learn(Time(0), &read(extra, won), &[]);
+            caution.learn(Time(0), &read(extra, won), BLOCK, &[]);
             caution.late(Time(0)).factor
         };
         let heard = [
@@ -152,14 +228,14 @@ mod tests {
     fn who_was_late_is_done_without_for_a_second() {
         let [slow, hasty] = [1, 2].map(DeviceId);
         let mut caution = Caution::default();
-        caution.learn(Time(5), &read(16, 3), &[hasty]);
-        caution.learn(Time(5), &read(16, 16), &[slow]);
+        caution.learn(Time(5), &read(16, 3), BLOCK, &[hasty]);
+        caution.learn(Time(5), &read(16, 16), BLOCK, &[slow]);
         let late = |caution: &Caution, ms: u64| caution.late(Time(5 + ms * 1_000_000)).devices;
         assert_eq!(late(&caution, 0), BTreeSet::from([slow]));
         assert_eq!(late(&caution, 999), BTreeSet::from([slow]));
         assert_eq!(late(&caution, 1000), BTreeSet::new());
         // It is late again.
-        caution.learn(Time(1_000_000_005), &read(4, 4), &[slow]);
+        caution.learn(Time(1_000_000_005), &read(4, 4), BLOCK, &[slow]);
         assert_eq!(late(&caution, 1999), BTreeSet::from([slow]));
     }
 
@@ -167,25 +243,25 @@ mod tests {
     fn caution_is_forgotten_and_chunks_that_change_end_it_and_raise_it() {
         let mut caution = Caution::default();
         let seconds = |seconds: u64| Time(seconds * 1_000_000_000);
-        (0..3).for_each(|_| caution.learn(seconds(1), &read(16, 0), &[]));
+        (0..3).for_each(|_| caution.learn(seconds(1), &read(16, 0), BLOCK, &[]));
         assert_eq!(
             [1, 10, 11, 21, 31, 10_000].map(|at| caution.late(seconds(at)).factor),
             [16, 16, 8, 4, 2, 2]
         );
-        caution.learn(seconds(21), &read(16, 0), &[]);
+        caution.learn(seconds(21), &read(16, 0), BLOCK, &[]);
         assert_eq!(caution.late(seconds(21)).factor, 8);
-        caution.learn(seconds(21), &read(16, 16), &[DeviceId(1)]);
-        caution.mixed(seconds(21), &read(4, 4));
+        caution.learn(seconds(21), &read(16, 16), BLOCK, &[DeviceId(1)]);
+        caution.mixed(seconds(21), &read(4, 4), BLOCK);
         assert_eq!(caution.late(seconds(21)), Late { factor: 8, ..Late::default() });
         // The lost stood in for by others teach nothing about the late. Of the slow all are asked for a second.
-        caution.mixed(seconds(21), &read(0, 0));
+        caution.mixed(seconds(21), &read(0, 0), BLOCK);
         assert_eq!([21, 22].map(|at| caution.begin(seconds(at)).tries), [true, false]);
         assert_eq!(caution.late(seconds(21)).factor, 8);
     }
 
     #[test]
     fn one_read_in_sixteen_tries_the_slow() {
-        let mut caution = Caution::new(5);
+        let mut caution = Caution::new(5, RequestRule::ADAPTIVE);
         let tries: Vec<u32> = (0..48).filter(|_| caution.begin(Time(0)).tries).collect();
         assert_eq!(tries, [10, 26, 42]);
     }

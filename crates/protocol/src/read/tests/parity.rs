@@ -186,14 +186,15 @@ fn a_chunk_that_comes_a_little_later_is_waited_for_and_one_that_comes_much_later
 #[test]
 fn who_learned_caution_waits_longer() {
     let mut caution = Caution::default();
-    let in_vain = ReadDone { extra_blocks: 16, ..ReadDone::default() };
+    // Paid for by what it brought.
+    let in_vain = ReadDone { extra_blocks: 16, useful_blocks: 320, ..ReadDone::default() };
     let mut before = 0;
     for _ in 0..4 {
         let (ms, opened) = one_of_four_where(1, 11, &caution);
         assert_eq!(opened, named(&[(4, "75-79")]));
         assert!(ms > before && ms < 200, "{ms} after {before}");
         before = ms;
-        caution.learn(Time(0), &in_vain, &[]);
+        caution.learn(Time(0), &in_vain, 1000, &[]);
     }
     assert_eq!(one_of_four_where(6, 16, &caution), (96, vec![]));
 }
@@ -250,7 +251,9 @@ fn caution_does_not_multiply_what_nobody_has_seen() {
         core.wake_at()
     };
     let before = woken(&caution);
-    (0..3).for_each(|_| caution.learn(Time(0), &ReadDone { extra_blocks: 1, ..ReadDone::default() }, &[]));
+    (0..3).for_each(|_| {
+        caution.learn(Time(0), &ReadDone { extra_blocks: 1, ..ReadDone::default() }, 1000, &[])
+    });
     assert_eq!(caution.late(Time(0)).factor, 16);
     assert_eq!(woken(&caution), before);
 }
