@@ -82,6 +82,7 @@ impl Script {
         let parity = vec![ParityState { content, log_start: 1 }];
         drop(device);
         let medium = Arc::new(CrashMedium::from_image(medium.image()));
+        medium.set_positions(seed / 2 % 2 == 0);
         let device = open(medium.clone());
         let promise = Promise { log_next: 1, ..Promise::default() };
         let mut script = Script {
@@ -120,6 +121,7 @@ impl Script {
         let (data, parity) = (self.data.len() - 1, self.parity.len() - 1);
         let log_next = self.log.keys().next_back().map_or(1, |last| last + 1);
         self.promise(|p| (p.data, p.parity, p.log_next) = (data, parity, log_next));
+        self.device.ease().unwrap();
         self.device.self_check();
     }
 
@@ -190,13 +192,23 @@ impl Script {
         let moves = below(&mut self.random, 2) == 0;
         let log_start = moves.then_some(state.log_start + consumed);
         state.log_start = log_start.unwrap_or(state.log_start);
-        let apply = Apply { patches, merged: vec![(7, self.parity.len() as u64)], log_start };
+        // What stays is given too, sometimes as it is not.
+        let mut between = Vec::new();
+        for _ in 0..below(&mut self.random, 3) {
+            let (offset, wrong) = self.patch();
+            let there = state.content[offset as usize..][..wrong.len()].to_vec();
+            between.push((offset, if below(&mut self.random, 4) == 0 { wrong } else { there }.into()));
+        }
+        let merged = vec![(7, self.parity.len() as u64)];
+        let apply = Apply { patches, merged, log_start, between };
         self.device.apply(PARITY, EPOCH, apply).unwrap();
         self.parity.push(state);
     }
 
     fn append(&mut self) {
-        let len = below(&mut self.random, 9000) as usize;
+        // Few are larger than what the journal takes of a log.
+        let most = if below(&mut self.random, 12) == 0 { 20_000 } else { 9000 };
+        let len = below(&mut self.random, most) as usize;
         let payload = random_bytes(&mut self.random, len);
         match self.device.log_append(PARITY, EPOCH, &payload) {
             Ok(sequence) => {
@@ -256,6 +268,11 @@ impl Script {
                 self.adopt();
             }
             21 => self.replace(),
+            22 => {
+                // Its emulation may change while it is used.
+                let positions = below(&mut self.random, 2) == 0;
+                self.medium.set_positions(positions);
+            }
             _ => self.other_group(),
         }
     }
@@ -267,6 +284,7 @@ impl Script {
     /// Opens a crash image and checks everything that must hold. Returns the medium it was opened on.
     fn check(&self, image: Vec<u8>, promise: Promise) -> Arc<CrashMedium> {
         let medium = Arc::new(CrashMedium::from_image(image));
+        medium.set_positions(promise.events % 2 == 0);
         let mut device = open(medium.clone());
         self.check_data(&mut device, promise);
         self.check_parity(&mut device, promise);
@@ -277,6 +295,7 @@ impl Script {
                 device.log_entries(info.segment).unwrap();
             }
         }
+        device.self_check();
         medium
     }
 
@@ -375,7 +394,7 @@ fn works_on(medium: &Arc<CrashMedium>) {
     let after = device.updates(PARITY).unwrap();
     assert_eq!(after.log.iter().map(|e| e.sequence).collect::<Vec<_>>(), [sequence]);
     assert_eq!(after.merged.len(), info.merged.iter().filter(|m| m.0 != 8).count() + 1);
-    assert_eq!(device.log_read(PARITY, sequence).unwrap(), [3; 5000]);
+    assert_eq!(device.log_read(PARITY, sequence).unwrap(), &[3; 5000][..]);
 }
 
 #[test]

@@ -14,11 +14,11 @@ use crate::{
 
 /// Room that [`Device::make_room`] leaves in a frame for a change of epoch and an open run: 17 and 21 bytes.
 const SLACK: usize = 64;
-/// Bytes that wait to be written in place before a commit writes some: memory, and what a checkpoint writes once more (80 ms of
+/// Bytes that wait to be written in place before [`Device::ease`] writes some: memory, and what a checkpoint writes once more (80 ms of
 /// a disk of 100 MB/s).
 const READY_BYTES_MAX: u64 = 8 << 20;
-/// What a commit then writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a
-/// disk for whoever waits for this one.
+/// What that writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a disk for whoever comes
+/// meanwhile; where it positions, a run to its end.
 const READY_STEP: u64 = 256 << 10;
 
 /// How much may wait to be written in place, where an open found so much of it: it is worked off by and by.
@@ -27,15 +27,56 @@ pub(super) fn ready_bound(superblock: &Superblock, found: u64) -> u64 {
 }
 
 impl Device {
-    /// Makes everything before durable with one flush of the medium, and says which blocks that are. After an
-    /// error the device only reads.
+    /// Makes everything before durable with one flush of the medium, and says which blocks that are. Releases may wait for a later
+    /// flush where nothing else needs a frame: nobody is told that they are durable. After an error the device only reads.
+    ///
+    /// [`Device::ease`] belongs behind each, once whoever waited is answered.
     pub fn flush(&mut self) -> Result<Flushed, DeviceError> {
         self.check_alive()?;
-        if !self.is_clean() {
+        if self.only_logs_wait() {
+            let outcome = self.sync();
+            self.or_fail(outcome)?;
+        } else if !self.is_clean() {
             self.commit_or_fail()?;
         }
+        self.lower_bound();
         self.flushed.append(&mut self.unflushed);
         Ok(Flushed { blocks: std::mem::take(&mut self.flushed) })
+    }
+
+    /// Writes some in place where more waits for that than is good: once it was flushed it may, and nobody waits for it.
+    ///
+    /// # Errors
+    /// Where the medium fails; the device only reads from then on.
+    pub fn ease(&mut self) -> Result<(), DeviceError> {
+        self.check_alive()?;
+        if self.has_to_ease() {
+            let outcome = self.put_densest(self.to_write_back() - self.ready_bound + READY_STEP);
+            self.or_fail(outcome)?;
+        }
+        self.lower_bound();
+        Ok(())
+    }
+
+    /// More than usual may wait only as long as there is more.
+    fn lower_bound(&mut self) {
+        self.ready_bound = ready_bound(&self.superblock, self.ready_bound.min(self.to_write_back()));
+    }
+
+    /// Whether [`Device::ease`] has something to do.
+    pub fn has_to_ease(&self) -> bool {
+        self.to_write_back() > self.ready_bound
+    }
+
+    /// Whether logs have records to be flushed, and the journal has none that anybody waits for: a frame for these alone is one more
+    /// place to write to, of two.
+    fn only_logs_wait(&self) -> bool {
+        let none_waits = self.only_releases || self.records.is_empty();
+        none_waits
+            && self.open_run.is_none()
+            && self.tables.is_clean()
+            && self.freed.is_empty()
+            && !self.logs_unflushed.is_empty()
     }
 
     /// A commit that the next [`Device::flush`] reports.
@@ -83,15 +124,20 @@ impl Device {
     pub(super) fn record(&mut self, record: Record) {
         if let Some(run) = self.open_run.take() {
             run.encode(&mut self.records);
+            self.only_releases = false;
         }
         self.index.apply(&record).expect("checked before it is recorded");
         self.overlay.follow(&record, &self.index, self.commits);
+        self.appended.follow(&record, self.commits);
         if let Record::Deleted { segment, .. } = &record {
             self.logs.remove(segment);
             self.logs_unflushed.remove(segment);
             self.logs_to_prepare.remove(segment);
+            self.recent.forget(*segment);
             self.prefetch.forget(*segment);
         }
+        let first = self.records.is_empty();
+        self.only_releases = matches!(record, Record::Released { .. }) && (first || self.only_releases);
         record.encode(&mut self.records);
         if record.is_ahead() {
             self.ahead_end = self.records.len();
@@ -135,10 +181,6 @@ impl Device {
                 tracing::warn!(device = %self.id(), ?bytes, %error, "trim failed");
             }
         }
-        if self.overlay.ready_bytes() > self.ready_bound {
-            self.put_densest(self.overlay.ready_bytes() - self.ready_bound + READY_STEP)?;
-        }
-        self.ready_bound = ready_bound(&self.superblock, self.ready_bound.min(self.overlay.ready_bytes()));
         Ok(())
     }
 
@@ -149,6 +191,7 @@ impl Device {
             self.journal.append(&*self.medium, &self.records)?;
         }
         self.sync()?;
+        self.commits += 1;
         self.records.clear();
         self.ahead_end = 0;
         Ok(())
@@ -159,7 +202,7 @@ impl Device {
         self.medium.flush()?;
         self.journal.flushed();
         self.tables.flushed();
-        self.commits += 1;
+        self.reserve_unflushed = false;
         for segment in std::mem::take(&mut self.logs_unflushed) {
             if let Some(ring) = self.logs.get_mut(&segment) {
                 ring.flushed();
@@ -173,13 +216,15 @@ impl Device {
     pub(super) fn settle(&mut self) -> Result<(), MediumError> {
         assert_eq!(self.ahead_end, 0, "a checkpoint would forget redo that no frame has");
         let taken = self.index.full_bytes() + self.overlay.queued_bytes();
-        if taken + self.overlay.ready_redo_bytes() > checkpoint::body_max(&self.superblock) {
-            self.put_in_place(u64::MAX, usize::MAX)?;
+        let redo = self.overlay.ready_redo_bytes() + self.appended.redo_bytes();
+        if taken + redo > checkpoint::body_max(&self.superblock) {
+            self.put_in_place(u64::MAX)?;
         } else {
             self.overlay.detach_ready();
         }
         self.tables.write_all(&*self.medium)?;
         self.sync()?;
+        self.commits += 1;
         self.checkpoint()
     }
 
@@ -188,7 +233,8 @@ impl Device {
         let (number, slot) = (self.checkpoint_number + 1, 1 - self.checkpoint_slot);
         let start =
             Start { head: self.journal.head, next_sequence: self.journal.next_sequence, base: number };
-        let redo = self.overlay.redo();
+        let mut redo = self.overlay.redo();
+        redo.extend(self.appended.redo());
         checkpoint::write(&*self.medium, &self.superblock, number, slot, start, &self.index, &redo)?;
         self.medium.flush()?;
         (self.checkpoint_number, self.checkpoint_slot) = (number, slot);

@@ -1,9 +1,13 @@
 //! The log in an extent's reserve: append, list, read. See `index::log` for its form and what a crash leaves of it.
 //!
+//! On a medium that positions a record goes to the journal first and into its reserve later: see `appended`.
+//!
 //! The reserve is read back when its log is first used after an open, not at the open: a device with many reserves
 //! opens as fast as one without.
 
 use std::ops::Range;
+
+use bytes::Bytes;
 
 use super::{Device, LogError, write_back::PREPARE_PAGES};
 use crate::{
@@ -11,10 +15,13 @@ use crate::{
     buffer::AlignedBuf,
     ids::{Epoch, SegmentId},
     index::{
-        Updating,
-        log::{Owner, Ring, record_pages},
+        Record, Updating,
+        log::{HEADER, Owner, Ring, record_pages},
     },
 };
+
+/// Larger records than this go to their reserves at once, where places are dear, too: writing them twice takes as long as positioning.
+const JOURNALED_BYTES_MAX: u64 = 256 << 10;
 
 /// A record in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +56,29 @@ impl Device {
             let free = self.log_free(segment)?;
             return Err(LogError::Full { needed: payload.len() as u64, free });
         };
+        let sequence = self.log(segment)?.next_sequence();
+        let positions = self.medium.positions();
+        let journaled_max = JOURNALED_BYTES_MAX.min(self.update_bytes_max());
+        let payload = if positions && (HEADER + payload.len()) as u64 <= journaled_max {
+            self.append_to_journal(segment, epoch, page, payload)?
+        } else {
+            self.append_to_reserve(segment, epoch, page, payload)?;
+            Bytes::copy_from_slice(payload)
+        };
+        self.logs_unflushed.insert(segment);
+        if positions {
+            self.recent.push(segment, sequence, payload);
+        }
+        Ok(sequence)
+    }
+
+    fn append_to_reserve(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        page: u64,
+        payload: &[u8],
+    ) -> Result<(), LogError> {
         let ring = self.log(segment)?;
         let fresh = ring.to_prepare(page, record_pages(payload.len()), PREPARE_PAGES);
         if !fresh.is_empty() {
@@ -58,15 +88,41 @@ impl Device {
         let record = self.log(segment)?.encode(base, payload);
         let start = self.updating(segment)?.reserve.start;
         self.medium.write_at((start + page) * UNIT_BYTES, &record)?;
+        self.reserve_unflushed = true;
         self.raise(segment, epoch);
         let ring = self.log(segment)?;
-        let sequence = ring.next_sequence();
         ring.push(page, payload.len() as u32);
         if !ring.ahead(PREPARE_PAGES).is_empty() {
             self.logs_to_prepare.insert(segment);
         }
-        self.logs_unflushed.insert(segment);
-        Ok(sequence)
+        Ok(())
+    }
+
+    /// Where a place of its own is dear: to the frame that other records are written with. It goes into the reserve later, as what
+    /// changes in place does. Returns the payload.
+    fn append_to_journal(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        page: u64,
+        payload: &[u8],
+    ) -> Result<Bytes, LogError> {
+        if self.reserve_unflushed {
+            // A frame may survive what was not flushed beside it: none has a record without those before it.
+            self.commit_or_fail()?;
+        }
+        let bytes = HEADER + payload.len();
+        self.make_room(Record::logged_redo_bytes(bytes))?;
+        // Which checkpoint is in force is known once there is room.
+        let base = self.checkpoint_number;
+        let ring = self.log(segment)?;
+        let bytes = Bytes::copy_from_slice(&ring.encode(base, payload)[..bytes]);
+        let sequence = ring.next_sequence();
+        ring.push(page, payload.len() as u32);
+        self.raise(segment, epoch);
+        let payload = bytes.slice(HEADER..);
+        self.record(Record::Logged { segment, page, sequence, bytes });
+        Ok(payload)
     }
 
     /// The same, refused unless the record gets this number: of records that are appended one behind the other, none is
@@ -100,21 +156,29 @@ impl Device {
         Ok(self.sound_log(segment)?.free(commits))
     }
 
-    /// The payload of a record, verified.
-    pub fn log_read(&mut self, segment: SegmentId, sequence: u64) -> Result<Vec<u8>, LogError> {
+    /// The payload of a record, verified where it comes from the medium.
+    pub fn log_read(&mut self, segment: SegmentId, sequence: u64) -> Result<Bytes, LogError> {
         let mut payloads = self.log_read_run(segment, sequence..sequence.saturating_add(1), 0)?;
         Ok(payloads.pop().expect("one record at least"))
     }
 
-    /// The payloads of the first of these records and of those that lie behind it without a gap, verified, by one read of the
-    /// medium: as many as `bytes_max` has room for on the medium, and one at least.
+    /// The payloads of the first of these records and of those behind it: as many as `bytes_max` has room for, and one at least. Those
+    /// that are not in memory come by one read of the medium, verified, as far as they lie there without a gap.
     pub fn log_read_run(
         &mut self,
         segment: SegmentId,
-        sequences: Range<u64>,
+        mut sequences: Range<u64>,
         bytes_max: u64,
-    ) -> Result<Vec<Vec<u8>>, LogError> {
+    ) -> Result<Vec<Bytes>, LogError> {
         let first = sequences.start;
+        self.sound_log(segment)?;
+        let recent = self.recent.run(segment, &sequences, bytes_max);
+        if !recent.is_empty() {
+            return Ok(recent);
+        }
+        if let Some(here) = self.recent.first(segment).filter(|here| *here > first) {
+            sequences.end = sequences.end.min(here);
+        }
         let run = self.sound_log(segment)?.run(sequences, bytes_max / UNIT_BYTES);
         let Some((pages, entries)) = run else {
             let ring = self.sound_log(segment)?;
@@ -124,11 +188,14 @@ impl Device {
         };
         let start = self.updating(segment)?.reserve.start;
         let mut buf = AlignedBuf::zeroed(((pages.end - pages.start) * UNIT_BYTES) as usize);
-        self.medium.read_at((start + pages.start) * UNIT_BYTES, &mut buf)?;
+        if self.appended.within(segment, pages.clone()).count() < entries.len() {
+            self.medium.read_at((start + pages.start) * UNIT_BYTES, &mut buf)?;
+        }
+        self.lay_over(segment, pages.clone(), &mut buf);
         let ring = self.log(segment)?;
         let payloads = entries.iter().map(|entry| {
             let at = ((entry.page - pages.start) * UNIT_BYTES) as usize;
-            let payload = ring.payload(entry, &buf[at..]).map(<[u8]>::to_vec);
+            let payload = ring.payload(entry, &buf[at..]).map(Bytes::copy_from_slice);
             payload.ok_or(LogError::Corrupt { segment, sequence: entry.sequence })
         });
         payloads.collect()
@@ -153,14 +220,37 @@ impl Device {
             if bytes > 0 {
                 reserve.resize(bytes as usize);
                 self.medium.read_at(start * UNIT_BYTES, &mut reserve)?;
+                self.lay_over(segment, 0..bytes / UNIT_BYTES, &mut reserve);
             }
-            let ring = Ring::scan(self.log_owner(segment), &reserve, log);
+            let mut ring = Ring::scan(self.log_owner(segment), &reserve, log);
+            let held = self.appended.within(segment, 0..u64::MAX);
+            let lacks = held
+                .filter(|(page, record)| ring.entry(record.sequence).is_none_or(|entry| entry.page != *page));
+            if let Some(through) = lacks.map(|(_, record)| record.sequence).max() {
+                ring.lack(through);
+            }
+            for page in ring.take_stale() {
+                let at = (start + page) * UNIT_BYTES;
+                self.medium.prepare(at..at + UNIT_BYTES)?;
+            }
             if let Some(missing) = ring.damaged() {
                 tracing::error!(%segment, ?missing, "the log in the reserve lost records");
             }
             self.logs.insert(segment, ring);
         }
         Ok(self.logs.get_mut(&segment).expect("just looked up or inserted"))
+    }
+
+    /// Puts what the journal alone has of a log over these pages of its reserve.
+    fn lay_over(&self, segment: SegmentId, pages: Range<u64>, reserve: &mut [u8]) {
+        for (page, record) in self.appended.within(segment, pages.clone()) {
+            let from = ((page - pages.start) * UNIT_BYTES) as usize;
+            // One that reaches further is not in force: the scan says so.
+            let to = (from + record.bytes.len()).min(reserve.len());
+            reserve[from..to].copy_from_slice(&record.bytes[..to - from]);
+            let filled = to.next_multiple_of(UNIT_BYTES as usize).min(reserve.len());
+            reserve[to..filled].fill(0);
+        }
     }
 
     /// Who stands in the records of a segment's log.

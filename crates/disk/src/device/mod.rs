@@ -15,6 +15,7 @@
 //!                           └───────────────────────── delete ─────────────────────────┘
 //! ```
 
+mod appended;
 mod commit;
 mod create;
 mod error;
@@ -23,6 +24,7 @@ mod open;
 mod overlay;
 mod prefetch;
 mod read;
+mod recent;
 mod tables;
 mod update;
 mod write;
@@ -42,7 +44,7 @@ pub use log::LogEntry;
 pub use open::FormatOptions;
 pub use update::{Apply, ChunkRead, ChunkState, ReserveInfo, ReservePage, Staged, UpdatesInfo};
 
-use self::{overlay::Overlay, prefetch::Prefetch, tables::Tables};
+use self::{appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, tables::Tables};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
     buffer::BufferPool,
@@ -56,6 +58,8 @@ use crate::{
 const TABLE_PAGES_MAX: usize = 256;
 /// Bytes of read buffers kept for their next use, per device.
 const POOL_IDLE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of log records kept for their merges, per device: those of 21 logs of 4 MiB that are merged when three quarters are full.
+const RECENT_BYTES_MAX: usize = 64 << 20;
 /// Freed ranges shorter than this are not trimmed: the call costs more than the space is worth, and the units
 /// are used again anyway.
 const TRIM_BYTES_MIN: u64 = 64 << 10;
@@ -199,6 +203,8 @@ pub struct Device {
     tables: Tables,
     /// Encoded records since the last flush, and what they mean for others.
     records: Vec<u8>,
+    /// Whether the records are releases alone, where there are any.
+    only_releases: bool,
     unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
     /// Blocks that a commit of the device's own made durable: the next flush reports them.
     flushed: Vec<(SegmentId, Range<BlockIndex>)>,
@@ -211,9 +217,11 @@ pub struct Device {
     pool: BufferPool,
     /// Changes in place whose bytes are not.
     overlay: Overlay,
-    /// Bytes of it that may wait to be written in place; more than usual for a while where an open found more.
+    /// Records of logs that only the journal has.
+    appended: Appended,
+    /// Bytes of both that may wait to be written in place; more than usual for a while where an open found more.
     ready_bound: u64,
-    /// How many commits were made durable.
+    /// How many commits were made durable: each with all records before it.
     commits: u64,
     /// The records up to this byte must be in a flushed frame before a checkpoint; 0: none need.
     ahead_end: usize,
@@ -221,8 +229,12 @@ pub struct Device {
     logs: BTreeMap<SegmentId, Ring>,
     /// Those with records that are not flushed.
     logs_unflushed: BTreeSet<SegmentId>,
+    /// Whether any of those is in a reserve, and not in the journal.
+    reserve_unflushed: bool,
     /// Those with pages ahead of the head that were never written.
     logs_to_prepare: BTreeSet<SegmentId>,
+    /// What was appended to them last.
+    recent: Recent,
     prefetch: Prefetch,
 }
 
@@ -304,7 +316,7 @@ impl Device {
     }
 
     /// Compares the free map with the extents, slowly: every unit is either free, used by one extent, or waits
-    /// for the next flush. For tests.
+    /// for the next flush; and what the journal alone has of logs with the logs that were used: all of it is in force. For tests.
     ///
     /// # Panics
     /// Where they disagree.
@@ -319,5 +331,11 @@ impl Device {
             assert!(map.reserve(range.clone()), "{range:?} waits to be free but is used");
         }
         assert!(map.runs().eq(self.allocator.runs()), "the free map differs from the extents");
+        for (segment, ring) in &self.logs {
+            for (page, record) in self.appended.within(*segment, 0..u64::MAX) {
+                let entry = ring.entry(record.sequence).filter(|entry| entry.page == page);
+                assert!(entry.is_some(), "record {} of {segment} is not in force", record.sequence);
+            }
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, TABLE_PAGES_MAX, overlay::Overlay,
-    prefetch::Prefetch, tables::Tables,
+    Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, RECENT_BYTES_MAX, TABLE_PAGES_MAX,
+    appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, tables::Tables,
 };
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
@@ -115,15 +115,17 @@ impl Device {
             })?;
         let mut index = loaded.index;
         let mut doubtful = Vec::new();
-        let mut overlay = Overlay::default();
+        let (mut overlay, mut appended) = (Overlay::default(), Appended::default());
         for record in &loaded.redo {
             overlay.follow(record, &index, 0);
+            appended.follow(record, 0);
         }
         for (sequence, records) in &records {
             for record in records {
                 index.apply(record)?;
                 // All that replay reached is on the medium: its content may go in place after commit 0.
                 overlay.follow(record, &index, 0);
+                appended.follow(record, 0);
                 if let Record::Confirmed { segment, run } = record
                     && *sequence > durable_through
                 {
@@ -149,23 +151,27 @@ impl Device {
             records: Vec::new(),
             unflushed: Vec::new(),
             flushed: Vec::new(),
+            only_releases: true,
             open_run: None,
             freed: Vec::new(),
             failed: None,
             corrupt_blocks: 0,
             pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
-            ready_bound: super::commit::ready_bound(&superblock, overlay.ready_bytes()),
+            ready_bound: super::commit::ready_bound(&superblock, overlay.ready_bytes() + appended.bytes()),
             overlay,
+            appended,
             commits: 1,
             ahead_end: 0,
             logs: BTreeMap::new(),
             logs_unflushed: BTreeSet::new(),
+            reserve_unflushed: false,
             logs_to_prepare: BTreeSet::new(),
+            recent: Recent::new(RECENT_BYTES_MAX),
             prefetch: Prefetch::default(),
         };
         device.forget_unfinished(&doubtful);
         // The cut of the journal becomes final here: see `journal`, "Which frames count".
-        if device.overlay.ready_bytes() > 0 {
+        if device.to_write_back() > 0 {
             device.settle()?;
         } else {
             device.checkpoint()?;

@@ -13,9 +13,12 @@
 //! the difference of each can be formed again at any time. A granule in `ready` may be written once the commit that it
 //! waits for is durable: that of its redo, or of its release.
 //!
+//! On a medium that positions, what lies between granules of `ready` and stays is written with them. It has no redo, changes nothing,
+//! and is dropped at will.
+//!
 //! Live operation and replay give the same records to [`Overlay::follow`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
 use bytes::Bytes;
 
@@ -54,6 +57,8 @@ pub(super) struct Ready {
     pub(super) sum: u32,
     /// The commit that must be durable first.
     pub(super) commit: u64,
+    /// Whether the medium has just this, and it is only written with its neighbours.
+    filler: bool,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +66,16 @@ struct Layers {
     queue: VecDeque<Change>,
     /// By position.
     ready: BTreeMap<u64, Ready>,
+    /// How many of those are fillers.
+    fillers: usize,
     granule: u64,
+}
+
+impl Layers {
+    /// What may go in place and differs from what is there.
+    fn changed(&self) -> impl Iterator<Item = (&u64, &Ready)> {
+        self.ready.iter().filter(|(_, ready)| !ready.filler)
+    }
 }
 
 /// All of a device.
@@ -92,7 +106,7 @@ impl Patch {
 }
 
 impl Overlay {
-    /// Bytes that may go in place.
+    /// Bytes that may go in place, with what is written between them.
     pub(super) fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
@@ -148,7 +162,9 @@ impl Overlay {
 
     /// Bytes of the redo of all that may go in place, at most.
     pub(super) fn ready_redo_bytes(&self) -> u64 {
-        let of = |layers: &Layers| REDO_BYTES + layers.ready.len() as u64 * (REDO_BYTES + layers.granule);
+        let of = |layers: &Layers| {
+            REDO_BYTES + (layers.ready.len() - layers.fillers) as u64 * (REDO_BYTES + layers.granule)
+        };
         self.segments.values().map(of).sum()
     }
 
@@ -164,6 +180,7 @@ impl Overlay {
         let Some(layers) = self.segments.get_mut(&segment) else { return };
         if let Some(ready) = layers.ready.remove(&position) {
             self.ready_bytes -= ready.bytes.len() as u64;
+            layers.fillers -= usize::from(ready.filler);
         }
         self.tidy(segment);
     }
@@ -203,8 +220,8 @@ impl Overlay {
         };
         let mut records = Vec::new();
         for (&segment, layers) in &self.segments {
-            if !layers.ready.is_empty() {
-                let ready = layers.ready.iter().map(|(at, ready)| (*at, ready.bytes.clone()));
+            if layers.ready.len() > layers.fillers {
+                let ready = layers.changed().map(|(at, ready)| (*at, ready.bytes.clone()));
                 records.push(applied(segment, ready.collect()));
             }
             records.extend(layers.queue.iter().map(|change| match (change.version, &change.patches[..]) {
@@ -221,6 +238,19 @@ impl Overlay {
             }));
         }
         records
+    }
+
+    /// Granules that stay, between those that may go in place with this commit.
+    pub(super) fn fill(&mut self, segment: SegmentId, between: Vec<(u64, Bytes, u32)>, commit: u64) {
+        let Some(layers) = self.segments.get_mut(&segment) else { return };
+        for (position, bytes, sum) in between {
+            if let Entry::Vacant(vacant) = layers.ready.entry(position) {
+                vacant.insert(Ready { bytes, sum, commit, filler: true });
+                layers.fillers += 1;
+                self.ready_bytes += layers.granule;
+            }
+        }
+        self.tidy(segment);
     }
 
     fn push(
@@ -249,10 +279,10 @@ impl Overlay {
                 for (number, &sum) in patch.sums.iter().enumerate() {
                     let from = number * layers.granule as usize;
                     let bytes = patch.bytes.slice(from..from + layers.granule as usize);
-                    let before =
-                        layers.ready.insert(patch.position + from as u64, Ready { bytes, sum, commit });
-                    if before.is_none() {
-                        self.ready_bytes += layers.granule;
+                    let ready = Ready { bytes, sum, commit, filler: false };
+                    match layers.ready.insert(patch.position + from as u64, ready) {
+                        Some(before) => layers.fillers -= usize::from(before.filler),
+                        None => self.ready_bytes += layers.granule,
                     }
                 }
             }
@@ -260,8 +290,14 @@ impl Overlay {
     }
 
     fn tidy(&mut self, segment: SegmentId) {
-        if self.segments.get(&segment).is_some_and(|l| l.queue.is_empty() && l.ready.is_empty()) {
-            self.segments.remove(&segment);
+        let Some(layers) = self.segments.get_mut(&segment) else { return };
+        if layers.ready.len() == layers.fillers {
+            // Nothing is left that they lie between.
+            self.ready_bytes -= std::mem::take(&mut layers.fillers) as u64 * layers.granule;
+            layers.ready.clear();
+            if layers.queue.is_empty() {
+                self.segments.remove(&segment);
+            }
         }
     }
 }

@@ -14,16 +14,18 @@
 //! - **All or none.** A record is whole in a frame or not there: patches, merged versions and the log's new start of one
 //!   [`Device::apply`] become durable together. Versions only grow, and each update has the next.
 //! - **A torn granule is healed**: a granule is only ever written in place while its redo is in the journal or in the checkpoint in
-//!   force, and replay puts that over the medium.
+//!   force, and replay puts that over the medium. What lies between changes ([`Apply::between`]) has no redo: it is written as it is
+//!   there, so that a sector is the same before and after.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Device, LogEntry, LogError, UpdateError};
+use super::{Device, LogEntry, LogError, ReadError, UpdateError};
 use crate::{
     allocator::UNIT_BYTES,
     buffer::AlignedBuf,
+    checksum,
     ids::{BlockIndex, Epoch, SegmentId},
     index::{Extent, MERGED, Record, Updating, checkpoint, log::Ring},
 };
@@ -56,6 +58,9 @@ pub struct Apply {
     pub merged: Vec<(u16, u64)>,
     /// Number of the first log record that stays in force; `None`: as before.
     pub log_start: Option<u64>,
+    /// Content between the patches that stays, as it was read, whole granules: a medium that positions writes it with them, where the
+    /// chunk still has it.
+    pub between: Vec<(u64, Bytes)>,
 }
 
 /// What an updatable extent held at the moment of a read.
@@ -226,8 +231,8 @@ impl Device {
         })
     }
 
-    /// Staged updates up to this version may be written in place. Idempotent. A crash before the next flush may undo
-    /// it.
+    /// Staged updates up to this version may be written in place. Idempotent. A crash may undo it until a flush that had anything
+    /// else for the journal, or nothing else at all.
     pub fn release(&mut self, segment: SegmentId, through_version: u64) -> Result<(), UpdateError> {
         self.check_alive()?;
         self.index.get(segment).ok_or(UpdateError::NoExtent { segment })?;
@@ -297,6 +302,7 @@ impl Device {
             return Err(UpdateError::IndexFull);
         }
         let patches = self.place_patches(segment, apply.patches)?;
+        let between = self.still_there(segment, apply.between)?;
         // Twice: then content and map together still fit half a ring, wherever its head stands.
         self.check_size(2 * apply.merged.len() as u64 * MERGED)?;
         let ring = self.sound_log(segment)?;
@@ -312,9 +318,11 @@ impl Device {
         let record = Record::Applied { segment, version: None, patches, merged: apply.merged, log };
         self.check_behind_held(segment, &record)?;
         self.record_update(segment, epoch, record)?;
+        self.overlay.fill(segment, between, self.commits);
         if let Some(start) = log {
             let commits = self.commits;
             self.log(segment)?.begin_at(start.sequence, commits, commits);
+            self.recent.begin_at(segment, start.sequence);
         }
         Ok(())
     }
@@ -463,21 +471,60 @@ impl Device {
         segment: SegmentId,
         patches: Vec<(u64, Bytes)>,
     ) -> Result<Vec<(u64, Bytes)>, UpdateError> {
-        let granule = self.growing(segment).granule.bytes();
         let mut bytes = 0;
         let mut placed = Vec::with_capacity(patches.len());
         for (offset, content) in patches {
-            let len = content.len() as u64;
-            let end = offset.saturating_add(len);
-            let (_, positions) = self.positions(segment, offset..end)?;
-            if positions.end - positions.start != len {
-                return Err(UpdateError::Misaligned { offset, len, granule });
-            }
-            bytes += len;
-            placed.push((positions.start, content));
+            bytes += content.len() as u64;
+            placed.push((self.place_granules(segment, offset, content.len())?, content));
         }
         self.check_size(bytes)?;
         Ok(placed)
+    }
+
+    /// The position of bytes of the chunk that must be whole granules.
+    fn place_granules(&self, segment: SegmentId, offset: u64, len: usize) -> Result<u64, UpdateError> {
+        let len = len as u64;
+        let (_, positions) = self.positions(segment, offset..offset.saturating_add(len))?;
+        if positions.end - positions.start != len {
+            let granule = self.growing(segment).granule.bytes();
+            return Err(UpdateError::Misaligned { offset, len, granule });
+        }
+        Ok(positions.start)
+    }
+
+    /// Of content between patches the granules that the medium has, and nothing newer is known of: written again they change nothing.
+    /// None where writing them saves no positioning, or where changes are held.
+    fn still_there(
+        &mut self,
+        segment: SegmentId,
+        between: Vec<(u64, Bytes)>,
+    ) -> Result<Vec<(u64, Bytes, u32)>, UpdateError> {
+        let mut there = Vec::new();
+        if !self.medium.positions() || self.overlay.queue(segment).len() > 0 {
+            return Ok(there);
+        }
+        let granule = self.growing(segment).granule.bytes() as usize;
+        for (offset, content) in between {
+            let start = self.place_granules(segment, offset, content.len())?;
+            for from in (0..content.len()).step_by(granule) {
+                let (position, bytes) = (start + from as u64, content.slice(from..from + granule));
+                if self.overlay.get(segment, position, usize::MAX).is_some() {
+                    continue;
+                }
+                let extent = self.growing(segment);
+                let (Some(place), Some(tag)) = (extent.granule_place(position), extent.tag(position)) else {
+                    continue;
+                };
+                let sum = checksum::sum(&bytes, &tag);
+                let table_bytes = place.table_byte..place.table_byte + 4;
+                let stored =
+                    self.tables.get(&*self.medium, place.table, table_bytes).map_err(ReadError::from)?;
+                if stored == [sum] {
+                    there.push((position, bytes, sum));
+                }
+            }
+        }
+        Ok(there)
     }
 
     fn check_size(&self, given: u64) -> Result<(), UpdateError> {

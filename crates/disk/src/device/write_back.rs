@@ -1,7 +1,8 @@
 //! Writing changes in place, once their redo is durable: sorted by place, with their checksums.
 //!
 //! What is written here stays in the journal until a checkpoint, so a granule that a crash tears is healed by replay. A checkpoint
-//! takes the redo of what is not in place yet with it: nobody waits for that on a disk that positions for each granule.
+//! takes the redo of what is not in place yet with it: nobody waits for that on a disk that positions for each granule. Log records that
+//! only the journal has (`appended`) go into their reserves by the same rules.
 
 use std::{cmp::Reverse, io::IoSlice, ops::Range};
 
@@ -10,54 +11,133 @@ use bytes::Bytes;
 use super::{Device, DeviceError};
 use crate::{allocator::UNIT_BYTES, ids::SegmentId, index::Place, media::MediumError};
 
-/// Granules of one write: 1 MiB of 4 KiB ones, and well below the 1024 pieces that the system takes at once.
-const RUN_GRANULES_MAX: usize = 256;
+/// Pieces of one write, and their bytes: well below the 1024 pieces that the system takes at once, two of them a log record's.
+const RUN_PIECES_MAX: usize = 256;
+const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Pages of a reserve that are zeroed at once: 256 KiB, 2.5 ms of a disk of 100 MB/s for 64 small records.
 pub(super) const PREPARE_PAGES: u64 = 64;
 
-struct Granule {
-    place: Place,
+/// What fills the last page of a log record.
+static ZEROS: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
+
+/// Something that goes in place.
+struct Piece {
     segment: SegmentId,
-    position: u64,
+    /// Its first byte on the medium.
+    at: u64,
     bytes: Bytes,
-    sum: u32,
+    home: Home,
+}
+
+/// Where it belongs.
+enum Home {
+    Granule {
+        position: u64,
+        place: Place,
+        sum: u32,
+    },
+    /// Of a log: the record's first page in the reserve.
+    Page(u64),
+}
+
+impl Piece {
+    /// Bytes on the medium.
+    fn len(&self) -> u64 {
+        (self.bytes.len() as u64).next_multiple_of(UNIT_BYTES)
+    }
+
+    /// Whether one write can have both, with their checksums.
+    fn is_followed_by(&self, next: &Piece) -> bool {
+        let sums = match (&self.home, &next.home) {
+            (Home::Granule { place: a, .. }, Home::Granule { place: b, .. }) => {
+                (a.table, a.table_byte + 4) == (b.table, b.table_byte)
+            }
+            (Home::Page(_), Home::Page(_)) => true,
+            _ => false,
+        };
+        sums && self.segment == next.segment && self.at + self.len() == next.at
+    }
+}
+
+/// Pieces in the order of the medium as writes.
+fn runs(pieces: &[Piece]) -> Vec<&[Piece]> {
+    let mut runs = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (number, piece) in pieces.iter().enumerate() {
+        let fits = number == from
+            || pieces[number - 1].is_followed_by(piece)
+                && number - from < RUN_PIECES_MAX
+                && bytes + piece.len() <= RUN_BYTES_MAX;
+        if !fits {
+            runs.push(&pieces[from..number]);
+            (from, bytes) = (number, 0);
+        }
+        bytes += piece.len();
+    }
+    if from < pieces.len() {
+        runs.push(&pieces[from..]);
+    }
+    runs
 }
 
 impl Device {
-    /// Bytes of changes that are not in place and not held. Some may wait for a flush first.
+    /// Bytes of changes, of what lies between them, and of log records that are not in place and not held. Some may wait for a flush
+    /// first.
     pub fn to_write_back(&self) -> u64 {
-        self.overlay.ready_bytes()
+        self.overlay.ready_bytes() + self.appended.bytes()
     }
 
-    /// Writes changes in place, at most `max_bytes` of them (but one granule at least): those whose redo and release
-    /// are durable. Returns how many bytes it wrote; they need no flush of their own.
+    /// Writes changes in place, at most `max_bytes` of them (but one piece at least, and on a medium that positions a run to its end):
+    /// those whose redo and release are durable. Returns how many bytes it wrote; they need no flush of their own.
     ///
     /// # Errors
     /// Where the medium fails; the device only reads from then on.
     pub fn write_back(&mut self, max_bytes: u64) -> Result<u64, DeviceError> {
         self.check_alive()?;
-        let outcome = self.put_in_place(max_bytes, usize::MAX);
+        let outcome = self.put_in_place(max_bytes);
         self.or_fail(outcome)
     }
 
-    /// The same for the first granules that are neighbours: one operation, and one for their checksums.
+    /// The same for the first that are neighbours, and never more than `max_bytes` of them (but one at least): one operation, and one
+    /// for their checksums. Log records come after all else: where there is time for it their log may be merged before.
     ///
     /// # Errors
     /// As [`Device::write_back`].
     pub fn write_back_run(&mut self, max_bytes: u64) -> Result<u64, DeviceError> {
         self.check_alive()?;
-        let outcome = self.put_in_place(max_bytes, 1);
+        let mut pieces = self.all_granules();
+        if pieces.is_empty() {
+            pieces = self.all_records();
+        }
+        let outcome = self.put(pieces, max_bytes, 1);
         self.or_fail(outcome)
     }
 
-    pub(super) fn put_in_place(&mut self, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
-        let segments: Vec<_> = self.overlay.ready_by_segment().map(|(segment, _)| segment).collect();
-        self.put_of(segments, max_bytes, runs_max)
+    pub(super) fn put_in_place(&mut self, max_bytes: u64) -> Result<u64, MediumError> {
+        let mut pieces = self.all_granules();
+        pieces.extend(self.all_records());
+        self.put(pieces, max_bytes, usize::MAX)
     }
 
-    /// Of the segments that have most of it: neighbours are one operation, and near ones one positioning.
+    fn all_granules(&mut self) -> Vec<Piece> {
+        let segments: Vec<_> = self.overlay.ready_by_segment().map(|(segment, _)| segment).collect();
+        self.granules_of(&segments)
+    }
+
+    fn all_records(&self) -> Vec<Piece> {
+        let segments: Vec<_> = self.appended.by_segment().map(|(segment, _)| segment).collect();
+        self.records_of(&segments)
+    }
+
+    /// Of the segments that have most of it: neighbours are one operation, and near ones one positioning. Log records wait for others
+    /// of their log until they are half of all that waits: only they gain by it.
     pub(super) fn put_densest(&mut self, max_bytes: u64) -> Result<u64, MediumError> {
-        let mut segments: Vec<_> = self.overlay.ready_by_segment().collect();
+        let logs = 2 * self.appended.bytes() > self.ready_bound;
+        let mut segments: Vec<_> = if logs {
+            self.appended.by_segment().collect()
+        } else {
+            self.overlay.ready_by_segment().collect()
+        };
         segments.sort_by_key(|&(_, bytes)| Reverse(bytes));
         let (mut bytes, mut densest) = (0, Vec::new());
         for (segment, of_it) in segments {
@@ -67,24 +147,20 @@ impl Device {
             bytes += of_it;
             densest.push(segment);
         }
-        self.put_of(densest, max_bytes, usize::MAX)
+        let pieces = if logs { self.records_of(&densest) } else { self.granules_of(&densest) };
+        self.put(pieces, max_bytes, usize::MAX)
     }
 
-    fn put_of(
-        &mut self,
-        segments: Vec<SegmentId>,
-        max_bytes: u64,
-        runs_max: usize,
-    ) -> Result<u64, MediumError> {
-        let mut granules = Vec::new();
-        let mut gone = Vec::new();
-        for segment in segments {
+    /// Changed granules that may go in place.
+    fn granules_of(&mut self, segments: &[SegmentId]) -> Vec<Piece> {
+        let (mut pieces, mut gone) = (Vec::new(), Vec::new());
+        for &segment in segments {
             let extent = self.index.get(segment);
             for (position, ready) in self.overlay.ready(segment, self.commits) {
                 match extent.and_then(|extent| extent.granule_place(position)) {
                     Some(place) => {
-                        let (bytes, sum) = (ready.bytes.clone(), ready.sum);
-                        granules.push(Granule { place, segment, position, bytes, sum });
+                        let home = Home::Granule { position, place, sum: ready.sum };
+                        pieces.push(Piece { segment, at: place.data, bytes: ready.bytes.clone(), home });
                     }
                     None => gone.push((segment, position)),
                 }
@@ -93,31 +169,73 @@ impl Device {
         for (segment, position) in gone {
             self.overlay.written(segment, position);
         }
-        granules.sort_unstable_by_key(|g| g.place.data);
-        let mut bytes = 0;
-        let fits = granules.iter().take_while(|granule| {
-            bytes += granule.bytes.len() as u64;
-            bytes <= max_bytes
-        });
-        let count = fits.count().max(1).min(granules.len());
-        let follows = |a: &Granule, b: &Granule| {
-            a.segment == b.segment
-                && a.place.data + a.bytes.len() as u64 == b.place.data
-                && (a.place.table, a.place.table_byte + 4) == (b.place.table, b.place.table_byte)
-        };
+        pieces
+    }
+
+    /// Log records that may go into their reserves.
+    fn records_of(&self, segments: &[SegmentId]) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for &segment in segments {
+            let updating = self.index.get(segment).and_then(|extent| extent.updates.as_ref());
+            let start = updating.expect("a log's extent is updatable").reserve.start;
+            pieces.extend(self.appended.ready(segment, self.commits).map(|(page, record)| Piece {
+                segment,
+                at: (start + page) * UNIT_BYTES,
+                bytes: record.bytes.clone(),
+                home: Home::Page(page),
+            }));
+        }
+        pieces
+    }
+
+    fn put(&mut self, mut pieces: Vec<Piece>, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
+        pieces.sort_unstable_by_key(|piece| piece.at);
+        // What follows in a run would position for itself. Of one run no more than was asked for: it is small for those who come
+        // meanwhile.
+        let whole = runs_max > 1 && self.medium.positions();
         let mut written = 0;
-        let runs = granules[..count].chunk_by(follows).flat_map(|run| run.chunks(RUN_GRANULES_MAX));
-        for run in runs.take(runs_max) {
-            let slices: Vec<IoSlice<'_>> = run.iter().map(|g| IoSlice::new(&g.bytes)).collect();
-            let sums: Vec<u32> = run.iter().map(|g| g.sum).collect();
-            self.tables.change(&*self.medium, run[0].place.table, run[0].place.table_byte, &sums)?;
-            self.medium.write_vectored_at(run[0].place.data, &slices)?;
-            for granule in run {
-                written += granule.bytes.len() as u64;
-                self.overlay.written(granule.segment, granule.position);
+        for run in runs(&pieces).into_iter().take(runs_max) {
+            let mut left = max_bytes.saturating_sub(written);
+            let fits = run.iter().take_while(|piece| {
+                let fits = piece.len() <= left;
+                left = left.saturating_sub(piece.len());
+                fits
+            });
+            let fits = fits.count().max(usize::from(written == 0));
+            let count = if whole && written < max_bytes { run.len() } else { fits };
+            written += self.put_run(&run[..count])?;
+            if count < run.len() {
+                break;
             }
         }
         Ok(written)
+    }
+
+    /// Writes neighbours, and returns how many bytes they are.
+    fn put_run(&mut self, run: &[Piece]) -> Result<u64, MediumError> {
+        let Some(first) = run.first() else { return Ok(0) };
+        if let Home::Granule { place, .. } = &first.home {
+            let sum =
+                |piece: &Piece| if let Home::Granule { sum, .. } = piece.home { Some(sum) } else { None };
+            let sums: Vec<u32> = run.iter().filter_map(sum).collect();
+            self.tables.change(&*self.medium, place.table, place.table_byte, &sums)?;
+        }
+        let mut slices = Vec::with_capacity(2 * run.len());
+        for piece in run {
+            slices.push(IoSlice::new(&piece.bytes));
+            let filled = piece.len() as usize - piece.bytes.len();
+            if filled > 0 {
+                slices.push(IoSlice::new(&ZEROS[..filled]));
+            }
+        }
+        self.medium.write_vectored_at(first.at, &slices)?;
+        for piece in run {
+            match piece.home {
+                Home::Granule { position, .. } => self.overlay.written(piece.segment, position),
+                Home::Page(page) => self.appended.written(piece.segment, page),
+            }
+        }
+        Ok(run.iter().map(Piece::len).sum())
     }
 
     /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is

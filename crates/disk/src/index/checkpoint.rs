@@ -9,7 +9,7 @@
 //!   updatable u8, ranges u32, runs u32, ranges x (first unit u64, first slot u32, slots u32),
 //!   runs x (slot, index, count: u32), and if updatable: reserve's first unit u64, its units u64, version u64,
 //!   log sequence u64, log page u64, n u32, n x (chunk u16, version u64)
-//! redo, to the end of the body:  records 8 and 9 of the journal, of changes that are not in place
+//! redo, to the end of the body:  records 8, 9, 12 and 13 of the journal, of what is not in place
 //! ```
 //!
 //! The redo of changes that are held or just not in place yet moves into the checkpoint and not into a frame behind it: the

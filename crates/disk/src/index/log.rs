@@ -15,6 +15,8 @@
 //! base not older than that of the record before; the first miss cuts. A whole record that says something beyond
 //! the cut was durable makes the log damaged: its extent refuses to use it, everything else goes on.
 //!
+//! A log that is empty has no record whose base could tell a stale one, so those from before a cut are zeroed when it is read back.
+//!
 //! **Invariants.** A page that holds a record in force, or one whose end is not durable yet, is never written. Pages
 //! from `prepared` on were never written since the extent was created, so zeroing them ahead of the head hurts nothing.
 
@@ -77,6 +79,9 @@ pub(crate) struct Ring {
     appended: u64,
     /// Records that are missing although they were durable.
     damaged: Option<Range<u64>>,
+    /// Pages with whole records from before a cut, which are to be zeroed before anything is appended: the log may come to begin right
+    /// there.
+    stale: Vec<u64>,
 }
 
 struct Found {
@@ -106,6 +111,7 @@ impl Ring {
             prepared: start.page,
             appended: 0,
             damaged: None,
+            stale: Vec::new(),
         }
     }
 
@@ -127,14 +133,28 @@ impl Ring {
             let Some(found) = owner.find(reserve, page) else { continue };
             ring.prepared = ring.prepared.max(page + record_pages(found.bytes as usize));
             if found.durable_through >= ring.next_sequence {
-                let missing = ring.next_sequence..found.durable_through.saturating_add(1);
-                ring.damaged.get_or_insert(missing);
+                ring.lack(found.durable_through);
+            }
+            if found.sequence >= ring.next_sequence {
+                ring.stale.push(page);
             }
         }
         ring.appended = 0;
         // What is whole on the medium now stays.
         ring.durable_through = ring.next_sequence - 1;
         ring
+    }
+
+    /// All up to this record were durable, and the scan did not find them.
+    pub(crate) fn lack(&mut self, through: u64) {
+        let missing = self.next_sequence..through.saturating_add(1);
+        self.damaged.get_or_insert(missing);
+    }
+
+    /// Pages to be zeroed; none where the log is damaged, as what is there may be of use.
+    pub(crate) fn take_stale(&mut self) -> Vec<u64> {
+        let stale = std::mem::take(&mut self.stale);
+        if self.damaged.is_some() { Vec::new() } else { stale }
     }
 
     /// The records that are missing, if any.

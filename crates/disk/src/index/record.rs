@@ -13,6 +13,8 @@
 //!              n u32, n x (chunk u16, version u64), n u32, n x patch
 //! 10 released  segment u64, through version u64
 //! 11 shrunk    segment u64, units of the reserve u64
+//! 12 staged    as 8, with chunk u16 and version u64 behind the version
+//! 13 logged    segment u64, page of the reserve u64, sequence u64, length u32, a record of its log (see `log`)
 //! patch        position u64 (block index x block bytes + byte in the block), length u32, new bytes
 //! ```
 //! each after its number as one byte; all little endian. A field whose flag is not set is zero.
@@ -118,6 +120,17 @@ pub enum Record {
         /// Where the log begins from now on.
         log: Option<LogStart>,
     },
+    /// A record of a log, which may be in the reserve once it is durable here.
+    Logged {
+        /// The log's segment.
+        segment: SegmentId,
+        /// Its first page in the reserve.
+        page: u64,
+        /// Its number.
+        sequence: u64,
+        /// All of it, without what fills its last page.
+        bytes: Bytes,
+    },
     /// Staged updates may be put in place.
     Released {
         /// Their segment.
@@ -133,6 +146,9 @@ pub enum Record {
         reserve_units: u64,
     },
 }
+
+/// Kind, segment, flags, three numbers and two counts: what stands in a redo beside what follows them, at most.
+const FIELDS: usize = 1 + 8 + 1 + 3 * 8 + 2 * 4;
 
 fn put_patch(out: &mut Vec<u8>, position: u64, bytes: &[u8]) {
     out.put_u64(position);
@@ -158,6 +174,7 @@ impl Record {
             | Record::Updatable { segment, .. }
             | Record::Staged { segment, .. }
             | Record::Applied { segment, .. }
+            | Record::Logged { segment, .. }
             | Record::Released { segment, .. }
             | Record::Shrunk { segment, .. } => *segment,
         }
@@ -165,13 +182,14 @@ impl Record {
 
     /// Whether it must be in a flushed frame before what it allows is written in place.
     pub(crate) fn is_ahead(&self) -> bool {
-        matches!(self, Record::Staged { .. } | Record::Applied { .. } | Record::Released { .. })
+        matches!(
+            self,
+            Record::Staged { .. } | Record::Applied { .. } | Record::Released { .. } | Record::Logged { .. }
+        )
     }
 
     /// Bytes of its encoding, at most, where it is a redo.
     pub(crate) fn redo_bytes(&self) -> usize {
-        // Kind, segment, flags, three numbers and two counts; then what follows them.
-        const FIELDS: usize = 1 + 8 + 1 + 3 * 8 + 2 * 4;
         const PATCH: usize = 8 + 4;
         match self {
             Record::Staged { bytes, .. } => FIELDS + PATCH + bytes.len(),
@@ -179,8 +197,14 @@ impl Record {
                 let patches = patches.iter().map(|(_, bytes)| PATCH + bytes.len()).sum::<usize>();
                 FIELDS + merged.len() * super::MERGED as usize + patches
             }
+            Record::Logged { bytes, .. } => Self::logged_redo_bytes(bytes.len()),
             _ => FIELDS,
         }
+    }
+
+    /// The same of a [`Record::Logged`] with so many bytes.
+    pub(crate) fn logged_redo_bytes(bytes: usize) -> usize {
+        FIELDS + bytes
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -259,6 +283,14 @@ impl Record {
                 for (position, bytes) in patches {
                     put_patch(out, *position, bytes);
                 }
+            }
+            Record::Logged { segment, page, sequence, bytes } => {
+                out.put_u8(13);
+                out.put_u64(segment.0);
+                out.put_u64(*page);
+                out.put_u64(*sequence);
+                out.put_u32(bytes.len() as u32);
+                out.put(bytes);
             }
             Record::Released { segment, through } => {
                 out.put_u8(10);
@@ -342,6 +374,11 @@ impl Record {
             }
             10 => Record::Released { segment, through: reader.u64()? },
             11 => Record::Shrunk { segment, reserve_units: reader.u64()? },
+            13 => {
+                let (page, sequence, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                let bytes = Bytes::copy_from_slice(reader.bytes(len as usize)?);
+                Record::Logged { segment, page, sequence, bytes }
+            }
             _ => return Err(Malformed { what: "unknown kind of record" }),
         })
     }

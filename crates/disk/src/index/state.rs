@@ -12,7 +12,10 @@ use super::{
     extent::{Extent, Run},
     updating::Updating,
 };
-use crate::ids::{BlockIndex, Epoch, SegmentId};
+use crate::{
+    allocator::UNIT_BYTES,
+    ids::{BlockIndex, Epoch, SegmentId},
+};
 
 const FENCE: u64 = 16;
 const FIXED: u64 = 8 + 4 + 4;
@@ -159,6 +162,9 @@ impl Index {
                     Ok(())
                 })?
             }
+            Record::Logged { segment, page, bytes, .. } => {
+                self.change(*segment, |extent| check_logged(extent, *page, bytes.len()))?
+            }
             Record::Released { segment, .. } => {
                 self.change(*segment, |extent| updating(extent).map(|_| ()))?
             }
@@ -270,15 +276,15 @@ impl Index {
         }
         let redo = Record::decode_all(reader.0)?;
         for record in &redo {
-            let fits = |position: u64, bytes: usize| {
-                let extent = index.get(record.segment()).filter(|e| e.updates.is_some());
-                check_patch(extent.ok_or(Malformed { what: "redo of an absent extent" })?, position, bytes)
-            };
+            let extent = index.get(record.segment()).filter(|e| e.updates.is_some());
+            let extent = extent.ok_or(Malformed { what: "redo of an absent extent" })?;
+            let fits = |position: u64, bytes: usize| check_patch(extent, position, bytes);
             match record {
                 Record::Staged { position, bytes, .. } => fits(*position, bytes.len())?,
                 Record::Applied { patches, .. } => {
                     patches.iter().try_for_each(|(position, bytes)| fits(*position, bytes.len()))?;
                 }
+                Record::Logged { page, bytes, .. } => check_logged(extent, *page, bytes.len())?,
                 _ => return Err(Malformed { what: "a record that is no redo in a checkpoint" }),
             }
         }
@@ -299,4 +305,12 @@ fn check_patch(extent: &Extent, position: u64, bytes: usize) -> Result<(), Malfo
         && (bytes as u64).is_multiple_of(granule)
         && last.is_some_and(|last| extent.granule_at(last).is_some());
     if sound { Ok(()) } else { Err(Malformed { what: "place of an update" }) }
+}
+
+/// Whether a record of a log lies in the reserve.
+fn check_logged(extent: &Extent, page: u64, bytes: usize) -> Result<(), Malformed> {
+    let updating = extent.updates.as_ref().ok_or(Malformed { what: "a log of an extent that has none" })?;
+    let end = page.checked_add((bytes as u64).div_ceil(UNIT_BYTES));
+    let sound = bytes > 0 && end.is_some_and(|end| end <= updating.reserve_units());
+    if sound { Ok(()) } else { Err(Malformed { what: "place of a log record" }) }
 }

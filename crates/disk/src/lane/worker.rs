@@ -372,7 +372,7 @@ impl Worker {
             Op::LogReadRun { segment, sequences, bytes_max } => {
                 let payloads =
                     self.device.log_read_run(segment, sequences, bytes_max).map_err(UpdateError::from)?;
-                OpOutput::LogRecords(payloads.into_iter().map(Into::into).collect())
+                OpOutput::LogRecords(payloads)
             }
             Op::DescribeUpdates { segment } => OpOutput::Updates(self.device.updates(segment)?),
             Op::ListReserves { after, limit } => OpOutput::Reserves(self.device.reserves_after(after, limit)),
@@ -404,6 +404,20 @@ impl Worker {
                 (Err(error), waiting) => Err(failed(error, &waiting)),
             });
         }
+        if outcome.is_ok() && self.device.has_to_ease() {
+            self.ease(group.foreground);
+        }
+    }
+
+    /// What a flush leaves to be done, of which nobody waits for anything. An error is told by the next operation.
+    fn ease(&mut self, foreground: bool) {
+        self.shared.state().in_flight = Some(InFlight::flush(foreground));
+        let since = Instant::now();
+        if let Err(error) = self.device.ease() {
+            tracing::error!(device = %self.device.id(), %error, "writing in place failed");
+        }
+        let easing = since.elapsed();
+        self.finish(0, easing, |meters| meters.in_foreground(foreground, easing));
     }
 
     /// Shows the device's new state to the handles.

@@ -73,6 +73,7 @@ struct State {
     now: Vec<u8>,
     events: Vec<Event>,
     failing_flushes: bool,
+    positions: bool,
 }
 
 /// Memory with a log of all that changed it.
@@ -97,6 +98,7 @@ impl CrashMedium {
                 now: image,
                 events: Vec::new(),
                 failing_flushes: false,
+                positions: true,
             }),
             counters: CounterCell::default(),
         }
@@ -125,6 +127,11 @@ impl CrashMedium {
     /// Lets every later flush fail (or succeed again).
     pub fn fail_flushes(&self, fail: bool) {
         self.state().failing_flushes = fail;
+    }
+
+    /// Whether it says that it positions; it does until told otherwise.
+    pub fn set_positions(&self, positions: bool) {
+        self.state().positions = positions;
     }
 
     /// The events of `0..at` that no flush has made durable, by number.
@@ -209,6 +216,10 @@ impl Medium for CrashMedium {
 
     fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.zero(range)
+    }
+
+    fn positions(&self) -> bool {
+        self.state().positions
     }
 
     fn counters(&self) -> Counters {

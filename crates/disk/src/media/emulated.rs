@@ -205,6 +205,10 @@ impl State {
     }
 }
 
+/// What [`Medium::positions`] speaks of; and flash, which has latencies too, does not position.
+const PASSED_BYTES: f64 = (128 << 10) as f64;
+const DEAR_NS: u64 = 1_000_000;
+
 /// Longer than a day takes no operation: beyond any use, and far from overflowing an instant.
 const DAY_NS: u64 = 86_400_000_000_000;
 
@@ -254,6 +258,15 @@ impl<M: Medium + ?Sized> Medium for EmulatedMedium<M> {
 
     fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.below.trim(range)
+    }
+
+    fn positions(&self) -> bool {
+        let spec = self.shared.state().spec;
+        if !spec.has_timing() {
+            return self.below.positions();
+        }
+        let passing_s = spec.read_bytes_per_s.map_or(0.0, |rate| PASSED_BYTES / rate);
+        spec.drive.is_some() || spec.latency_ns as f64 * 1e-9 > passing_s && spec.latency_ns >= DEAR_NS
     }
 
     fn counters(&self) -> Counters {

@@ -14,7 +14,7 @@ use std::{
     io::{self, IoSlice},
     num::NonZeroU64,
     ops::Range,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -78,6 +78,7 @@ pub struct FileMedium {
     /// Whether writes pass the page cache by.
     direct: bool,
     in_memory: bool,
+    rotational: bool,
     counters: CounterCell,
     /// Where misaligned data is gathered for direct I/O.
     bounce: Mutex<AlignedBuf>,
@@ -123,7 +124,9 @@ impl FileMedium {
         lock(&file, &path)?;
         // Extents are read from front to back: twice the usual read-ahead. A filesystem may not care.
         let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Sequential);
-        let capacity = file.metadata().map_err(fail)?.len() / BLOCK_BYTES * BLOCK_BYTES;
+        let metadata = file.metadata().map_err(fail)?;
+        let capacity = metadata.len() / BLOCK_BYTES * BLOCK_BYTES;
+        let rotational = is_rotational(metadata.dev());
         Ok(FileMedium {
             file,
             cached: buffered,
@@ -131,6 +134,7 @@ impl FileMedium {
             capacity,
             direct,
             in_memory,
+            rotational,
             counters: CounterCell::default(),
             bounce: Mutex::new(AlignedBuf::zeroed(0)),
         })
@@ -182,6 +186,13 @@ fn open_direct(path: &Path) -> Option<File> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
     let mut probe = AlignedBuf::zeroed(BLOCK_BYTES as usize);
     file.read_at(&mut probe, 0).ok().map(|_| file)
+}
+
+/// Whether the disk below a filesystem rotates, as far as the system knows: of a partition the disk's directory says so.
+fn is_rotational(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let of = |queue| fs::read(format!("/sys/dev/block/{major}:{minor}/{queue}/rotational"));
+    of("queue").or_else(|_| of("../queue")).is_ok_and(|said| said.starts_with(b"1"))
 }
 
 fn lock(file: &File, path: &Path) -> Result<(), OpenFileError> {
@@ -302,6 +313,10 @@ impl Medium for FileMedium {
             self.write_zeros(range)?;
         }
         Ok(())
+    }
+
+    fn positions(&self) -> bool {
+        self.rotational
     }
 
     fn counters(&self) -> Counters {

@@ -136,6 +136,12 @@ pub trait Medium: Send + Sync {
     /// Gives a range's real space back; it reads as zeros.
     fn trim(&self, range: Range<u64>) -> Result<(), MediumError>;
 
+    /// Whether it positions, as a rotating disk does: passing over some hundred KiB takes less than an operation of its own behind
+    /// them.
+    fn positions(&self) -> bool {
+        false
+    }
+
     /// What was done so far.
     fn counters(&self) -> Counters;
 

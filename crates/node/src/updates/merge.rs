@@ -1,4 +1,5 @@
-//! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those.
+//! One merge of a parity chunk's log: reads the records, folds them, reads the rows that they change, and writes those. What lies
+//! between them was read with them, and a disk that positions writes it with them.
 //!
 //! A merge that nobody waits for lets everybody else go first, one that updates soon wait for takes its turn, and one that they do wait
 //! for goes first itself, one operation at a time. That may change while it is under way, so each operation asks anew how much haste
@@ -82,7 +83,7 @@ impl Merge {
                 other => unreachable!("records are answered by records, not {other:?}"),
             }
         }
-        let mut patches = Vec::new();
+        let (mut patches, mut between) = (Vec::new(), Vec::new());
         for span in fold.spans(GAP_BYTES, READ_BYTES) {
             let mut read = vec![(span.range.clone(), self.read(&span.range).await)];
             if matches!(&read[..], [(_, Err(error))] if is_corrupt(error)) && span.rows.len() > 1 {
@@ -98,16 +99,22 @@ impl Merge {
                     // Of rows that have the fold already it would be taken out again.
                     return Err(interfered());
                 }
-                for row in span.rows.iter().filter(|row| range.contains(&row.start)) {
-                    let [from, to] = [row.start, row.end].map(|at| (at - range.start) as usize);
-                    let mut bytes = there[from..to].to_vec();
+                let rows: Vec<Range<u64>> =
+                    span.rows.iter().filter(|row| range.contains(&row.start)).cloned().collect();
+                let within =
+                    |of: &Range<u64>| (of.start - range.start) as usize..(of.end - range.start) as usize;
+                for row in &rows {
+                    // Not a part of what was read: that goes as soon as nobody wants what lies between.
+                    let mut bytes = there[within(row)].to_vec();
                     let added = self.of.add(&fold, row.start, &mut bytes);
                     added.map_err(|error| not_in_place(segment, error))?;
                     patches.push((row.start, Bytes::from(bytes)));
                 }
+                let gaps = rows.windows(2).map(|pair| pair[0].end..pair[1].start);
+                between.extend(gaps.map(|gap| (gap.start, there.slice(within(&gap)))));
             }
         }
-        let apply = Apply { patches, merged, log_start: Some(log_start) };
+        let apply = Apply { patches, merged, log_start: Some(log_start), between };
         self.put(before.epoch, apply).await.map_err(failed)
     }
 

@@ -269,6 +269,7 @@ impl DataNode {
     pub(super) fn flush(&mut self) -> Result<()> {
         let device = self.disk.device()?;
         device.flush().context("flush")?;
+        device.ease().context("write in place")?;
         let version = device.updates(SEGMENT).context("describe")?.version;
         if let Some(core) = &mut self.core {
             core.handle(DataInput::Durable { through: version });
@@ -347,13 +348,18 @@ impl ParityNode {
         for sequence in sequences {
             fold.add(&self.record(*sequence)?);
         }
-        let mut patches = Vec::new();
-        for rows in fold.rows() {
+        let (mut patches, mut between) = (Vec::new(), Vec::new());
+        let rows = fold.rows();
+        for pair in rows.windows(2) {
+            let gap = pair[0].end..pair[1].start;
+            between.push((gap.start, Bytes::from(self.disk.read(gap)?)));
+        }
+        for rows in rows {
             let mut base = self.disk.read(rows.clone())?;
             self.of.add(&fold, rows.start, &mut base)?;
             patches.push((rows.start, Bytes::from(base)));
         }
-        let apply = Apply { patches, merged, log_start: Some(log_start) };
+        let apply = Apply { patches, merged, log_start: Some(log_start), between };
         self.disk.device()?.apply(SEGMENT, Epoch(1), apply).context("merge")?;
         self.done.push(ParityInput::Merged);
         Ok(())
@@ -373,7 +379,9 @@ impl ParityNode {
 
     /// A flush returns.
     pub(super) fn flush(&mut self) -> Result<()> {
-        self.disk.device()?.flush().context("flush")?;
+        let device = self.disk.device()?;
+        device.flush().context("flush")?;
+        device.ease().context("write in place")?;
         if let Some(core) = &mut self.core {
             std::mem::take(&mut self.done).into_iter().for_each(|input| core.handle(input));
         }
