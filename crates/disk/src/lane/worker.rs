@@ -367,7 +367,7 @@ impl Worker {
             }
             Op::LogRead { segment, sequence } => {
                 let payload = self.device.log_read(segment, sequence).map_err(UpdateError::from)?;
-                OpOutput::LogRecord(payload.into())
+                OpOutput::LogRecord(payload)
             }
             Op::LogReadRun { segment, sequences, bytes_max } => {
                 let payloads =

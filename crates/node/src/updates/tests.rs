@@ -330,7 +330,7 @@ impl Opened {
         assert!(!info.damaged, "a log lost records that were flushed");
         let record = |sequence| self.0.log_read(SEGMENT, sequence).unwrap();
         let records: Vec<_> = info.log.iter().map(|entry| entry.sequence).map(record).collect();
-        records.into_iter().map(|record| Difference::decode(&record.into()).unwrap()).collect()
+        records.into_iter().map(|record| Difference::decode(&record).unwrap()).collect()
     }
 
     /// The last version of each data chunk in a parity chunk or its log.

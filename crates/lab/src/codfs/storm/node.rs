@@ -320,7 +320,7 @@ impl ParityNode {
     /// A record of the log.
     pub(super) fn record(&mut self, sequence: u64) -> Result<Difference> {
         let record = self.disk.device()?.log_read(SEGMENT, sequence).context("log")?;
-        Ok(Difference::decode(&record.into())?)
+        Ok(Difference::decode(&record)?)
     }
 
     /// Appends a difference that arrived.
