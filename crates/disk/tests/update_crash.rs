@@ -82,7 +82,7 @@ impl Script {
         let parity = vec![ParityState { content, log_start: 1 }];
         drop(device);
         let medium = Arc::new(CrashMedium::from_image(medium.image()));
-        medium.set_positions(seed / 2 % 2 == 0);
+        medium.set_positions((seed / 2).is_multiple_of(2));
         let device = open(medium.clone());
         let promise = Promise { log_next: 1, ..Promise::default() };
         let mut script = Script {
@@ -284,7 +284,7 @@ impl Script {
     /// Opens a crash image and checks everything that must hold. Returns the medium it was opened on.
     fn check(&self, image: Vec<u8>, promise: Promise) -> Arc<CrashMedium> {
         let medium = Arc::new(CrashMedium::from_image(image));
-        medium.set_positions(promise.events % 2 == 0);
+        medium.set_positions(promise.events.is_multiple_of(2));
         let mut device = open(medium.clone());
         self.check_data(&mut device, promise);
         self.check_parity(&mut device, promise);
