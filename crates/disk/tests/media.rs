@@ -193,6 +193,30 @@ fn a_redraw_wakes_what_sleeps_or_stalls() {
 }
 
 #[test]
+fn what_positions_says_so() {
+    let below = Arc::new(CrashMedium::new(CAPACITY));
+    let medium = EmulatedMedium::new(below.clone(), EmulationSpec::OFF);
+    assert!(medium.positions(), "as the one below");
+    below.set_positions(false);
+    for (spec, positions) in [
+        ("off", false),
+        ("stall", false),
+        ("rate=100MB", false),
+        ("rate=100MB,latency=5ms", true),
+        ("rate=10MB,latency=5ms", false),
+        ("latency=80us", false),
+        ("latency=5ms", true),
+        ("drive=ata7200", true),
+    ] {
+        medium.control().redraw(spec.parse().unwrap());
+        assert_eq!(medium.positions(), positions, "{spec}");
+    }
+    below.set_positions(true);
+    medium.control().redraw("rate=100MB".parse().unwrap());
+    assert!(!medium.positions(), "the model's medium is what counts");
+}
+
+#[test]
 fn errors_and_fullness_are_emulated() {
     let medium = EmulatedMedium::new(Arc::new(MemoryMedium::new(CAPACITY)), "error".parse().unwrap());
     let mut buf = [0; 4096];

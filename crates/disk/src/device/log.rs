@@ -229,7 +229,9 @@ impl Device {
             if let Some(through) = lacks.map(|(_, record)| record.sequence).max() {
                 ring.lack(through);
             }
-            for page in ring.take_stale() {
+            // A device that only reads is opened again before anything is appended.
+            let stale = if self.failed.is_none() { ring.take_stale() } else { Vec::new() };
+            for page in stale {
                 let at = (start + page) * UNIT_BYTES;
                 self.medium.prepare(at..at + UNIT_BYTES)?;
             }

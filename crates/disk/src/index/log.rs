@@ -130,7 +130,11 @@ impl Ring {
             ring.push(page, found.bytes);
         }
         for page in 0..pages {
-            let Some(found) = owner.find(reserve, page) else { continue };
+            // What a payload looks like is nothing to us.
+            let within = |entry: &Entry| entry.page < page && page < entry.end();
+            let Some(found) = owner.find(reserve, page).filter(|_| !ring.entries.iter().any(within)) else {
+                continue;
+            };
             ring.prepared = ring.prepared.max(page + record_pages(found.bytes as usize));
             if found.durable_through >= ring.next_sequence {
                 ring.lack(found.durable_through);
@@ -419,6 +423,23 @@ mod tests {
         append(&mut cut, &mut reserve, 6, &[9; 100]);
         let again = Ring::scan(OWNER, &reserve, START);
         assert_eq!((again.next_sequence, again.damaged()), (3, None));
+    }
+
+    #[test]
+    fn a_payload_that_looks_like_a_record_is_none() {
+        let mut reserve = vec![0; 8 * PAGE as usize];
+        // As a record of the same log would be, far ahead of all others, at the begin of the payload's second page.
+        let mut ahead = Ring::new(OWNER, 8, LogStart { sequence: 9, page: 0 });
+        ahead.push(0, 1);
+        let mut payload = vec![7; PAGE as usize - HEADER];
+        payload.extend(ahead.encode(1, &[1; 100]));
+        let mut ring = Ring::new(OWNER, 8, START);
+        append(&mut ring, &mut reserve, 1, &payload);
+        let mut again = Ring::scan(OWNER, &reserve, START);
+        assert_eq!((again.next_sequence, again.damaged(), again.take_stale()), (2, None, vec![]));
+        // Where that record is not in force it is what it looks like.
+        let mut again = Ring::scan(OWNER, &reserve, LogStart { sequence: 2, page: 2 });
+        assert_eq!((again.damaged(), again.take_stale()), (Some(2..9), vec![]));
     }
 
     #[test]

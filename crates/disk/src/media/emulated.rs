@@ -205,8 +205,9 @@ impl State {
     }
 }
 
-/// What [`Medium::positions`] speaks of; and flash, which has latencies too, does not position.
+/// [`Medium::positions`]: a latency counts that is longer than it takes to pass over so many bytes.
 const PASSED_BYTES: f64 = (128 << 10) as f64;
+/// And than any of flash.
 const DEAR_NS: u64 = 1_000_000;
 
 /// Longer than a day takes no operation: beyond any use, and far from overflowing an instant.

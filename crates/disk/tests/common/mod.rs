@@ -12,10 +12,10 @@ use std::sync::Arc;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use steadfast_disk::{
-    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Updates,
-    Version, checksum,
+    AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, MemoryMedium,
+    SegmentId, Updates, Version, checksum,
     device::{ReadError, UpdateError, WriteError},
-    media::Medium,
+    media::{Counters, Medium},
 };
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -130,4 +130,31 @@ pub fn random_bytes(random: &mut Pcg64, len: usize) -> Vec<u8> {
 
 pub fn xor(a: &[u8], b: &[u8]) -> Vec<u8> {
     a.iter().zip(b).map(|(a, b)| a ^ b).collect()
+}
+
+/// Reads, writes and flushes of a medium since then.
+pub fn spent(medium: &dyn Medium, before: Counters) -> (u64, u64, u64) {
+    let now = medium.counters();
+    (now.reads - before.reads, now.writes - before.writes, now.flushes - before.flushes)
+}
+
+/// The device again, as its medium has it.
+pub fn reopen(device: Device) -> Device {
+    let medium = device.medium().clone();
+    drop(device);
+    open(medium)
+}
+
+/// Makes a device with a journal of 4 MiB, of which half may wait to be written in place.
+pub fn format_large(medium: &dyn Medium) {
+    let (checkpoint_bytes, journal_bytes) = (Some(4 << 20), Some(4 << 20));
+    let options = FormatOptions { checkpoint_bytes, journal_bytes, ..FormatOptions::new(CLUSTER, DEVICE) };
+    Device::format(medium, options).unwrap();
+}
+
+/// Such a device in memory.
+pub fn large_device() -> (Device, Arc<MemoryMedium>) {
+    let medium = Arc::new(MemoryMedium::new(32 << 20));
+    format_large(&*medium);
+    (open(medium.clone()), medium)
 }
