@@ -356,6 +356,19 @@ fn a_medium_that_positions_writes_what_lies_between_changes_with_them() {
     assert!(chunk_content(&mut device, S).unwrap() == content);
     let mut device = reopen(device);
     assert!(chunk_content(&mut device, S).unwrap() == content);
+    // A checkpoint carries what changed and is not in place, and nothing of what lies between.
+    let (mut device, _, mut content) = positioning();
+    let apply = every_fourth(&mut content, 0xab);
+    device.apply(S, EPOCH, apply).unwrap();
+    device.flush().unwrap();
+    assert_eq!(device.to_write_back(), (512 - 12) << 10);
+    for epoch in 2..1200 {
+        device.fence(SegmentId(7), Epoch(epoch)).unwrap();
+        device.flush().unwrap();
+    }
+    let mut device = reopen(device);
+    assert_eq!(device.to_write_back(), 128 << 10);
+    assert!(chunk_content(&mut device, S).unwrap() == content);
     // Any other medium is spared that.
     let (mut device, medium) = large_device();
     let mut content = chunk(&mut device, S, 64, 0);

@@ -190,6 +190,11 @@ mod tests {
         let later = Time(FORGETS_AFTER.as_nanos() as u64);
         assert_eq!(caution.late(later).factor, 2);
         assert_eq!(factor_after(&mut caution, later.0, 0, 0, 1), 2);
+        // Lessons that were won halve a debt, and do not keep it alive for ever.
+        let mut caution = Caution::default();
+        assert_eq!(factor_after(&mut caution, 0, 40, 0, 0), LATE_FACTOR_MAX);
+        let won = (0..20).take_while(|_| factor_after(&mut caution, 1, 1, 1, 0) == LATE_FACTOR_MAX).count();
+        assert_eq!(won, 15, "of 40,000 bytes");
         // Where chunks changed all was in vain; who asks for everything has no budget.
         let of_mixed = |mut caution: Caution| {
             caution.mixed(Time(0), &ReadDone { extra_blocks: 4, extra_won: 4, ..ReadDone::default() }, BLOCK);
