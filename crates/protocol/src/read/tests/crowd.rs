@@ -98,7 +98,8 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
         patience: Duration::from_secs(1000),
         round_trip: Some(Duration::from_nanos(2 * scene.delay_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
-        decoding: None,
+        // As of 32 MiB: a read that would rather have originals does not keep fast devices idle for them.
+        decoding: Some(Decoding { first: Duration::from_micros(2500), each: Duration::from_micros(13) }),
         races: true,
         late: Late::default(),
     }
