@@ -316,6 +316,46 @@ fn log_records_wait_for_others_of_their_log_until_they_are_half_of_what_waits() 
     assert_eq!(logged(&mut device, T), all);
 }
 
+/// Somebody may come meanwhile; unless so much waits that it would never be less.
+#[test]
+fn where_places_are_dear_few_are_written_at_a_time_unless_much_waits() {
+    const PLACE: u64 = 16 << 10;
+    let half_of_the_journal = 2 << 20;
+    let medium = Arc::new(CrashMedium::new(32 << 20));
+    format_large(&*medium);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 1024, 0);
+    device.flush().unwrap();
+    device.ease().unwrap();
+    let change = |device: &mut Device, place: u64| {
+        let patches = vec![(2 * place * PLACE, Bytes::from(vec![7; PLACE as usize]))];
+        device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+    };
+    // Which is to say in no order, and none beside another.
+    let mut places = (0..256).map(|number| number * 37 % 256);
+    let (mut eased, mut most) = (0, 0);
+    for place in places.by_ref().take(150) {
+        change(&mut device, place);
+        device.flush().unwrap();
+        let before = medium.len();
+        device.ease().unwrap();
+        let in_place =
+            |event: &&Event| matches!(event, Event::Write { data, .. } if data.len() as u64 == PLACE);
+        let written = medium.events()[before..].iter().filter(in_place).count();
+        (eased, most) = (eased + written, most.max(written));
+        assert!(device.to_write_back() <= half_of_the_journal, "{} wait", device.to_write_back());
+    }
+    assert!(
+        eased > 150 - half_of_the_journal as usize / PLACE as usize && most <= 3,
+        "{eased}, {most} at a time"
+    );
+    places.for_each(|place| change(&mut device, place));
+    device.flush().unwrap();
+    assert!(device.to_write_back() > half_of_the_journal + (1 << 20));
+    device.ease().unwrap();
+    assert!(device.to_write_back() <= half_of_the_journal, "{} wait", device.to_write_back());
+}
+
 /// A device on a medium that positions, with a chunk of 512 KiB, and its content.
 fn positioning() -> (Device, Arc<CrashMedium>, Vec<u8>) {
     let medium = Arc::new(CrashMedium::new(16 << 20));

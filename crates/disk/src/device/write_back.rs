@@ -129,9 +129,9 @@ impl Device {
         self.records_of(&segments)
     }
 
-    /// Of the segments that have most of it: neighbours are one operation, and near ones one positioning. Log records wait for others
+    /// At most `runs_max` operations, of the segments that have most of it: neighbours are one operation, and near ones one positioning. Log records wait for others
     /// of their log until they are half of all that waits: only they gain by it.
-    pub(super) fn put_densest(&mut self, max_bytes: u64) -> Result<u64, MediumError> {
+    pub(super) fn put_densest(&mut self, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
         let logs = 2 * self.appended.bytes() > self.ready_bound;
         let mut segments: Vec<_> = if logs {
             self.appended.by_segment().collect()
@@ -148,7 +148,7 @@ impl Device {
             densest.push(segment);
         }
         let pieces = if logs { self.records_of(&densest) } else { self.granules_of(&densest) };
-        self.put(pieces, max_bytes, usize::MAX)
+        self.put(pieces, max_bytes, runs_max)
     }
 
     /// Changed granules that may go in place.
