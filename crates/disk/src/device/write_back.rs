@@ -129,8 +129,8 @@ impl Device {
         self.records_of(&segments)
     }
 
-    /// At most `runs_max` operations, of the segments that have most of it: neighbours are one operation, and near ones one positioning. Log records wait for others
-    /// of their log until they are half of all that waits: only they gain by it.
+    /// At most `runs_max` operations, of the segments that have most of it: neighbours are one operation, and near ones one
+    /// positioning. Log records wait for others of their log until they are half of all that waits: only they gain by it.
     pub(super) fn put_densest(&mut self, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
         let logs = 2 * self.appended.bytes() > self.ready_bound;
         let mut segments: Vec<_> = if logs {
