@@ -20,11 +20,11 @@ const READY_BYTES_MAX: u64 = 8 << 20;
 /// What that writes beyond the excess: enough to be below the bound after a few commits, and 2.5 ms of such a disk for whoever comes
 /// meanwhile; where it positions, a run to its end.
 const READY_STEP: u64 = 256 << 10;
-/// Places that it writes at a time on a medium that positions for each, and the excess from which on it writes all: an update takes
-/// three devices, so while one of six writes 256 KiB in granules of 16 KiB, 70 to 100 ms, most of sixteen updates wait for it, and the
-/// others for work.
+/// Places that it writes at a time on a medium that positions for each, and the part of the bound that may wait beyond it before it
+/// writes all: an update takes three devices, so while one of six writes 256 KiB in granules of 16 KiB, 70 to 100 ms, most of sixteen
+/// updates wait for it, and the others for work.
 const EASE_RUNS: usize = 3;
-const EASE_EXCESS_MAX: u64 = 1 << 20;
+const EASE_EXCESS_SHARE: u64 = 8;
 
 /// How much may wait to be written in place, where an open found so much of it: it is worked off by and by.
 pub(super) fn ready_bound(superblock: &Superblock, found: u64) -> u64 {
@@ -57,7 +57,7 @@ impl Device {
         self.check_alive()?;
         if self.has_to_ease() {
             let excess = self.to_write_back() - self.ready_bound;
-            let gentle = self.medium.positions() && excess <= EASE_EXCESS_MAX;
+            let gentle = self.medium.positions() && excess <= self.ready_bound / EASE_EXCESS_SHARE;
             let outcome = self.put_densest(excess + READY_STEP, if gentle { EASE_RUNS } else { usize::MAX });
             self.or_fail(outcome)?;
         }
