@@ -25,13 +25,9 @@ use steadfast_protocol::{
 };
 use steadfast_transfer::{Event, Streams};
 
-/// Bytes a second that decoding adds up where strips lie in the cache: what a core of a slow server gave (B, K = 1024: 10,500
-/// blocks added up in 16 ms where they have 64 KiB). On faster ones originals are worth less than is thought here.
+/// Bytes a second that decoding adds up where strips lie in the cache: what a core of a slow server gave. On faster ones originals are
+/// worth less than is thought here.
 const SUMMED_BYTES_PER_S: f64 = 40e9;
-/// Blocks added up for each original that did not come, beside those that sum the parity columns once.
-const SUMMED_EACH: f64 = 8.0;
-/// Blocks added up for all parity columns, for each of the K.
-const SUMMED_ONCE: f64 = 3.0;
 /// How long cancelled streams may take at least to say what they moved before they are left out of the count. It delays
 /// nobody's bytes: they have been handed over before.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -667,14 +663,9 @@ fn in_chunks(layout: &SegmentLayout) -> bool {
 fn decoding(layout: &SegmentLayout) -> Option<read::Decoding> {
     let seconds =
         |blocks: f64| Duration::from_secs_f64(blocks * f64::from(layout.block_bytes) / SUMMED_BYTES_PER_S);
-    match layout.code.kind {
-        CodeKind::Mix | CodeKind::MixA | CodeKind::MixC => Some(read::Decoding {
-            first: seconds(SUMMED_ONCE * f64::from(layout.code.originals)),
-            each: seconds(SUMMED_EACH),
-        }),
-        CodeKind::ReedSolomon { data, .. } => {
-            Some(read::Decoding { first: Duration::ZERO, each: seconds(f64::from(data)) })
-        }
-        CodeKind::Replicated | CodeKind::Lt { .. } => None,
-    }
+    layout.code.effort().map(|effort| read::Decoding {
+        alone: seconds(effort.alone),
+        first: seconds(effort.first),
+        each: seconds(effort.each),
+    })
 }

@@ -18,7 +18,7 @@ pub use parity::{ChunkPart, ParityGeometry};
 
 use crate::{BlockIndex, DeviceId, Epoch, IndexRanges, SegmentId, Version};
 use serde::{Deserialize, Serialize};
-use steadfast_codes::rateless::{Code, CodeError, Kind};
+use steadfast_codes::rateless::{Code, CodeError, Effort, Kind};
 
 /// The most bytes one rateless segment holds; longer objects are cut into several.
 pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -186,15 +186,23 @@ impl CodeSpec {
     /// # Errors
     /// When K or a parameter is out of range: a layout that came from a damaged or newer server.
     pub fn code(&self) -> Result<Code, CodeError> {
-        let kind = match self.kind {
+        Code::new(self.arithmetic(), self.originals, self.seed)
+    }
+
+    /// What decoding takes where some originals do not come, in blocks added up.
+    pub fn effort(&self) -> Option<Effort> {
+        self.arithmetic().effort(self.originals)
+    }
+
+    fn arithmetic(&self) -> Kind {
+        match self.kind {
             CodeKind::Replicated => Kind::Replicated,
             CodeKind::Lt { c, delta } => Kind::Lt { c, delta },
             CodeKind::Mix => Kind::Mix,
             CodeKind::MixA => Kind::MixA,
             CodeKind::MixC => Kind::MixC,
             CodeKind::ReedSolomon { data, parity } => Kind::ReedSolomon { data, parity },
-        };
-        Code::new(kind, self.originals, self.seed)
+        }
     }
 }
 

@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock};
 /// The most originals a code takes; findings §1 measured up to 1024, columns are 16-bit numbers.
 pub const K_MAX: u32 = 8192;
 /// Below this, mix has dense repair rows: 4-cycle-free parities need K <= S(S - 1)/6.
-const SPARSE_FROM: u32 = 128;
+pub(super) const SPARSE_FROM: u32 = 128;
 /// Below this, mix's repair rows carry GF(256) coefficients: GF(2)'s own floor of 1.6 extra blocks is 1.3 % there.
-const BINARY_FROM: u32 = 512;
+pub(super) const BINARY_FROM: u32 = 512;
 /// Indices that are elements of GF(256).
 const BYTE_INDICES: u32 = 256;
 /// The largest redundancy of a policy: N is at most 16 K.

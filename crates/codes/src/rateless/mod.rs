@@ -21,6 +21,7 @@
 //! - [`RankTracker`]: whether indices are enough, without payload. Exact for Mix; peeling for LT.
 //! - [`LossRanks`]: the rank that each of many loss patterns leaves.
 //! - [`Decoder`]: takes blocks as they arrive, gives the originals in the buffers they arrived in.
+//! - [`Effort`]: what a decode takes, foreseen.
 //! - [`Scratch`]: memory kept from one solve or encode to the next.
 
 mod code;
@@ -28,6 +29,7 @@ mod coefficients;
 mod cover;
 mod cyclic;
 mod decoder;
+mod effort;
 mod encoder;
 mod loss;
 mod mix;
@@ -46,6 +48,7 @@ mod allocations;
 
 pub use code::{Code, CodeError, Delta, K_MAX, Kind};
 pub use decoder::{DecodeError, Decoder};
+pub use effort::Effort;
 pub use encoder::{EncodeError, Encoder};
 pub use loss::LossRanks;
 pub use rank::{Push, RankTracker};

@@ -21,8 +21,8 @@
 //! alone decodes nothing. So they alone are asked for where they are expected no later than decoding would be done. Where all
 //! devices together give much less than they are known for, somebody else has the rest. Is it the link's or the reader's
 //! processor's, whoever is asked for less leaves more of it to the others, and originals alone are no later; is it the devices', the
-//! fast ones would be idle once theirs have come. Which of the two cannot be seen, so as much as decoding takes is ventured, for as
-//! large a part as others have. (Venturing as much of the whole read, sixteen readers of eight unequal disks took up to 250 ms of 2.9 s
+//! fast ones would be idle once theirs have come. Which of the two cannot be seen, so as much as decoding takes is ventured once more,
+//! for as large a part as others have. (Venturing as much of the whole read, sixteen readers of eight unequal disks took up to 250 ms of 2.9 s
 //! longer than the disks did.)
 //!
 //! Over a way that is long beside the whole read, grants that wait for a pace come a round trip too late, and a cancel that
@@ -375,8 +375,9 @@ impl Adaptive {
         let blocks = if self.is_plain() { self.missing } else { self.needed() };
         let plain = arrival_of(&outlooks, blocks, Outlook::originals_by)?;
         let Some(soonest) = arrival_of(&outlooks, self.needed(), Outlook::by) else { return Some(plain) };
-        let coded = outlooks.iter().map(|one| one.by(soonest) - one.originals_by(soonest));
-        let spared = f64::from(coded.sum::<u32>()) * decoding.each.as_secs_f64();
+        let coded: u32 = outlooks.iter().map(|one| one.by(soonest) - one.originals_by(soonest)).sum();
+        let came = self.counts.coded_blocks;
+        let all = decoding.seconds(came.saturating_add(coded)) - decoding.seconds(came);
         // Which part of what the devices are known for somebody else keeps from the read.
         let (mut expected, mut seen) = (0.0, 0.0);
         for flow in self.flows.iter().filter(|flow| flow.measured()) {
@@ -384,8 +385,8 @@ impl Adaptive {
             seen += flow.pace().unwrap_or(stand_in);
         }
         let shared = if expected > seen { 1.0 - seen / expected } else { 0.0 };
-        let first = if self.counts.coded_blocks > 0 { 0.0 } else { decoding.first.as_secs_f64() };
-        (plain - soonest <= spared + shared * (first + spared)).then_some(plain)
+        // Decoding begins with the last block; a processor that is shared takes longer for it.
+        (plain - soonest <= all * (1.0 + shared)).then_some(plain)
     }
 
     /// Ends all streams as soon as what they will have sent when they hear of it is enough: where more was granted than is

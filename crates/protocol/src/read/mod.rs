@@ -117,10 +117,20 @@ pub struct ReadPlan {
 /// What it takes to compute originals that did not come as they are, where the indices below K are they.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoding {
-    /// What is done once, however few those are.
+    /// For each of them, as long as that is less than the rest.
+    pub alone: Duration,
+    /// What is done once, however many those are.
     pub first: Duration,
-    /// For each of them.
+    /// And for each of them.
     pub each: Duration,
+}
+
+impl Decoding {
+    /// Seconds for so many of them.
+    fn seconds(&self, coded: u32) -> f64 {
+        let coded = f64::from(coded);
+        (self.alone.as_secs_f64() * coded).min(self.first.as_secs_f64() + self.each.as_secs_f64() * coded)
+    }
 }
 
 /// One device that holds blocks of the segment.

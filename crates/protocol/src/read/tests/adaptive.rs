@@ -395,12 +395,20 @@ fn of_originals(rates: [f64; 6], expected: f64, first: u32, decoding: Option<Dec
 /// for; and so it is where one of them turns out to hold the read up.
 #[test]
 fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
-    let decoding = Some(Decoding { first: Duration::from_millis(5), each: Duration::from_micros(13) });
+    let decoding = Some(Decoding {
+        alone: Duration::from_millis(5),
+        first: Duration::from_millis(5),
+        each: Duration::from_micros(13),
+    });
     let nearly_even = [190.0, 205.0, 200.0, 195.0, 210.0, 200.0];
     let (ms, counts) = of_originals(nearly_even, 3000.0, K / 6, decoding);
     assert_eq!((counts.coded_blocks, counts.received_blocks, counts.requested_blocks), (0, K, K));
     // Who has none, and would give little, is not tried out either where decoding takes long.
-    let dear = decoding.map(|cheap| Decoding { first: Duration::from_millis(20), ..cheap });
+    let dear = decoding.map(|cheap| Decoding {
+        alone: Duration::from_millis(20),
+        first: Duration::from_millis(20),
+        ..cheap
+    });
     let (_, counts) = of_originals([20.0, 210.0, 200.0, 190.0, 220.0, 200.0], 3000.0, 0, dear);
     assert_eq!((counts.coded_blocks, counts.requested_blocks, counts.devices), (0, K, 5));
     let (any_ms, any) = of_originals(nearly_even, 3000.0, K / 6, None);
@@ -410,6 +418,12 @@ fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
     let less_even = [180.0, 210.0, 200.0, 190.0, 220.0, 200.0];
     let (ms, counts) = of_originals(less_even, 200.0, K / 6, decoding);
     assert!(counts.coded_blocks > K / 64 && ms < any_ms * 1.05, "{ms} {any_ms} {counts:?}");
+    // Of a link that all share the same devices are waited for, unless the few that stand in are decoded in no time.
+    let (_, counts) = of_originals(less_even, 3000.0, K / 6, decoding);
+    assert_eq!(counts.coded_blocks, 0);
+    let in_no_time = decoding.map(|usual| Decoding { alone: Duration::from_micros(1), ..usual });
+    let (_, counts) = of_originals(less_even, 3000.0, K / 6, in_no_time);
+    assert!(counts.coded_blocks > K / 64, "{counts:?}");
     // A way of its own that is slower than the device looks like a share of a link at first.
     let (uneven_ms, counts) = of_originals([200.0; 6], 3000.0, K / 4, decoding);
     assert!(counts.coded_blocks > K / 64 && uneven_ms < any_ms * 1.1, "{uneven_ms} {any_ms} {counts:?}");
@@ -421,7 +435,11 @@ fn originals_alone_are_asked_for_where_that_holds_nobody_up() {
 /// Of a link that all share, a device with more originals gets more, so that all of them end together.
 #[test]
 fn a_device_with_more_originals_has_a_wider_window() {
-    let decoding = Some(Decoding { first: Duration::from_millis(5), each: Duration::from_millis(1) });
+    let decoding = Some(Decoding {
+        alone: Duration::from_millis(5),
+        first: Duration::from_millis(5),
+        each: Duration::from_millis(1),
+    });
     let granted = |decoding| {
         let mut core = Adaptive::new(Time(0), plan_of_originals(3000.0, K / 4, decoding));
         let opened = core::iter::from_fn(|| core.poll()).filter_map(|action| match action {

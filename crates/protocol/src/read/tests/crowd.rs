@@ -99,7 +99,11 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
         round_trip: Some(Duration::from_nanos(2 * scene.delay_ns)),
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         // As of 32 MiB: a read that would rather have originals does not keep fast devices idle for them.
-        decoding: Some(Decoding { first: Duration::from_micros(2500), each: Duration::from_micros(13) }),
+        decoding: Some(Decoding {
+            alone: Duration::from_micros(2500),
+            first: Duration::from_micros(2500),
+            each: Duration::from_micros(13),
+        }),
         races: true,
         late: Late::default(),
     }

@@ -273,7 +273,11 @@ fn reads_end_as_they_must_and_stay_within_their_credit() {
             _ => RequestRule::ADAPTIVE,
         };
         let patience = PATIENCE;
-        let decoding = Decoding { first: Duration::from_millis(5), each: Duration::from_micros(13) };
+        let decoding = Decoding {
+            alone: Duration::from_millis(5),
+            first: Duration::from_millis(5),
+            each: Duration::from_micros(13),
+        };
         let plan = ReadPlan {
             sources,
             originals,
