@@ -35,6 +35,13 @@ impl Metadata {
         &self.address
     }
 
+    /// The way to the server and back, after an answer that took `asked`: as long at most, and less where it was connected anew or is
+    /// busy.
+    pub(crate) async fn way(&self, asked: Duration) -> Duration {
+        let connected = self.pool.connection(&self.address).await.ok();
+        connected.and_then(|connection| connection.way()).map_or(asked, |way| way.min(asked))
+    }
+
     /// Makes a change, exactly once however often the answer is lost.
     pub(crate) async fn change(&self, change: Change) -> Result<MetaAnswer, ClientError> {
         let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };

@@ -101,7 +101,8 @@ impl Client {
             other => return Err(unexpected("Begun", &other).into()),
         };
         registry?;
-        let wish = Wish { quality: options.quality.or(self.options.quality), round_trip: start.elapsed() };
+        let round_trip = self.metadata.way(start.elapsed()).await;
+        let wish = Wish { quality: options.quality.or(self.options.quality), round_trip };
         let mut put = Put {
             wish,
             reserved: Reserved::new(

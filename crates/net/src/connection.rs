@@ -49,11 +49,18 @@ pub struct Connection {
     version: u8,
     features: u64,
     peer: Role,
+    way: Option<Duration>,
 }
 
 impl Connection {
-    pub(crate) fn new(owner: Arc<Owner>, version: u8, features: u64, peer: Role) -> Self {
-        Self { owner, version, features, peer }
+    pub(crate) fn new(
+        owner: Arc<Owner>,
+        version: u8,
+        features: u64,
+        peer: Role,
+        way: Option<Duration>,
+    ) -> Self {
+        Self { owner, version, features, peer, way }
     }
 
     /// Opens a stream.
@@ -114,6 +121,12 @@ impl Connection {
     /// Who the other end said it is.
     pub fn peer(&self) -> Role {
         self.peer
+    }
+
+    /// The way there and back, as TCP needed it to connect, and what this end's link adds: no process of the peer has a part in it, so
+    /// that a busy one does not seem far away. None at the end that accepted.
+    pub fn way(&self) -> Option<Duration> {
+        self.way
     }
 
     /// The protocol version both ends use.

@@ -34,6 +34,7 @@ pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Co
     let waited = options.connect_timeout;
     let unreachable =
         |detail: &str| ConnectError::Unreachable { address: address.into(), detail: detail.into() };
+    let begun = Instant::now();
     let socket = match timeout(waited, TcpStream::connect(address)).await {
         Ok(Ok(socket)) => socket,
         Ok(Err(error)) => return Err(unreachable(&error.to_string())),
@@ -44,7 +45,8 @@ pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Co
         let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         return Err(unreachable("nobody listens there"));
     }
-    greet(socket, true, ours, options).await
+    let way = begun.elapsed() + options.link.delay;
+    greet(socket, Some(way), ours, options).await
 }
 
 /// Whether a connection was answered by itself: where nobody listens on a port of this machine that the kernel may
@@ -59,12 +61,13 @@ fn is_its_own_peer(socket: &TcpStream) -> bool {
 /// # Errors
 /// Every [`ConnectError`] but those of reaching the peer.
 pub async fn accept(socket: TcpStream, ours: Hello, options: &Options) -> Result<Connected, ConnectError> {
-    greet(socket, false, ours, options).await
+    greet(socket, None, ours, options).await
 }
 
+/// `way`: at the end that connected, what TCP took for it.
 async fn greet(
     socket: TcpStream,
-    connector: bool,
+    way: Option<Duration>,
     ours: Hello,
     options: &Options,
 ) -> Result<Connected, ConnectError> {
@@ -75,7 +78,7 @@ async fn greet(
             .map_err(|error| io(error.into()))?;
     }
     let (read_half, write_half) = socket.into_split();
-    let shared = Arc::new(Shared::new(connector, options.clone()));
+    let shared = Arc::new(Shared::new(way.is_some(), options.clone()));
     let owner = Arc::new(Owner(shared.clone()));
     let hello = OutFrame::new(Header::new(FrameKind::Hello, 0), message::encode(&ours), Bytes::new());
     shared.lock().lanes.push_control(hello);
@@ -113,7 +116,8 @@ async fn greet(
     }
     let task = tokio::spawn(reader.run());
     shared.lock().tasks.push(task.abort_handle());
-    let connection = Connection::new(owner.clone(), version, ours.features & peer.features, peer.role);
+    let features = ours.features & peer.features;
+    let connection = Connection::new(owner.clone(), version, features, peer.role, way);
     Ok(Connected { connection, peer, incoming: Incoming::new(owner) })
 }
 

@@ -43,6 +43,28 @@ async fn a_delay_each_way_is_a_round_trip() {
     assert!(took >= 2 * delay && took < 100 * delay, "{took:?}");
 }
 
+/// A server that is slow to take what comes is as near as any: the kernel connects for it.
+#[tokio::test]
+async fn the_way_is_the_links_and_not_the_peers() {
+    let delay = Duration::from_millis(40);
+    let slow = Duration::from_millis(400);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let accepted = async {
+        tokio::time::sleep(slow).await;
+        let (socket, _) = listener.accept().await.unwrap();
+        steadfast_net::accept(socket, hello(), &Options::default()).await.unwrap()
+    };
+    let options = over(Link { delay, rate_bytes_per_s: None });
+    let connected = async { steadfast_net::connect(&address, hello(), &options).await.unwrap() };
+    let began = Instant::now();
+    let (near, far) = soon(async { tokio::join!(connected, accepted) }).await;
+    assert!(began.elapsed() >= slow);
+    let way = near.connection.way().unwrap();
+    assert!(way >= delay && way < slow, "{way:?}");
+    assert_eq!(far.connection.way(), None, "who accepts has not seen it");
+}
+
 #[tokio::test]
 async fn a_rate_is_kept() {
     let link = Link { delay: Duration::from_millis(5), rate_bytes_per_s: Some(20_000_000) };
