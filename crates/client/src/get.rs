@@ -144,7 +144,7 @@ impl Client {
         let wish = Wish { quality: options.quality.or(self.options.quality), ..Wish::default() };
         let mut access = Access { start, wish, range, sink: Some(Box::new(sink)), sink_time, handed, report };
         let mut found = self.locate(bucket, key).await?;
-        access.wish.round_trip = self.metadata.way(start.elapsed()).await;
+        access.wish.round_trip = self.metadata.way(start.elapsed());
         for change in 1.. {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,

@@ -37,9 +37,8 @@ impl Metadata {
 
     /// The way to the server and back, after an answer that took `asked`: as long at most, and less where it was connected anew or is
     /// busy.
-    pub(crate) async fn way(&self, asked: Duration) -> Duration {
-        let connected = self.pool.connection(&self.address).await.ok();
-        connected.and_then(|connection| connection.way()).map_or(asked, |way| way.min(asked))
+    pub(crate) fn way(&self, asked: Duration) -> Duration {
+        self.pool.way(&self.address).map_or(asked, |way| way.min(asked))
     }
 
     /// Makes a change, exactly once however often the answer is lost.

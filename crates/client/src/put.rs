@@ -101,7 +101,7 @@ impl Client {
             other => return Err(unexpected("Begun", &other).into()),
         };
         registry?;
-        let round_trip = self.metadata.way(start.elapsed()).await;
+        let round_trip = self.metadata.way(start.elapsed());
         let wish = Wish { quality: options.quality.or(self.options.quality), round_trip };
         let mut put = Put {
             wish,

@@ -75,6 +75,15 @@ impl Pool {
         }
     }
 
+    /// The way to `address` and back ([`Connection::way`]), where there is a connection: none is made.
+    pub fn way(&self, address: &str) -> Option<Duration> {
+        let slot = self.slots().get(address).cloned()?;
+        match &*slot.try_lock().ok()? {
+            Slot::Open(connection) => connection.way(),
+            Slot::Fresh | Slot::Failed { .. } => None,
+        }
+    }
+
     /// Forgets the connection to `address`; streams on it go on.
     pub fn forget(&self, address: &str) {
         self.slots().remove(address);

@@ -149,6 +149,7 @@ async fn counted_server() -> (String, Arc<AtomicUsize>) {
 async fn a_pool_shares_one_connection_and_makes_it_anew_when_lost() {
     let (address, count) = counted_server().await;
     let pool = Pool::new(hello(), Options::default());
+    assert_eq!(pool.way(&address), None, "nobody has connected");
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..50 {
         let (pool, address) = (pool.clone(), address.clone());
@@ -161,6 +162,7 @@ async fn a_pool_shares_one_connection_and_makes_it_anew_when_lost() {
         called.unwrap();
     }
     assert_eq!(count.load(SeqCst), 1);
+    assert!(pool.way(&address).is_some());
 
     let connection = pool.connection(&address).await.unwrap();
     soon(connection.call(Open { body: b"close".to_vec(), ..Open::default() })).await.unwrap_err();

@@ -94,7 +94,7 @@ impl Client {
             let mut amendment = Amendment::begin(client, object, found, of, (wish, length)).await?;
             amendment.report.in_place_bytes = in_place_bytes;
             // To begin is one round trip.
-            amendment.wish.round_trip = client.metadata.way(asked.elapsed()).await;
+            amendment.wish.round_trip = client.metadata.way(asked.elapsed());
             amendment
                 .finish(start, async |amendment| {
                     for part in parts {
