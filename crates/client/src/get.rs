@@ -81,6 +81,7 @@ pub(crate) const CHANGES_MAX: u32 = 3;
 struct Access {
     start: Instant,
     wish: Wish,
+    trip: Trip,
     range: Option<(u64, Option<u64>)>,
     /// Given to the writing of blocks and back.
     sink: Option<Box<dyn Write + Send>>,
@@ -88,6 +89,15 @@ struct Access {
     /// Bytes that the sink has.
     handed: u64,
     report: GetReport,
+}
+
+/// What is known of a round trip to the servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Trip {
+    /// The way there and back alone.
+    way: Duration,
+    /// With a busy server's answer.
+    answer: Duration,
 }
 
 impl Access {
@@ -140,11 +150,14 @@ impl Client {
         options: &GetOptions,
     ) -> Result<GetReport, GetError> {
         let start = Instant::now();
-        let (sink_time, handed, report) = Default::default();
+        let (sink_time, handed, report, trip) = Default::default();
         let wish = Wish { quality: options.quality.or(self.options.quality), ..Wish::default() };
-        let mut access = Access { start, wish, range, sink: Some(Box::new(sink)), sink_time, handed, report };
+        let mut access =
+            Access { start, wish, trip, range, sink: Some(Box::new(sink)), sink_time, handed, report };
         let mut found = self.locate(bucket, key).await?;
-        access.wish.round_trip = self.metadata.way(start.elapsed());
+        let answer = start.elapsed();
+        access.trip = Trip { way: self.metadata.way(answer), answer };
+        access.wish.round_trip = access.trip.way;
         for change in 1.. {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,
@@ -231,7 +244,7 @@ impl Client {
         reading: &Reading,
         access: &mut Access,
     ) -> Result<(), GetError> {
-        let round_trip = Some(access.wish.round_trip);
+        let trip = Some(access.trip);
         // Where there is no room for the next part it waits as numbers alone: a reader's patience runs from when it is made, and
         // a sink may take its time.
         let mut waiting = parts(found, range).peekable();
@@ -244,7 +257,7 @@ impl Client {
                 ahead.has_room(bytes, in_hand_bytes, self.options.memory_bytes)
             };
             if let Some((layout, part)) = waiting.next_if(room) {
-                ahead.begin(SegmentReader::new(self, layout, part, &found.policy, round_trip, reading)?);
+                ahead.begin(SegmentReader::new(self, layout, part, &found.policy, trip, reading)?);
                 continue;
             }
             let Some(mut reader) = in_hand.take() else {
@@ -380,7 +393,8 @@ pub(crate) struct SegmentReader<'a> {
     decoding: Decoding,
     streams: Streams,
     start: Instant,
-    round_trip: Duration,
+    /// How long an answer took.
+    answer: Duration,
     /// Payload that arrived, looked at by the decoder or not.
     received_bytes: u64,
     sent_bytes: u64,
@@ -395,7 +409,7 @@ impl<'a> SegmentReader<'a> {
         layout: &'a SegmentLayout,
         part: Range<u64>,
         policy: &Policy,
-        round_trip: Option<Duration>,
+        trip: Option<Trip>,
         reading: &'a Reading,
     ) -> Result<Self, GetError> {
         let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
@@ -422,7 +436,7 @@ impl<'a> SegmentReader<'a> {
         };
         let mut plan = ReadPlan::new(&read, reading.rule, || code.expected_extra(), seen);
         plan.patience = client.options.patience;
-        plan.round_trip = round_trip;
+        plan.round_trip = trip.map(|trip| trip.way);
         plan.decoding = decoding(layout);
         if in_chunks(layout) {
             plan.late = client.caution().begin(client.now());
@@ -454,7 +468,7 @@ impl<'a> SegmentReader<'a> {
             decoding: Decoding::start(&code, layout),
             streams,
             start: Instant::now(),
-            round_trip: round_trip.unwrap_or_default(),
+            answer: trip.unwrap_or_default().answer,
             received_bytes: 0,
             sent_bytes: 0,
             medium_bytes: 0,
@@ -596,7 +610,7 @@ impl<'a> SegmentReader<'a> {
     /// Counts what the cancelled streams had moved, as far as their servers say so soon.
     async fn settle(&mut self, report: &mut GetReport) {
         // A cancel and its answer are a round trip, during which what was under way arrives.
-        let until = Instant::now() + SETTLE.max(2 * self.round_trip);
+        let until = Instant::now() + SETTLE.max(2 * self.answer);
         while self.streams.any_open() {
             let Some((_, event)) = self.streams.next(Some(until)).await else { break };
             match event {
