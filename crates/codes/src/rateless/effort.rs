@@ -24,7 +24,7 @@
 
 use super::code::{BINARY_FROM, Kind, SPARSE_FROM};
 
-/// Blocks of a core's strips that one decode adds up, beside the originals that came.
+/// Blocks that a decode adds up for those it has that are no originals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
     /// For each coded block, as long as that is less than the rest.
@@ -93,6 +93,7 @@ mod tests {
             (Kind::Mix, 256, 2.0),
             (Kind::Mix, 512, 1.0),
             (Kind::Mix, 1024, 1.0),
+            (Kind::MixA, 256, 2.0),
             (Kind::MixA, 1024, 1.0),
             (Kind::MixC, 1024, 1.0),
         ] {

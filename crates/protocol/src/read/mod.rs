@@ -48,6 +48,7 @@ use crate::{
     policy::{Policy, ReplicaRead},
 };
 use core::time::Duration;
+use steadfast_codes::rateless::Effort;
 
 /// How long a read waits while nothing at all arrives, unless the caller says otherwise: long enough for a disk
 /// that spins up or a server that restarts; a progressing read is never ended by it.
@@ -126,10 +127,10 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Seconds for so many of them.
+    /// Seconds for so many of them: a code's effort, with seconds for blocks.
     fn seconds(&self, coded: u32) -> f64 {
-        let coded = f64::from(coded);
-        (self.alone.as_secs_f64() * coded).min(self.first.as_secs_f64() + self.each.as_secs_f64() * coded)
+        let [alone, first, each] = [self.alone, self.first, self.each].map(|span| span.as_secs_f64());
+        Effort { alone, first, each }.of(coded)
     }
 }
 
