@@ -17,10 +17,12 @@
 use bytes::BytesMut;
 use std::sync::{Mutex, MutexGuard};
 
+mod ahead;
 mod slabs;
 #[cfg(test)]
 mod tests;
 
+use ahead::Ahead;
 use slabs::{SLAB_BYTES, Slabs};
 
 /// Sizes of buffers that are kept, up to the largest block; smaller ones are the allocator's business, it does them
@@ -32,14 +34,14 @@ const SMALL_BYTES: usize = 16 << 10;
 const KEPT_BYTES: usize = 32 << 20;
 /// Buffers begin with a page, as direct I/O wants them.
 const ALIGNMENT: usize = 4 << 10;
-static KEPT: Mutex<Kept> =
-    Mutex::new(Kept { slabs: [const { Slabs::new() }; SIZES.len()], bytes: 0, bytes_max: KEPT_BYTES });
+static KEPT: Mutex<Kept> = Mutex::new(Kept::new(KEPT_BYTES));
 
 /// Slabs by the size of their buffers.
 struct Kept {
     slabs: [Slabs; SIZES.len()],
     bytes: usize,
     bytes_max: usize,
+    ahead: Ahead,
 }
 
 /// An empty buffer with room for `len` bytes; it may have more. From 16 KiB on it begins with a page.
@@ -58,9 +60,12 @@ pub fn zeroed_buffer(len: usize) -> BytesMut {
     buffer
 }
 
-/// Buffers of up to so many bytes in all stay with the process when they are dropped.
+/// Buffers of up to so many bytes in all stay with the process when they are dropped. They are about to be taken: some memory is touched
+/// ahead.
 pub fn keep_buffers(bytes: usize) {
-    kept().keep_more(bytes);
+    let mut kept = kept();
+    kept.keep_more(bytes);
+    kept.ahead.begin();
 }
 
 /// Gives back what nobody uses, and keeps [`KEPT_BYTES`] from now on.
@@ -69,6 +74,7 @@ pub fn release_buffers() {
     kept.bytes_max = KEPT_BYTES;
     kept.bytes = 0;
     kept.slabs.iter_mut().for_each(Slabs::release);
+    kept.ahead.release();
 }
 
 /// A buffer that is not kept.
@@ -83,6 +89,10 @@ fn kept() -> MutexGuard<'static, Kept> {
 }
 
 impl Kept {
+    const fn new(bytes_max: usize) -> Self {
+        Self { slabs: [const { Slabs::new() }; SIZES.len()], bytes: 0, bytes_max, ahead: Ahead::new() }
+    }
+
     fn keep_more(&mut self, bytes: usize) {
         self.bytes_max = self.bytes_max.max(bytes);
     }
@@ -104,7 +114,8 @@ impl Kept {
             self.slabs[class].cut(free?);
         } else {
             self.bytes += SLAB_BYTES;
-            self.slabs[class].grow();
+            let memory = self.ahead.take().unwrap_or_else(slabs::fresh);
+            self.slabs[class].cut(memory);
         }
         self.slabs[class].take(SIZES[class])
     }

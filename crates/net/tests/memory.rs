@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use bytes::BytesMut;
-use std::fs;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 use steadfast_net::{keep_buffers, payload_buffer, release_buffers};
 
 /// Resident memory of this process, bytes.
@@ -29,6 +32,7 @@ fn segments_take_their_size_and_are_given_back() {
     const SEGMENT: usize = 64 << 20;
     const SLACK: usize = 12 << 20;
     let before = resident();
+    little_is_touched_ahead(SEGMENT);
     for len in [64 << 10, 256 << 10, 1 << 20] {
         keep_buffers(SEGMENT);
         for _ in 0..3 {
@@ -42,4 +46,21 @@ fn segments_take_their_size_and_are_given_back() {
         let left = resident().saturating_sub(before);
         assert!(left < SLACK, "{len}: {left} bytes left");
     }
+}
+
+/// Before anything is taken: what the first buffers will be in.
+fn little_is_touched_ahead(segment: usize) {
+    const AHEAD: usize = 2 * (2 << 20);
+    let before = resident();
+    keep_buffers(segment);
+    let patience = Instant::now() + Duration::from_secs(20);
+    while resident() - before < AHEAD {
+        assert!(Instant::now() < patience, "{} bytes are ahead", resident() - before);
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Nobody takes any: it stays at that.
+    thread::sleep(Duration::from_millis(100));
+    assert!(resident() - before < 2 * AHEAD, "{} bytes are ahead", resident() - before);
+    release_buffers();
+    assert!(resident() - before < AHEAD, "{} bytes are left", resident() - before);
 }

@@ -8,14 +8,31 @@
 //! on, so that few slabs wait for a last one (nodes that sixteen clients wrote to held 92 MiB, with buffers allocated one by one
 //! 107).
 
+use super::ALIGNMENT;
 use crate::huge::{HUGE_PAGE_BYTES, discard, huge_pages};
 use bytes::BytesMut;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem::MaybeUninit};
 
 /// Bytes of a slab: one page, so that little is held for a buffer that stays.
 pub(super) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
+/// What a slab is cut from: wherever it begins, there is a whole large page in it, and a byte behind.
+const ALLOCATION_BYTES: usize = HUGE_PAGE_BYTES + SLAB_BYTES + 1;
 /// Kept slabs looked at before a fresh one is made.
 const LOOKED_AT: usize = 64;
+
+/// The allocation of a slab.
+pub(super) fn fresh() -> BytesMut {
+    let mut memory = BytesMut::with_capacity(ALLOCATION_BYTES);
+    huge_pages(memory.spare_capacity_mut());
+    memory
+}
+
+/// Touches each page of the slab in an allocation.
+pub(super) fn touch(memory: &mut BytesMut) {
+    let before = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
+    let slab = &mut memory.spare_capacity_mut()[before..][..SLAB_BYTES];
+    slab.iter_mut().step_by(ALIGNMENT).for_each(|byte| *byte = MaybeUninit::new(0));
+}
 
 /// Slabs cut into buffers of one size.
 pub(super) struct Slabs {
@@ -44,14 +61,6 @@ impl Slabs {
         Some(buffer)
     }
 
-    /// A slab more.
-    pub(super) fn grow(&mut self) {
-        self.cut(BytesMut::with_capacity(HUGE_PAGE_BYTES + SLAB_BYTES + 1));
-        if let Some(slab) = &mut self.rest {
-            huge_pages(slab.spare_capacity_mut());
-        }
-    }
-
     /// As [`Slabs::free`], also the one being cut; if it is in use, it is cut no further all the same.
     pub(super) fn give_up(&mut self) -> Option<BytesMut> {
         self.rest = None;
@@ -63,7 +72,7 @@ impl Slabs {
         for _ in 0..self.tails.len().min(LOOKED_AT) {
             let mut tail = self.tails.pop_front()?;
             // Only the whole allocation has this much room.
-            if tail.try_reclaim(HUGE_PAGE_BYTES + SLAB_BYTES + 1) {
+            if tail.try_reclaim(ALLOCATION_BYTES) {
                 return Some(tail);
             }
             self.tails.push_back(tail);
@@ -75,7 +84,7 @@ impl Slabs {
     pub(super) fn release(&mut self) {
         self.rest = None;
         for mut slab in self.tails.drain(..) {
-            if slab.try_reclaim(HUGE_PAGE_BYTES + SLAB_BYTES + 1) {
+            if slab.try_reclaim(ALLOCATION_BYTES) {
                 discard(slab.spare_capacity_mut());
             }
         }

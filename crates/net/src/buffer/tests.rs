@@ -1,8 +1,8 @@
 use super::*;
 
 /// What one piece of the store is tested on: a pool of its own, so that tests do not meet.
-fn pool(bytes_max: usize) -> Kept {
-    Kept { slabs: [const { Slabs::new() }; SIZES.len()], bytes: 0, bytes_max }
+pub(super) fn pool(bytes_max: usize) -> Kept {
+    Kept::new(bytes_max)
 }
 
 const LARGEST: usize = SIZES.len() - 1;
