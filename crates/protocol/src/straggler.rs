@@ -30,10 +30,13 @@ pub fn straggling(devices: &[Pace]) -> Vec<Option<f64>> {
         let by_speed =
             slower(read, pace.read_bytes_per_s).into_iter().chain(slower(write, pace.write_bytes_per_s));
         let by_speed = by_speed.reduce(f64::max);
-        // Longer operations are larger ones where the speed is not below the others'.
-        let fast = by_speed.is_some_and(|ratio| ratio <= 1.0);
-        let by_time = slower(pace.service_ns, service).filter(|_| !fast);
-        let worst = by_speed.into_iter().chain(by_time).reduce(f64::max)?;
+        let by_time = slower(pace.service_ns, service);
+        // A device that moves larger pieces than the others takes longer for each, one that moves smaller ones gives fewer bytes a
+        // second: a slow one does both, whatever it is asked for.
+        let worst = match (by_speed, by_time) {
+            (Some(by_speed), Some(by_time)) => by_speed.min(by_time),
+            (either, or) => either.or(or)?,
+        };
         (worst >= RATIO).then_some(worst)
     };
     devices.iter().map(judge).collect()
@@ -82,16 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn long_operations_count_where_speed_says_nothing_or_agrees() {
+    fn speed_and_time_have_to_agree_where_both_are_known() {
         let mut devices = vec![Pace { service_ns: 1000, ..Pace::default() }; 4];
         devices[2].service_ns = 5000;
         assert_eq!(straggling(&devices), [None, None, Some(5.0), None]);
         for device in &mut devices {
             device.write_bytes_per_s = 100;
         }
-        // Fast, and its operations are five times longer: it writes larger blocks.
+        // As fast as the others, or nearly: it writes larger blocks.
         assert_eq!(straggling(&devices), [None; 4]);
         devices[2].write_bytes_per_s = 90;
+        assert_eq!(straggling(&devices), [None; 4]);
+        devices[2].write_bytes_per_s = 10;
         assert_eq!(straggling(&devices), [None, None, Some(5.0), None]);
+        // As quick, and a tenth of the bytes: its blocks are small.
+        devices[2].service_ns = 1000;
+        assert_eq!(straggling(&devices), [None; 4]);
     }
 }
