@@ -86,7 +86,7 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     if let Some(amend) = error.downcast_ref::<AmendError>() {
         return match amend {
-            AmendError::Read(GetError::Read(_)) => 5,
+            AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => 5,
             AmendError::Busy(_) => 9,
             AmendError::Plan(plan) if plan.is_reserved_by_others() => 9,
             AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,

@@ -108,9 +108,9 @@ impl Client {
         for _ in 0..ATTEMPTS_MAX {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
-            let outcome = once(self, found).await;
-            if let Some(outcome) = self.unless_overtaken((bucket, key), base, outcome).await {
-                return outcome;
+            match once(self, found).await {
+                Err(error) if error.is_conflict() => overtaken((bucket, key), base),
+                outcome => return outcome,
             }
         }
         Err(AmendError::Contended { attempts: ATTEMPTS_MAX })
@@ -122,25 +122,9 @@ impl Client {
         registry?;
         found
     }
+}
 
-    /// What a change of version `base` came to; none where another writer was first and it is to be made again.
-    async fn unless_overtaken<T>(
-        &self,
-        (bucket, key): (&str, &str),
-        base: Version,
-        outcome: Result<T, AmendError>,
-    ) -> Option<Result<T, AmendError>> {
-        match outcome {
-            Err(error) if error.is_conflict() => {}
-            // What was read may have been replaced meanwhile.
-            Err(error @ AmendError::Read(_)) => match self.stat(bucket, key).await {
-                Ok(now) if now.object.version == base => return Some(Err(error)),
-                Ok(_) => {}
-                Err(error) => return Some(Err(error.into())),
-            },
-            other => return Some(other),
-        }
-        tracing::debug!(bucket, key, %base, "another writer was first");
-        None
-    }
+/// Another writer was first: the change is to be made again on the new version.
+fn overtaken((bucket, key): (&str, &str), base: Version) {
+    tracing::debug!(bucket, key, %base, "another writer was first");
 }

@@ -221,6 +221,36 @@ fn without_a_spare_a_put_ends_with_what_is_missing() {
     });
 }
 
+/// Half of the servers are dead: what is to be changed cannot be read, and that is said, not that others changed it.
+#[test]
+fn a_change_that_too_few_servers_have_says_so() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    let file = bed.file("original", 4 << 20, seed());
+    bed.put(&file, "object");
+    // The first data chunk's server among them: nothing of it can be changed in place.
+    let (version, dead) = block_on(async {
+        let client = bed.client().await;
+        let found = client.stat("data", "object").await.unwrap();
+        let mut dead = Vec::new();
+        for &device in &chunks(&found.segments[0])[..3] {
+            dead.push(bed.server_of(&client, device).await);
+        }
+        (found.object.version, dead)
+    });
+    for server in dead {
+        bed.cluster.kill_node(server).unwrap();
+    }
+    let patch = bed.file("patch", 70_000, seed() + 9);
+    for change in [["--offset", "0"], ["--offset", "4000"]] {
+        let [flag, at] = change;
+        let said = bed.fails(5, &["write", "data/object", flag, at, patch.to_str().unwrap()]);
+        assert!(!said.contains("others changed"), "{said}");
+    }
+    // It was not begun again and again.
+    let now = block_on(async { bed.client().await.stat("data", "object").await.unwrap().object.version });
+    assert!(now.0 <= version.0 + 8, "{version} became {now}");
+}
+
 #[test]
 fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     let bed = Bed::with_bucket(&shape(7, 1), "parity:segment=4MiB");

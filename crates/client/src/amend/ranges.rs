@@ -6,7 +6,7 @@
 //! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
 
 use super::{
-    ATTEMPTS_MAX, AmendError, in_place,
+    ATTEMPTS_MAX, AmendError, in_place, overtaken,
     parts::{Becomes, Part, Ranges, over, parts, recut, slice},
     session::Amendment,
     update::anew_of,
@@ -131,15 +131,14 @@ impl Client {
                 self.attempt((bucket, key), found, (ranges, size_min), (in_place, tried), &mut changed);
             let attempt = attempt.await;
             attempts += 1;
-            match self.unless_overtaken((bucket, key), base, attempt).await {
-                None => {}
-                Some(Ok(Some(now))) => return Ok(Changed { now: Some(now), ..changed }),
-                Some(Ok(None)) => {
+            match attempt {
+                Ok(Some(now)) => return Ok(Changed { now: Some(now), ..changed }),
+                Ok(None) => {
                     let now = self.locate(bucket, key).await?;
                     return Ok(Changed { now: Some(now), ..changed });
                 }
                 // A device that stalls may serve again soon, and the change be made in place.
-                Some(Err(AmendError::Plan(PlanError::Unmet { .. })))
+                Err(AmendError::Plan(PlanError::Unmet { .. }))
                     if self.any_stalled() && start.elapsed() < self.options.patience =>
                 {
                     while self.any_stalled() && start.elapsed() < self.options.patience {
@@ -148,7 +147,8 @@ impl Client {
                     }
                     (tried, attempts) = (&[], 0);
                 }
-                Some(Err(error)) => return Err(error),
+                Err(error) if error.is_conflict() => overtaken((bucket, key), base),
+                Err(error) => return Err(error),
             }
         }
         Err(AmendError::Contended { attempts })

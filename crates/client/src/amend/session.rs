@@ -20,7 +20,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
-    message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    message::{Access, AccessTotals, Change, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun},
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Dealt, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
     write::{Existing, Given, Target, WriteDone, WriteSpec},
@@ -42,6 +42,8 @@ pub(super) struct Amendment<'a> {
     used: BTreeSet<SegmentId>,
     /// Where anything was written: to be freed where the object does not list it.
     touched: BTreeSet<(DeviceId, SegmentId)>,
+    /// The object's bucket and key.
+    object: (String, String),
     /// The version it starts from.
     base: Version,
     /// Bytes in the object as it is to be.
@@ -156,6 +158,7 @@ impl<'a> Amendment<'a> {
             begun,
             used: BTreeSet::new(),
             touched: BTreeSet::new(),
+            object: (bucket.to_owned(), key.to_owned()),
             base: found.object.version,
             size: found.object.size,
             found: (found.segments.clone(), found.object.size),
@@ -228,6 +231,7 @@ impl<'a> Amendment<'a> {
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
+                let error = self.unless_overtaken(error).await;
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
                 let unknown = self.committing && asked(&error);
                 // Of a version that is gone nothing can be listed.
@@ -237,6 +241,24 @@ impl<'a> Amendment<'a> {
                 client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
                 Err(error)
             }
+        }
+    }
+
+    /// The error, or that another writer was first, where that explains it: what was to be read may have been replaced meanwhile. Asked
+    /// before a version of our own tells the same ([`Self::reopen`]).
+    async fn unless_overtaken(&self, error: AmendError) -> AmendError {
+        if !matches!(error, AmendError::Read(_)) {
+            return error;
+        }
+        let (bucket, key) = &self.object;
+        match self.client.stat(bucket, key).await {
+            Ok(now) if now.object.version == self.base => error,
+            Ok(now) => {
+                let (bucket, key) = self.object.clone();
+                let current = Some(now.object.version);
+                ClientError::Refused(MetaFault::Conflict { bucket, key, base: self.base, current }).into()
+            }
+            Err(error) => error.into(),
         }
     }
 
