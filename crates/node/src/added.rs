@@ -134,7 +134,8 @@ mod tests {
         };
         let (homes, third) = ([dir("first"), dir("second")], dir("the third disk"));
         let device = DeviceId(7);
-        let identity = Identity { node: NodeId(1), device, cluster: ClusterId(9) };
+        let (node, cluster) = (NodeId(1), ClusterId(9));
+        let identity = Identity { node, device, cluster, removed: false };
         identity::store(&third, &identity).unwrap();
         let added = Added::new(&homes);
         assert!(added.dirs().unwrap().is_empty());

@@ -9,6 +9,9 @@
 //!                  ▼
 //!                 New: formatted once the metadata server has named the cluster
 //! ```
+//!
+//! A directory whose device was removed from the cluster is passed over, whatever is in it, until it is emptied: its identity still says
+//! which node this is, and the list of [`added`](crate::added) devices may lie there.
 
 use crate::{
     NodeError, NodeOptions,
@@ -61,8 +64,15 @@ pub(crate) struct Prepared {
 }
 
 enum State {
-    Found { device: Box<Device>, emulation: Option<EmulationControl> },
+    Found {
+        device: Box<Device>,
+        emulation: Option<EmulationControl>,
+    },
     New,
+    /// Its device was removed from this cluster.
+    Removed {
+        cluster: ClusterId,
+    },
 }
 
 impl ServedDevice {
@@ -172,6 +182,9 @@ pub(crate) fn add(
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
     let found = look(dir, options.emulate.is_some())?;
+    if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
+        return Err(NodeError::Removed { dir: dir.clone(), device });
+    }
     if let Some(theirs) = found.cluster().filter(|&theirs| theirs != cluster) {
         return Err(NodeError::MixedClusters { dir: dir.clone(), ours: cluster, theirs });
     }
@@ -195,11 +208,16 @@ pub(crate) fn start(
         let (device, emulation) = match state {
             State::Found { device, emulation } => (*device, emulation),
             State::New => format(&dir, cluster, capacity, options)?,
+            State::Removed { .. } => {
+                let dir = dir.display();
+                tracing::warn!(%dir, "its device was removed from the cluster: passed over until it is emptied");
+                continue;
+            }
         };
         let id = device.id();
         // A node is named after its first device, and keeps that name.
         let node = *node.get_or_insert(NodeId(id.0));
-        let now = Identity { node, device: id, cluster };
+        let now = Identity { node, device: id, cluster, removed: false };
         if identity != Some(now) {
             identity::store(&dir, &now)?;
         }
@@ -209,7 +227,7 @@ pub(crate) fn start(
         }
         served.push(ServedDevice::new(id, dir, lane, emulation, options.admission));
     }
-    let node = node.expect("there is at least one directory");
+    let node = node.expect("there is at least one directory, and a device in it, or the name of one");
     Ok((node, served))
 }
 
@@ -217,6 +235,7 @@ impl Prepared {
     fn cluster(&self) -> Option<ClusterId> {
         match &self.state {
             State::Found { device, .. } => Some(device.cluster()),
+            State::Removed { cluster } => Some(*cluster),
             State::New => None,
         }
     }
@@ -224,6 +243,9 @@ impl Prepared {
 
 fn look(dir: &Path, emulated: bool) -> Result<Prepared, NodeError> {
     let identity = identity::load(dir)?;
+    if let Some(Identity { cluster, removed: true, .. }) = identity {
+        return Ok(Prepared { dir: dir.to_owned(), state: State::Removed { cluster }, identity });
+    }
     let fresh = |found: &'static str| match identity {
         None => Ok(Prepared { dir: dir.to_owned(), state: State::New, identity }),
         Some(Identity { device, .. }) => Err(NodeError::Wiped { dir: dir.to_owned(), device, found }),

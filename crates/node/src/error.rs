@@ -75,6 +75,17 @@ pub enum NodeError {
         /// What is there now.
         found: &'static str,
     },
+    /// A directory whose device was removed from the cluster is to be a device.
+    #[error(
+        "device {device} in {} was removed from the cluster: empty the directory to make a new device of it",
+        dir.display()
+    )]
+    Removed {
+        /// The directory.
+        dir: PathBuf,
+        /// The device that was there.
+        device: DeviceId,
+    },
     /// Devices of two clusters.
     #[error(
         "the device in {} belongs to cluster {theirs}, others here to {ours}: give each cluster a node of its own",

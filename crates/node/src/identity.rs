@@ -12,12 +12,16 @@ use steadfast_protocol::{ClusterId, DeviceId, NodeId};
 /// Its name in the device's directory.
 pub(crate) const FILE: &str = "identity";
 const HEAD: &str = "steadfast device identity 1";
+/// The line behind the others where the device was removed.
+const REMOVED: &str = "removed";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node: NodeId,
     pub(crate) device: DeviceId,
     pub(crate) cluster: ClusterId,
+    /// The device was removed from the cluster: it is served no more, and its directory still says whose it was.
+    pub(crate) removed: bool,
 }
 
 /// The identity in `dir`; `None` where there is none, or one that does not parse (the superblock has the say).
@@ -34,8 +38,12 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Identity>, NodeError> {
 /// Writes it whole or not at all.
 pub(crate) fn store(dir: &Path, identity: &Identity) -> Result<(), NodeError> {
     let temporary = dir.join("identity.new");
-    let Identity { node, device, cluster } = identity;
-    let text = format!("{HEAD}\nnode {node}\ndevice {device}\ncluster {cluster}\n");
+    let Identity { node, device, cluster, removed } = identity;
+    let mut text = format!("{HEAD}\nnode {node}\ndevice {device}\ncluster {cluster}\n");
+    if *removed {
+        text.push_str(REMOVED);
+        text.push('\n');
+    }
     let write = || {
         let mut file = File::create(&temporary)?;
         file.write_all(text.as_bytes())?;
@@ -44,6 +52,14 @@ pub(crate) fn store(dir: &Path, identity: &Identity) -> Result<(), NodeError> {
         File::open(dir)?.sync_all()
     };
     write().map_err(|source| NodeError::Io { what: "write", path: dir.join(FILE), source })
+}
+
+/// Notes that the device in `dir` was removed from its cluster.
+pub(crate) fn retire(dir: &Path) -> Result<(), NodeError> {
+    match load(dir)? {
+        Some(identity) if !identity.removed => store(dir, &Identity { removed: true, ..identity }),
+        _ => Ok(()),
+    }
 }
 
 /// A name that nobody else draws.
@@ -68,6 +84,7 @@ fn parse(text: &str) -> Option<Identity> {
         node: field("node")?.parse().ok()?,
         device: field("device")?.parse().ok()?,
         cluster: field("cluster")?.parse().ok()?,
+        removed: lines.next() == Some(REMOVED),
     })
 }
 
@@ -79,9 +96,12 @@ mod tests {
     fn it_comes_back_as_it_went_and_nonsense_is_none() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(load(dir.path()).unwrap(), None);
-        let identity = Identity { node: NodeId(7), device: DeviceId(u128::MAX), cluster: ClusterId(9) };
+        let (node, device, cluster) = (NodeId(7), DeviceId(u128::MAX), ClusterId(9));
+        let identity = Identity { node, device, cluster, removed: false };
         store(dir.path(), &identity).unwrap();
         assert_eq!(load(dir.path()).unwrap(), Some(identity));
+        retire(dir.path()).unwrap();
+        assert_eq!(load(dir.path()).unwrap(), Some(Identity { removed: true, ..identity }));
         for text in ["", "something", HEAD, "steadfast device identity 1\nnode x\ndevice 1\ncluster 2\n"] {
             fs::write(dir.path().join(FILE), text).unwrap();
             assert_eq!(load(dir.path()).unwrap(), None, "{text:?}");

@@ -21,7 +21,10 @@ use steadfast_protocol::{
         MetaRequest, NodeRecord, Priority, Query, Role, VERSION,
     },
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 /// How long a question to the metadata server may take: a commit on a busy disk takes tens of milliseconds, a
 /// server that starts with a million objects a second.
@@ -129,8 +132,9 @@ impl Meta {
             let record = NodeRecord { devices: service.devices.record(), ..record.clone() };
             match self.register(&record).await {
                 Ok(()) => {}
+                // Without devices it stays too: others may be added.
                 Err(NodeError::Refused { fault: Fault::Meta(MetaFault::DeviceRemoved(device)), .. })
-                    if record.devices.len() > 1 =>
+                    if record.devices.iter().any(|&(ours, _)| ours == device) =>
                 {
                     service.devices.dismiss(device).await;
                     continue;
@@ -139,7 +143,7 @@ impl Meta {
             }
             registered.send_replace(true);
             tracing::info!(node = %record.node, meta = %self.address, "registered");
-            self.beat(record.node, service, every).await;
+            self.beat(record.node, service, every, registered).await;
             registered.send_replace(false);
         }
     }
@@ -172,8 +176,11 @@ impl Meta {
         }
     }
 
-    /// Heartbeats until the metadata server says that it does not know this node.
-    async fn beat(&self, node: NodeId, service: &Service, every: Duration) {
+    /// Heartbeats until the metadata server says that it does not know this node. While it has answered none for a while nobody can say
+    /// that it does.
+    async fn beat(&self, node: NodeId, service: &Service, every: Duration, registered: &watch::Sender<bool>) {
+        let turn = |known: bool| registered.send_if_modified(|now| std::mem::replace(now, known) != known);
+        let mut heard_at = Instant::now();
         let mut states = BTreeMap::new();
         let mut trouble = Trouble::new(&self.address);
         let mut ticks = tokio::time::interval(every);
@@ -185,11 +192,19 @@ impl Meta {
             let beat =
                 MetaRequest::Heartbeat(Heartbeat { node, devices, activity: report::activity(service) });
             let heard = self.ask(&beat, Priority::Control, PATIENCE).await;
-            if !matches!(heard, Ok(MetaAnswer::Heard { .. })) {
+            if matches!(heard, Ok(MetaAnswer::Heard { .. })) {
+                heard_at = Instant::now();
+            } else {
                 service.activity.heartbeat_failed();
+                if heard_at.elapsed() >= PATIENCE {
+                    turn(false);
+                }
             }
             match heard {
-                Ok(MetaAnswer::Heard { registered: true }) => trouble.over(),
+                Ok(MetaAnswer::Heard { registered: true }) => {
+                    turn(true);
+                    trouble.over();
+                }
                 Ok(MetaAnswer::Heard { registered: false }) => return,
                 Ok(_) => trouble.note(&AskError::Unexpected.to_string()),
                 Err(error) => trouble.note(&error.to_string()),

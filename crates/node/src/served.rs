@@ -1,6 +1,6 @@
 //! The devices that a node serves now: they come and go while it runs.
 
-use crate::{added::Added, devices::ServedDevice};
+use crate::{added::Added, devices::ServedDevice, identity};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError, RwLock},
@@ -55,11 +55,14 @@ impl Served {
         let added = self.added.clone();
         let closed = tokio::task::spawn_blocking(move || {
             close(&gone);
+            identity::retire(&gone.dir)?;
             added.remove(device)
         });
         match closed.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%device, %error, "the device is still listed as added"),
+            Ok(Err(error)) => {
+                tracing::error!(%device, %error, "nothing in its directory, or in the list of added ones, says so");
+            }
             Err(error) => tracing::error!(%device, %error, "the device was not closed"),
         }
     }

@@ -39,7 +39,8 @@ impl Visible for Watched {
 
     async fn health(&self) -> Result<(), String> {
         if !*self.registered.borrow() {
-            return Err(format!("not registered with the metadata server at {}", self.meta));
+            let meta = &self.meta;
+            return Err(format!("not registered with the metadata server at {meta}, or it does not answer"));
         }
         for device in self.service.devices.all() {
             if let Some(error) = device.lane.status().failed {
@@ -65,7 +66,8 @@ impl Watched {
             1,
         );
         let registered = u64::from(*self.registered.borrow());
-        page.gauge("node_registered", "Whether the metadata server knows this node").whole(&[], registered);
+        page.gauge("node_registered", "Whether the metadata server knows this node, and answers")
+            .whole(&[], registered);
         page.counter("node_heartbeats_failed", "Heartbeats that were not answered")
             .whole(&[], activity.heartbeats_failed_so_far());
         page.gauge("node_resident_bytes", "Resident memory of the process")

@@ -285,7 +285,10 @@ async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -
     if lost {
         say!("repaired {} objects: {} blocks of them were on the device", totals.objects, totals.blocks)?;
     }
-    say!("removed device {device}; its directory may be emptied and used again")?;
+    say!(
+        "removed device {device}; its directory may be emptied and used again, but for the file `added`, which lists \
+         other disks of that server"
+    )?;
     Ok(())
 }
 

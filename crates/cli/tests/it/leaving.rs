@@ -226,8 +226,8 @@ fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
     bed.get_equals("object", &fs::read(&file).unwrap());
     // Its directory is still named on the server's command line: it is passed over.
     bed.restart(3);
-    block_on(eventually("it is passed over", WITHIN, async || dropped() == 2));
-    assert_eq!(devices(&bed, 3).len(), 1);
+    assert!(fs::read_to_string(&log).unwrap().contains("passed over until it is emptied"));
+    assert_eq!((devices(&bed, 3).len(), dropped()), (1, 1));
     bed.put(&file, "later");
     bed.get_equals("later", &fs::read(&file).unwrap());
     // Nor by way of another server; emptied, the directory makes a new device.
@@ -466,4 +466,43 @@ fn drained_while_appended_to() -> bool {
         });
         true
     })
+}
+
+/// There is nothing to serve then, and the server is where another disk can be added.
+#[test]
+fn a_server_whose_only_disk_is_removed_stays_and_takes_another() {
+    let mut bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 3 << 20, seed());
+    bed.put(&file, "object");
+    let name = devices(&bed, 3)[0].to_string();
+    bed.settled(&["device", "drain", &name]);
+    bed.ok(&["device", "remove", &name]);
+    let log = bed.cluster.dir().join("logs").join("node-03.log");
+    let dropped = || fs::read_to_string(&log).unwrap().matches("is served no more").count();
+    block_on(eventually("the server lets go of it", WITHIN, async || dropped() == 1));
+    assert!(devices(&bed, 3).is_empty());
+    // It starts again as it was started first.
+    bed.restart(3);
+    let status: Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    let alive = status["nodes"].as_array().unwrap().iter().filter(|node| node["alive"] == true);
+    assert_eq!(alive.count(), 4);
+    let address = bed.cluster.node_address(3).to_owned();
+    let dir = bed.dir.path().join("another");
+    bed.ok(&["device", "add", "--node", &address, dir.to_str().unwrap()]);
+    assert_eq!(devices(&bed, 3).len(), 1);
+    assert!(!listed(&bed).contains_key(&name));
+    bed.put(&file, "later");
+    for key in ["object", "later"] {
+        bed.get_equals(key, &fs::read(&file).unwrap());
+    }
+    // Without it and its disk nothing is missing.
+    let added = devices(&bed, 3)[0].to_string();
+    bed.settled(&["device", "drain", &added]);
+    bed.ok(&["device", "remove", &added]);
+    block_on(eventually("it has none", WITHIN, async || dropped() == 2));
+    bed.cluster.kill_node(3).unwrap();
+    block_on(eventually("it is not counted", WITHIN, async || {
+        let status: Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+        status["nodes"].as_array().unwrap().len() == 3
+    }));
 }

@@ -237,6 +237,11 @@ fn health_says_why_not() {
     block_on(eventually("failed heartbeats are counted", WITHIN, async || {
         Metrics::scrape(&nodes[0]).sum("steadfast_node_heartbeats_failed_total", &[]) > 0.0
     }));
+    block_on(eventually("nobody says that it is known", WITHIN, async || {
+        let (code, said) = ask(&nodes[0], "/healthz");
+        code == 503 && said.contains("does not answer")
+    }));
+    assert_eq!(Metrics::scrape(&nodes[0]).sum("steadfast_node_registered", &[]), 0.0);
     // Begun again on its own device it serves, and nobody knows it.
     bed.cluster.restart_node(0).unwrap();
     let (_, nodes) = admin_ports(&bed);

@@ -186,7 +186,9 @@ pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<
         let activity = heard.map_or_else(NodeActivity::default, |heard| heard.activity.clone());
         NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record, activity }
     };
-    let nodes = nodes(view)?.into_iter().map(state).collect();
+    // One whose devices were all removed, or taken over, is gone once it is silent: nothing is missing with it.
+    let nodes = nodes(view)?.into_iter().map(state);
+    let nodes = nodes.filter(|node| node.alive || !node.record.devices.is_empty()).collect();
     let standings = standing::draining(view)?;
     Ok(MetaAnswer::Registry(Registry {
         cluster: cluster(view)?,
