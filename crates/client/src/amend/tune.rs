@@ -49,10 +49,11 @@ impl Client {
             amendment
                 .finish(start, async |amendment| {
                     let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };
+                    let layouts = amendment.layouts.clone();
+                    let dropped = all_dropped(amendment, &layouts, rule).await?;
                     let mut changes = false;
-                    for position in 0..segments {
-                        let layout = amendment.layouts[position].clone();
-                        if let Some(changed) = tune(amendment, &layout, rule).await? {
+                    for (position, (layout, dropped)) in layouts.iter().zip(dropped).enumerate() {
+                        if let Some(changed) = tune(amendment, layout, rule, dropped).await? {
                             amendment.layouts[position] = changed;
                             changes = true;
                         }
@@ -65,22 +66,48 @@ impl Client {
     }
 }
 
+/// The blocks to drop of each segment, or why there are too few of them already.
+///
+/// # Errors
+/// With the smallest redundancy that all segments can have, where what is asked for is below it.
+async fn all_dropped(
+    amendment: &Amendment<'_>,
+    layouts: &[SegmentLayout],
+    rule: Rule,
+) -> Result<Vec<Result<IndexRanges, TrimError>>, AmendError> {
+    let mut all = Vec::with_capacity(layouts.len());
+    let mut refused: Option<(f64, TrimError)> = None;
+    for layout in layouts {
+        let places = amendment.places(&BTreeSet::new(), layout);
+        let dropped = dropped(code(layout)?, layout, &places, rule, amendment.client.seed).await;
+        if let Err(error @ TrimError::BelowTolerance { smallest, .. }) = &dropped
+            && refused.as_ref().is_none_or(|(most, _)| smallest > most)
+        {
+            refused = Some((*smallest, error.clone()));
+        }
+        all.push(dropped);
+    }
+    refused.map_or(Ok(all), |(_, error)| Err(error.into()))
+}
+
 /// Tunes one segment; none where it is as it should be.
 async fn tune(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
     rule: Rule,
+    dropped: Result<IndexRanges, TrimError>,
 ) -> Result<Option<SegmentLayout>, AmendError> {
-    let code = code(layout)?;
-    let places = amendment.places(&BTreeSet::new(), layout);
-    match dropped(code.clone(), layout, &places, rule, amendment.client.seed).await {
+    match dropped {
         Ok(dropped) if dropped.is_empty() => Ok(None),
         Ok(dropped) => {
             let (name, merged) = (amendment.begun.segments[0], IndexRanges::new());
             let written = Written { name, shares: Vec::new() };
             Ok(Some(amendment.amended(layout, &Replaced { dropped, merged }, &written)))
         }
-        Err(TrimError::Unmet { .. }) => mint(amendment, layout, &places, rule).await.map(Some),
+        Err(TrimError::Unmet { .. }) => {
+            let places = amendment.places(&BTreeSet::new(), layout);
+            mint(amendment, layout, &places, rule).await.map(Some)
+        }
         Err(refused) => Err(refused.into()),
     }
 }

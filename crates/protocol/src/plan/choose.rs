@@ -97,8 +97,8 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 /// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
 /// # Errors
-/// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Space`] when what is to be stored
-/// does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
+/// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Room`] where they are full;
+/// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
 /// cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
     let policy = &wanted.policy;
@@ -129,10 +129,12 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
         let serving = |c: &&Candidate| c.alive && matches!(c.health, DeviceHealth::Ok | DeviceHealth::Full);
         let roomy = enough_domains(policy, &candidates.iter().filter(serving).collect::<Vec<_>>()).is_ok();
         let short = full || candidates.iter().any(|c| healthy(&c) && c.free_bytes < room_bytes);
-        return Err(if roomy && short {
-            PlanError::Space { needed_bytes: least_bytes, free_bytes }
-        } else {
-            unmet
+        return Err(match unmet {
+            PlanError::Unmet { domain, needed, available } if roomy && short && least_bytes <= free_bytes => {
+                PlanError::Room { domain, needed, available, bytes: room_bytes }
+            }
+            _ if roomy && short => PlanError::Space { needed_bytes: least_bytes, free_bytes },
+            unmet => unmet,
         });
     }
 

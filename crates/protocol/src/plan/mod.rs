@@ -213,6 +213,21 @@ pub enum PlanError {
         /// Bytes free on devices that are alive and well.
         free_bytes: u64,
     },
+    /// Room enough in all, and on too few failure domains or devices.
+    #[error(
+        "the policy needs {needed} {domain} with {bytes} bytes of room, {available} have it: delete objects, or add devices to \
+         those that are full"
+    )]
+    Room {
+        /// `nodes`, `devices` or `sites`.
+        domain: &'static str,
+        /// How many the policy needs.
+        needed: u32,
+        /// How many there are.
+        available: u32,
+        /// Bytes that each has to take at least.
+        bytes: u64,
+    },
     /// Too few devices or sites for a wish.
     #[error("wanted {wanted} {wish}, {available} can take data: {} missing", wanted.saturating_sub(*available))]
     TooFew {

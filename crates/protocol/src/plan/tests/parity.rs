@@ -111,7 +111,7 @@ fn room_is_asked_for_with_the_reserve() {
     disks[2].free_bytes = 8 * MIB - 1;
     let wish = |text| wanted(text, 16 * MIB);
     let short = choose(&disks, &wish(DEFAULT)).unwrap_err();
-    assert!(matches!(short, PlanError::Space { needed_bytes, .. } if needed_bytes == 24 * MIB), "{short}");
+    assert_eq!(short, PlanError::Room { domain: "nodes", needed: 6, available: 5, bytes: 8 * MIB });
     for text in ["parity:reserve=0", "parity:update=fo", "parity:reserve=1MiB", "parity:code=rs(5,4)"] {
         assert!(choose(&disks, &wish(text)).is_ok(), "{text}");
     }
