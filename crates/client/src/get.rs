@@ -7,12 +7,12 @@ use crate::{
     decode::{Decoding, SolveError, Verified},
     memory::Held,
     reserve::Reading,
+    stand_ins::StandIns,
 };
 use bytes::BytesMut;
 use std::{
     io::Write,
     ops::Range,
-    sync::{MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
@@ -21,7 +21,7 @@ use steadfast_protocol::{
     message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
-    read::{self, Action, Caution, Input, Ranged, ReadCore, ReadPlan, Striped},
+    read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
 };
 use steadfast_transfer::{Event, Streams};
 
@@ -391,6 +391,8 @@ pub(crate) struct SegmentReader<'a> {
     _memory: Option<Held>,
     core: Box<dyn ReadCore + Send>,
     decoding: Decoding,
+    /// Where chunks are read.
+    stand_ins: Option<StandIns<'a>>,
     streams: Streams,
     start: Instant,
     /// How long an answer took.
@@ -466,6 +468,7 @@ impl<'a> SegmentReader<'a> {
             reading,
             core,
             decoding: Decoding::start(&code, layout),
+            stand_ins: in_chunks(layout).then(|| StandIns::none(client, layout.block_bytes)),
             streams,
             start: Instant::now(),
             answer: trip.unwrap_or_default().answer,
@@ -499,6 +502,8 @@ impl<'a> SegmentReader<'a> {
     /// Reads until enough is here.
     pub(crate) async fn arrive(&mut self) -> Result<(), GetError> {
         loop {
+            let lesson = self.client.lesson();
+            self.heed();
             while let Some(action) = self.core.poll() {
                 match action {
                     Action::Open { device, want, credit_bytes } => self.open(device, want, credit_bytes),
@@ -514,7 +519,16 @@ impl<'a> SegmentReader<'a> {
                 biased;
                 verified = self.decoding.next() => self.verified(verified),
                 event = self.streams.next(wake_at) => self.take(event),
+                () = lesson => {}
             }
+        }
+    }
+
+    /// Goes by what other reads of the client have asked for and learned.
+    fn heed(&mut self) {
+        if let Some(stand_ins) = &mut self.stand_ins {
+            let late = stand_ins.tell(&self.core.counts());
+            self.core.heed(self.now(), late.factor);
         }
     }
 
@@ -529,6 +543,7 @@ impl<'a> SegmentReader<'a> {
 
     /// Tells the core what happened on a stream; what a stream ends with waits its turn behind the stream's blocks.
     fn take(&mut self, event: Option<(DeviceId, Event)>) {
+        self.heed();
         let now = self.now();
         match event {
             None => self.core.handle(now, Input::Tick),
@@ -552,6 +567,7 @@ impl<'a> SegmentReader<'a> {
 
     /// Tells the core what the decoder found.
     fn verified(&mut self, verified: Verified) {
+        self.heed();
         let now = self.now();
         let input = match verified {
             Verified::Slice { device, index, bytes } => Input::Slice { device, index, bytes },
@@ -580,15 +596,18 @@ impl<'a> SegmentReader<'a> {
         tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
         match originals {
             Ok(originals) => {
-                if in_chunks(self.layout) {
+                if let Some(stand_ins) = &mut self.stand_ins {
                     let (done, late) = (self.core.counts(), self.core.late());
-                    let block_bytes = self.layout.block_bytes;
-                    self.client.caution().learn(self.client.now(), &done, block_bytes, &late);
+                    let (now, block_bytes) = (self.client.now(), self.layout.block_bytes);
+                    stand_ins.end(|caution| caution.learn(now, &done, block_bytes, &late));
                 }
                 Ok(originals)
             }
             Err(SolveError::Mixed) => {
-                self.client.caution().mixed(self.client.now(), &self.core.counts(), self.layout.block_bytes);
+                if let Some(stand_ins) = &mut self.stand_ins {
+                    let (done, now) = (self.core.counts(), self.client.now());
+                    stand_ins.end(|caution| caution.mixed(now, &done, self.layout.block_bytes));
+                }
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = originals_at_one_state(
                     self.client,
@@ -658,13 +677,6 @@ impl<'a> SegmentReader<'a> {
             self.medium_bytes += done.medium_bytes;
             self.corrupt_blocks += done.corrupt_blocks;
         }
-    }
-}
-
-impl Client {
-    /// What reads of chunks have learned.
-    fn caution(&self) -> MutexGuard<'_, Caution> {
-        self.caution.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

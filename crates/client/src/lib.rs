@@ -37,6 +37,7 @@ mod put;
 mod reader;
 mod reserve;
 mod source;
+mod stand_ins;
 mod states;
 mod tidy;
 mod turns;
@@ -154,6 +155,8 @@ pub struct Client {
     hedge: Mutex<Hedge>,
     /// How late chunks may be, and whose are not asked for.
     caution: Mutex<Caution>,
+    /// Told when that has changed.
+    lessons: tokio::sync::Notify,
     started: Instant,
 }
 
@@ -182,9 +185,21 @@ impl Client {
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
         let (memory, tidying, registry, hedge) = Default::default();
         let caution = Mutex::new(Caution::new(seed, options.request));
+        let lessons = tokio::sync::Notify::new();
         let started = Instant::now();
-        let client =
-            Self { metadata, pool, options, seed, memory, tidying, registry, hedge, caution, started };
+        let client = Self {
+            metadata,
+            pool,
+            options,
+            seed,
+            memory,
+            tidying,
+            registry,
+            hedge,
+            caution,
+            lessons,
+            started,
+        };
         client.registry().await?;
         Ok(client)
     }

@@ -10,7 +10,8 @@
 //!
 //! What was for nothing is a debt, of bytes, that reads pay off with a share of what they bring: while there is one all that can be is
 //! waited for. So of what is read in the long run no larger share is sent in vain, whatever the times say. What stood in and came first
-//! halves it, and it is forgiven with the caution.
+//! halves it, and it is forgiven with the caution. While nobody knows yet what comes first, what was asked for counts as a debt to the
+//! other reads: a client that begins with several at once is to learn from the first what it would pay for with all.
 //!
 //! Where chunks change meanwhile a decode may not fit together, and was for nothing whoever came
 //! first: then all are asked for a second.
@@ -66,6 +67,8 @@ pub struct Caution {
     waste_percent: Option<u8>,
     /// Bytes in vain beyond that.
     debt_bytes: u64,
+    /// Bytes that stand in for what is late, of reads that have not ended.
+    under_way_bytes: u64,
 }
 
 impl Default for Caution {
@@ -89,6 +92,7 @@ impl Caution {
             reads: seed,
             waste_percent,
             debt_bytes: 0,
+            under_way_bytes: 0,
         }
     }
 
@@ -101,9 +105,25 @@ impl Caution {
 
     /// What is known at `now`.
     pub fn late(&self, now: Time) -> Late {
+        self.late_beside(now, 0)
+    }
+
+    /// What is known at `now` to a read that has so many bytes itself that stand in for others.
+    pub fn late_beside(&self, now: Time, own_bytes: u64) -> Late {
         let late = self.late.iter().filter(|(_, since)| now.since(**since) < LATE_FOR);
-        let factor = if self.debt(now) > 0 { LATE_FACTOR_MAX } else { self.factor(now) };
+        let others = self.waste_percent.map_or(0, |_| self.under_way_bytes.saturating_sub(own_bytes));
+        let factor = if self.debt(now) + others > 0 { LATE_FACTOR_MAX } else { self.factor(now) };
         Late { factor, devices: late.map(|(&device, _)| device).collect(), tries: false }
+    }
+
+    /// A read has asked for so many more bytes that stand in for what is late.
+    pub fn asked(&mut self, bytes: u64) {
+        self.under_way_bytes += bytes;
+    }
+
+    /// A read that had asked for so many has ended, whatever came of it.
+    pub fn ended(&mut self, bytes: u64) {
+        self.under_way_bytes = self.under_way_bytes.checked_sub(bytes).expect("what ends was asked for");
     }
 
     fn debt(&self, now: Time) -> u64 {
@@ -269,5 +289,22 @@ mod tests {
         let mut caution = Caution::new(5, RequestRule::ADAPTIVE);
         let tries: Vec<u32> = (0..48).filter(|_| caution.begin(Time(0)).tries).collect();
         assert_eq!(tries, [10, 26, 42]);
+    }
+
+    #[test]
+    fn what_stands_in_is_a_debt_to_others_until_it_is_known_who_was_first() {
+        let mut caution = Caution::default();
+        let factors = |caution: &Caution| [0, 3000].map(|own| caution.late_beside(Time(0), own).factor);
+        caution.asked(3000);
+        assert_eq!(factors(&caution), [LATE_FACTOR_MAX, LATE_FACTOR]);
+        caution.asked(1000);
+        assert_eq!(factors(&caution), [LATE_FACTOR_MAX; 2], "two wait for each other's lesson");
+        caution.ended(1000);
+        caution.ended(3000);
+        assert_eq!(factors(&caution), [LATE_FACTOR; 2]);
+        // Who asks for everything has no budget.
+        let mut all = Caution::new(0, RequestRule::All);
+        all.asked(3000);
+        assert_eq!(factors(&all), [LATE_FACTOR; 2]);
     }
 }

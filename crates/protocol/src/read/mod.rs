@@ -330,6 +330,10 @@ pub trait ReadCore {
     fn wake_at(&self) -> Option<Time>;
     /// What was asked and received so far, also after the end.
     fn counts(&self) -> ReadDone;
+    /// How late is late has changed ([`Caution::late_beside`]).
+    fn heed(&mut self, now: Time, factor: u32) {
+        let _ = (now, factor);
+    }
     /// Once it is over: devices that still owed something, and others had been asked for it as well, because they were late.
     fn late(&self) -> Vec<DeviceId> {
         Vec::new()

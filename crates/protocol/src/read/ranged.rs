@@ -667,6 +667,12 @@ impl ReadCore for Ranged {
         self.decide(now);
     }
 
+    fn heed(&mut self, now: Time, factor: u32) {
+        if std::mem::replace(&mut self.plan.late.factor, factor) != factor {
+            self.decide(now);
+        }
+    }
+
     fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }

@@ -70,16 +70,18 @@ impl Case {
         }
     }
 
-    /// Reads all of it, or the first originals; as chunks, or by asking for everything.
-    fn read(&self, wanted: u32, all: bool) -> Run {
-        let holds = |n: usize| IndexRanges::from(self.shape.blocks_of(n as u32));
+    fn holds(&self, n: usize) -> IndexRanges {
+        IndexRanges::from(self.shape.blocks_of(n as u32))
+    }
+
+    fn plan(&self, all: bool) -> ReadPlan {
         let source = |n: usize| Source {
             device: DeviceId(n as u128),
-            blocks: holds(n),
+            blocks: self.holds(n),
             read_bytes_per_s: (self.known[n] * 1e6) as u64,
             queue_length: 0,
         };
-        let plan = ReadPlan {
+        ReadPlan {
             sources: (0..self.devices.len()).map(source).collect(),
             originals: self.shape.originals(),
             extra_blocks: 0,
@@ -91,12 +93,17 @@ impl Case {
             decoding: None,
             races: true,
             late: self.late.clone(),
-        };
+        }
+    }
+
+    /// Reads all of it, or the first originals; as chunks, or by asking for everything.
+    fn read(&self, wanted: u32, all: bool) -> Run {
+        let plan = self.plan(all);
         let nodes: BTreeMap<u128, Node> = self
             .devices
             .iter()
             .enumerate()
-            .map(|(n, (rate, fate))| (n as u128, Node::new(holds(n), rate * 1e6, self.delay_ns, *fate)))
+            .map(|(n, (rate, fate))| (n as u128, Node::new(self.holds(n), rate * 1e6, self.delay_ns, *fate)))
             .collect();
         let (shape, came) = (self.shape, BTreeSet::new());
         if all {
@@ -221,4 +228,43 @@ fn a_row_that_nobody_can_give_any_more_is_told_at_once() {
     let Err(error) = run.outcome else { panic!("nobody can give rows 8 to 15") };
     assert!(matches!(error, ReadError::NotEnough { .. }), "{error:?}");
     assert!(run.ended_ns < 1_000_000_000, "told after {} ms", run.ended_ns / 1_000_000);
+}
+
+/// What other reads learn meanwhile counts at once: three data devices have sent all, the fourth a part, and then nothing.
+#[test]
+fn how_late_is_late_changes_while_a_read_goes_on() {
+    let case = Case::of([(100.0, Fate::Well); 6]);
+    let shape = case.shape;
+    let asks = |core: &mut Ranged| {
+        core::iter::from_fn(|| core.poll()).filter(|action| matches!(action, Action::Open { .. })).count() > 0
+    };
+    let begun = || {
+        let mut core = Ranged::of_chunks(Time(0), case.plan(false), IndexRanges::from(0..64), shape.data);
+        assert!(asks(&mut core));
+        let (mut now, mut missing) = (Time(0), shape.originals());
+        for row in 0..shape.blocks {
+            for chunk in (0..4).filter(|&chunk| chunk < 3 || row < 4) {
+                let (device, index) = (DeviceId(u128::from(chunk)), chunk * shape.blocks + row);
+                (now, missing) = (now + Duration::from_micros(200), missing - 1);
+                core.handle(now, Input::Slice { device, index, bytes: BLOCK });
+                core.handle(now, Input::Block { device, index, missing });
+            }
+        }
+        assert!(!asks(&mut core), "nobody is late yet");
+        (core, now)
+    };
+    let (mut core, now) = begun();
+    let at = core.wake_at().expect("silence makes it late");
+    core.heed(now, 16);
+    let later = core.wake_at().expect("in the end that does too");
+    assert!(later.since(now) > 4 * at.since(now), "{at:?}, {later:?}");
+    core.handle(at, Input::Tick);
+    assert!(!asks(&mut core), "what it knew at the beginning counts no more");
+    // Known again to be worth it: it has been silent for as long as that by now.
+    core.heed(at, 2);
+    assert!(asks(&mut core));
+    let (mut core, now) = begun();
+    core.heed(now, 2);
+    core.handle(at, Input::Tick);
+    assert!(asks(&mut core));
 }

@@ -1,0 +1,58 @@
+//! What a read of chunks asked for because others were late, as the client's other reads know of it while it is under way.
+
+use crate::Client;
+use std::sync::{MutexGuard, PoisonError};
+use steadfast_protocol::read::{Caution, Late, ReadDone};
+use tokio::sync::futures::Notified;
+
+/// Of one read; dropped, nothing of it is under way.
+pub(crate) struct StandIns<'a> {
+    client: &'a Client,
+    block_bytes: u32,
+    bytes: u64,
+}
+
+impl<'a> StandIns<'a> {
+    /// A read of blocks of so many bytes that has asked for nothing of the kind.
+    pub(crate) fn none(client: &'a Client, block_bytes: u32) -> Self {
+        Self { client, block_bytes, bytes: 0 }
+    }
+
+    /// Tells the others how much it is by now, and what this read is to go by.
+    pub(crate) fn tell(&mut self, counts: &ReadDone) -> Late {
+        let bytes = u64::from(counts.extra_blocks) * u64::from(self.block_bytes);
+        let mut caution = self.client.caution();
+        caution.asked(bytes.saturating_sub(self.bytes));
+        self.bytes = self.bytes.max(bytes);
+        caution.late_beside(self.client.now(), self.bytes)
+    }
+
+    /// The read is over, and `learn` says what came of it.
+    pub(crate) fn end(&mut self, learn: impl FnOnce(&mut Caution)) {
+        {
+            let mut caution = self.client.caution();
+            caution.ended(std::mem::take(&mut self.bytes));
+            learn(&mut caution);
+        }
+        self.client.lessons.notify_waiters();
+    }
+}
+
+impl Drop for StandIns<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.end(|_| {});
+        }
+    }
+}
+
+impl Client {
+    pub(crate) fn caution(&self) -> MutexGuard<'_, Caution> {
+        self.caution.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is learned from now on.
+    pub(crate) fn lesson(&self) -> Notified<'_> {
+        self.lessons.notified()
+    }
+}
