@@ -63,6 +63,30 @@ fn one_directory_has_one_owner() {
     FileMedium::open(place.path()).unwrap();
 }
 
+/// A capacity that no file can have leaves neither the file nor the directories made for it, and nothing else goes.
+#[test]
+fn a_space_that_cannot_be_made_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let refused = |dir: &Path| match FileMedium::create(dir, u64::MAX) {
+        Err(OpenFileError::Io { .. }) => {}
+        other => panic!("{:?}", other.map(|medium| medium.describe()).map_err(|error| error.to_string())),
+    };
+    refused(&place.path().join("a/b"));
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    std::fs::create_dir(place.path().join("a")).unwrap();
+    refused(&place.path().join("a"));
+    assert_eq!(std::fs::read_dir(place.path().join("a")).unwrap().count(), 0);
+    let mut made = FileMedium::create(&place.path().join("a"), CAPACITY).unwrap();
+    assert!(matches!(
+        FileMedium::create(&place.path().join("a"), u64::MAX),
+        Err(OpenFileError::Exists { .. })
+    ));
+    made.resize(2 * CAPACITY + 5).unwrap();
+    assert_eq!(made.capacity(), 2 * CAPACITY);
+    drop(made);
+    assert_eq!(FileMedium::open(&place.path().join("a")).unwrap().capacity(), 2 * CAPACITY);
+}
+
 #[test]
 fn bad_devices_have_their_own_errors() {
     let place = tempfile::tempdir().unwrap();

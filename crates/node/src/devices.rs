@@ -29,7 +29,9 @@ use std::{
 };
 use steadfast_disk::{
     Device, EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, FormatOptions, Lane, LaneHandle,
-    Medium, device::OpenError, media::OpenFileError,
+    Medium,
+    device::OpenError,
+    media::{Made, OpenFileError},
 };
 use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId, serve::AdmissionPolicy};
 
@@ -61,6 +63,8 @@ pub(crate) struct Prepared {
     dir: PathBuf,
     state: State,
     identity: Option<Identity>,
+    /// What was made for it, which goes again unless its lane starts.
+    made: Made,
 }
 
 enum State {
@@ -136,15 +140,18 @@ pub(crate) fn prepare(options: &NodeOptions) -> Result<Vec<Prepared>, NodeError>
         return Err(NodeError::NoDirectory);
     }
     let mut seen = BTreeSet::new();
+    let mut all_made = Vec::new();
     for dir in &options.dirs {
-        fs::create_dir_all(dir).map_err(io("make", dir))?;
+        let mut made = Made::default();
+        made.directory(dir).map_err(io("make", dir))?;
+        all_made.push(made);
         if !seen.insert(fs::canonicalize(dir).map_err(io("resolve", dir))?) {
             return Err(NodeError::DirectoryTwice { dir: dir.clone() });
         }
     }
     let mut prepared: Vec<Prepared> = Vec::new();
-    for dir in &options.dirs {
-        let found = look(dir, options.emulate.is_some())?;
+    for (dir, made) in options.dirs.iter().zip(all_made) {
+        let found = look(dir, options.emulate.is_some(), made)?;
         if let (Some(ours), Some(theirs)) = (cluster(&prepared), found.cluster())
             && ours != theirs
         {
@@ -176,12 +183,13 @@ pub(crate) fn add(
     if !dir.is_absolute() {
         return Err(NodeError::Relative { dir: dir.to_owned() });
     }
-    fs::create_dir_all(dir).map_err(io("make", dir))?;
+    let mut made = Made::default();
+    made.directory(dir).map_err(io("make", dir))?;
     let dir = &fs::canonicalize(dir).map_err(io("resolve", dir))?;
     if there.iter().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
-    let found = look(dir, options.emulate.is_some())?;
+    let found = look(dir, options.emulate.is_some(), made)?;
     if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
         return Err(NodeError::Removed { dir: dir.clone(), device });
     }
@@ -204,10 +212,10 @@ pub(crate) fn start(
     let remembered = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
     let mut node = known.or(remembered);
     let mut served = Vec::new();
-    for (Prepared { dir, state, identity }, capacity) in prepared.into_iter().zip(capacities) {
+    for (Prepared { dir, state, identity, mut made }, capacity) in prepared.into_iter().zip(capacities) {
         let (device, emulation) = match state {
             State::Found { device, emulation } => (*device, emulation),
-            State::New => format(&dir, cluster, capacity, options)?,
+            State::New => format(&dir, cluster, capacity, options, &mut made)?,
             State::Removed { .. } => {
                 let dir = dir.display();
                 tracing::warn!(%dir, "its device was removed from the cluster: passed over until it is emptied");
@@ -219,12 +227,16 @@ pub(crate) fn start(
         let node = *node.get_or_insert(NodeId(id.0));
         let now = Identity { node, device: id, cluster, removed: false };
         if identity != Some(now) {
+            if !dir.join(identity::FILE).exists() {
+                made.file(dir.join(identity::FILE));
+            }
             identity::store(&dir, &now)?;
         }
         let lane = Lane::spawn(device, options.lane).map_err(io("start a thread for", &dir))?;
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
             control.redraw(spec);
         }
+        made.keep();
         served.push(ServedDevice::new(id, dir, lane, emulation, options.admission));
     }
     let node = node.expect("there is at least one directory, and a device in it, or the name of one");
@@ -241,26 +253,24 @@ impl Prepared {
     }
 }
 
-fn look(dir: &Path, emulated: bool) -> Result<Prepared, NodeError> {
+fn look(dir: &Path, emulated: bool, made: Made) -> Result<Prepared, NodeError> {
     let identity = identity::load(dir)?;
+    let prepared = |state| Prepared { dir: dir.to_owned(), state, identity, made };
     if let Some(Identity { cluster, removed: true, .. }) = identity {
-        return Ok(Prepared { dir: dir.to_owned(), state: State::Removed { cluster }, identity });
+        return Ok(prepared(State::Removed { cluster }));
     }
     let fresh = |found: &'static str| match identity {
-        None => Ok(Prepared { dir: dir.to_owned(), state: State::New, identity }),
+        None => Ok(State::New),
         Some(Identity { device, .. }) => Err(NodeError::Wiped { dir: dir.to_owned(), device, found }),
     };
     let space = match FileMedium::open(dir) {
         Ok(space) => space,
-        Err(OpenFileError::Missing { .. }) => return fresh("there is no space file"),
+        Err(OpenFileError::Missing { .. }) => return fresh("there is no space file").map(prepared),
         Err(error) => return Err(error.into()),
     };
     match open(space, emulated) {
-        Ok((device, emulation)) => {
-            let state = State::Found { device: Box::new(device), emulation };
-            Ok(Prepared { dir: dir.to_owned(), state, identity })
-        }
-        Err(OpenError::Blank) => fresh("its space is blank"),
+        Ok((device, emulation)) => Ok(prepared(State::Found { device: Box::new(device), emulation })),
+        Err(OpenError::Blank) => fresh("its space is blank").map(prepared),
         Err(source) => Err(NodeError::Device { dir: dir.to_owned(), source }),
     }
 }
@@ -282,11 +292,22 @@ fn format(
     cluster: ClusterId,
     capacity: u64,
     options: &NodeOptions,
+    made: &mut Made,
 ) -> Result<(Device, Option<EmulationControl>), NodeError> {
     let space = match FileMedium::create(dir, capacity) {
-        // A start that was cut short left it, blank: look() made sure.
-        Err(OpenFileError::Exists { .. }) => FileMedium::open(dir)?,
-        other => other?,
+        // A start that was cut short left it, blank: look() made sure. It has the capacity that was wished for then, or none.
+        Err(OpenFileError::Exists { .. }) => {
+            let mut space = FileMedium::open(dir)?;
+            if options.capacity_bytes.is_some() || space.capacity() == 0 {
+                space.resize(capacity)?;
+            }
+            space
+        }
+        other => {
+            let space = other?;
+            made.file(dir.join("space"));
+            space
+        }
     };
     let id = DeviceId(identity::random_u128()?);
     let failed = |source| NodeError::Format { dir: dir.to_owned(), source };

@@ -51,7 +51,11 @@ pub(crate) fn store(dir: &Path, identity: &Identity) -> Result<(), NodeError> {
         fs::rename(&temporary, dir.join(FILE))?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(|source| NodeError::Io { what: "write", path: dir.join(FILE), source })
+    write().map_err(|source| {
+        // Gone already where it has its name.
+        let _ = fs::remove_file(&temporary);
+        NodeError::Io { what: "write", path: dir.join(FILE), source }
+    })
 }
 
 /// Notes that the device in `dir` was removed from its cluster.

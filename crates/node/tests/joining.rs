@@ -20,9 +20,26 @@ async fn add(client: &Client, dir: &std::path::Path) -> Result<DeviceId, Fault> 
 }
 
 async fn add_as(client: &Client, dir: &std::path::Path, thick: bool) -> Result<DeviceId, Fault> {
+    add_of(client, dir, CAPACITY, thick).await
+}
+
+async fn add_of(
+    client: &Client,
+    dir: &std::path::Path,
+    capacity: u64,
+    thick: bool,
+) -> Result<DeviceId, Fault> {
     let dir = dir.to_str().unwrap().to_owned();
-    match client.call(&NodeRequest::AddDevice { dir, capacity_bytes: Some(CAPACITY), thick }, 0).await? {
+    match client.call(&NodeRequest::AddDevice { dir, capacity_bytes: Some(capacity), thick }, 0).await? {
         NodeAnswer::Added { device } => Ok(device),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a device was not added.
+fn why(refused: Result<DeviceId, Fault>) -> String {
+    match refused {
+        Err(Fault::Node(NodeFault::NotAdded { detail, .. })) => detail,
         other => panic!("{other:?}"),
     }
 }
@@ -72,16 +89,44 @@ async fn a_thick_device_takes_its_room_at_once() {
     }
 }
 
+/// What was made for a device that could not be made is gone, whichever step failed; what was there stays.
+#[tokio::test]
+async fn a_device_that_cannot_be_made_leaves_nothing_behind() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    node.registered().await;
+    let client = Client::to(&node).await;
+    let dir = cluster.dir.path().join("further/disk");
+    // No file can be so large; no device so small.
+    for (capacity, reason) in [(u64::MAX, "cannot open"), (8192, "too few for a device")] {
+        let said = why(add_of(&client, &dir, capacity, false).await);
+        assert!(said.contains(reason), "{said}");
+        assert!(!dir.parent().unwrap().exists(), "{reason}");
+    }
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("notes"), "mine").unwrap();
+    why(add_of(&client, &dir, u64::MAX, false).await);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+    // A killed node may leave an empty space all the same: the capacity is the one wished for now.
+    std::fs::write(dir.join("space"), "").unwrap();
+    add(&client, &dir).await.unwrap();
+    assert_eq!(std::fs::metadata(dir.join("space")).unwrap().len(), CAPACITY);
+    assert!(dir.join("notes").exists() && dir.join("identity").exists());
+    node.stop().await;
+    // At a node's start, too: the devices that could be made are kept.
+    let mut options = cluster.options(1);
+    options.dirs.extend([cluster.dir.path().join("too/small")]);
+    options.capacity_bytes = Some(8192);
+    assert!(Node::start(options).await.is_err());
+    assert!(!cluster.dir.path().join("too").exists() && cluster.dirs(1)[0].join("space").exists());
+}
+
 #[tokio::test]
 async fn what_cannot_be_added_is_told_and_leaves_the_node_as_it_was() {
     let cluster = Cluster::start().await;
     let node = Node::start(cluster.options(1)).await.unwrap();
     node.registered().await;
     let client = Client::to(&node).await;
-    let why = |refused: Result<DeviceId, Fault>| match refused {
-        Err(Fault::Node(NodeFault::NotAdded { detail, .. })) => detail,
-        other => panic!("{other:?}"),
-    };
     assert!(why(add(&client, "relative".as_ref()).await).contains("full path"));
     assert!(why(add(&client, &cluster.dirs(1)[0]).await).contains("twice"));
     assert!(why(add(&client, "/proc/no/such/place".as_ref()).await).contains("cannot make"));

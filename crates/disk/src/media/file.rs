@@ -21,7 +21,7 @@ use std::{
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 
-use super::{BLOCK_BYTES, CounterCell, Counters, Medium, MediumError, check_range, check_span};
+use super::{BLOCK_BYTES, CounterCell, Counters, Made, Medium, MediumError, check_range, check_span};
 use crate::buffer::{ALIGNMENT, AlignedBuf};
 
 /// Name of the file inside the directory.
@@ -85,11 +85,13 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// Makes the directory if needed and in it a space of `capacity` bytes (rounded down to 4 KiB), sparse.
+    /// Makes the directory if needed and in it a space of `capacity` bytes (rounded down to 4 KiB), sparse. Where that
+    /// fails, what it made is removed again.
     pub fn create(directory: &Path, capacity: u64) -> Result<FileMedium, OpenFileError> {
         let path = directory.join(SPACE);
         let fail = |source| OpenFileError::Io { path: path.clone(), source };
-        fs::create_dir_all(directory).map_err(fail)?;
+        let mut made = Made::default();
+        made.directory(directory).map_err(fail)?;
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(|source| {
                 match source.kind() {
@@ -98,12 +100,25 @@ impl FileMedium {
                 }
             })?;
         lock(&file, &path)?;
-        file.set_len(capacity / BLOCK_BYTES * BLOCK_BYTES).map_err(fail)?;
-        file.sync_all().map_err(fail)?;
+        // Only now: one that another process has locked is that one's.
+        made.file(path.clone());
+        set_capacity(&file, capacity).map_err(fail)?;
         // The new name must survive a power loss too.
         File::open(directory).and_then(|d| d.sync_all()).map_err(fail)?;
         drop(file);
-        FileMedium::open(directory)
+        let medium = FileMedium::open(directory);
+        if matches!(medium, Ok(_) | Err(OpenFileError::Locked { .. })) {
+            made.keep();
+        }
+        medium
+    }
+
+    /// Gives the space another capacity (rounded down to 4 KiB); what lies behind it is lost.
+    pub fn resize(&mut self, capacity: u64) -> Result<(), OpenFileError> {
+        set_capacity(&self.file, capacity)
+            .map_err(|source| OpenFileError::Io { path: self.path.clone(), source })?;
+        self.capacity = capacity / BLOCK_BYTES * BLOCK_BYTES;
+        Ok(())
     }
 
     /// Opens the space in this directory and locks it.
@@ -178,6 +193,11 @@ impl FileMedium {
         }
         Ok(())
     }
+}
+
+fn set_capacity(file: &File, capacity: u64) -> io::Result<()> {
+    file.set_len(capacity / BLOCK_BYTES * BLOCK_BYTES)?;
+    file.sync_all()
 }
 
 /// Opens for direct I/O and tries one read: some filesystems accept the flag and refuse its use.

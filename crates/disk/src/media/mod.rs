@@ -14,6 +14,7 @@
 mod crash;
 mod emulated;
 mod file;
+mod made;
 mod memory;
 mod spec;
 
@@ -27,6 +28,7 @@ use std::{
 pub use crash::{CrashMedium, Event, SECTOR_BYTES};
 pub use emulated::{EmulatedMedium, EmulationControl, EmulationReport};
 pub use file::{FileMedium, OpenFileError};
+pub use made::Made;
 pub use memory::MemoryMedium;
 pub(crate) use spec::parse_time_ns;
 pub use spec::{EmulationSpec, ParseSpecError};
