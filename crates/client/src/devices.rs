@@ -16,6 +16,7 @@ use steadfast_protocol::{
         self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
         NodeRequest, OBJECTS_ON_PAGE_MAX, Priority, Query,
     },
+    words::counted,
 };
 
 /// How long a storage server may take to make a device, beyond writing over the disk where that is asked for.
@@ -95,15 +96,16 @@ pub enum RemoveError {
     Metadata(#[from] ClientError),
     /// Objects have blocks on it.
     #[error(
-        "device {} holds {} blocks of {} segments: `steadfast device drain {}` moves them, or, if the disk is dead, \
+        "device {} holds {} of {}: `steadfast device drain {}` moves them, or, if the disk is dead, \
          `steadfast device remove --lost {}` repairs what it held",
-        .0.device, .0.blocks, .0.segments, .0.device, .0.device
+        .0.device, counted(.0.blocks, "block"), counted(.0.segments, "segment"), .0.device, .0.device
     )]
     Holds(Holding),
     /// Something is on it that belongs to no object.
     #[error(
-        "device {device} has {extents} extents of puts that are under way or of writers that died: their leases and the \
-         sweep free them; it is draining, so try again in a while"
+        "device {device} has {} of puts that are under way or of writers that died: their leases and the sweep free them; \
+         it is draining, so try again in a while",
+        counted(extents, "extent")
     )]
     Unsettled {
         /// The device.
@@ -119,7 +121,7 @@ fn stuck(totals: &Totals, restored: bool) -> String {
         said = format!("{object} cannot be moved: {why}");
     }
     if totals.stuck.len() > 1 {
-        said += &format!(" (and {} objects more)", totals.stuck.len() - 1);
+        said += &format!(" (and {} more)", counted(totals.stuck.len() - 1, "object"));
     }
     if restored {
         said += ". The devices take data again; what was moved before stays moved";

@@ -18,6 +18,7 @@ use steadfast_protocol::{
     message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
     plan::{self, Candidate, Dealt, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
     read::RequestRule,
+    words::counted,
 };
 use steadfast_transfer::Route;
 use tokio::task::JoinSet;
@@ -38,7 +39,7 @@ const RETRY_SILENT: Duration = Duration::from_secs(1);
 /// The bandwidth that was wished for could not be had now: devices refused, and no others have it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "{refused} devices did not keep the bandwidth ({reason}); try again in {} ms{}", retry_after.as_millis(),
+    "{} did not keep the bandwidth ({reason}); try again in {} ms{}", counted(refused, "device"), retry_after.as_millis(),
     cause.as_ref().map_or_else(String::new, |cause| format!(". Without them: {cause}"))
 )]
 pub struct Busy {

@@ -19,6 +19,7 @@
 //! | [`drain`] | emptying devices, object by object |
 //! | [`serve`] | cores that serve: one stream of blocks under credit and cancel |
 //! | [`straggler`] | which devices are far slower than their peers, for whoever watches |
+//! | [`words`] | numbers with their words, for errors |
 //! | [`trace`] | one message as it was sent, for the simulator and real servers alike |
 //! | [`meta`] | cores that govern: namespace, versions, intents, leases, device registry |
 
@@ -38,6 +39,7 @@ pub mod straggler;
 pub mod time;
 pub mod trace;
 pub mod window;
+pub mod words;
 pub mod write;
 
 pub use ranges::IndexRanges;

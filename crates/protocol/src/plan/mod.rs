@@ -47,7 +47,7 @@ pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
 pub use update::{Difference, Update, update};
 
-use crate::{DeviceId, NodeId, message::DeviceHealth, policy::Policy, write::Target};
+use crate::{DeviceId, NodeId, message::DeviceHealth, policy::Policy, words::counted, write::Target};
 use core::time::Duration;
 
 /// Devices an object is spread over when neither the policy nor the caller asks for a number. 64 is the
@@ -240,8 +240,9 @@ pub enum PlanError {
     },
     /// The devices do not give the wished bandwidth.
     #[error(
-        "wanted {}{}, the {devices} devices that can {verb} give {}{}", rate(*wanted_bytes_per_s), for_all(*accesses),
-        rate(*given_bytes_per_s), but_for(*reserved_bytes_per_s)
+        "wanted {}{}, the {} that can {verb} {} {}{}", rate(*wanted_bytes_per_s), for_all(*accesses),
+        counted(devices, "device"), if *devices == 1 { "gives" } else { "give" }, rate(*given_bytes_per_s),
+        but_for(*reserved_bytes_per_s)
     )]
     Bandwidth {
         /// Payload bytes per second wished for, of each access.
@@ -259,10 +260,10 @@ pub enum PlanError {
     },
     /// The devices do not give the wished latency.
     #[error(
-        "wanted {bytes} bytes within {}{}, the {devices} devices that can {verb} take {} ({} when they are slow, {} of it \
+        "wanted {bytes} bytes within {}{}, the {} that can {verb} {} {} ({} when they are slow, {} of it \
          round trips){}",
-        millis(*wanted), for_all(*accesses), millis(expected.mean), millis(expected.late), millis(*round_trips),
-        but_for(*reserved_bytes_per_s)
+        millis(*wanted), for_all(*accesses), counted(devices, "device"), if *devices == 1 { "takes" } else { "take" },
+        millis(expected.mean), millis(expected.late), millis(*round_trips), but_for(*reserved_bytes_per_s)
     )]
     Latency {
         /// Bytes of the access.
@@ -340,6 +341,12 @@ fn but_for(reserved_bytes_per_s: u64) -> String {
     }
 }
 
+/// Whole milliseconds, and microseconds where those would say little or nothing of it.
 fn millis(span: Duration) -> String {
-    if span == Duration::MAX { "for ever".to_owned() } else { format!("{} ms", span.as_millis()) }
+    match span.as_micros() {
+        _ if span == Duration::MAX => "for ever".to_owned(),
+        micros @ 1..1000 => format!("{micros} us"),
+        micros @ 1000..10_000 => format!("{} ms", (micros as f64 / 100.0).round() / 10.0),
+        _ => format!("{} ms", span.as_millis()),
+    }
 }

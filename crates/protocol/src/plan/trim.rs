@@ -18,6 +18,7 @@ mod tests;
 use crate::{
     DeviceId, IndexRanges,
     durability::{Judge, Need, Rule, Shortfall, Verdict},
+    words::counted_are,
     write::Existing,
 };
 use std::collections::BTreeSet;
@@ -54,8 +55,9 @@ pub enum TrimError {
     },
     /// All blocks together do not meet the rule: some were lost.
     #[error(
-        "{blocks} more blocks are needed before any can be dropped ({why:?}): devices are out of reach or were lost; \
-         tune to a higher redundancy, or bring them back"
+        "{} needed before any can be dropped ({why:?}): devices are out of reach or were lost; tune to a higher redundancy, \
+         or bring them back",
+        counted_are(blocks, "more block")
     )]
     Unmet {
         /// About how many blocks are missing.

@@ -46,6 +46,7 @@ use crate::{
     layout::{CodeKind, SegmentLayout},
     message::{Fault, PAYLOAD_BYTES_MAX, Want},
     policy::{Policy, ReplicaRead},
+    words::{are, counted, counted_are},
 };
 use core::time::Duration;
 use steadfast_codes::rateless::Effort;
@@ -272,8 +273,8 @@ pub enum Cause {
 pub enum ReadError {
     /// Too many blocks are lost or out of reach.
     #[error(
-        "{missing} of {originals} blocks cannot be had: {reachable} more are in reach; {} of {devices} devices failed{}",
-        failed.len(), first_of(failed)
+        "{}: {} of {} failed{}",
+        shortfall(*missing, *originals, *reachable), failed.len(), counted(devices, "device"), first_of(failed)
     )]
     NotEnough {
         /// Blocks that the decoder still lacks.
@@ -289,8 +290,8 @@ pub enum ReadError {
     },
     /// Nothing arrived from any device for as long as the caller wanted to wait.
     #[error(
-        "nothing arrived for {} ms: {missing} blocks are missing and {} devices are silent",
-        waited.as_millis(), silent.len()
+        "nothing arrived for {} ms: {} missing and {} silent",
+        waited.as_millis(), counted_are(missing, "block"), counted_are(silent.len(), "device")
     )]
     Stalled {
         /// Blocks that are still lacking.
@@ -301,7 +302,7 @@ pub enum ReadError {
         silent: Vec<DeviceId>,
     },
     /// Blocks whose only holder failed or lost them (RAID-0 survives no failure).
-    #[error("{blocks} blocks on device {device} are out of reach{}", because(cause))]
+    #[error("{} out of reach on device {device}{}", counted_are(blocks, "block"), because(cause))]
     OutOfReach {
         /// The device.
         device: DeviceId,
@@ -410,6 +411,21 @@ impl ReadPlan {
     /// Payload bytes in a slice of a block: a whole block, or as much as a message takes.
     pub fn slice_bytes(&self) -> u32 {
         self.block_bytes.min(self.payload_bytes_max)
+    }
+}
+
+/// How many blocks are needed and how many of them can be had.
+fn shortfall(missing: u32, originals: u32, reachable: u32) -> String {
+    let needed = if missing < originals {
+        format!("{missing} of {} still needed", counted_are(originals, "block"))
+    } else {
+        format!("{} needed", counted_are(missing, "block"))
+    };
+    match reachable {
+        0 => format!("{needed} and none is in reach"),
+        _ if reachable < missing => format!("{needed} and only {} in reach", are(reachable)),
+        // Enough in number, and still no K of them decode.
+        _ => format!("{needed} and the {} in reach do not give them", counted(reachable, "other")),
     }
 }
 

@@ -52,6 +52,7 @@ use crate::{
     layout::Share,
     message::{Fault, NodeFault},
     plan::Scheme,
+    words::{are, counted, counted_are},
 };
 use core::{ops::Range, time::Duration};
 use steadfast_codes::rateless::Code;
@@ -276,8 +277,8 @@ pub struct WriteDone {
 pub enum WriteError {
     /// Nothing was confirmed for as long as the put is patient.
     #[error(
-        "the put stalled: {confirmed} of {needed} blocks confirmed and none for {} ms; {} of the devices are silent: {}",
-        patience.as_millis(), silent.len(), names(silent)
+        "the put stalled: {confirmed} of {needed} blocks confirmed and none for {} ms; {} silent: {}",
+        patience.as_millis(), counted_are(silent.len(), "device"), names(silent)
     )]
     Stalled {
         /// Blocks confirmed.
@@ -291,9 +292,9 @@ pub enum WriteError {
     },
     /// Too few failure domains can still take blocks.
     #[error(
-        "{available} failure domains can still take blocks, {needed} are needed to survive the loss of {}: \
-         {failed} of {devices} devices failed; bring {} more domains up",
-        needed - 1, needed.saturating_sub(*available)
+        "{} can still take blocks, {} needed to survive the loss of {}: {failed} of {} failed; bring {} up",
+        counted(available, "failure domain"), are(*needed), needed - 1, counted(devices, "device"),
+        counted(needed.saturating_sub(*available), "more domain")
     )]
     NotEnoughDomains {
         /// Domains with a device that works.
@@ -307,8 +308,9 @@ pub enum WriteError {
     },
     /// Too few devices have room.
     #[error(
-        "{full} of {devices} devices are full; {confirmed} of at least {needed} blocks of {block_bytes} bytes found room: \
-         delete objects or add devices"
+        "{full} of {} {} full; {confirmed} of at least {needed} blocks of {block_bytes} bytes found room: \
+         delete objects or add devices",
+        counted(devices, "device"), if *full == 1 { "is" } else { "are" }
     )]
     Full {
         /// Devices that are full.
@@ -324,8 +326,8 @@ pub enum WriteError {
     },
     /// A chunk has no device to go to.
     #[error(
-        "the policy needs {needed} failure domains, {available} answer: {} has no device to go to; bring {} more domains up",
-        chunk_of(lost), needed.saturating_sub(*available).max(1)
+        "the policy needs {needed} failure domains, {available} can be had: {} has no device to go to; bring {} up",
+        chunk_of(lost), counted(needed.saturating_sub(*available).max(1), "more domain")
     )]
     NoPlace {
         /// n: domains that the chunks take.
@@ -348,7 +350,10 @@ pub enum WriteError {
         devices: u32,
     },
     /// Every block was confirmed and the rule does not hold.
-    #[error("all blocks are stored and the durability rule does not hold: {blocks} blocks short ({why:?})")]
+    #[error(
+        "all blocks are stored and the durability rule does not hold: {} short ({why:?})",
+        counted(blocks, "block")
+    )]
     Unmet {
         /// Blocks missing.
         blocks: u32,

@@ -65,6 +65,11 @@ fn an_impossible_wish_is_told_what_there_is() {
         "{said}"
     );
     assert!(said.contains("(3113 ms when they are slow, 4 ms of it round trips)"), "{said}");
+    // A wish is told as it was made, however short.
+    for (wish, told) in [("latency=1us", "within 1 us,"), ("latency=1500us", "within 1.5 ms,")] {
+        let said = plan(&disks, "rateless", GIB, wish).unwrap_err().to_string();
+        assert!(said.contains(told), "{said}");
+    }
     assert!(plan(&disks, "rateless", GIB, "latency=3.2s").is_ok());
     // The round trip alone takes longer.
     let far = Wish { round_trip: Duration::from_millis(100), ..wish("latency=300ms") };

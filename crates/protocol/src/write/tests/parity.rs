@@ -174,7 +174,7 @@ fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
     let lost = Some((DeviceId(4), FailureKind::Unreachable));
     assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost });
-    assert!(error.to_string().starts_with("the policy needs 3 failure domains, 2 answer"), "{error}");
+    assert!(error.to_string().starts_with("the policy needs 3 failure domains, 2 can be had"), "{error}");
 }
 
 #[test]
