@@ -21,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_client::{Client, Options};
+use steadfast_protocol::words::counted;
 
 /// The environment variable that names the starting process to its children.
 const PARENT: &str = "STEADFAST_PARENT";
@@ -113,6 +114,8 @@ struct Server {
     child: Child,
     address: String,
     admin: String,
+    /// Whether [`LocalCluster::ended`] has told that it did.
+    end_told: bool,
 }
 
 impl LocalCluster {
@@ -128,11 +131,11 @@ impl LocalCluster {
         if let Some(before) = recorded(dir)? {
             if (before.nodes, before.devices) != (shape.nodes, shape.devices) {
                 bail!(
-                    "{} holds a cluster of {} nodes with {} devices each: start it with `--nodes {} --devices {}`, \
-                     or choose another directory",
+                    "{} holds a cluster of {} with {} each: start it with `--nodes {} --devices {}`, or choose \
+                     another directory",
                     dir.display(),
-                    before.nodes,
-                    before.devices,
+                    counted(before.nodes, "node"),
+                    counted(before.devices, "device"),
                     before.nodes,
                     before.devices
                 );
@@ -257,11 +260,10 @@ impl LocalCluster {
         self.record()
     }
 
-    /// The first server found to have ended, by name; `None` while all run.
-    pub fn ended(&mut self) -> Option<String> {
-        core::iter::once(&mut self.meta)
-            .chain(&mut self.nodes)
-            .find_map(|server| server.child.try_wait().ok().flatten().map(|_| server.name.clone()))
+    /// Names of the servers found to have ended since this was asked last: each is told once.
+    pub fn ended(&mut self) -> Vec<String> {
+        let servers = core::iter::once(&mut self.meta).chain(&mut self.nodes);
+        servers.filter_map(|server| server.has_newly_ended().then(|| server.name.clone())).collect()
     }
 
     /// Stops every server politely, the metadata server last.
@@ -380,7 +382,9 @@ impl Launch {
             }
         });
         match heard.recv_timeout(START_WITHIN) {
-            Ok((address, admin)) => Ok(Server { name: self.name, child: self.child, address, admin }),
+            Ok((address, admin)) => {
+                Ok(Server { name: self.name, child: self.child, address, admin, end_told: false })
+            }
             Err(_) => {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
@@ -398,6 +402,12 @@ impl Server {
         self.child.kill().with_context(|| format!("cannot kill {}", self.name))?;
         self.child.wait().with_context(|| format!("cannot reap {}", self.name))?;
         Ok(())
+    }
+
+    fn has_newly_ended(&mut self) -> bool {
+        let newly = !self.end_told && matches!(self.child.try_wait(), Ok(Some(_)));
+        self.end_told |= newly;
+        newly
     }
 
     fn signal_stop(&self) {

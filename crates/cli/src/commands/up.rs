@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::json;
 use std::time::Duration;
 use steadfast_lab::cluster::{LocalCluster, Shape};
+use steadfast_protocol::words::counted;
 
 /// `environment` is set for every server.
 pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> anyhow::Result<()> {
@@ -35,7 +36,8 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
             .collect();
         print_json(&json!({ "cluster": cluster.address(), "processes": processes }))?;
     } else {
-        say!("a cluster of {} storage servers with {} devices each is up:", shape.nodes, shape.devices)?;
+        let (servers, devices) = (counted(shape.nodes, "storage server"), counted(shape.devices, "device"));
+        say!("a cluster of {servers} with {devices} each is up:")?;
         for ((name, pid, address), (_, admin)) in cluster.processes().zip(cluster.admin_ports()) {
             say!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics")?;
         }
@@ -48,7 +50,6 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
         say!("  steadfast top")?;
         say!("\nCtrl-C stops it; the same command continues it.")?;
     }
-    let mut gone = Vec::new();
     let mut stop = std::pin::pin!(super::servers::stop_asked());
     loop {
         tokio::select! {
@@ -57,12 +58,9 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
                 break;
             }
             () = tokio::time::sleep(Duration::from_millis(500)) => {
-                if let Some(name) = cluster.ended()
-                    && !gone.contains(&name)
-                {
+                for name in cluster.ended() {
                     let log = cluster.dir().join("logs").join(format!("{name}.log"));
                     eprintln!("{name} has ended; see {}. Ctrl-C and the same command start it again", log.display());
-                    gone.push(name);
                 }
             }
         }

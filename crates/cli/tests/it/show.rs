@@ -4,10 +4,12 @@ use crate::{
     common::{Bed, WITHIN, block_on, bytes, deaf, eventually, program, seed, shape},
     watch::Metrics,
 };
+use rustix::process::{Pid, Signal};
 use std::{
     io::{BufRead, BufReader},
     net::TcpStream,
     process::{Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
 };
 
 #[test]
@@ -63,6 +65,7 @@ fn a_local_cluster_in_the_foreground_says_what_to_type() {
         .unwrap();
     let lines = BufReader::new(up.stdout.take().unwrap()).lines().map_while(Result::ok);
     let said: Vec<String> = lines.take_while(|line| !line.contains("Ctrl-C")).collect();
+    assert_eq!(said[0], "a cluster of 3 storage servers with 1 device each is up:");
     let address = said.iter().find_map(|line| line.split_once("STEADFAST_CLUSTER=")).unwrap().1.to_owned();
     let buckets = |policy: &str| {
         Command::new(program())
@@ -78,6 +81,42 @@ fn a_local_cluster_in_the_foreground_says_what_to_type() {
         let ls = Command::new(program()).args(["ls", "--cluster", &address]).output().unwrap();
         ls.status.code() == Some(4)
     }));
+}
+
+/// Each server that ends is told, in whatever order they do, and once.
+#[test]
+fn a_local_cluster_says_of_each_server_that_it_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut up = Command::new(program())
+        .args(["up", "--json", "--nodes", "3", "--devices", "1", "--capacity", "64MiB", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(up.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let pid = |name: &str| {
+        let servers = said["processes"].as_array().unwrap();
+        let server = servers.iter().find(|server| server["name"] == name).unwrap();
+        Pid::from_raw(i32::try_from(server["pid"].as_i64().unwrap()).unwrap()).unwrap()
+    };
+    let (tell, told) = mpsc::channel();
+    let lines = BufReader::new(up.stderr.take().unwrap()).lines().map_while(Result::ok);
+    std::thread::spawn(move || lines.for_each(|line| drop(tell.send(line))));
+    // The last first: one that is told must hide none behind it, nor be told again when the next one is.
+    for name in ["node-01", "node-00", "node-02", "meta"] {
+        rustix::process::kill_process(pid(name), Signal::KILL).unwrap();
+        let line = told.recv_timeout(WITHIN);
+        assert!(
+            line.as_ref().is_ok_and(|line| line.starts_with(&format!("{name} has ended; see "))),
+            "{name}: {line:?}"
+        );
+    }
+    up.kill().unwrap();
+    up.wait().unwrap();
+    assert_eq!(told.recv_timeout(WITHIN), Err(RecvTimeoutError::Disconnected));
 }
 
 /// Who may reserve bandwidth is said once, to `up` or in its file, and every storage server has it.
