@@ -7,7 +7,8 @@ use crate::{
 };
 use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use std::{net::SocketAddr, path::PathBuf};
-use steadfast_protocol::serve::AdmissionPolicy;
+use steadfast_disk::EmulationSpec;
+use steadfast_protocol::{policy::Policy, serve::AdmissionPolicy};
 
 /// A distributed store whose slowest disk does not set your speed.
 #[derive(Debug, Parser)]
@@ -103,7 +104,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Cluster {
     /// Address of the metadata server
-    #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, env = "STEADFAST_CLUSTER", value_name = "HOST:PORT", value_parser = crate::units::place)]
     pub(crate) cluster: String,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
@@ -143,7 +144,7 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) devices: u32,
     /// Emulate disks, for instance `rate=100MB,latency=5ms`; `steadfast emulate` redraws them
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = crate::units::emulation)]
     pub(crate) emulate: Option<String>,
     /// Where the metadata server listens; kept from the last run when absent
     #[arg(long, value_name = "ADDR")]
@@ -190,7 +191,7 @@ pub(crate) struct Node {
     #[arg(long, required = true, num_args = 1.., value_name = "DIR")]
     pub(crate) dir: Vec<PathBuf>,
     /// Address of the metadata server
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::units::place)]
     pub(crate) meta: String,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
@@ -203,7 +204,7 @@ pub(crate) struct Node {
     pub(crate) site: String,
     /// Emulate the devices' speed, for instance `rate=100MB,latency=5ms,jitter=0.1`; `off` only makes it possible
     #[arg(long, value_name = "SPEC")]
-    pub(crate) emulate: Option<String>,
+    pub(crate) emulate: Option<EmulationSpec>,
     /// Bytes each new device may use, for instance `20GiB`; nine tenths of what its filesystem has free when absent
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) capacity: Option<u64>,
@@ -237,7 +238,7 @@ pub(crate) enum Bucket {
         /// `parity:code=rs(6,4),segment=16MiB,update=plr|fo,reserve=4MiB` (also `domain=`), `stripe`, or
         /// `replicated:copies=4,read=speculative|adaptive`
         #[arg(long, default_value = "rateless")]
-        policy: String,
+        policy: Policy,
         #[command(flatten)]
         cluster: Cluster,
         #[command(flatten)]
@@ -363,8 +364,8 @@ pub(crate) struct Get {
     /// Only bytes A to B, counted from 0, both included (`A-` to the end)
     #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// How much to ask for: `adaptive` (what is needed, and more where a straggler would hold it up), `all`, or `k+N`
-    /// (what is needed and N blocks more)
+    /// How much to ask for: `adaptive` (what is needed, and more where a straggler would hold it up), `all`, `all-at-once`
+    /// (without windows), or `k+N` (what is needed and N blocks more)
     #[arg(long, value_name = "RULE", default_value = "adaptive", value_parser = crate::units::request_rule)]
     pub(crate) request: steadfast_client::RequestRule,
     /// What it wants: any of `bandwidth=400MB,latency=200ms,accesses=4,priority=background`
@@ -422,9 +423,12 @@ pub(crate) struct Emulate {
     /// The device, as `steadfast status` names it (the first digits are enough)
     pub(crate) device: String,
     /// For instance `rate=10MB`, `stall`, `error`, `full`, `off`
+    #[arg(value_parser = crate::units::emulation)]
     pub(crate) spec: String,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 #[derive(Debug, Subcommand)]

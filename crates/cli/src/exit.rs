@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | something else failed |
 //! | 2 | the command line or the configuration file is wrong |
-//! | 3 | no such bucket, object or device |
+//! | 3 | no such bucket, object, device or storage server |
 //! | 4 | the cluster cannot be reached |
 //! | 5 | too little of the data can be reached now |
 //! | 6 | no room, or too few devices or blocks for the policy |
@@ -19,6 +19,19 @@ use steadfast_protocol::message::MetaFault;
 
 /// The command line or the configuration file is wrong; `clap` says the former by itself.
 pub(crate) const WRONG_COMMAND: u8 = 2;
+/// What the command names is not there.
+const MISSING: u8 = 3;
+
+/// What a command refuses by itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The command line does not fit what is there.
+    #[error("{0}")]
+    Wrong(String),
+    /// What it names is not there.
+    #[error("{0}")]
+    Missing(String),
+}
 
 /// Prints the error with its causes and gives the code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
@@ -52,6 +65,11 @@ fn code(error: &anyhow::Error) -> u8 {
     if matches!(error.downcast_ref::<FileError>(), Some(FileError::Policy { .. })) {
         return WRONG_COMMAND;
     }
+    match error.downcast_ref::<Refusal>() {
+        Some(Refusal::Wrong(_)) => return WRONG_COMMAND,
+        Some(Refusal::Missing(_)) => return MISSING,
+        None => {}
+    }
     let client = error
         .downcast_ref::<ClientError>()
         .or_else(|| match error.downcast_ref::<GetError>() {
@@ -73,8 +91,9 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(client) = client {
         return match client {
             ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => 4,
-            ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => 3,
-            ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => 3,
+            ClientError::Refused(MetaFault::BadName { .. }) => WRONG_COMMAND,
+            ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => MISSING,
+            ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => MISSING,
             ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
             ClientError::Refused(MetaFault::BucketExists(_)) => 7,
             ClientError::Refused(MetaFault::Conflict { .. }) => 8,
@@ -90,6 +109,8 @@ fn code(error: &anyhow::Error) -> u8 {
             AmendError::Busy(_) => 9,
             AmendError::Plan(plan) if plan.is_reserved_by_others() => 9,
             AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
+            AmendError::Extends { .. } | AmendError::Redundancy { .. } => WRONG_COMMAND,
+            AmendError::Read(GetError::Range { .. }) => WRONG_COMMAND,
             AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => 6,
             AmendError::Contended { .. } => 8,
             _ => 1,
@@ -102,6 +123,7 @@ fn code(error: &anyhow::Error) -> u8 {
         }
         (Some(GetError::Plan(_)), _) => 6,
         (Some(GetError::Read(_)), _) => 5,
+        (Some(GetError::Range { .. }), _) => WRONG_COMMAND,
         (Some(GetError::Changed { .. }), _) => 8,
         (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,
         _ => 1,

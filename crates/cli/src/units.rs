@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use steadfast_client::RequestRule;
+use steadfast_disk::EmulationSpec;
 
 /// Reads `20GiB`, `100MB`, `4096`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -35,6 +36,19 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         Ok(bytes) => Ok(bytes),
         Err(_) => bytes(text),
     }
+}
+
+/// Reads `HOST:PORT`: whether somebody is there is another question.
+pub(crate) fn place(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err(format!("`{text}` is no address of a server: write HOST:PORT, for instance 127.0.0.1:7000")),
+    }
+}
+
+/// Takes what is an emulation, as it was written: it goes on to a server.
+pub(crate) fn emulation(text: &str) -> Result<String, String> {
+    text.parse::<EmulationSpec>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Reads `A-B` or `A-`, byte positions counted from 0, both included.
@@ -129,6 +143,18 @@ mod tests {
         }
         assert_eq!(show_bytes(1536), "1.5 KiB");
         assert_eq!(show_bytes(7), "7 B");
+    }
+
+    #[test]
+    fn places_and_emulations() {
+        for sound in ["a:1", "127.0.0.1:65535", "[::1]:7000", "host.example:0"] {
+            assert_eq!(place(sound), Ok(sound.to_owned()));
+        }
+        for wrong in ["", "foo", ":1", "a:", "a:b", "a:65536", "http://a", "a:-1"] {
+            assert!(place(wrong).unwrap_err().contains("HOST:PORT"), "{wrong}");
+        }
+        assert_eq!(emulation("rate=10MB"), Ok("rate=10MB".to_owned()));
+        assert!(emulation("rate=").unwrap_err().contains("bad emulation spec at `rate=`"));
     }
 
     #[test]

@@ -2,14 +2,12 @@
 
 use super::{connect, print_json, show_time};
 use crate::arguments::Bucket;
-use anyhow::Context;
 use serde_json::json;
 use steadfast_protocol::policy::Policy;
 
 pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
     match command {
         Bucket::Create { name, policy, cluster, output } => {
-            let policy: Policy = policy.parse().with_context(|| format!("policy `{policy}`"))?;
             connect(&cluster).await?.create_bucket(&name, policy).await?;
             if output.json {
                 print_json(&json!({ "bucket": name, "policy": policy.to_string() }))?;

@@ -3,6 +3,7 @@
 use crate::config;
 use clap::Subcommand;
 use std::path::PathBuf;
+use steadfast_protocol::words::counted;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
@@ -19,7 +20,7 @@ pub(crate) fn run(command: Config) -> anyhow::Result<()> {
     match command {
         Config::Check { file } => {
             let settings = config::read(&file)?;
-            say!("{}: {} keys, all good", file.display(), settings.len())?;
+            say!("{}: {}, all good", file.display(), counted(settings.len(), "key"))?;
         }
         Config::Example => say!("{}", config::schema::example(false).trim_end())?,
     }

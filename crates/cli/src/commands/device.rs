@@ -3,6 +3,7 @@
 use super::{connect, print_json};
 use crate::{
     arguments::{Cluster, Output},
+    exit::Refusal,
     progress,
     units::{show_bytes, show_rate},
 };
@@ -15,6 +16,7 @@ use steadfast_client::{Client, DrainOptions, DrainReport};
 use steadfast_protocol::{
     DeviceId,
     message::{DeviceHealth, DeviceReport, DeviceState, Holding, NodeState, Registry},
+    words::{counted, counted_are},
 };
 
 #[derive(Debug, Subcommand)]
@@ -176,6 +178,7 @@ async fn add(
     let registry = client.registry().await?;
     let address = match server(&registry, node) {
         Some(server) => server.record.address.clone(),
+        None if node.contains(':') => return Err(no_server(&registry, node).into()),
         None => {
             let device = one(&registry, node)?;
             let mut of = devices_of(&registry).filter(|&(_, other, _)| other == device);
@@ -230,18 +233,18 @@ fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> a
         }));
     }
     say!(
-        "nothing of any object is on {} any more; moved {} objects, {} blocks, {} in {:.1} s ({})",
+        "nothing of any object is on {} any more; moved {}, {}, {} in {:.1} s ({})",
         devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", "),
-        totals.objects,
-        totals.blocks,
+        counted(totals.objects, "object"),
+        counted(totals.blocks, "block"),
         show_bytes(totals.bytes),
         report.latency.as_secs_f64(),
         show_rate(totals.bytes, report.latency)
     )?;
     if report.extents_left > 0 {
         say!(
-            "{} extents are left of puts under way or of writers that died; if one of those puts commits, drain once more",
-            report.extents_left
+            "{} left of puts under way or of writers that died; if one of those puts commits, drain once more",
+            counted_are(report.extents_left, "extent")
         )?;
     }
     say!(
@@ -283,7 +286,8 @@ async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -
         }));
     }
     if lost {
-        say!("repaired {} objects: {} blocks of them were on the device", totals.objects, totals.blocks)?;
+        let (objects, blocks) = (counted(totals.objects, "object"), counted(totals.blocks, "block"));
+        say!("repaired {objects}: {blocks} of what the device held")?;
     }
     say!(
         "removed device {device}; its directory may be emptied and used again, but for the file `added`, which lists \
@@ -303,8 +307,13 @@ fn server<'r>(registry: &'r Registry, address: &str) -> Option<&'r NodeState> {
     registry.nodes.iter().find(|node| node.record.address == address)
 }
 
+fn no_server(registry: &Registry, address: &str) -> Refusal {
+    let known: Vec<&str> = registry.nodes.iter().map(|node| node.record.address.as_str()).collect();
+    Refusal::Missing(format!("no storage server is at {address}; there are {}", known.join(", ")))
+}
+
 /// The device whose name begins so.
-fn one(registry: &Registry, name: &str) -> anyhow::Result<DeviceId> {
+pub(super) fn one(registry: &Registry, name: &str) -> anyhow::Result<DeviceId> {
     let named: Vec<DeviceId> = devices_of(registry)
         .map(|(_, device, _)| device)
         .filter(|device| !name.is_empty() && device.to_string().starts_with(name))
@@ -314,9 +323,15 @@ fn one(registry: &Registry, name: &str) -> anyhow::Result<DeviceId> {
         [] => match name.parse() {
             // One that was removed, perhaps: the metadata server knows what to say.
             Ok(device) if name.len() == 32 => Ok(device),
-            _ => bail!("no device begins with `{name}`; `steadfast device ls` names them"),
+            _ => {
+                let said = format!("no device begins with `{name}`; `steadfast device ls` names them");
+                Err(Refusal::Missing(said).into())
+            }
         },
-        _ => bail!("{} devices begin with `{name}`; give more digits", named.len()),
+        _ => {
+            let said = format!("{} devices begin with `{name}`; give more digits", named.len());
+            Err(Refusal::Wrong(said).into())
+        }
     }
 }
 
@@ -327,11 +342,7 @@ fn several(registry: &Registry, names: &[String]) -> anyhow::Result<BTreeSet<Dev
         match server(registry, name) {
             Some(server) if server.record.devices.is_empty() => bail!("{name} has no devices"),
             Some(server) => all.extend(server.record.devices.iter().map(|&(device, _)| device)),
-            None if name.contains(':') => {
-                let known: Vec<&str> =
-                    registry.nodes.iter().map(|node| node.record.address.as_str()).collect();
-                bail!("no storage server is at {name}; there are {}", known.join(", "))
-            }
+            None if name.contains(':') => return Err(no_server(registry, name).into()),
             None => drop(all.insert(one(registry, name)?)),
         }
     }

@@ -3,8 +3,9 @@
 
 use crate::units::show_bytes;
 use serde::Serialize;
-use steadfast_protocol::message::{
-    AccessTotals, DeviceReport, DrainPhase, DrainState, Registry, ReservationCounts,
+use steadfast_protocol::{
+    message::{AccessTotals, DeviceReport, DrainPhase, DrainState, Registry, ReservationCounts},
+    words::counted,
 };
 
 /// A drain whose client said nothing for so long has lost it: it speaks every second. Picked by eye.
@@ -70,8 +71,10 @@ pub(super) fn reads(accesses: &AccessTotals) -> Vec<String> {
             show_bytes(accesses.received_bytes)
         ),
         format!(
-            "extras {} of {} blocks asked for, {} won",
-            accesses.extra_blocks, accesses.requested_blocks, accesses.extra_won
+            "extras {} of {} asked for, {} won",
+            accesses.extra_blocks,
+            counted(accesses.requested_blocks, "block"),
+            accesses.extra_won
         ),
     ]
 }
@@ -111,11 +114,11 @@ fn drain(drain: &DrainState) -> String {
         several => format!(" +{}", several - 1),
     };
     let mut line = format!(
-        "{what} {}{others}: {} of {}, {} objects",
+        "{what} {}{others}: {} of {}, {}",
         first.chars().take(12).collect::<String>(),
         percent(progress.share()),
         show_bytes(progress.bytes_before.max(progress.bytes)),
-        progress.objects
+        counted(progress.objects, "object")
     );
     if progress.stuck > 0 && !is_silent(drain) {
         line += &format!(", {} stuck", progress.stuck);

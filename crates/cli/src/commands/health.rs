@@ -11,6 +11,7 @@ use steadfast_protocol::{
     message::{BucketRecord, DeviceHealth, DeviceState, DrainPhase, Registry, ReservationCounts},
     policy::Domain,
     straggler::{Pace, straggling},
+    words::{counted, counted_are},
 };
 
 /// All devices of a registry.
@@ -157,7 +158,7 @@ impl Devices {
             *by_word.entry(word).or_default() += 1;
         }
         let words: Vec<String> = by_word.iter().map(|(word, number)| format!("{number} {word}")).collect();
-        format!("{} devices: {}", self.devices.len(), words.join(", "))
+        format!("{}: {}", counted(self.devices.len(), "device"), words.join(", "))
     }
 }
 
@@ -178,19 +179,20 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
     let told = |bucket: &BucketRecord| {
         let tolerate = bucket.policy.tolerate() as usize;
         let (lost, what) = match bucket.policy.domain() {
-            Domain::Device => (lost.len(), "devices"),
-            Domain::Node => (lost_nodes.len(), "storage servers"),
-            Domain::Site => (lost_sites.len(), "sites"),
+            Domain::Device => (lost.len(), "device"),
+            Domain::Node => (lost_nodes.len(), "storage server"),
+            Domain::Site => (lost_sites.len(), "site"),
         };
         let name = &bucket.name;
-        match lost.cmp(&tolerate) {
-            _ if lost == 0 => None,
+        let (all, lost) = (lost, counted_are(lost, what));
+        match all.cmp(&tolerate) {
+            _ if all == 0 => None,
             Ordering::Less => None,
             Ordering::Equal => {
-                Some(format!("bucket {name}: {lost} {what} are affected, and it tolerates no further one"))
+                Some(format!("bucket {name}: {lost} affected, and it tolerates no further one"))
             }
             Ordering::Greater => Some(format!(
-                "bucket {name}: {lost} {what} are affected, it tolerates {tolerate}: objects may be out of reach"
+                "bucket {name}: {lost} affected, it tolerates {tolerate}: objects may be out of reach"
             )),
         }
     };

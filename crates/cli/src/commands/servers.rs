@@ -4,7 +4,6 @@ use crate::{
     arguments::{Meta, Node},
     trace::TraceFile,
 };
-use anyhow::Context;
 use std::time::Duration;
 use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
 use steadfast_protocol::{NodeId, message::Role, serve::ReservePolicy};
@@ -31,10 +30,7 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
     options.admin = arguments.admin;
     options.site = arguments.site;
-    options.emulate = match arguments.emulate.as_deref() {
-        Some(spec) => Some(spec.parse().with_context(|| format!("--emulate {spec}"))?),
-        None => None,
-    };
+    options.emulate = arguments.emulate;
     options.capacity_bytes = arguments.capacity;
     options.thick = arguments.thick;
     options.admission = arguments.admission;

@@ -2,6 +2,7 @@
 
 use super::{
     connect,
+    device::one,
     doings::{self, Kept, is_silent},
     health::{DeviceNow, Devices, at_risk, show_time},
     print_json,
@@ -10,9 +11,9 @@ use crate::{
     arguments::{Emulate, Status},
     units::show_bytes,
 };
-use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use serde_json::json;
 use steadfast_protocol::message::{DrainState, NodeState, Registry};
 
 /// What `--json` gives: all that the metadata server knows, and what is made of it.
@@ -133,18 +134,11 @@ fn speed(bytes_per_s: u64) -> String {
 
 pub(crate) async fn emulate(arguments: Emulate) -> anyhow::Result<()> {
     let client = connect(&arguments.cluster).await?;
-    let registry = client.registry().await?;
-    let named: Vec<_> = registry
-        .nodes
-        .iter()
-        .flat_map(|node| &node.record.devices)
-        .map(|&(device, _)| device)
-        .filter(|device| device.to_string().starts_with(&arguments.device))
-        .collect();
-    match named[..] {
-        [device] => client.emulate(device, &arguments.spec).await?,
-        [] => bail!("no device begins with `{}`; `steadfast status` names them", arguments.device),
-        _ => bail!("{} devices begin with `{}`; give more digits", named.len(), arguments.device),
+    let device = one(&client.registry().await?, &arguments.device)?;
+    client.emulate(device, &arguments.spec).await?;
+    if arguments.output.json {
+        return print_json(&json!({ "device": device.to_string(), "emulation": arguments.spec }));
     }
+    say!("device {device}: emulation {}", arguments.spec)?;
     Ok(())
 }

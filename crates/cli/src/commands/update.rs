@@ -1,7 +1,7 @@
 //! `steadfast put --range`, and `steadfast write` where it comes to the same: changes bytes of an object that is there.
 
 use super::{connect, objects::Counted, print_json};
-use crate::{arguments::Put, object_name::ObjectName, progress, units::show_bytes};
+use crate::{arguments::Put, exit::Refusal, object_name::ObjectName, progress, units::show_bytes};
 use anyhow::{Context, bail};
 use serde_json::json;
 use std::{
@@ -10,6 +10,7 @@ use std::{
     path::Path,
 };
 use steadfast_client::{AmendReport, Client, PutOptions};
+use steadfast_protocol::words::counted;
 
 /// Stores the file over the bytes from `first` on, up to `last` where that is named.
 pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> anyhow::Result<()> {
@@ -18,11 +19,12 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
     if let Some(last) = last
         && length != last - first + 1
     {
-        bail!(
+        let said = format!(
             "{} has {length} bytes, but --range {first}-{last} names {}: name as many, or write --range {first}-",
             file.display(),
             last - first + 1
         );
+        return Err(Refusal::Wrong(said).into());
     }
     let client = connect(&cluster).await?;
     let options = PutOptions { quality: qos };
@@ -57,9 +59,9 @@ pub(super) async fn change(
         )?;
     } else {
         say!(
-            "changed {} of {object} from byte {first} on: {} blocks read, {} of {} written ({}) in {:.2} s",
+            "changed {} of {object} from byte {first} on: {} read, {} of {} written ({}) in {:.2} s",
             show_bytes(length),
-            changed.read_blocks,
+            counted(changed.read_blocks, "block"),
             changed.written_blocks,
             changed.stored_after,
             show_bytes(changed.written_bytes),

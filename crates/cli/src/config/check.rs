@@ -143,7 +143,7 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
     match key.kind {
         Kind::Text => text().and_then(|text| sound(text, !text.is_empty())),
         Kind::Path => text().and_then(|text| sound(text, !text.is_empty())),
-        Kind::Place => text().and_then(|text| sound(text, is_place(text))),
+        Kind::Place => text().and_then(|text| sound(text, units::place(text).is_ok())),
         Kind::Address => text().and_then(|text| sound(text, text.parse::<SocketAddr>().is_ok())),
         Kind::OneOf(words) => text().and_then(|text| sound(text, words.contains(&text))),
         Kind::Request => text().and_then(|text| sound(text, units::request_rule(text).is_ok())),
@@ -180,10 +180,6 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
             }
         },
     }
-}
-
-fn is_place(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// What a value is, for a person.

@@ -16,19 +16,19 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     let file = bed.file("original", 1000, seed());
     let file = file.to_str().unwrap();
     for name in ["", "ab", "Upper", "under_score", "dash-", &"long".repeat(16)] {
-        bed.fails(1, &["bucket", "create", name, "--policy", "stripe"]);
+        bed.fails(2, &["bucket", "create", name, "--policy", "stripe"]);
     }
     assert!(bed.fails(7, &["bucket", "create", "data", "--policy", "stripe"]).contains("exists"));
-    assert!(bed.fails(1, &["bucket", "create", "raid", "--policy", "raid6"]).contains("raid6"));
-    let unknown = bed.fails(1, &["bucket", "create", "mixed", "--policy", "rateless:code=mix-d"]);
+    assert!(bed.fails(2, &["bucket", "create", "raid", "--policy", "raid6"]).contains("raid6"));
+    let unknown = bed.fails(2, &["bucket", "create", "mixed", "--policy", "rateless:code=mix-d"]);
     assert!(unknown.contains("mix-a, mix-b, mix-c or lt"), "{unknown}");
     let unmet = bed.fails(6, &["bucket", "create", "wide", "--policy", "rateless:tolerate=4"]);
     assert!(unmet.contains("5 nodes") && unmet.contains("2 missing"), "{unmet}");
     assert!(bed.fails(3, &["put", file, "absent/key"]).contains("bucket create"));
     bed.settled(&["put", file, &format!("data/{}", "k".repeat(1024))]);
-    bed.fails(1, &["put", file, &format!("data/{}", "k".repeat(1025))]);
+    bed.fails(2, &["put", file, &format!("data/{}", "k".repeat(1025))]);
     for key in ["..", "a/../b", "."] {
-        bed.fails(1, &["put", file, &format!("data/{key}")]);
+        bed.fails(2, &["put", file, &format!("data/{key}")]);
     }
     bed.fails(2, &["put", file, "data/"]);
     bed.fails(2, &["put", file, "data"]);
@@ -41,6 +41,36 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     bed.fails(3, &["rm", "data/key"]);
     bed.fails(2, &["get", "data/key", "-", "--range", "9-3"]);
     assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
+    for redundancy in ["nan", "1000", "inf"] {
+        let said = bed.fails(2, &["tune", "data/key", "--redundancy", redundancy]);
+        assert!(said.contains("0 to 15"), "{said}");
+    }
+}
+
+/// An address without a port can be nobody's: that is said at once, and not after trying it again and again.
+#[test]
+fn what_is_no_address_and_no_emulation_is_refused_at_once() {
+    let started = Instant::now();
+    let refused = |arguments: &[&str], about: &str| {
+        let output = Command::new(program()).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(about), "{said}");
+    };
+    for address in ["foo", "127.0.0.1", "foo:", ":7000", "foo:bar", ""] {
+        refused(&["ls", "--cluster", address], "HOST:PORT");
+        refused(&["node", "--dir", "x", "--listen", "127.0.0.1:0", "--meta", address], "HOST:PORT");
+    }
+    for spec in ["rate=", "speed=3", "latency=-1ms"] {
+        refused(&["emulate", "a", spec, "--cluster", "127.0.0.1:1"], "bad emulation spec");
+        refused(&["up", "--dir", "x", "--emulate", spec], "bad emulation spec");
+        let node =
+            ["node", "--dir", "x", "--listen", "127.0.0.1:0", "--meta", "127.0.0.1:1", "--emulate", spec];
+        refused(&node, "bad emulation spec");
+    }
+    assert!(started.elapsed() < WITHIN);
+    let help = Command::new(program()).args(["get", "--help"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("`all-at-once`"));
 }
 
 #[test]

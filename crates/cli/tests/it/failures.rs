@@ -49,7 +49,10 @@ fn more_failures_than_tolerated_are_told_and_heal() {
     }
     let start = Instant::now();
     let said = bed.fails(5, &["get", "data/object", "-", "--patience", "60"]);
-    assert!(said.contains("cannot be had") && said.contains("steadfast status"), "{said}");
+    assert!(
+        said.contains(" needed and ") && said.contains(" in reach") && said.contains("steadfast status"),
+        "{said}"
+    );
     assert!(
         start.elapsed() < Duration::from_secs(30),
         "told at once, not when patience ends: {:?}",

@@ -316,7 +316,7 @@ fn the_command_writes_over_bytes_that_are_there() {
     model[..19].copy_from_slice(b"from standard input");
     bed.get_equals("object", &model);
     let path = patch.to_str().unwrap();
-    let beyond = bed.fails(1, &["put", path, "data/object", "--range", &format!("{}-", 2 * MIB - 4999)]);
+    let beyond = bed.fails(2, &["put", path, "data/object", "--range", &format!("{}-", 2 * MIB - 4999)]);
     assert!(beyond.contains("Put the whole object") && beyond.contains("`steadfast write`"), "{beyond}");
     bed.fails(2, &["write", "data/object", path]);
     bed.fails(2, &["write", "data/object", "--offset", "-1", path]);

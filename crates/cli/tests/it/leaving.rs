@@ -145,10 +145,19 @@ fn a_drain_that_breaks_a_promise_is_refused_and_changes_nothing() {
     bed.fails(6, &all);
     bed.get_equals("object", &fs::read(&file).unwrap());
     bed.get_equals("small", &fs::read(&small).unwrap());
-    for wrong in
-        [&["device", "drain", "zz"][..], &["device", "drain", "127.0.0.1:1"], &["device", "remove", "zz"]]
-    {
-        bed.fails(1, wrong);
+    for (missing, about) in [
+        (&["device", "drain", "zz"][..], "no device begins with `zz`"),
+        (&["device", "remove", "zz"], "no device begins with `zz`"),
+        (&["emulate", "zz", "off"], "no device begins with `zz`"),
+        (&["device", "add", "--node", "zz", "/zz"], "no device begins with `zz`"),
+        (&["device", "drain", "127.0.0.1:1"], "no storage server is at 127.0.0.1:1; there are "),
+        (
+            &["device", "add", "--node", "127.0.0.1:1", "/zz"],
+            "no storage server is at 127.0.0.1:1; there are ",
+        ),
+    ] {
+        let said = bed.fails(3, missing);
+        assert!(said.contains(about), "{said}");
     }
     let said = bed.fails(3, &["device", "drain", &"0".repeat(32)]);
     assert!(said.contains("steadfast device ls"), "{said}");

@@ -19,6 +19,11 @@ fn status_names_servers_and_devices() {
     assert!(status.contains("2 of 2 storage servers alive"), "{status}");
     let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     assert_eq!(json["nodes"].as_array().unwrap().len(), 2);
+    let device = json["devices"][0]["device"].as_str().unwrap();
+    let set = bed.ok(&["emulate", &device[..12], "rate=2GB", "--json"]);
+    let set: serde_json::Value = serde_json::from_str(&set).unwrap();
+    assert_eq!(set, serde_json::json!({ "device": device, "emulation": "rate=2GB" }));
+    assert_eq!(bed.ok(&["emulate", device, "off"]), format!("device {device}: emulation off\n"));
     let storage = bed.cluster.node_address(0).to_owned();
     let said = bed.fails(4, &["status", "--cluster", &storage]);
     assert!(said.contains("a storage server answers at"), "{said}");

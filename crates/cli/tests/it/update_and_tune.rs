@@ -93,9 +93,9 @@ fn bytes_in_the_middle_are_changed_and_nothing_else_is_written() {
     });
     let file = bed.file("patch", 2000, 1);
     let range = format!("{}-", content.len() - 1999);
-    let said = bed.fails(1, &["put", file.to_str().unwrap(), "data/object", "--range", &range]);
+    let said = bed.fails(2, &["put", file.to_str().unwrap(), "data/object", "--range", &range]);
     assert!(said.contains("Put the whole object"), "{said}");
-    let said = bed.fails(1, &["put", file.to_str().unwrap(), "data/object", "--range", "5-9"]);
+    let said = bed.fails(2, &["put", file.to_str().unwrap(), "data/object", "--range", "5-9"]);
     assert!(said.contains("2000 bytes"), "{said}");
     bed.fails(3, &["put", file.to_str().unwrap(), "data/none", "--range", "0-"]);
     bed.get_equals("object", &content);
@@ -262,7 +262,7 @@ fn redundancy_is_dialled_up_and_down_on_a_live_cluster() {
                 bed.run(&["tune", "data/object", "--redundancy", &named.to_string()]).status.success()
             })
     }));
-    let said = bed.fails(1, &["tune", "data/object", "--redundancy", "99"]);
+    let said = bed.fails(2, &["tune", "data/object", "--redundancy", "99"]);
     assert!(said.contains("0 to 15"), "{said}");
     for node in [2, 4] {
         bed.cluster.kill_node(node).unwrap();

@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 use steadfast_protocol::{
     DeviceId,
     message::{AccessTotals, DeviceReport, DrainState, Registry},
+    words::counted,
 };
 
 /// A frame.
@@ -135,7 +136,7 @@ impl Frame {
             devices.sort_by_key(|line| !line.marked);
             let left_out = devices.len() - room.saturating_sub(1);
             devices.truncate(room.saturating_sub(1));
-            devices.push(Line { text: format!("and {left_out} devices more"), marked: false });
+            devices.push(Line { text: format!("and {} more", counted(left_out, "device")), marked: false });
         }
         lines.extend(devices);
         lines.truncate(rows);
