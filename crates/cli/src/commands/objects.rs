@@ -13,11 +13,13 @@ use std::{
     fs::File,
     io::{self, Read, Seek, Write},
     path::Path,
+    time::Instant,
 };
 use steadfast_client::{GetOptions, Options, PutOptions};
 use steadfast_protocol::{
     IndexRanges,
     layout::{CodeKind, Holder, Piece, SegmentLayout},
+    words::counted,
 };
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
@@ -80,13 +82,17 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let bar = progress::bytes(None, output.json || to_stdout);
     let sink = Counted { inner: target.writer()?, bar: bar.clone() };
     let options = GetOptions { quality: qos };
+    let start = Instant::now();
     let got = client.get_with(&object.bucket, &object.key, range, sink, &options).await;
+    let kept = if got.is_ok() { target.keep() } else { Ok(()) };
+    // Until the bytes are in the file: the library's own figure ends when they are ready.
+    let took = start.elapsed();
     if qos.wants_pace() {
         // What it reserved is given back at once, not when its lease ends.
         client.tidy().await;
     }
     let got = got?;
-    target.keep()?;
+    kept?;
     bar.finish_and_clear();
     if output.json && !to_stdout {
         print_json(&json!({
@@ -103,7 +109,7 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             "extra_blocks": got.extra_blocks,
             "extra_won": got.extra_won,
             "coded_blocks": got.coded_blocks,
-            "seconds": got.latency.as_secs_f64(),
+            "seconds": took.as_secs_f64(),
         }))?;
     } else if !to_stdout {
         say!(
@@ -111,8 +117,8 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             object.bucket,
             object.key,
             show_bytes(got.size),
-            got.latency.as_secs_f64(),
-            show_rate(got.size, got.latency)
+            took.as_secs_f64(),
+            show_rate(got.size, took)
         )?;
     }
     client.tidy().await;
@@ -139,16 +145,16 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     for segment in &found.segments {
         let code = code_name(segment);
         say!(
-            "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {} devices",
+            "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {}",
             segment.segment,
             segment.code.originals,
             segment.stored_blocks(),
             segment.redundancy(),
             show_bytes(segment.block_bytes.into()),
-            segment.holders.len()
+            counted(segment.holders.len(), "device")
         )?;
         for holder in &segment.holders {
-            say!("           {}  {} blocks: {}", holder.device, holder.count(), holder.blocks())?;
+            say!("           {}  {}: {}", holder.device, counted(holder.count(), "block"), holder.blocks())?;
             // Each is an extent of its own; one is the rule until the object is changed.
             for piece in holder.pieces.iter().filter(|_| holder.pieces.len() > 1) {
                 say!("             piece {} of version {}: {}", piece.segment, piece.version, piece.blocks)?;
