@@ -289,8 +289,8 @@ fn policies_that_cannot_be_are_refused() {
     let create = |code, policy: &str| bed.fails(code, &["bucket", "create", "data", "--policy", policy]);
     let said = create(6, "parity");
     assert!(said.contains('6') && said.contains("nodes") && said.contains('4'), "{said}");
-    assert!(create(1, "parity:code=rdp(6,4)").contains("rdp and cauchy come later"));
-    assert!(create(1, "parity:update=fo,reserve=4MiB").contains("leave `reserve` out"));
+    assert!(create(2, "parity:code=rdp(6,4)").contains("rdp and cauchy come later"));
+    assert!(create(2, "parity:update=fo,reserve=4MiB").contains("leave `reserve` out"));
     bed.ok(&["bucket", "create", "data", "--policy", "parity:code=rs(8,6),domain=device,segment=1MiB"]);
     let file = bed.file("original", 300_000, seed());
     bed.put(&file, "object");
