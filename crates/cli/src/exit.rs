@@ -15,12 +15,26 @@
 
 use std::process::ExitCode;
 use steadfast_client::{AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError};
-use steadfast_protocol::message::MetaFault;
+use steadfast_protocol::{message::MetaFault, plan::PlanError};
 
+/// Something else failed.
+const FAILED: u8 = 1;
 /// The command line or the configuration file is wrong; `clap` says the former by itself.
 pub(crate) const WRONG_COMMAND: u8 = 2;
 /// What the command names is not there.
 const MISSING: u8 = 3;
+/// The cluster cannot be reached.
+const UNREACHABLE: u8 = 4;
+/// Too little of the data can be reached now.
+const OUT_OF_REACH: u8 = 5;
+/// No room, or too few devices or blocks for the policy.
+const NO_ROOM: u8 = 6;
+/// What is to be made is there already.
+const EXISTS: u8 = 7;
+/// Another writer was first, or changed what was read.
+const CHANGED: u8 = 8;
+/// Others have reserved what was wished for.
+const BUSY: u8 = 9;
 
 /// What a command refuses by itself.
 #[derive(Debug, thiserror::Error)]
@@ -62,78 +76,116 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<crate::config::Problems>() {
         return WRONG_COMMAND;
     }
-    if matches!(error.downcast_ref::<FileError>(), Some(FileError::Policy { .. })) {
-        return WRONG_COMMAND;
-    }
-    match error.downcast_ref::<Refusal>() {
-        Some(Refusal::Wrong(_)) => return WRONG_COMMAND,
-        Some(Refusal::Missing(_)) => return MISSING,
-        None => {}
-    }
-    let client = error
-        .downcast_ref::<ClientError>()
-        .or_else(|| match error.downcast_ref::<GetError>() {
-            Some(GetError::Metadata(error)) => Some(error),
-            _ => None,
-        })
-        .or_else(|| match error.downcast_ref::<PutError>() {
-            Some(PutError::Metadata(error)) => Some(error),
-            _ => None,
-        })
-        .or_else(|| match error.downcast_ref::<AmendError>() {
-            Some(AmendError::Metadata(error) | AmendError::Read(GetError::Metadata(error))) => Some(error),
-            _ => None,
-        })
-        .or_else(|| match (error.downcast_ref::<DrainError>(), error.downcast_ref::<RemoveError>()) {
-            (Some(DrainError::Metadata(error)), _) | (_, Some(RemoveError::Metadata(error))) => Some(error),
-            _ => None,
-        });
-    if let Some(client) = client {
-        return match client {
-            ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => 4,
-            ClientError::Refused(MetaFault::BadName { .. }) => WRONG_COMMAND,
-            ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => MISSING,
-            ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => MISSING,
-            ClientError::Refused(MetaFault::PolicyUnmet { .. }) => 6,
-            ClientError::Refused(MetaFault::BucketExists(_)) => 7,
-            ClientError::Refused(MetaFault::Conflict { .. }) => 8,
-            _ => 1,
-        };
-    }
-    if error.downcast_ref::<DrainError>().is_some() {
-        return 6;
-    }
-    if let Some(amend) = error.downcast_ref::<AmendError>() {
-        return match amend {
-            AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => 5,
-            AmendError::Busy(_) => 9,
-            AmendError::Plan(plan) if plan.is_reserved_by_others() => 9,
-            AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
-            AmendError::Extends { .. } | AmendError::Redundancy { .. } => WRONG_COMMAND,
-            AmendError::Read(GetError::Range { .. }) => WRONG_COMMAND,
-            AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => 6,
-            AmendError::Contended { .. } => 8,
-            _ => 1,
-        };
-    }
-    match (error.downcast_ref::<GetError>(), error.downcast_ref::<PutError>()) {
-        (Some(GetError::Busy(_)), _) | (_, Some(PutError::Busy(_))) => 9,
-        (Some(GetError::Plan(plan)), _) | (_, Some(PutError::Plan(plan))) if plan.is_reserved_by_others() => {
-            9
+    let of_refusal = |refusal: &Refusal| match refusal {
+        Refusal::Wrong(_) => WRONG_COMMAND,
+        Refusal::Missing(_) => MISSING,
+    };
+    let of_drain = |error: &DrainError| match error {
+        DrainError::Metadata(error) => of_client(error),
+        _ => NO_ROOM,
+    };
+    let of_removal = |error: &RemoveError| match error {
+        RemoveError::Metadata(error) => of_client(error),
+        _ => FAILED,
+    };
+    let found = error.downcast_ref().map(of_refusal);
+    let found = found.or_else(|| error.downcast_ref().map(of_client));
+    let found = found.or_else(|| error.downcast_ref().map(of_get));
+    let found = found.or_else(|| error.downcast_ref().map(of_put));
+    let found = found.or_else(|| error.downcast_ref().map(of_amend));
+    let found = found.or_else(|| error.downcast_ref().map(of_file));
+    let found = found.or_else(|| error.downcast_ref().map(of_drain));
+    found.or_else(|| error.downcast_ref().map(of_removal)).unwrap_or(FAILED)
+}
+
+fn of_client(error: &ClientError) -> u8 {
+    match error {
+        ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => {
+            UNREACHABLE
         }
-        (Some(GetError::Plan(_)), _) => 6,
-        (Some(GetError::Read(_)), _) => 5,
-        (Some(GetError::Range { .. }), _) => WRONG_COMMAND,
-        (Some(GetError::Changed { .. }), _) => 8,
-        (_, Some(PutError::Plan(_) | PutError::Write(_))) => 6,
-        _ => 1,
+        ClientError::Refused(MetaFault::BadName { .. }) => WRONG_COMMAND,
+        ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => MISSING,
+        ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => MISSING,
+        ClientError::Refused(MetaFault::PolicyUnmet { .. }) => NO_ROOM,
+        ClientError::Refused(MetaFault::BucketExists(_)) => EXISTS,
+        ClientError::Refused(MetaFault::Conflict { .. }) => CHANGED,
+        _ => FAILED,
+    }
+}
+
+fn of_plan(error: &PlanError) -> u8 {
+    if error.is_reserved_by_others() { BUSY } else { NO_ROOM }
+}
+
+fn of_get(error: &GetError) -> u8 {
+    match error {
+        GetError::Metadata(error) => of_client(error),
+        GetError::Busy(_) => BUSY,
+        GetError::Plan(error) => of_plan(error),
+        GetError::Read(_) => OUT_OF_REACH,
+        GetError::Range { .. } => WRONG_COMMAND,
+        GetError::Changed { .. } => CHANGED,
+        _ => FAILED,
+    }
+}
+
+fn of_put(error: &PutError) -> u8 {
+    match error {
+        PutError::Metadata(error) => of_client(error),
+        PutError::Busy(_) => BUSY,
+        PutError::Plan(error) => of_plan(error),
+        PutError::Write(_) => NO_ROOM,
+        _ => FAILED,
+    }
+}
+
+fn of_amend(error: &AmendError) -> u8 {
+    match error {
+        AmendError::Metadata(error) => of_client(error),
+        AmendError::Read(error) => of_get(error),
+        AmendError::Unfenced { .. } => OUT_OF_REACH,
+        AmendError::Busy(_) => BUSY,
+        AmendError::Plan(error) => of_plan(error),
+        AmendError::Write(_) | AmendError::Trim(_) => NO_ROOM,
+        AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
+        AmendError::Extends { .. } | AmendError::Redundancy { .. } => WRONG_COMMAND,
+        AmendError::Contended { .. } => CHANGED,
+        _ => FAILED,
+    }
+}
+
+fn of_file(error: &FileError) -> u8 {
+    match error {
+        FileError::Metadata(error) => of_client(error),
+        FileError::Read(error) => of_get(error),
+        FileError::Write(error) => of_amend(error),
+        FileError::Policy { .. } => WRONG_COMMAND,
+        FileError::ReadOnly { .. } => FAILED,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use steadfast_protocol::plan::TrimError;
+    use steadfast_protocol::{SegmentId, plan::TrimError};
+
+    #[test]
+    fn an_error_has_its_code_wherever_it_comes_from() {
+        let unfenced = || AmendError::Unfenced { segment: SegmentId(1) };
+        let gone = || ClientError::Refused(MetaFault::NoBucket("photos".to_owned()));
+        for (error, expected) in [
+            (anyhow::Error::from(unfenced()), OUT_OF_REACH),
+            (FileError::from(unfenced()).into(), OUT_OF_REACH),
+            (gone().into(), MISSING),
+            (GetError::from(gone()).into(), MISSING),
+            (FileError::from(AmendError::from(GetError::from(gone()))).into(), MISSING),
+            (DrainError::from(gone()).into(), MISSING),
+            (Refusal::Wrong("no".to_owned()).into(), WRONG_COMMAND),
+            (anyhow::anyhow!("no"), FAILED),
+        ] {
+            assert_eq!(code(&error.context("while trying")), expected);
+        }
+    }
 
     #[test]
     fn a_cause_is_said_once() {
