@@ -187,10 +187,17 @@ impl LocalCluster {
             });
             match missing {
                 None => return Ok(client),
-                Some(server) if Instant::now() > deadline => bail!("{} does not register", server.name),
+                Some(Server { name, .. }) if Instant::now() > deadline => {
+                    bail!("{name} does not register; see {}", log_of(&self.dir, name).display())
+                }
                 Some(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
+    }
+
+    /// What a server says, by its name.
+    pub fn log(&self, name: &str) -> PathBuf {
+        log_of(&self.dir, name)
     }
 
     /// Where the cluster lives.
@@ -305,6 +312,10 @@ fn recorded(dir: &Path) -> Result<Option<Shape>> {
     }
 }
 
+fn log_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join("logs").join(format!("{name}.log"))
+}
+
 fn device_dir(dir: &Path, node: u32, device: u32) -> PathBuf {
     dir.join(format!("node-{node:02}")).join(format!("disk-{device}"))
 }
@@ -347,7 +358,7 @@ impl Launch {
     }
 
     fn spawn(name: &str, dir: &Path, shape: &Shape, mut command: Command) -> Result<Self> {
-        let log = dir.join("logs").join(format!("{name}.log"));
+        let log = log_of(dir, name);
         let log_file = File::options()
             .create(true)
             .append(true)

@@ -59,7 +59,7 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
             }
             () = tokio::time::sleep(Duration::from_millis(500)) => {
                 for name in cluster.ended() {
-                    let log = cluster.dir().join("logs").join(format!("{name}.log"));
+                    let log = cluster.log(&name);
                     eprintln!("{name} has ended; see {}. Ctrl-C and the same command start it again", log.display());
                 }
             }
