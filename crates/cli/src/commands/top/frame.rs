@@ -266,7 +266,10 @@ mod tests {
                 reserved_read_bytes_per_s: 0,
                 reserved_write_bytes_per_s: 0,
                 sharing_ppm: [0; 4],
-                activity: DeviceActivity { service_ns: 1_234_567, ..DeviceActivity::default() },
+                activity: DeviceActivity {
+                    service_ns: if number == 5 { 123_456_700 } else { 1_234_567 },
+                    ..DeviceActivity::default()
+                },
             }],
             activity: NodeActivity {
                 sent_bytes: read,
