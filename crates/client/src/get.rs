@@ -510,16 +510,19 @@ impl<'a> SegmentReader<'a> {
                     Action::Grant { device, bytes } => self.streams.grant(device, bytes),
                     Action::Finish { device } => self.streams.finish(device),
                     Action::Cancel { device } => self.streams.cancel(device),
-                    Action::Done(_) => return Ok(()),
+                    Action::Done(_) => {
+                        self.stand_ins.iter_mut().for_each(StandIns::end);
+                        return Ok(());
+                    }
                     Action::Failed(error) => return Err(error.into()),
                 }
             }
             let wake_at = self.core.wake_at().map(|at| self.start + Duration::from_nanos(at.0));
             tokio::select! {
                 biased;
+                () = lesson, if self.stand_ins.is_some() => {}
                 verified = self.decoding.next() => self.verified(verified),
                 event = self.streams.next(wake_at) => self.take(event),
-                () = lesson => {}
             }
         }
     }
@@ -543,7 +546,6 @@ impl<'a> SegmentReader<'a> {
 
     /// Tells the core what happened on a stream; what a stream ends with waits its turn behind the stream's blocks.
     fn take(&mut self, event: Option<(DeviceId, Event)>) {
-        self.heed();
         let now = self.now();
         match event {
             None => self.core.handle(now, Input::Tick),
@@ -567,7 +569,6 @@ impl<'a> SegmentReader<'a> {
 
     /// Tells the core what the decoder found.
     fn verified(&mut self, verified: Verified) {
-        self.heed();
         let now = self.now();
         let input = match verified {
             Verified::Slice { device, index, bytes } => Input::Slice { device, index, bytes },
@@ -596,18 +597,16 @@ impl<'a> SegmentReader<'a> {
         tracing::debug!(segment = %self.layout.segment, ?arrived, decoded = ?self.start.elapsed(), "enough blocks");
         match originals {
             Ok(originals) => {
-                if let Some(stand_ins) = &mut self.stand_ins {
+                if in_chunks(self.layout) {
                     let (done, late) = (self.core.counts(), self.core.late());
                     let (now, block_bytes) = (self.client.now(), self.layout.block_bytes);
-                    stand_ins.end(|caution| caution.learn(now, &done, block_bytes, &late));
+                    self.client.learn(|caution| caution.learn(now, &done, block_bytes, &late));
                 }
                 Ok(originals)
             }
             Err(SolveError::Mixed) => {
-                if let Some(stand_ins) = &mut self.stand_ins {
-                    let (done, now) = (self.core.counts(), self.client.now());
-                    stand_ins.end(|caution| caution.mixed(now, &done, self.layout.block_bytes));
-                }
+                let (done, now) = (self.core.counts(), self.client.now());
+                self.client.learn(|caution| caution.mixed(now, &done, self.layout.block_bytes));
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = originals_at_one_state(
                     self.client,

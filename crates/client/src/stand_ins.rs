@@ -18,40 +18,46 @@ impl<'a> StandIns<'a> {
         Self { client, block_bytes, bytes: 0 }
     }
 
-    /// Tells the others how much it is by now, and what this read is to go by.
+    /// Tells the others how much it is by now; what this read is to go by.
     pub(crate) fn tell(&mut self, counts: &ReadDone) -> Late {
         let bytes = u64::from(counts.extra_blocks) * u64::from(self.block_bytes);
+        let more = bytes.saturating_sub(self.bytes);
         let mut caution = self.client.caution();
-        caution.asked(bytes.saturating_sub(self.bytes));
-        self.bytes = self.bytes.max(bytes);
+        if more > 0 {
+            caution.asked(more);
+            self.bytes = bytes;
+            self.client.lessons.notify_waiters();
+        }
         caution.late_beside(self.client.now(), self.bytes)
     }
 
-    /// The read is over, and `learn` says what came of it.
-    pub(crate) fn end(&mut self, learn: impl FnOnce(&mut Caution)) {
-        {
-            let mut caution = self.client.caution();
-            caution.ended(std::mem::take(&mut self.bytes));
-            learn(&mut caution);
+    /// Enough has come, or never will: nothing of it is under way any more.
+    pub(crate) fn end(&mut self) {
+        if self.bytes > 0 {
+            self.client.caution().ended(std::mem::take(&mut self.bytes));
+            self.client.lessons.notify_waiters();
         }
-        self.client.lessons.notify_waiters();
     }
 }
 
 impl Drop for StandIns<'_> {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.end(|_| {});
-        }
+        self.end();
     }
 }
 
 impl Client {
+    /// What came of a read of chunks, as `learn` takes it.
+    pub(crate) fn learn(&self, learn: impl FnOnce(&mut Caution)) {
+        learn(&mut self.caution());
+        self.lessons.notify_waiters();
+    }
+
     pub(crate) fn caution(&self) -> MutexGuard<'_, Caution> {
         self.caution.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is learned from now on.
+    /// Something was asked for, or learned, from now on.
     pub(crate) fn lesson(&self) -> Notified<'_> {
         self.lessons.notified()
     }

@@ -42,7 +42,11 @@ impl Added {
             if resolve(&dir).is_some_and(|dir| given.contains(&dir)) {
                 continue;
             }
-            if identity::load(&dir)?.is_none_or(|identity| identity.device != device) {
+            let identity = identity::load(&dir)?.filter(|identity| identity.device == device);
+            if identity.is_some_and(|identity| identity.removed) {
+                continue;
+            }
+            if identity.is_none() {
                 return Err(NodeError::AddedGone { device, dir, list: home.join(FILE) });
             }
             dirs.push(dir);
@@ -145,6 +149,9 @@ mod tests {
         }
         // Given on the command line too: once is enough.
         assert!(Added::new(&[homes[0].clone(), third.clone()]).dirs().unwrap().is_empty());
+        // Removed, and still listed.
+        identity::retire(&third, device).unwrap();
+        assert!(added.dirs().unwrap().is_empty());
         // Another disk is mounted there, or none.
         identity::store(&third, &Identity { device: DeviceId(8), ..identity }).unwrap();
         assert!(matches!(added.dirs(), Err(NodeError::AddedGone { device: DeviceId(7), .. })));

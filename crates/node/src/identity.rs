@@ -58,10 +58,12 @@ pub(crate) fn store(dir: &Path, identity: &Identity) -> Result<(), NodeError> {
     })
 }
 
-/// Notes that the device in `dir` was removed from its cluster.
-pub(crate) fn retire(dir: &Path) -> Result<(), NodeError> {
+/// Notes in `dir` that this device was removed from its cluster, where it is still that device's directory.
+pub(crate) fn retire(dir: &Path, device: DeviceId) -> Result<(), NodeError> {
     match load(dir)? {
-        Some(identity) if !identity.removed => store(dir, &Identity { removed: true, ..identity }),
+        Some(identity) if identity.device == device && !identity.removed => {
+            store(dir, &Identity { removed: true, ..identity })
+        }
         _ => Ok(()),
     }
 }
@@ -104,7 +106,10 @@ mod tests {
         let identity = Identity { node, device, cluster, removed: false };
         store(dir.path(), &identity).unwrap();
         assert_eq!(load(dir.path()).unwrap(), Some(identity));
-        retire(dir.path()).unwrap();
+        // Emptied and used again meanwhile: another device's.
+        retire(dir.path(), DeviceId(8)).unwrap();
+        assert_eq!(load(dir.path()).unwrap(), Some(identity));
+        retire(dir.path(), device).unwrap();
         assert_eq!(load(dir.path()).unwrap(), Some(Identity { removed: true, ..identity }));
         for text in ["", "something", HEAD, "steadfast device identity 1\nnode x\ndevice 1\ncluster 2\n"] {
             fs::write(dir.path().join(FILE), text).unwrap();

@@ -118,7 +118,8 @@ impl Meta {
         }
     }
 
-    /// Registers and then sends heartbeats, for ever; `registered` says whether the metadata server knows this node.
+    /// Registers and then sends heartbeats, for ever; `registered` says whether the metadata server knows this node,
+    /// as far as it has answered lately.
     /// Returns only the reason why it never will.
     pub(crate) async fn live(
         &self,

@@ -176,7 +176,7 @@ impl Node {
         self.service.devices.all().iter().map(|device| device.id).collect()
     }
 
-    /// Returns when the metadata server knows this node.
+    /// Returns when the metadata server knows this node, and answers.
     pub async fn registered(&self) {
         let mut registered = self.registered.clone();
         if registered.wait_for(|known| *known).await.is_err() {

@@ -4,9 +4,14 @@ use crate::{added::Added, devices::ServedDevice, identity};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
 };
 use steadfast_protocol::DeviceId;
 use tokio::task::AbortHandle;
+
+/// How long a removed device is waited for. Picked by eye: more than its lane takes to close
+/// ([`steadfast_disk::LaneConfig::shutdown_wait_max`]), less than a node may be silent.
+const LETTING_GO: Duration = Duration::from_secs(3);
 
 /// The devices of a node. Whoever uses one holds it on, so that one that is dismissed ends when nobody does.
 pub(crate) struct Served {
@@ -51,19 +56,24 @@ impl Served {
         let Some(gone) = gone else { return };
         let chores = self.chores.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
         chores.into_iter().flatten().for_each(|chore| chore.abort());
-        tracing::warn!(%device, dir = %gone.dir.display(), "the device was removed from the cluster and is served no more");
         let added = self.added.clone();
-        let closed = tokio::task::spawn_blocking(move || {
+        let closing = tokio::task::spawn_blocking(move || {
             close(&gone);
-            identity::retire(&gone.dir)?;
-            added.remove(device)
-        });
-        match closed.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(%device, %error, "nothing in its directory, or in the list of added ones, says so");
+            let dir = gone.dir.display();
+            // The list first, which lies on other disks: this one may be the reason why it was removed.
+            if let Err(error) = added.remove(device) {
+                tracing::error!(%device, %dir, %error, "the device is still listed as added");
             }
-            Err(error) => tracing::error!(%device, %error, "the device was not closed"),
+            if let Err(error) = identity::retire(&gone.dir, device) {
+                tracing::error!(%device, %dir, %error, "nothing in its directory says that it was removed");
+            }
+            tracing::warn!(%device, %dir, "the device was removed from the cluster and is served no more");
+        });
+        // The others are not to wait for a disk that does not answer.
+        match tokio::time::timeout(LETTING_GO, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%device, %error, "the device was not closed"),
+            Err(_) => tracing::error!(%device, "the disk of a removed device does not answer: left behind"),
         }
     }
 }

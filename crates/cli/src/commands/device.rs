@@ -7,7 +7,7 @@ use crate::{
     progress,
     units::{show_bytes, show_rate},
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
@@ -340,7 +340,9 @@ fn several(registry: &Registry, names: &[String]) -> anyhow::Result<BTreeSet<Dev
     let mut all = BTreeSet::new();
     for name in names {
         match server(registry, name) {
-            Some(server) if server.record.devices.is_empty() => bail!("{name} has no devices"),
+            Some(server) if server.record.devices.is_empty() => {
+                return Err(Refusal::Missing(format!("{name} has no devices")).into());
+            }
             Some(server) => all.extend(server.record.devices.iter().map(|&(device, _)| device)),
             None if name.contains(':') => return Err(no_server(registry, name).into()),
             None => drop(all.insert(one(registry, name)?)),

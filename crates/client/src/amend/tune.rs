@@ -51,8 +51,14 @@ impl Client {
                     let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };
                     let layouts = amendment.layouts.clone();
                     let dropped = all_dropped(amendment, &layouts, rule).await?;
-                    let mut changes = false;
-                    for (position, (layout, dropped)) in layouts.iter().zip(dropped).enumerate() {
+                    let (mut changes, mut minted) = (false, false);
+                    for (position, (layout, mut dropped)) in layouts.iter().zip(dropped).enumerate() {
+                        if minted {
+                            // That takes a while, and a device may be lost by now.
+                            dropped =
+                                all_dropped(amendment, std::slice::from_ref(layout), rule).await?.remove(0);
+                        }
+                        minted |= dropped.is_err();
                         if let Some(changed) = tune(amendment, layout, rule, dropped).await? {
                             amendment.layouts[position] = changed;
                             changes = true;

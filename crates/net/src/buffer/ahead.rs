@@ -23,14 +23,17 @@ use std::{
 
 /// Slabs ahead of their use.
 const SLABS_AHEAD: usize = 2;
-/// How long the thread waits for the next to be taken. Picked by eye: many times what a segment's first bytes take to come.
-const IDLE: Duration = Duration::from_millis(50);
+/// How long the thread waits for the next to be taken: as long as a client keeps its buffers, so that a slow source or a long way does not
+/// end it.
+const IDLE: Duration = Duration::from_secs(10);
 /// Told, under the lock of what is kept, when a slab was taken.
 static TAKEN: Condvar = Condvar::new();
 
 /// What is ahead.
 pub(super) struct Ahead {
     ready: Vec<BytesMut>,
+    /// Slabs are about to be taken.
+    wanted: bool,
     /// The thread runs.
     runs: bool,
 }
@@ -38,7 +41,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Nothing, and no thread.
     pub(super) const fn new() -> Self {
-        Self { ready: Vec::new(), runs: false }
+        Self { ready: Vec::new(), wanted: false, runs: false }
     }
 
     /// Memory for a slab; none where the thread is behind, or does not run.
@@ -52,15 +55,19 @@ impl Ahead {
 
     /// Many slabs will be taken from now on.
     pub(super) fn begin(&mut self) {
-        if !self.runs {
+        self.wanted = true;
+        if self.runs {
+            TAKEN.notify_one();
+        } else {
             // Where there is no thread to be had, slabs are touched by who takes them.
             self.runs = thread::Builder::new().name("buffers".to_owned()).spawn(run).is_ok();
         }
     }
 
-    /// Gives up what is ahead.
+    /// Gives up what is ahead: no more is wanted.
     pub(super) fn release(&mut self) {
-        self.ready.clear();
+        self.wanted = false;
+        self.ready.drain(..).for_each(slabs::give_back);
     }
 }
 
@@ -68,7 +75,9 @@ impl Kept {
     /// Whether another slab is to be touched.
     fn lacks_ahead(&self) -> bool {
         let ready = self.ahead.ready.len();
-        ready < SLABS_AHEAD && self.bytes + (ready + 1) * slabs::SLAB_BYTES <= self.bytes_max
+        self.ahead.wanted
+            && ready < SLABS_AHEAD
+            && self.bytes + (ready + 1) * slabs::SLAB_BYTES <= self.bytes_max
     }
 }
 
@@ -90,6 +99,8 @@ fn run() {
         let mut kept = self::kept();
         if kept.lacks_ahead() {
             kept.ahead.ready.push(memory);
+        } else {
+            slabs::give_back(memory);
         }
     }
 }
@@ -102,6 +113,8 @@ mod tests {
     #[test]
     fn slabs_ahead_are_taken_first_and_stay_within_what_may_be_kept() {
         let mut pool = pool(3 * slabs::SLAB_BYTES);
+        assert!(!pool.lacks_ahead(), "nobody asked for it");
+        pool.ahead.wanted = true;
         let mut places = Vec::new();
         while pool.lacks_ahead() {
             let mut memory = slabs::fresh();
@@ -123,6 +136,9 @@ mod tests {
         assert!(!pool.lacks_ahead());
         let last: Vec<_> = (0..each).map(|_| pool.take(largest)).collect();
         assert!(!pool.lacks_ahead() && pool.bytes == 3 * slabs::SLAB_BYTES);
+        pool.ahead.ready.push(slabs::fresh());
+        pool.ahead.release();
+        assert!(pool.ahead.ready.is_empty());
         drop((held, last));
     }
 }

@@ -34,6 +34,11 @@ pub(super) fn touch(memory: &mut BytesMut) {
     slab.iter_mut().step_by(ALIGNMENT).for_each(|byte| *byte = MaybeUninit::new(0));
 }
 
+/// Gives an allocation that nobody uses back to the system.
+pub(super) fn give_back(mut memory: BytesMut) {
+    discard(memory.spare_capacity_mut());
+}
+
 /// Slabs cut into buffers of one size.
 pub(super) struct Slabs {
     /// What is left of the slab that is being cut, if any is.
@@ -85,7 +90,7 @@ impl Slabs {
         self.rest = None;
         for mut slab in self.tails.drain(..) {
             if slab.try_reclaim(ALLOCATION_BYTES) {
-                discard(slab.spare_capacity_mut());
+                give_back(slab);
             }
         }
     }

@@ -167,6 +167,12 @@ pub(super) fn register(
             _ => {}
         }
     }
+    // What is left of servers whose devices were all removed or taken over.
+    for other in nodes(txn)? {
+        if other.node != record.node && other.devices.is_empty() && !liveness.is_alive(other.node, now) {
+            txn.delete(keys::node(other.node));
+        }
+    }
     if let Some(before) = read(txn, record.node)? {
         before.devices.iter().for_each(|&(device, _)| txn.delete(keys::device(device)));
     }
