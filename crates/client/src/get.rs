@@ -530,8 +530,8 @@ impl<'a> SegmentReader<'a> {
     /// Goes by what other reads of the client have asked for and learned.
     fn heed(&mut self) {
         if let Some(stand_ins) = &mut self.stand_ins {
-            let late = stand_ins.tell(&self.core.counts());
-            self.core.heed(self.now(), late.factor);
+            let factor = stand_ins.tell(&self.core.counts());
+            self.core.heed(self.now(), factor);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::Client;
 use std::sync::{MutexGuard, PoisonError};
-use steadfast_protocol::read::{Caution, Late, ReadDone};
+use steadfast_protocol::read::{Caution, ReadDone};
 use tokio::sync::futures::Notified;
 
 /// Of one read; dropped, nothing of it is under way.
@@ -18,8 +18,8 @@ impl<'a> StandIns<'a> {
         Self { client, block_bytes, bytes: 0 }
     }
 
-    /// Tells the others how much it is by now; what this read is to go by.
-    pub(crate) fn tell(&mut self, counts: &ReadDone) -> Late {
+    /// Tells the others how much it is by now; how late is late to this read.
+    pub(crate) fn tell(&mut self, counts: &ReadDone) -> u32 {
         let bytes = u64::from(counts.extra_blocks) * u64::from(self.block_bytes);
         let more = bytes.saturating_sub(self.bytes);
         let mut caution = self.client.caution();
@@ -28,7 +28,7 @@ impl<'a> StandIns<'a> {
             self.bytes = bytes;
             self.client.lessons.notify_waiters();
         }
-        caution.late_beside(self.client.now(), self.bytes)
+        caution.factor_beside(self.client.now(), self.bytes)
     }
 
     /// Enough has come, or never will: nothing of it is under way any more.

@@ -105,15 +105,15 @@ impl Caution {
 
     /// What is known at `now`.
     pub fn late(&self, now: Time) -> Late {
-        self.late_beside(now, 0)
+        let late = self.late.iter().filter(|(_, since)| now.since(**since) < LATE_FOR);
+        let devices = late.map(|(&device, _)| device).collect();
+        Late { factor: self.factor_beside(now, 0), devices, tries: false }
     }
 
-    /// What is known at `now` to a read that has so many bytes itself that stand in for others.
-    pub fn late_beside(&self, now: Time, own_bytes: u64) -> Late {
-        let late = self.late.iter().filter(|(_, since)| now.since(**since) < LATE_FOR);
+    /// How late is late at `now` to a read that has so many bytes itself that stand in for others.
+    pub fn factor_beside(&self, now: Time, own_bytes: u64) -> u32 {
         let others = self.waste_percent.map_or(0, |_| self.under_way_bytes.saturating_sub(own_bytes));
-        let factor = if self.debt(now) + others > 0 { LATE_FACTOR_MAX } else { self.factor(now) };
-        Late { factor, devices: late.map(|(&device, _)| device).collect(), tries: false }
+        if self.debt(now) + others > 0 { LATE_FACTOR_MAX } else { self.factor(now) }
     }
 
     /// A read has asked for so many more bytes that stand in for what is late.
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn what_stands_in_is_a_debt_to_others_until_it_is_known_who_was_first() {
         let mut caution = Caution::default();
-        let factors = |caution: &Caution| [0, 3000].map(|own| caution.late_beside(Time(0), own).factor);
+        let factors = |caution: &Caution| [0, 3000].map(|own| caution.factor_beside(Time(0), own));
         caution.asked(3000);
         assert_eq!(factors(&caution), [LATE_FACTOR_MAX, LATE_FACTOR]);
         caution.asked(1000);

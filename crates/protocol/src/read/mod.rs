@@ -331,7 +331,7 @@ pub trait ReadCore {
     fn wake_at(&self) -> Option<Time>;
     /// What was asked and received so far, also after the end.
     fn counts(&self) -> ReadDone;
-    /// How late is late has changed ([`Caution::late_beside`]).
+    /// How late is late has changed ([`Caution::factor_beside`]).
     fn heed(&mut self, now: Time, factor: u32) {
         let _ = (now, factor);
     }

@@ -115,6 +115,9 @@ fn a_device_moves_only_from_a_node_that_is_silent() {
     let states = nodes(&world);
     assert!(states.iter().all(|state| state.record.node != NodeId(1)), "silent and without devices");
     assert_eq!(states[5].record.devices.len(), 2);
+    // Nothing is left of it: should it come back, it registers anew. One that is silent and has devices stays known.
+    assert_eq!(beat(&mut world, 1, vec![]), Ok(MetaAnswer::Heard { registered: false }));
+    assert_eq!(beat(&mut world, 2, vec![]), Ok(MetaAnswer::Heard { registered: true }));
     // The old node comes back and finds its device taken.
     assert_eq!(
         world.register(&node_record(1, &[1])),
