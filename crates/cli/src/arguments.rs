@@ -78,6 +78,8 @@ pub(crate) enum Command {
     /// Add, drain, remove and list devices
     #[command(subcommand)]
     Device(crate::commands::device::Device),
+    /// Complete segments of buckets of policy `parity` that were stored with fewer chunks while servers were missing
+    Repair(Repair),
     /// Slow down, stall or free an emulated device of a running cluster
     Emulate(Emulate),
     /// Make a recorded trace's reads and writes of an object in BUCKET, as fast as its devices let them
@@ -222,6 +224,10 @@ pub(crate) struct Node {
     /// ever is
     #[arg(long, default_value_t = 43_200, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) reserve_period: u32,
+    /// Seconds from one look for segments that were stored with fewer chunks while servers were missing to the next: they are
+    /// completed once there are enough; 0: nobody looks, and `steadfast repair` does it
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub(crate) repair_period: u32,
     /// Write every message to and from this server here, a JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -412,6 +418,17 @@ pub(crate) struct Remove {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Repair {
+    /// Go on with other objects where one cannot be completed
+    #[arg(long)]
+    pub(crate) keep_going: bool,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

@@ -14,7 +14,9 @@
 //! | 9 | what was wished for is not to be had now: try again in a while |
 
 use std::process::ExitCode;
-use steadfast_client::{AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError};
+use steadfast_client::{
+    AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
+};
 use steadfast_protocol::{message::MetaFault, plan::PlanError};
 
 /// Something else failed.
@@ -84,6 +86,10 @@ fn code(error: &anyhow::Error) -> u8 {
         DrainError::Metadata(error) => of_client(error),
         _ => NO_ROOM,
     };
+    let of_repair = |error: &RepairError| match error {
+        RepairError::Metadata(error) => of_client(error),
+        RepairError::Stuck(_) => NO_ROOM,
+    };
     let of_removal = |error: &RemoveError| match error {
         RemoveError::Metadata(error) => of_client(error),
         _ => FAILED,
@@ -95,6 +101,7 @@ fn code(error: &anyhow::Error) -> u8 {
     let found = found.or_else(|| error.downcast_ref().map(of_amend));
     let found = found.or_else(|| error.downcast_ref().map(of_file));
     let found = found.or_else(|| error.downcast_ref().map(of_drain));
+    let found = found.or_else(|| error.downcast_ref().map(of_repair));
     found.or_else(|| error.downcast_ref().map(of_removal)).unwrap_or(FAILED)
 }
 

@@ -90,6 +90,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Rm(arguments) => commands::objects::remove(arguments).await,
         Command::Status(arguments) => commands::status::run(arguments).await,
         Command::Device(command) => commands::device::run(command).await,
+        Command::Repair(arguments) => commands::repair::run(arguments).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Replay(arguments) => commands::replay::run(arguments).await,
         Command::Lab(arguments) => commands::lab::run(arguments).await,

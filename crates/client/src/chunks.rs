@@ -59,7 +59,11 @@ impl Client {
         let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
         let unfenced = fence.unfenced().map(device).collect();
-        let versions = self.chunk_versions(segment, &holders, &BTreeSet::new()).await;
+        // Who said nothing would be waited for once more in vain.
+        let silent = holders.iter().zip(&answers);
+        let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
+        let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
+        let versions = self.chunk_versions(segment, &holders, &silent).await;
         let changed = fence.changed(&versions, |chunk| leaving.contains(&device(chunk)));
         Some(Fenced { changed, unfenced })
     }

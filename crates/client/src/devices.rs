@@ -1,20 +1,17 @@
 //! Devices that come and go: growth by one at a time, drains, removals.
 
-use crate::{AmendError, Client, ClientError, unexpected};
+use crate::{Client, ClientError, moves::Work, unexpected};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::{Future, poll_fn},
-    pin::Pin,
-    task::Poll,
     time::{Duration, Instant},
 };
 use steadfast_net::Open;
 use steadfast_protocol::{
     DeviceId,
-    drain::{self, Action, Drain, Input, Limits, ObjectName, Outcome, Totals},
+    drain::{self, Limits, Totals},
     message::{
         self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
-        NodeRequest, OBJECTS_ON_PAGE_MAX, Priority, Query,
+        NodeRequest, Priority, Query,
     },
     words::counted,
 };
@@ -172,8 +169,6 @@ impl<'a> Shown<'a> {
     }
 }
 
-type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
-
 impl Client {
     /// What every device holds of committed segments; those that hold nothing are left out. Takes a look at every segment.
     ///
@@ -268,8 +263,13 @@ impl Client {
         loop {
             let arrivals = self.arrivals(devices).await?;
             shown.show(DrainPhase::Moving, &report.totals);
-            let moving = self.move_all(devices, options, &report.totals, &mut tell, &mut shown);
-            report.totals = moving.await?;
+            let limits = Limits { keep_going: options.limits.keep_going || options.lost, ..options.limits };
+            let before = report.totals;
+            let tell = |totals: &Totals| {
+                tell(totals);
+                shown.again(totals);
+            };
+            report.totals = self.move_all(&Work::Leave(devices), limits, &before, tell).await?;
             if !report.totals.stuck.is_empty() {
                 shown.show(DrainPhase::Over, &report.totals);
                 let restored = !options.force && !options.lost;
@@ -350,7 +350,7 @@ impl Client {
     }
 
     /// Puts that have stored on these devices since they are draining.
-    async fn arrivals(&self, devices: &BTreeSet<DeviceId>) -> Result<u64, ClientError> {
+    pub(crate) async fn arrivals(&self, devices: &BTreeSet<DeviceId>) -> Result<u64, ClientError> {
         let registry = self.registry().await?;
         let draining = registry.standings.iter().filter(|standing| devices.contains(&standing.device));
         Ok(draining.map(|standing| standing.arrivals).sum())
@@ -369,94 +369,4 @@ impl Client {
         }
         Ok(extents)
     }
-
-    /// Drives one drain to its end; gives what was done `before` and by it.
-    async fn move_all(
-        &self,
-        devices: &BTreeSet<DeviceId>,
-        options: &DrainOptions,
-        before: &Totals,
-        tell: &mut impl FnMut(&Totals),
-        shown: &mut Shown<'_>,
-    ) -> Result<Totals, ClientError> {
-        let mut core =
-            Drain::new(Limits { keep_going: options.limits.keep_going || options.lost, ..options.limits });
-        let mut running: Vec<Step<'_>> = Vec::new();
-        loop {
-            while let Some(action) = core.poll() {
-                match action {
-                    Action::Done => return Ok(before.and(core.totals())),
-                    other => running.push(Box::pin(self.carry_out(other, devices))),
-                }
-            }
-            // A large object takes a while: whoever watches sees that somebody is at it.
-            if let Ok(input) = tokio::time::timeout(SHOW_EVERY, first(&mut running)).await {
-                core.handle(input?);
-                tell(&before.and(core.totals()));
-            }
-            shown.again(&before.and(core.totals()));
-        }
-    }
-
-    async fn carry_out(&self, action: Action, devices: &BTreeSet<DeviceId>) -> Result<Input, ClientError> {
-        match action {
-            Action::Count => Ok(Input::Arrivals(self.arrivals(devices).await?)),
-            Action::Look { after } => {
-                let devices = devices.iter().copied().collect();
-                let look = Query::ObjectsOn { devices, after, limit: OBJECTS_ON_PAGE_MAX };
-                match self.metadata.ask(look).await? {
-                    MetaAnswer::ObjectsOn { held, next } => Ok(Input::Page { held, next }),
-                    other => Err(unexpected("ObjectsOn", &other)),
-                }
-            }
-            Action::Move(object) => {
-                let outcome = self.move_object(&object, devices).await?;
-                Ok(Input::Over { object, outcome })
-            }
-            Action::Done => unreachable!("the end is not carried out"),
-        }
-    }
-
-    async fn move_object(
-        &self,
-        object: &ObjectName,
-        devices: &BTreeSet<DeviceId>,
-    ) -> Result<Outcome, ClientError> {
-        match self.without_devices(&object.bucket, &object.key, devices).await {
-            Ok(report) if report.dropped_blocks == 0 => Ok(Outcome::Gone),
-            Ok(report) => {
-                Ok(Outcome::Moved { blocks: report.dropped_blocks.into(), bytes: report.freed_bytes })
-            }
-            Err(AmendError::Metadata(ClientError::Refused(
-                MetaFault::NoObject { .. } | MetaFault::NoBucket(_),
-            ))) => Ok(Outcome::Gone),
-            // Made or not, another look tells.
-            Err(
-                AmendError::Contended { .. }
-                | AmendError::Metadata(
-                    ClientError::Unknown { .. } | ClientError::Refused(MetaFault::IntentOver(_)),
-                ),
-            ) => Ok(Outcome::Busy),
-            Err(AmendError::Metadata(
-                error @ (ClientError::Unreachable { .. }
-                | ClientError::NotMeta { .. }
-                | ClientError::Protocol(_)),
-            )) => Err(error),
-            Err(error) => Ok(Outcome::Stuck(error.to_string())),
-        }
-    }
-}
-
-/// The first of these to end.
-async fn first(running: &mut Vec<Step<'_>>) -> Result<Input, ClientError> {
-    poll_fn(|context| {
-        for position in 0..running.len() {
-            if let Poll::Ready(input) = running[position].as_mut().poll(context) {
-                drop(running.swap_remove(position));
-                return Poll::Ready(input);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }

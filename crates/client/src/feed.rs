@@ -8,7 +8,7 @@ use crate::{
     unexpected,
 };
 use std::{collections::VecDeque, sync::Arc};
-use steadfast_codes::rateless::Code;
+use steadfast_codes::rateless::{Code, CodeError};
 use steadfast_disk::Granule;
 use steadfast_protocol::{
     IntentId, SegmentId, Version,
@@ -88,6 +88,16 @@ impl Ready {
         }
         let ahead = Arc::clone(&self.maker);
         self.preparing = self.encodes.then(|| tokio::spawn(async move { ahead.prepare_ahead().await }));
+    }
+}
+
+impl Ready {
+    /// The code of the segment as it is planned to be stored: its own, unless it gets fewer parity chunks.
+    pub(crate) fn code_of(&self, planned: &SegmentPlan) -> Result<(CodeSpec, Code), ClientError> {
+        if planned.code == self.segment.code {
+            return Ok((self.spec, self.code.clone()));
+        }
+        planned.code(self.spec.seed, 0.0).map_err(|error| no_code(planned, &error))
     }
 }
 
@@ -214,9 +224,8 @@ impl<'a> Feed<'a> {
         self.begun_bytes += segment.length;
         let name = self.name().await?;
         let redundancy = Rule::of(&self.policy).redundancy;
-        let (spec, code) = segment.code(self.client.seed ^ name.0, redundancy).map_err(|error| {
-            ClientError::Protocol(format!("no code for K = {}: {error}", segment.geometry.originals))
-        })?;
+        let (spec, code) =
+            segment.code(self.client.seed ^ name.0, redundancy).map_err(|error| no_code(&segment, &error))?;
         let (geometry, version) = (segment.geometry, self.version);
         let maker = Maker::new((name, version), geometry, &code, spec, originals, redundancy, 0);
         let maker = Arc::new(maker);
@@ -266,4 +275,9 @@ impl<'a> Feed<'a> {
             other => Err(unexpected("Segments", &other)),
         }
     }
+}
+
+/// A segment as planned has no code.
+pub(crate) fn no_code(planned: &SegmentPlan, error: &CodeError) -> ClientError {
+    ClientError::Protocol(format!("no code for K = {}: {error}", planned.geometry.originals))
 }

@@ -19,6 +19,8 @@
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on, its size |
 //! | `devices` | devices added, emptied, removed |
+//! | `moves` | objects moved off devices, or completed where they are degraded |
+//! | `mend` | the same of whatever is degraded, without being asked |
 //! | `tidy` | seals and deletions, behind the answer |
 
 mod ahead;
@@ -31,7 +33,9 @@ mod feed;
 mod file;
 mod get;
 mod memory;
+mod mend;
 mod metadata;
+mod moves;
 mod offload;
 mod put;
 mod reader;
@@ -47,6 +51,8 @@ pub use devices::{DrainError, DrainOptions, DrainReport, RemoveError};
 pub use error::{ClientError, FileError, GetError, PutError};
 pub use file::{File, FileCounts, FileOptions};
 pub use get::{GetOptions, GetReport};
+pub use mend::mend;
+pub use moves::{Degraded, RepairError, RepairReport};
 pub use offload::Ingest;
 pub use put::{PutOptions, PutReport};
 pub use reader::ObjectReader;
@@ -56,7 +62,7 @@ pub use steadfast_protocol::read::RequestRule;
 
 use metadata::Metadata;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -68,8 +74,10 @@ use steadfast_protocol::{
         AccessTotals, BucketRecord, Change, DeviceHealth, DrainProgress, Hello, MetaAnswer, MetaRequest,
         NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
+    plan::{Unserved, Wish},
     policy::Policy,
     read::{Caution, Hedge},
+    write::WriteError,
 };
 
 /// How a client behaves.
@@ -157,6 +165,8 @@ pub struct Client {
     caution: Mutex<Caution>,
     /// Told when that has changed.
     lessons: tokio::sync::Notify,
+    /// Who did not take a chunk a moment ago.
+    unserved: Mutex<Unserved>,
     started: Instant,
 }
 
@@ -183,7 +193,7 @@ impl Client {
         // The process id keeps the ids of two clients with one given seed apart.
         let metadata =
             Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
-        let (memory, tidying, registry, hedge) = Default::default();
+        let (memory, tidying, registry, hedge, unserved) = Default::default();
         let caution = Mutex::new(Caution::new(seed, options.request));
         let lessons = tokio::sync::Notify::new();
         let started = Instant::now();
@@ -198,6 +208,7 @@ impl Client {
             hedge,
             caution,
             lessons,
+            unserved,
             started,
         };
         client.registry().await?;
@@ -299,6 +310,26 @@ impl Client {
         let registry = self.registry.lock().expect("never poisoned: no panic while held");
         let alive = registry.nodes.iter().filter(|node| node.alive);
         alive.flat_map(|node| &node.devices).any(|device| device.health == DeviceHealth::Stalled)
+    }
+
+    /// Whether a write that failed may go well without the devices that it failed for, with fewer parity chunks: not where it is wished
+    /// that failures are tolerated, nor where it was `tried` so.
+    pub(crate) fn may_go_without(
+        &self,
+        wish: &Wish,
+        error: &WriteError,
+        tried: &mut BTreeSet<DeviceId>,
+    ) -> bool {
+        let mut unserved = self.unserved.lock().expect("never poisoned: no panic while held");
+        wish.quality.tolerate.is_none() && unserved.learn(self.now(), error, tried)
+    }
+
+    /// The devices to plan a segment without, where it may have fewer parity chunks.
+    fn left_out(&self, policy: &Policy, wish: &Wish) -> BTreeSet<DeviceId> {
+        if !matches!(policy, Policy::Parity(_)) || wish.quality.tolerate.is_some() {
+            return BTreeSet::new();
+        }
+        self.unserved.lock().expect("never poisoned: no panic while held").left_out(self.now())
     }
 
     /// A storage server's own account of itself.

@@ -17,7 +17,7 @@ use std::{
 use steadfast_protocol::{
     DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
-    layout::{SegmentLayout, Share},
+    layout::{CodeSpec, SegmentLayout, Share},
     message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{Dealt, Plan, Quality, Scheme, Wanted, Wish},
@@ -27,7 +27,7 @@ use steadfast_protocol::{
         ingest::{Offloaded, Primaries, Setback},
     },
 };
-use steadfast_transfer::SegmentWriter;
+use steadfast_transfer::{Maker, SegmentWriter};
 
 /// How long a put that failed tries to say so; its lease makes good what is late.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -47,6 +47,8 @@ pub struct PutReport {
     pub sent_bytes: u64,
     /// Bytes of the object that a node encoded and distributed.
     pub offloaded_bytes: u64,
+    /// Segments with fewer chunks than the bucket promises: too few failure domains served.
+    pub degraded_segments: u64,
 }
 
 /// How one put differs from others.
@@ -287,27 +289,49 @@ impl Put<'_> {
     }
 
     async fn store_segment(&self, turn: &Turn<'_>) -> Result<(), PutError> {
+        let mut maker = Arc::clone(&turn.ready.maker);
+        let (mut failed, mut tried) = (None, BTreeSet::new());
+        loop {
+            let plan = match self.choose(&turn.ready, maker.segment).await {
+                // What failed says more than that there is no way around it.
+                Err(error) => return Err(failed.unwrap_or(error)),
+                Ok(plan) => plan,
+            };
+            match self.store_by(turn, plan, &maker).await {
+                Err(PutError::Write(error)) if self.client.may_go_without(&self.wish, &error, &mut tried) => {
+                    tracing::debug!(segment = %maker.segment, %error, "stored anew without the devices that failed");
+                    maker = Arc::new(maker.renamed(self.another_name().await?));
+                    failed = Some(error.into());
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn store_by(&self, turn: &Turn<'_>, plan: Plan, maker: &Arc<Maker>) -> Result<(), PutError> {
         let ready = &*turn.ready;
-        let Ready { segment, maker, spec, code, .. } = ready;
-        let plan = self.choose(ready.spread_bytes, maker.segment, segment.scheme).await?;
+        let policy = plan.policy;
+        let segment = ready.segment.under(&policy);
+        let (spec, code) = ready.code_of(&segment)?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme: segment.scheme,
-            code: code.clone(),
+            code,
             block_bytes: segment.geometry.block_bytes,
-            rule: Rule::of(&self.begun.policy),
+            rule: Rule::of(&policy),
             domains: plan.domains,
             devices,
             spares,
             patience: self.client.options.patience,
             seed: spec.seed,
             given: Given::default(),
+            fewer: plan.fewer(self.client.options.patience, &self.wish),
         };
         let mut maker = Arc::clone(maker);
-        match self.hand_over(ready, &write).await {
+        match self.hand_over(ready, &maker, &policy, &write).await {
             Some(Ok(offloaded)) => {
                 self.sent(ready, segment.geometry.originals);
-                self.keep(ready, maker.segment, offloaded.holders, offloaded.stored_blocks);
+                self.keep(ready, (maker.segment, spec), offloaded.holders, offloaded.stored_blocks);
                 return Ok(());
             }
             Some(Err(setback)) => {
@@ -324,7 +348,7 @@ impl Put<'_> {
             route: Reserving { client: self.client, reserved: &self.reserved },
             pool: self.client.pool.clone(),
             maker,
-            policy: self.begun.policy,
+            policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
         };
@@ -333,20 +357,20 @@ impl Put<'_> {
         };
         let done = writer.run(write, touch, |_| {}, || turn.ends()).await?;
         self.sent(ready, done.pushed_blocks);
-        self.keep(ready, name, done.holders, done.stored_blocks);
+        self.keep(ready, (name, spec), done.holders, done.stored_blocks);
         Ok(())
     }
 
-    /// A segment is stored so, under this name.
-    fn keep(&self, ready: &Ready, name: SegmentId, holders: Vec<Share>, blocks: u32) {
-        let Ready { segment, spec, .. } = ready;
+    /// A segment is stored so, under this name and by this code.
+    fn keep(&self, ready: &Ready, (name, code): (SegmentId, CodeSpec), holders: Vec<Share>, blocks: u32) {
+        let segment = &ready.segment;
         let version = self.begun.version;
         let layout = SegmentLayout {
             segment: name,
             version,
             epoch: self.begun.epoch,
             length: segment.length,
-            code: *spec,
+            code,
             block_bytes: segment.geometry.block_bytes,
             granule_bytes: segment.geometry.granule_bytes,
             holders: holders.into_iter().map(|share| share.stored(name, version)).collect(),
@@ -354,6 +378,7 @@ impl Put<'_> {
         let mut stored = self.stored();
         stored.report.size += segment.length;
         stored.report.stored_bytes += u64::from(blocks) * u64::from(segment.geometry.block_bytes);
+        stored.report.degraded_segments += u64::from(layout.missing_chunks(&self.begun.policy) > 0);
         stored.layouts.insert(segment.offset, layout);
     }
 
@@ -363,15 +388,20 @@ impl Put<'_> {
     }
 
     /// Hands a segment to a node; none where there is none to ask.
-    async fn hand_over(&self, ready: &Ready, write: &WriteSpec) -> Option<Result<Offloaded, Setback>> {
-        let maker = &ready.maker;
+    async fn hand_over(
+        &self,
+        ready: &Ready,
+        maker: &Arc<Maker>,
+        policy: &Policy,
+        write: &WriteSpec,
+    ) -> Option<Result<Offloaded, Setback>> {
         let name = maker.segment;
         let primaries = || self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.offloads() {
             return None;
         }
         let named = (name, maker.version, self.begun.intent);
-        let (open, core) = primaries().ask(named, ready.segment.length, &self.begun.policy, write)?;
+        let (open, core) = primaries().ask(named, ready.segment.length, policy, write)?;
         // It may write to any of them.
         let all = open.devices.iter().chain(&open.spares).map(|place| (place.device, name));
         self.stored().touched.extend(all);
@@ -405,7 +435,8 @@ impl Put<'_> {
         }
     }
 
-    async fn choose(&self, length: u64, name: SegmentId, scheme: Scheme) -> Result<Plan, PutError> {
+    async fn choose(&self, ready: &Ready, name: SegmentId) -> Result<Plan, PutError> {
+        let (length, scheme) = (ready.spread_bytes, ready.segment.scheme);
         // The segments of most objects lie on the same devices; chunks go to others each time.
         let turn = if scheme == Scheme::Parity { name.0.rotate_left(32) } else { 0 };
         let wanted = Wanted {

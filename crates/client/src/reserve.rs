@@ -270,8 +270,10 @@ impl Client {
         let rates = |plan: &Plan| {
             plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
         };
+        let left_out = self.left_out(&wanted.policy, wish);
         let plan = |candidates: &[Candidate]| {
-            let staying = candidates.iter().filter(|candidate| !leaving.contains(&candidate.device));
+            let stays = |device| !leaving.contains(device) && !left_out.contains(device);
+            let staying = candidates.iter().filter(|candidate| stays(&candidate.device));
             let staying: Vec<Candidate> = staying.cloned().map(|candidate| dealt.given(candidate)).collect();
             plan::choose_for(&staying, wanted, wish)
         };

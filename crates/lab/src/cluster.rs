@@ -55,6 +55,8 @@ pub struct Shape {
     pub sweep_s: u32,
     /// Seconds from one look at reserves to the next; 0: none is ever given back.
     pub reserve_period_s: u32,
+    /// Seconds between two looks for degraded segments; 0: nobody looks.
+    pub repair_period_s: u32,
     /// Whether every server writes its messages down.
     #[serde(skip)]
     pub trace: bool,
@@ -92,6 +94,7 @@ impl Default for Shape {
             lease_s: 60,
             sweep_s: 30,
             reserve_period_s: 43_200,
+            repair_period_s: 10,
             trace: false,
             environment: Vec::new(),
         }
@@ -341,6 +344,7 @@ impl Launch {
         command.arg("node").args(["--meta", &shape.listen, "--listen", "127.0.0.1:0"]);
         command.args(["--sweep", &shape.sweep_s.to_string()]);
         command.args(["--reserve-period", &shape.reserve_period_s.to_string()]);
+        command.args(["--repair-period", &shape.repair_period_s.to_string()]);
         if let Some(spec) = &shape.emulate {
             command.args(["--emulate", spec]);
         }

@@ -73,6 +73,7 @@ fn query_name(query: &Query) -> &'static str {
         Query::Layout { .. } => "layout",
         Query::ObjectsOn { .. } => "objects_on",
         Query::Holdings { .. } => "holdings",
+        Query::Degraded { .. } => "degraded",
     }
 }
 

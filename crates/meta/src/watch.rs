@@ -47,12 +47,13 @@ impl Watched {
             // Goes on when it takes longer.
             let _ = timeout(REGISTRY_WITHIN, spawn_blocking(move || store.count())).await;
         }
-        let records = page.gauge("meta_records", "Buckets, objects, and puts that have begun and not ended");
+        let records = page.gauge("meta_records", "Buckets, objects, puts that have begun and not ended, segments with fewer chunks than their bucket's code");
         for (kind, number) in store.census().known().unwrap_or_default() {
             let kind = match kind {
                 Counted::Bucket => "bucket",
                 Counted::Object => "object",
                 Counted::Intent => "intent",
+                Counted::Degraded => "degraded_segment",
             };
             records.whole(&[("kind", kind)], number);
         }

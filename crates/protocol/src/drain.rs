@@ -17,7 +17,7 @@
 //! Left out: how one object is moved, and where to (the writing cores and `plan`).
 
 use crate::{
-    DeviceId, SegmentId,
+    DeviceId, NodeId, SegmentId,
     message::{BucketRecord, DeviceState, Held, Holding, Registry, Standing},
     plan::{self, PlanError},
 };
@@ -284,6 +284,12 @@ impl Drain {
         let stuck = self.totals.stuck.len();
         stuck > 0 && !self.limits.keep_going || stuck >= STUCK_MAX
     }
+}
+
+/// Whether it is the turn of storage server `own` to complete what is degraded: of those that are alive the lowest name's.
+pub fn mends(registry: &Registry, own: NodeId) -> bool {
+    let alive = registry.nodes.iter().filter(|node| node.alive);
+    alive.map(|node| node.record.node).min() == Some(own)
 }
 
 /// Why a cluster cannot do without some devices.

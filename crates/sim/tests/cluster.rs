@@ -97,6 +97,7 @@ impl Cluster {
             patience: Duration::from_secs(10),
             seed: 1,
             given: Given::default(),
+            fewer: None,
         };
         let (granule_bytes, opening) = (64 << 10, Duration::from_millis(5));
         let access = WriteAccess {

@@ -54,6 +54,7 @@ fn put(world: &mut World, client: u32, at: Time, seed: u64) -> AccessId {
         patience: Duration::from_secs(10),
         seed,
         given: Given::default(),
+        fewer: None,
     };
     let access = PutAccess {
         bucket: "bucket".to_owned(),

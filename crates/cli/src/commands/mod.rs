@@ -12,6 +12,7 @@ mod health;
 pub(crate) mod lab;
 pub(crate) mod list;
 pub(crate) mod objects;
+pub(crate) mod repair;
 pub(crate) mod replay;
 pub(crate) mod servers;
 pub(crate) mod sim;

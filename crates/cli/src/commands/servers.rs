@@ -5,6 +5,7 @@ use crate::{
     trace::TraceFile,
 };
 use std::time::Duration;
+use steadfast_client::{Options, mend};
 use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
 use steadfast_protocol::{NodeId, message::Role, serve::ReservePolicy};
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,6 +28,7 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
 
 pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     die_with_parent()?;
+    let meta = arguments.meta.clone();
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
     options.admin = arguments.admin;
     options.site = arguments.site;
@@ -48,9 +50,17 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
         say!("{ADMIN}{admin}")?;
     }
     say!("{LISTENING}{}", node.address())?;
+    let own = node.id();
+    let mending = async {
+        match Duration::from_secs(arguments.repair_period.into()) {
+            Duration::ZERO => std::future::pending().await,
+            every => mend(&meta, own, every, Options::default()).await,
+        }
+    };
     let outcome = tokio::select! {
         asked = stop_asked() => asked,
         error = node.failed() => Err(error.into()),
+        never = mending => match never {},
     };
     node.stop().await;
     outcome

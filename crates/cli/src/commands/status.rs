@@ -5,7 +5,7 @@ use super::{
     device::one,
     doings::{self, Kept, is_silent},
     health::{DeviceNow, Devices, at_risk, show_time},
-    print_json,
+    print_json, repair,
 };
 use crate::{
     arguments::{Emulate, Status},
@@ -27,12 +27,16 @@ struct Shown<'a> {
     stragglers: Vec<&'a str>,
     /// Bandwidth kept for accesses on all of them.
     kept: Kept,
+    /// Segments with fewer chunks than their buckets promise, and the bytes of what they lack; of very many the first.
+    degraded_segments: u64,
+    degraded_bytes: u64,
 }
 
 pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     let client = connect(&arguments.cluster).await?;
     let registry = client.registry().await?;
     let devices = Devices::of(&registry);
+    let degraded = client.degraded().await?;
     if arguments.output.json {
         let stragglers = devices.devices.iter().filter(|device| device.times_slower.is_some());
         let shown = Shown {
@@ -40,6 +44,8 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
             devices: &devices.devices,
             stragglers: stragglers.map(|device| device.device.as_str()).collect(),
             kept: Kept::of(&registry),
+            degraded_segments: degraded.segments,
+            degraded_bytes: degraded.lacking_bytes,
         };
         return print_json(&shown);
     }
@@ -53,6 +59,9 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
         for risk in at_risk(&registry, &devices, &client.buckets().await?).iter() {
             say!("{risk}")?;
         }
+    }
+    for line in repair::degraded(&degraded).iter() {
+        say!("{line}")?;
     }
     say!("{}", table(&registry.nodes, &devices.devices))?;
     for line in doings::drains(&registry) {

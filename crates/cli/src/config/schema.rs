@@ -221,6 +221,13 @@ pub(crate) const SECTIONS: &[Section] = &[
                 example: "43200",
             },
             Key {
+                name: "repair_period_s",
+                argument: "repair_period",
+                kind: Kind::Whole(0, LONGEST_S),
+                help: "Seconds from one look for degraded segments to the next; 0: nobody looks",
+                example: "10",
+            },
+            Key {
                 name: "emulate",
                 argument: "emulate",
                 kind: Kind::Emulation,

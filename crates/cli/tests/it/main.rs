@@ -9,6 +9,7 @@ mod changing;
 mod common;
 mod configuration;
 mod crashes;
+mod degraded;
 mod devices;
 mod failures;
 mod files;

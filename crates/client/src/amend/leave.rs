@@ -1,4 +1,5 @@
-//! Making an object independent of some devices: what a drain, and the repair after a loss, do to each object.
+//! Making an object independent of some devices, and completing one that is degraded: what a drain, the repair after a loss, and
+//! that after writes while a device was missing do to each object.
 
 use super::{
     AmendError, AmendReport,
@@ -12,7 +13,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
     layout::{CodeKind, SegmentLayout},
-    plan::Wish,
+    plan::{Quality, Wish},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -32,23 +33,71 @@ impl Client {
         key: &str,
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<AmendReport, AmendError> {
+        let lies = |layout: &SegmentLayout| layout.pieces().any(|(device, _)| leaving.contains(&device));
+        self.segments_of(
+            (bucket, key),
+            |_, layout| Ok(lies(layout)),
+            async |amendment, layout, offset| leave(amendment, (layout, offset), leaving).await,
+        )
+        .await
+    }
+
+    /// Stores those segments of an object anew that are degraded, with as many chunks as its bucket's code has.
+    ///
+    /// # Errors
+    /// While there are not devices enough for them: the object is what it was before, or some of its segments are complete.
+    pub async fn complete(&self, bucket: &str, key: &str) -> Result<AmendReport, AmendError> {
+        self.segments_of(
+            (bucket, key),
+            |policy, layout| {
+                let degraded = layout.missing_chunks(policy) > 0;
+                if degraded {
+                    // Fenced in vain, it would not be changed in place for a while.
+                    self.has_devices_for(policy, layout.length)?;
+                }
+                Ok(degraded)
+            },
+            async |amendment, layout, offset| {
+                amendment.fence(layout, &BTreeSet::new()).await?;
+                anew(amendment, (layout, offset), &BTreeSet::new()).await
+            },
+        )
+        .await
+    }
+
+    /// Changes each segment of an object that is `concerned`, whose bytes stay the same, in one amendment or two.
+    async fn segments_of(
+        &self,
+        (bucket, key): (&str, &str),
+        concerned: impl Fn(&Policy, &SegmentLayout) -> Result<bool, AmendError>,
+        change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
+        let affected = |found: &ObjectStat| -> Result<Vec<usize>, AmendError> {
+            let mut affected = Vec::new();
+            for (position, layout) in found.segments.iter().enumerate() {
+                if concerned(&found.policy, layout)? {
+                    affected.push(position);
+                }
+            }
+            Ok(affected)
+        };
         let mut last_too = false;
         let first = self.amend(bucket, key, async |client, found| {
-            let mut affected = affected(&found, leaving);
+            let mut affected = affected(&found)?;
             // While a file is appended to its last segment is not moved easily: the others do not wait for that.
             let grows = matches!(found.policy, Policy::Parity(_));
             last_too = grows && affected.len() > 1 && affected.last() == Some(&(found.segments.len() - 1));
             if last_too {
                 affected.pop();
             }
-            leave_some(client, (bucket, key), found, affected, leaving).await
+            change_some(client, (bucket, key), found, affected, &change).await
         });
         let mut report = first.await?;
         if last_too {
             let last = self.amend(bucket, key, async |client, found| {
-                let affected = affected(&found, leaving);
-                leave_some(client, (bucket, key), found, affected, leaving).await
+                let affected = affected(&found)?;
+                change_some(client, (bucket, key), found, affected, &change).await
             });
             report = both(report, last.await?);
         }
@@ -57,33 +106,29 @@ impl Client {
     }
 }
 
-/// Which of an object's segments have anything on devices that are left.
-fn affected(found: &ObjectStat, leaving: &BTreeSet<DeviceId>) -> Vec<usize> {
-    let lies = |layout: &SegmentLayout| layout.pieces().any(|(device, _)| leaving.contains(&device));
-    (0..found.segments.len()).filter(|&position| lies(&found.segments[position])).collect()
-}
-
-/// Makes these segments of an object as found independent of `leaving`, in one amendment.
-async fn leave_some(
+/// Changes these segments of an object as found, in one amendment.
+async fn change_some(
     client: &Client,
     object: (&str, &str),
     found: ObjectStat,
     affected: Vec<usize>,
-    leaving: &BTreeSet<DeviceId>,
+    change: &impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
 ) -> Result<AmendReport, AmendError> {
     let start = Instant::now();
     if affected.is_empty() {
         return Ok(AmendReport::unchanged(&found, start));
     }
     let of = (affected.len(), false);
-    let amendment = Amendment::begin(client, object, found, of, Default::default()).await?;
+    let background = client.options.quality.background;
+    let wish = Wish { quality: Quality { background, ..Quality::default() }, ..Wish::default() };
+    let amendment = Amendment::begin(client, object, found, of, (wish, 0)).await?;
     amendment
         .finish(start, async |amendment| {
             for position in affected {
                 let layout = amendment.layouts[position].clone();
                 let before = &amendment.layouts[..position];
                 let offset = before.iter().map(|layout| layout.length).sum();
-                amendment.layouts[position] = leave(amendment, (&layout, offset), leaving).await?;
+                amendment.layouts[position] = change(amendment, &layout, offset).await?;
             }
             Ok(true)
         })
@@ -110,6 +155,19 @@ fn both(first: AmendReport, second: AmendReport) -> AmendReport {
     }
 }
 
+/// Stores a fenced segment anew, with all chunks that its bucket's code has: who moves an object leaves it as safe as it is to be.
+async fn anew(
+    amendment: &mut Amendment<'_>,
+    (layout, offset): (&SegmentLayout, u64),
+    leaving: &BTreeSet<DeviceId>,
+) -> Result<SegmentLayout, AmendError> {
+    let _memory = amendment.client.memory.hold(layout.length);
+    let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
+    let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
+    let wish = amendment.strict();
+    amendment.store_anew(layout, offset, originals, &wish, leaving).await
+}
+
 async fn leave(
     amendment: &mut Amendment<'_>,
     (layout, offset): (&SegmentLayout, u64),
@@ -117,9 +175,7 @@ async fn leave(
 ) -> Result<SegmentLayout, AmendError> {
     if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && amendment.fence(layout, leaving).await? {
         // Versions go with the chunk that they count: one that is moved alone would not be what parity holds.
-        let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
-        let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
-        return amendment.store_anew(layout, offset, originals, &Wish::default(), leaving).await;
+        return anew(amendment, (layout, offset), leaving).await;
     }
     let code = code(layout)?;
     let places = amendment.places(leaving, layout);

@@ -3,6 +3,7 @@
 use super::{AmendError, AmendReport};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
+    feed::no_code,
     get::SegmentReader,
     put::renew,
     reserve::{Reading, Reserved, Reserving},
@@ -13,16 +14,19 @@ use core::{ops::Range, pin::Pin, task::Poll};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
-    message::{Access, AccessTotals, Change, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun},
+    message::{
+        Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
+    },
     meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{self, Dealt, Part, Places, PlanError, Scheme, SegmentPlan, Wanted, Wish},
+    plan::{self, Dealt, Part, Places, Plan, PlanError, Quality, Scheme, SegmentPlan, Wanted, Wish},
+    policy::Policy,
     write::{Existing, Given, Target, WriteDone, WriteSpec},
 };
 use steadfast_transfer::{Maker, Originals, SegmentWriter};
@@ -323,13 +327,8 @@ impl<'a> Amendment<'a> {
 
     /// The devices as last heard of, without those to be left.
     pub(super) fn places(&self, leaving: &BTreeSet<DeviceId>, layout: &SegmentLayout) -> Places {
-        let candidates = self.candidates();
+        let candidates = self.client.candidates();
         Places::new(&candidates, &self.begun.policy, leaving, layout.block_bytes)
-    }
-
-    fn candidates(&self) -> Vec<plan::Candidate> {
-        let registry = self.client.registry.lock().expect("never poisoned: no panic while held");
-        plan::candidates(&registry)
     }
 
     /// Ends changes in place of a segment that is to be replaced, or of which chunks are `leaving`; whether there were any.
@@ -421,6 +420,7 @@ impl<'a> Amendment<'a> {
             patience: self.client.options.patience,
             seed: self.client.seed ^ layout.segment.0,
             given,
+            fewer: None,
         };
         let geometry = Geometry {
             block_bytes: layout.block_bytes,
@@ -441,11 +441,16 @@ impl<'a> Amendment<'a> {
         });
         let done = tokio::select! {
             biased;
-            done = self.run_writer(spec, Arc::clone(&maker)) => done?,
+            done = self.run_writer(spec, Arc::clone(&maker), self.begun.policy) => done?,
             () = maker.lacking() => return Ok(None),
         };
         self.count(&done, layout.block_bytes);
         Ok(Some(Written { name, shares: done.holders }))
+    }
+
+    /// What is wished for of a segment that is not to be degraded.
+    pub(super) fn strict(&self) -> Wish {
+        Wish { quality: strict(&self.begun.policy, self.wish.quality), ..self.wish }
     }
 
     /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object; on none of
@@ -482,20 +487,52 @@ impl<'a> Amendment<'a> {
         wish: &Wish,
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<SegmentLayout, AmendError> {
-        let policy = self.begun.policy;
-        let SegmentPlan { length, geometry, scheme, .. } = *segment;
-        let name = self.name().await?;
+        let (mut failed, mut tried, none) = (None, BTreeSet::new(), Dealt::default());
+        let stored = loop {
+            let name = self.name().await?;
+            let wanted = Wanted {
+                policy: self.begun.policy,
+                length: segment.length,
+                bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
+                seed: self.client.seed ^ name.0 ^ self.begun.version.0,
+            };
+            let planned = self.client.plan_write(&self.reserved, &wanted, wish, leaving, &none);
+            let plan = match planned.await {
+                // What failed says more than that there is no way around it.
+                Err(error) => return Err(failed.unwrap_or(error.into())),
+                Ok(plan) => plan,
+            };
+            match self.store_by(replaced, segment, &originals, name, (plan, wish)).await {
+                Err(AmendError::Write(error)) if self.client.may_go_without(wish, &error, &mut tried) => {
+                    tracing::debug!(segment = %name, %error, "stored anew without the devices that failed");
+                    failed = Some(error.into());
+                }
+                done => break done?,
+            }
+        };
+        if let Some(layout) = replaced {
+            self.dropped(layout);
+        }
+        Ok(stored)
+    }
+
+    /// Stores a segment under a name on the devices that were planned for it.
+    async fn store_by(
+        &mut self,
+        replaced: Option<&SegmentLayout>,
+        segment: &SegmentPlan,
+        originals: &Arc<Originals>,
+        name: SegmentId,
+        (plan, wish): (Plan, &Wish),
+    ) -> Result<SegmentLayout, AmendError> {
+        let segment = segment.under(&plan.policy);
+        let SegmentPlan { length, geometry, scheme, .. } = segment;
         let seed = self.client.seed ^ name.0;
-        let mut rule = Rule::of(&policy);
+        let mut rule = Rule::of(&plan.policy);
         if let (Scheme::Rateless, Some(layout)) = (scheme, replaced) {
             rule.redundancy = self.wish.quality.redundancy.unwrap_or(0.0).max(dialled(layout));
         }
-        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| {
-            ClientError::Protocol(format!("no code for K = {}: {error}", geometry.originals))
-        })?;
-        let bandwidth_bytes_per_s = self.client.options.bandwidth_bytes_per_s;
-        let wanted = Wanted { policy, length, bandwidth_bytes_per_s, seed: seed ^ self.begun.version.0 };
-        let plan = self.client.plan_write(&self.reserved, &wanted, wish, leaving, &Dealt::default()).await?;
+        let (spec, code) = segment.code(seed, rule.redundancy).map_err(|error| no_code(&segment, &error))?;
         let (devices, spares) = plan.targets();
         let write = WriteSpec {
             scheme,
@@ -508,15 +545,12 @@ impl<'a> Amendment<'a> {
             patience: self.client.options.patience,
             seed,
             given: Given::default(),
+            fewer: plan.fewer(self.client.options.patience, wish),
         };
-        let redundancy = rule.redundancy;
-        let maker = Maker::new((name, self.begun.version), geometry, &code, spec, originals, redundancy, 0);
-        let maker = Arc::new(maker);
-        let done = self.run_writer(write, maker).await?;
+        let (named, originals) = ((name, self.begun.version), Arc::clone(originals));
+        let maker = Maker::new(named, geometry, &code, spec, originals, rule.redundancy, 0);
+        let done = self.run_writer(write, Arc::new(maker), plan.policy).await?;
         self.count(&done, geometry.block_bytes);
-        if let Some(layout) = replaced {
-            self.dropped(layout);
-        }
         let version = self.begun.version;
         Ok(SegmentLayout {
             segment: name,
@@ -536,14 +570,19 @@ impl<'a> Amendment<'a> {
         self.report.freed_bytes += u64::from(layout.stored_blocks()) * u64::from(layout.block_bytes);
     }
 
-    async fn run_writer(&mut self, spec: WriteSpec, maker: Arc<Maker>) -> Result<WriteDone, AmendError> {
+    async fn run_writer(
+        &mut self,
+        spec: WriteSpec,
+        maker: Arc<Maker>,
+        policy: Policy,
+    ) -> Result<WriteDone, AmendError> {
         let segment = maker.segment;
         self.used.insert(segment);
         let writer = SegmentWriter {
             route: Reserving { client: self.client, reserved: &self.reserved },
             pool: self.client.pool.clone(),
             maker,
-            policy: self.begun.policy,
+            policy,
             epoch: self.begun.epoch,
             intent: self.begun.intent,
         };
@@ -578,6 +617,30 @@ impl<'a> Amendment<'a> {
         self.refused = self.client.plan_change(&self.reserved, parts, length, wish).await?;
         Ok(())
     }
+}
+
+impl Client {
+    /// The devices as last heard of.
+    fn candidates(&self) -> Vec<plan::Candidate> {
+        plan::candidates(&self.registry.lock().expect("never poisoned: no panic while held"))
+    }
+
+    /// Whether a segment can be stored with all chunks of its policy, as far as is known: none of their devices stalls.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(super) fn has_devices_for(&self, policy: &Policy, length: u64) -> Result<(), PlanError> {
+        let wanted = Wanted { policy: *policy, length, bandwidth_bytes_per_s: None, seed: 0 };
+        let quality = strict(policy, Quality::default());
+        let serving = self.candidates().into_iter().filter(|one| one.health != DeviceHealth::Stalled);
+        plan::choose_for(&serving.collect::<Vec<_>>(), &wanted, &Wish { quality, round_trip: Duration::ZERO })
+            .map(drop)
+    }
+}
+
+/// The wishes, and that a segment has as many chunks as its bucket promises.
+fn strict(policy: &Policy, wishes: Quality) -> Quality {
+    Quality { tolerate: Some(policy.tolerate()), ..wishes }
 }
 
 /// What a change does on each device: it reads some blocks there and writes others.

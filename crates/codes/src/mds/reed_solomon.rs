@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Every square submatrix of a Cauchy matrix 1 / (x + y) with distinct x and y is invertible, and scaling rows and
-//! columns keeps that; so any k of the k + m chunks give the data. The row of ones makes the first parity plain XOR.
+//! columns keeps that; so any k of the k + m chunks give the data. The row of ones makes the first parity plain XOR. No row depends on
+//! m: the parity chunks of a code with fewer are the first of one with more.
 
 use super::MdsError;
 use crate::kernel::gf256::{inverse, mul};

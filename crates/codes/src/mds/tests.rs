@@ -26,6 +26,26 @@ fn reed_solomon_allocates_nothing_once_it_is_planned() {
     }
 }
 
+/// A segment may be stored with fewer parity chunks than its code has: they are the first of them.
+#[test]
+fn a_parity_chunk_is_the_same_however_many_there_are() {
+    for (k, m) in [(1, 3), (4, 2), (4, 4), (10, 4), (32, 8)] {
+        let len = 1000;
+        let data: Vec<Vec<u8>> = (0..k).map(|chunk| vec![chunk as u8 * 7 + 3; len]).collect();
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let parity = |m: usize| {
+            let mut parity = vec![vec![0u8; len]; m];
+            let mut out: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+            Code::new(Kind::ReedSolomon, k, m).unwrap().encode(&data, &mut out).unwrap();
+            parity
+        };
+        let all = parity(m);
+        for fewer in 1..m {
+            assert_eq!(parity(fewer), all[..fewer], "{k} and {fewer} of {m}");
+        }
+    }
+}
+
 /// Every operation with the caller's buffers; Reed-Solomon in pieces, codes with a kernel, and such as run a program.
 #[test]
 fn nothing_is_allocated_with_the_callers_buffers() {

@@ -232,6 +232,7 @@ fn store(
         patience: PATIENCE,
         seed: draw.seed,
         given: Given::default(),
+        fewer: None,
     };
     let access = WriteAccess {
         spec,

@@ -15,7 +15,10 @@
 //! of two, so that a file that grows doubles its last segment's chunks instead of storing them anew each time.
 
 use super::{BLOCK_BYTES_MAX, CodeKind, Geometry, Holder, PARITY_GRANULE_BYTES, SegmentLayout};
-use crate::{BlockIndex, DeviceId, IndexRanges, policy::Parity};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges,
+    policy::{Parity, Policy},
+};
 use core::ops::Range;
 use steadfast_codes::mds::{self, MdsError};
 
@@ -41,6 +44,17 @@ pub struct ChunkPart {
     pub within: Range<u64>,
     /// Where the part begins in the segment.
     pub offset: u64,
+}
+
+impl SegmentLayout {
+    /// Chunks that it has fewer than a segment of its bucket has: what was stored while too few failure domains served
+    /// ([`Parity::degraded`]) is *degraded*. It can be read and changed like any other.
+    pub fn missing_chunks(&self, policy: &Policy) -> u32 {
+        match (policy, ParityGeometry::of_layout(self)) {
+            (Policy::Parity(policy), Some(shape)) => policy.chunks().saturating_sub(shape.chunks),
+            _ => 0,
+        }
+    }
 }
 
 impl ParityGeometry {

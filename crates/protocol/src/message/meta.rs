@@ -201,6 +201,13 @@ pub enum Query {
         /// Only segments after this one.
         after: Option<SegmentId>,
     },
+    /// A page of the segments that have fewer chunks than their buckets' codes, in the order of their names.
+    Degraded {
+        /// Only segments after this one.
+        after: Option<SegmentId>,
+        /// At most this many, at most [`OBJECTS_ON_PAGE_MAX`](super::OBJECTS_ON_PAGE_MAX).
+        limit: u32,
+    },
 }
 
 /// END from the metadata server.
@@ -255,7 +262,7 @@ pub enum MetaAnswer {
         /// Whether the node is known.
         registered: bool,
     },
-    /// Segments that have blocks on the devices asked about.
+    /// Segments that have blocks on the devices asked about; or that are degraded, and what they lack.
     ObjectsOn {
         /// They, in the order of their names.
         held: Vec<Held>,

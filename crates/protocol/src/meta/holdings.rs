@@ -1,14 +1,14 @@
-//! What lies on a device. Layouts are filed by segment, so finding what a device holds takes a look at all of them; each
+//! What lies on a device, and what is missing on any. Layouts are filed by segment, so finding what a device holds takes a look at all of them; each
 //! request looks at so many, and says where to go on. Segments are named in the order that puts begin, so what is
 //! committed while somebody looks mostly comes at the end, where the look goes last.
 
 use super::{
-    keys, segments,
+    buckets, keys, segments,
     view::{View, ViewError},
 };
 use crate::{
     DeviceId, SegmentId,
-    layout::SegmentLayout,
+    layout::{ParityGeometry, SegmentLayout},
     message::{Held, Holding, MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX},
     meta::DEVICES_MAX,
 };
@@ -50,6 +50,33 @@ pub(super) fn objects_on(
         }
         held.len() < limit
     })?;
+    Ok(MetaAnswer::ObjectsOn { held, next })
+}
+
+/// A page of the segments that have fewer chunks than their buckets' codes: what is missing of each.
+pub(super) fn degraded(
+    view: &dyn View,
+    after: Option<SegmentId>,
+    limit: u32,
+) -> Result<MetaAnswer, MetaFault> {
+    if limit == 0 {
+        return Err(MetaFault::Invalid(format!("a page of 0 entries: ask for 1 to {OBJECTS_ON_PAGE_MAX}")));
+    }
+    let limit = limit.min(OBJECTS_ON_PAGE_MAX) as usize;
+    let (from, to) = keys::degraded_after(after);
+    let entries = view.scan(&from, &to, limit)?;
+    let mut held = Vec::new();
+    for (stored, _) in &entries {
+        let segment = keys::segment_of(stored)?;
+        let found = segments::of_object(view, segment)?;
+        let (bucket, key, layout) =
+            found.ok_or(ViewError::Damaged { what: "missing degraded segment", length: 0 })?;
+        let missing = layout.missing_chunks(&buckets::read(view, &bucket)?.policy);
+        let blocks = missing * ParityGeometry::of_layout(&layout).map_or(0, |shape| shape.blocks);
+        let (length, bytes) = (layout.length, u64::from(blocks) * u64::from(layout.block_bytes));
+        held.push(Held { bucket, key, segment, length, blocks, bytes });
+    }
+    let next = held.last().filter(|_| held.len() == limit).map(|last| last.segment);
     Ok(MetaAnswer::ObjectsOn { held, next })
 }
 

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     Epoch, IntentId, SegmentId, Time, Version,
-    layout::{CodeKind, SegmentLayout},
+    layout::{CodeKind, ParityGeometry, SegmentLayout},
     message::{MetaAnswer, MetaFault, PutBegun},
 };
 use serde::{Deserialize, Serialize};
@@ -210,7 +210,7 @@ pub(super) fn commit(
     let pieces = layouts.iter().flat_map(SegmentLayout::pieces);
     let fresh = pieces.filter(|(_, piece)| intent.has(piece.segment)).map(|(device, _)| device);
     standing::arrived(txn, fresh)?;
-    let freed = segments::replace(txn, &intent, &before, layouts);
+    let freed = segments::replace(txn, &intent, &policy, (&before, layouts));
     let segments = layouts.iter().map(|layout| layout.segment).collect();
     let (version, grown) = (intent.version, None);
     let object = StoredObject { size, version, contents, committed: now, segments, grown };
@@ -250,10 +250,12 @@ fn with_growth(
 /// Whether an amendment that says to keep the object's bytes can have done so: segments are kept in their order, or, of chunks
 /// that change in place, stored anew in their place.
 fn check_same(same_size: bool, before: &[SegmentLayout], after: &[SegmentLayout]) -> Result<(), MetaFault> {
+    let data_chunks = |layout: &SegmentLayout| ParityGeometry::of_layout(layout).map(|shape| shape.data);
     let kept = |(old, new): (&SegmentLayout, &SegmentLayout)| {
         let anew = matches!(old.code.kind, CodeKind::ReedSolomon { .. })
             && before.iter().all(|other| other.segment != new.segment)
-            && (old.length, old.code.kind) == (new.length, new.code.kind);
+            && old.length == new.length
+            && data_chunks(old) == data_chunks(new);
         old.segment == new.segment || anew
     };
     if same_size && before.len() == after.len() && before.iter().zip(after).all(kept) {

@@ -7,6 +7,7 @@
 //!  0x10  bucket                                        bucket record
 //!  0x20  bucket, 0x00, key                             object record
 //!  0x30  segment u64                                   layout of a committed segment, or the segment it is a piece of
+//!  0x31  segment u64                                   - (degraded: fewer chunks than its bucket's code has)
 //!  0x40  intent u64                                    intent
 //!  0x41  expiry ns u64, intent u64                     - (leases in order of their end)
 //!  0x42  last segment u64 of a grant                   Grant { first, intent }
@@ -49,6 +50,7 @@ pub(super) fn counters() -> Key {
 const BUCKET: u8 = 0x10;
 const OBJECT: u8 = 0x20;
 const SEGMENT: u8 = 0x30;
+const DEGRADED: u8 = 0x31;
 const INTENT: u8 = 0x40;
 const INTENT_EXPIRY: u8 = 0x41;
 const GRANT: u8 = 0x42;
@@ -68,11 +70,13 @@ pub enum Counted {
     Object,
     /// A put that has begun and neither committed nor was given up.
     Intent,
+    /// A committed segment with fewer chunks than its bucket's code has.
+    Degraded,
 }
 
 impl Counted {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Bucket, Self::Object, Self::Intent];
+    pub const ALL: [Self; 4] = [Self::Bucket, Self::Object, Self::Intent, Self::Degraded];
 
     /// What the record stored at `key` counts as, if it is counted.
     pub fn of(key: &[u8]) -> Option<Self> {
@@ -89,6 +93,7 @@ impl Counted {
             Self::Bucket => BUCKET,
             Self::Object => OBJECT,
             Self::Intent => INTENT,
+            Self::Degraded => DEGRADED,
         }
     }
 }
@@ -231,7 +236,18 @@ pub(super) fn segments_after(after: Option<SegmentId>) -> (Key, Key) {
     (segment(SegmentId(first)), vec![SEGMENT + 1])
 }
 
-/// The segment of a key of [`segments_after`].
+/// That a committed segment has fewer chunks than its bucket's code.
+pub(super) fn degraded(segment: SegmentId) -> Key {
+    key(DEGRADED, &[&segment.0.to_be_bytes()])
+}
+
+/// From and to of all degraded segments after `after`.
+pub(super) fn degraded_after(after: Option<SegmentId>) -> (Key, Key) {
+    let first = after.map_or(0, |after| after.0.saturating_add(1));
+    (degraded(SegmentId(first)), vec![DEGRADED + 1])
+}
+
+/// The segment of a key of [`segments_after`] or [`degraded_after`].
 pub(super) fn segment_of(stored: &[u8]) -> Result<SegmentId, ViewError> {
     let bytes = stored.get(1..).and_then(|bytes| bytes.try_into().ok());
     let damaged = ViewError::Damaged { what: "segment key", length: stored.len() };

@@ -144,6 +144,7 @@ pub fn ask(view: &dyn View, now: Time, liveness: &Liveness, query: &Query) -> Re
         Query::SegmentStates { segments, device } => segments::states(view, segments, *device),
         Query::Layout { segment } => segments::layout(view, *segment),
         Query::ObjectsOn { devices, after, limit } => holdings::objects_on(view, devices, *after, *limit),
+        Query::Degraded { after, limit } => holdings::degraded(view, *after, *limit),
         Query::Holdings { after } => holdings::sums(view, *after),
     }
 }

@@ -20,8 +20,9 @@ use super::{
 };
 use crate::{
     DeviceId, Epoch, IndexRanges, IntentId, SegmentId,
-    layout::{Piece, SegmentLayout},
+    layout::{CodeKind, Piece, SegmentLayout},
     message::{Freed, MetaAnswer, MetaFault, SEGMENT_STATES_MAX, SegmentState, encode},
+    policy::Policy,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,8 +82,8 @@ pub(super) fn take(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<Free
 pub(super) fn replace(
     txn: &mut Txn<'_>,
     intent: &Intent,
-    before: &[SegmentLayout],
-    after: &[SegmentLayout],
+    policy: &Policy,
+    (before, after): (&[SegmentLayout], &[SegmentLayout]),
 ) -> Vec<Freed> {
     let old: BTreeMap<SegmentId, &SegmentLayout> =
         before.iter().map(|layout| (layout.segment, layout)).collect();
@@ -98,6 +99,9 @@ pub(super) fn replace(
             keys::write(txn, keys::segment(segment), &Record::PieceOf(layout.segment));
         }
         record_of(txn, (&intent.bucket, &intent.key), layout.clone());
+        if layout.missing_chunks(policy) > 0 {
+            txn.put(keys::degraded(layout.segment), Vec::new());
+        }
     }
     freed(intent.epoch, before, after)
 }
@@ -110,6 +114,9 @@ pub(super) fn record_of(txn: &mut Txn<'_>, (bucket, key): (&str, &str), layout: 
 
 fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {
     txn.delete(keys::segment(layout.segment));
+    if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) {
+        txn.delete(keys::degraded(layout.segment));
+    }
     layout.pieces().for_each(|(_, piece)| txn.delete(keys::segment(piece.segment)));
 }
 
@@ -138,6 +145,17 @@ fn freed(epoch: Epoch, before: &[SegmentLayout], after: &[SegmentLayout]) -> Vec
         }
     }
     freed
+}
+
+/// The object that has a coded segment, and its layout, if it is there.
+pub(super) fn of_object(
+    view: &dyn View,
+    segment: SegmentId,
+) -> Result<Option<(String, String, SegmentLayout)>, ViewError> {
+    Ok(match record(view, segment)? {
+        Some(Record::Coded(Committed { bucket, key, layout })) => Some((bucket, key, layout)),
+        Some(Record::PieceOf(_)) | None => None,
+    })
 }
 
 /// What became of each of `segments`, for `device`.

@@ -10,7 +10,7 @@ use crate::{
     DeviceId,
     durability::Rule,
     message::{Access, DeviceHealth, DeviceState, NodeState, Registry},
-    policy::{Domain, Policy},
+    policy::{Domain, Parity, Policy},
 };
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -96,11 +96,47 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 /// Chooses devices for `wanted` among `candidates`, as few as meet the wish. The policy in `wanted` is the one that
 /// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
+/// Where too few domains for a segment's chunks can take data, even with those that stall, the plan is for as many chunks as there are
+/// domains that serve ([`Parity::degraded`](crate::policy::Parity::degraded)), so that a cluster with as many nodes as chunks takes data
+/// while one is down; but where it is wished that failures are tolerated.
+///
 /// # Errors
 /// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Room`] where they are full;
 /// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
 /// cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
+    match (choose_all(candidates, wanted, wish), &wanted.policy) {
+        (Err(PlanError::Unmet { domain, available, .. }), Policy::Parity(parity))
+            if wish.quality.tolerate.is_none() =>
+        {
+            match degraded(candidates, parity) {
+                Some(fewer) => {
+                    choose_all(candidates, &Wanted { policy: Policy::Parity(fewer), ..*wanted }, wish)
+                }
+                None => Err(PlanError::Unmet { domain, needed: parity.chunks_least(), available }),
+            }
+        }
+        (plan, _) => plan,
+    }
+}
+
+/// The policy with as many chunks as there are domains that serve, or that only stall where no others are enough; none where that is
+/// no use. Full devices count: what they lack is room, and fewer chunks would hide that.
+fn degraded(candidates: &[Candidate], parity: &Parity) -> Option<Parity> {
+    let of = |health: &[DeviceHealth]| {
+        let those = candidates.iter().filter(|one| one.alive && health.contains(&one.health));
+        count(count_domains(parity.domain, &those.collect::<Vec<_>>()))
+    };
+    let serving = of(&[DeviceHealth::Ok, DeviceHealth::Full]);
+    let domains = match parity.degraded(serving) {
+        Some(_) => serving,
+        None => of(&[DeviceHealth::Ok, DeviceHealth::Full, DeviceHealth::Stalled]),
+    };
+    parity.degraded(domains)
+}
+
+/// As [`choose_for`], for all chunks of a parity segment.
+fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
     let policy = &wanted.policy;
     let segment = segments(wanted.length, policy)[0];
     let block_bytes = u64::from(segment.geometry.block_bytes);
@@ -205,7 +241,7 @@ pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Res
         let shares: Vec<f64> = chosen.iter().map(|candidate| share(candidate)).collect();
         let stretch = stored as f64 / originals as f64;
         let reserve_bytes_per_s = promise.reserve(chosen, stretch);
-        let mut plan = number_domains(policy.domain(), &usable, &shares, &speeds);
+        let mut plan = number_domains(policy, &usable, &shares, &speeds);
         for planned in &mut plan.devices {
             planned.reserve_bytes_per_s = (reserve_bytes_per_s * planned.share).ceil() as u64;
         }
@@ -552,7 +588,8 @@ fn count_domains(domain: Domain, usable: &[&Candidate]) -> usize {
 }
 
 /// Numbers the domains in the order they appear; the first `shares.len()` devices are used, the others are spares.
-fn number_domains(domain: Domain, usable: &[&Candidate], shares: &[f64], speeds: &Speeds) -> Plan {
+fn number_domains(policy: &Policy, usable: &[&Candidate], shares: &[f64], speeds: &Speeds) -> Plan {
+    let domain = policy.domain();
     let mut numbers: BTreeMap<(u128, &str), u32> = BTreeMap::new();
     let mut planned: Vec<Planned> = usable
         .iter()
@@ -573,7 +610,8 @@ fn number_domains(domain: Domain, usable: &[&Candidate], shares: &[f64], speeds:
         })
         .collect();
     let spares = planned.split_off(shares.len());
-    Plan { devices: planned, spares, domains: count(numbers.len()) }
+    let stalled = usable[..shares.len()].iter().any(|candidate| candidate.health == DeviceHealth::Stalled);
+    Plan { policy: *policy, stalled, devices: planned, spares, domains: count(numbers.len()) }
 }
 
 fn count(items: usize) -> u32 {

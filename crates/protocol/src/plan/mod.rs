@@ -32,6 +32,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod unserved;
 mod update;
 
 pub use amend::{Places, amended, stored};
@@ -45,9 +46,16 @@ pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
 pub use revise::{Part, revise};
 pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
 pub use trim::{Trim, TrimError, trim};
+pub use unserved::Unserved;
 pub use update::{Difference, Update, update};
 
-use crate::{DeviceId, NodeId, message::DeviceHealth, policy::Policy, words::counted, write::Target};
+use crate::{
+    DeviceId, NodeId,
+    message::DeviceHealth,
+    policy::Policy,
+    words::counted,
+    write::{Fewer, Target},
+};
 use core::time::Duration;
 
 /// Devices an object is spread over when neither the policy nor the caller asks for a number. 64 is the
@@ -58,6 +66,11 @@ pub const BLOCKS_PER_DEVICE_MIN: u32 = 4;
 /// Bandwidth reserved beyond what is wished for, as a share of it: opening, the last flush and the commit take time in
 /// which nothing moves. Picked by eye.
 const HEADROOM: f64 = 0.1;
+/// The part of its patience that a write has with the last chunks where fewer will do, ...
+const PATIENCE_FEWER: u32 = 2;
+/// ... and where their devices stall already. Both picked by eye, 5 and 2.5 s: longer than nearly all stalls of a busy disk, shorter
+/// than what a person waits for without wondering.
+const PATIENCE_STALLED: u32 = 4;
 /// Round trips of a put: begin, reserve, open, commit.
 const ROUND_TRIPS_PUT: u32 = 4;
 /// Round trips of a get: look up, reserve, open.
@@ -132,6 +145,10 @@ pub struct Wanted {
 /// Which devices to use, best first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
+    /// What it meets: the policy in [`Wanted`], or that with fewer parity chunks.
+    pub policy: Policy,
+    /// Whether devices that stall are among those to write to: no others would be enough.
+    pub stalled: bool,
     /// The devices to write to.
     pub devices: Vec<Planned>,
     /// Devices to turn to when one of those fails, in this order.
@@ -159,6 +176,17 @@ pub struct Planned {
 }
 
 impl Plan {
+    /// How long a write by this plan is patient with chunks that the segment could be stored without, where it usually is for
+    /// `usual`; none where it could not.
+    pub fn fewer(&self, usual: Duration, wish: &Wish) -> Option<Fewer> {
+        let Policy::Parity(parity) = &self.policy else { return None };
+        let chunks = parity.chunks() - parity.chunks_least();
+        // A stall may be over before the first block is sent.
+        let part = if self.stalled { PATIENCE_STALLED } else { PATIENCE_FEWER };
+        let fewer = Fewer { chunks, patience: usual / part };
+        (chunks > 0 && wish.quality.tolerate.is_none()).then_some(fewer)
+    }
+
     /// The devices and the spares as a write core takes them.
     pub fn targets(&self) -> (Vec<Target>, Vec<Target>) {
         let targets = |planned: &[Planned]| {

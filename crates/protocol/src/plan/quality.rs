@@ -118,6 +118,12 @@ impl Quality {
         let unsupported = |wish| Err(PlanError::Unsupported { wish, policy: bucket.to_string() });
         match (self.redundancy, self.tolerate, self.devices) {
             (Some(_), _, _) => unsupported("redundancy"),
+            // All chunks, and not fewer while a node is down: more than the code has there cannot be.
+            (None, Some(tolerate), None) if chunks && tolerate <= bucket.tolerate() => {
+                at_least("tolerate", tolerate.into(), bucket.tolerate().into())?;
+                Ok(policy)
+            }
+            (None, Some(_), None) if chunks => unsupported("further parity chunks"),
             (None, Some(_), _) => unsupported("tolerate"),
             (None, None, Some(_)) if !matches!(bucket, Policy::Stripe(_)) => unsupported("devices"),
             // Where the chunks of each segment go is the policy's own wish.

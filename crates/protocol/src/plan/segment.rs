@@ -111,6 +111,17 @@ fn step(bytes: u64) -> usize {
 }
 
 impl SegmentPlan {
+    /// The segment with as many chunks as `policy` has, where it has chunks: a plan may be for fewer than its bucket's
+    /// ([`super::Plan::policy`]). What each of them holds is the same.
+    pub fn under(self, policy: &Policy) -> Self {
+        match (policy, self.code) {
+            (Policy::Parity(parity), CodeKind::ReedSolomon { data, .. }) => {
+                Self { code: CodeKind::ReedSolomon { data, parity: parity.parity() }, ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// The segment's code from `seed`, with its written form. For LT the first seed derived from it whose first
     /// (1 + D) K blocks decode is taken (dissertation §5.2.3).
     ///

@@ -93,6 +93,19 @@ impl Parity {
         self.chunks().saturating_sub(self.data())
     }
 
+    /// Chunks that a segment is stored with at least while fewer failure domains serve than the code has chunks: one more may
+    /// be lost even so.
+    pub fn chunks_least(&self) -> u32 {
+        self.data() + 1
+    }
+
+    /// The policy by which a segment is stored while `domains` failure domains serve: with so many chunks and fewer of them
+    /// parity. None where that is no loss, or would leave a segment that the next failure takes.
+    pub fn degraded(&self, domains: u32) -> Option<Self> {
+        let code = ParityCode::ReedSolomon { chunks: domains, data: self.data() };
+        (self.chunks_least()..self.chunks()).contains(&domains).then_some(Self { code, ..*self })
+    }
+
     /// Bytes kept beside a parity chunk of `chunk_bytes`: none where parity changes in place.
     pub fn reserve_of(&self, chunk_bytes: u64) -> u64 {
         match self.update {

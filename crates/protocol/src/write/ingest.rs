@@ -95,6 +95,7 @@ pub fn accept(open: &IngestOpen) -> Result<Accepted, String> {
         patience: Duration::from_millis(open.patience_ms.into()).min(PATIENCE_MAX),
         seed: open.seed,
         given: Given::default(),
+        fewer: None,
     };
     Ok(Accepted { policy: parity, shape, code, spec })
 }

@@ -84,6 +84,17 @@ pub struct WriteSpec {
     pub seed: u64,
     /// What is there already and what must be rewritten; nothing for a put.
     pub given: Given,
+    /// Where the segment may be stored with fewer chunks instead.
+    pub fewer: Option<Fewer>,
+}
+
+/// How long a write of chunks is patient with the last of them, where the segment can be written anew without them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fewer {
+    /// No more than so many may lack.
+    pub chunks: u32,
+    /// How long to wait for those without any confirmation.
+    pub patience: Duration,
 }
 
 /// What a segment holds before a write begins, and what that write must rewrite. The rateless core takes it (that of chunks
@@ -360,6 +371,17 @@ pub enum WriteError {
         /// Which part of the rule.
         why: Shortfall,
     },
+}
+
+impl WriteError {
+    /// The devices that it failed for, without which it may go well: they failed, or owed a sign. Full ones are none of them.
+    pub fn unserved(&self) -> Vec<DeviceId> {
+        match self {
+            Self::Stalled { silent, .. } => silent.clone(),
+            Self::NoPlace { lost: Some((device, _)), .. } => vec![*device],
+            _ => Vec::new(),
+        }
+    }
 }
 
 fn chunk_of(lost: &Option<(DeviceId, FailureKind)>) -> String {

@@ -24,7 +24,9 @@
 //! held open until the segment's end, streams of many writers would each keep room at some nodes and wait for it at others, for
 //! ever.
 //!
-//! Left out: commits with fewer chunks (an object is never less safe than its bucket promises), chunks in parts.
+//! Left out: commits with fewer chunks than the code has (where too few devices serve the segment is written anew with a code of
+//! fewer, [`Parity::degraded`](crate::policy::Parity::degraded); one that may be is given up sooner, [`Fewer`](super::Fewer)), chunks in
+//! parts.
 
 use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
@@ -157,7 +159,16 @@ impl ParityWriter {
             _ if one.lane.replaced || !self.owes(one) || self.spare_for(one.chunk?).is_none() => None,
             _ => Some(one.lane.quiet_since() + limit),
         });
-        lanes.chain(self.is_waited_for().then(|| self.progress + self.spec.patience)).min()
+        lanes.chain(self.is_waited_for().then(|| self.progress + self.patience())).min()
+    }
+
+    /// How long to wait without any confirmation: less where the segment could be stored without what lacks.
+    fn patience(&self) -> Duration {
+        let lacking = self.chunks.iter().filter(|chunk| chunk.kept.is_none()).count();
+        match self.spec.fewer {
+            Some(fewer) if lacking <= fewer.chunks as usize => fewer.patience,
+            _ => self.spec.patience,
+        }
     }
 
     /// Whether it is the devices that are waited for: all is there, or one of them owes a sign.
@@ -313,7 +324,8 @@ impl ParityWriter {
 
     fn step(&mut self) {
         let (now, block_bytes, limit) = (self.now, self.spec.block_bytes, self.silence_limit());
-        if now.since(self.progress) >= self.spec.patience && self.is_waited_for() {
+        let patience = self.patience();
+        if now.since(self.progress) >= patience && self.is_waited_for() {
             let silent = self
                 .lanes
                 .iter()
@@ -322,7 +334,7 @@ impl ParityWriter {
             let error = WriteError::Stalled {
                 confirmed: self.confirmed(),
                 needed: self.needed(),
-                patience: self.spec.patience,
+                patience,
                 silent: silent.collect(),
             };
             self.end(Action::Failed(error));

@@ -120,9 +120,14 @@ fn room_is_asked_for_with_the_reserve() {
 
 #[test]
 fn domains_are_counted_by_chunks() {
-    let disks = cluster(5, 4);
+    let disks = cluster(4, 4);
     let unmet = |domain, needed, available| PlanError::Unmet { domain, needed, available };
-    assert_eq!(choose(&disks, &wanted(DEFAULT, 1)), Err(unmet("nodes", 6, 5)));
+    // Five would do.
+    assert_eq!(choose(&disks, &wanted(DEFAULT, 1)), Err(unmet("nodes", 5, 4)));
+    let disks = cluster(5, 4);
+    let tolerates = Quality { tolerate: Some(2), ..Quality::default() };
+    let strict = Wish { quality: tolerates, round_trip: Duration::ZERO };
+    assert_eq!(choose_for(&disks, &wanted(DEFAULT, 1), &strict), Err(unmet("nodes", 6, 5)));
     let wide = wanted("parity:code=rs(21,20),domain=device", 1);
     assert_eq!(choose(&disks, &wide), Err(unmet("devices", 21, 20)));
     let registry = registry(5, 2);
@@ -131,11 +136,60 @@ fn domains_are_counted_by_chunks() {
     assert_eq!(asked("parity:code=rs(5,3)"), Ok(()));
 }
 
+/// Six nodes, of which some do not serve.
+#[test]
+fn while_too_few_nodes_serve_a_segment_has_fewer_parity_chunks() {
+    let planned = |ill: &[(usize, DeviceHealth)], dead: &[usize]| {
+        let mut disks = cluster(6, 1);
+        ill.iter().for_each(|&(disk, health)| disks[disk].health = health);
+        dead.iter().for_each(|&disk| disks[disk].alive = false);
+        let plan = choose(&disks, &wanted(DEFAULT, 16 * MIB))?;
+        let lies_on_dead =
+            plan.devices.iter().any(|one| dead.iter().any(|&at| disks[at].device == one.device));
+        assert!(!lies_on_dead && plan.devices.len() == plan.policy.domains() as usize, "{plan:?}");
+        let fewer = plan.fewer(Duration::from_secs(8), &Wish::default());
+        Ok((plan.devices.len(), plan.stalled, fewer.map(|fewer| (fewer.chunks, fewer.patience.as_secs()))))
+    };
+    use DeviceHealth::{Failed, Full, Stalled};
+    assert_eq!(planned(&[], &[]), Ok((6, false, Some((1, 4)))));
+    assert_eq!(planned(&[], &[3]), Ok((5, false, None)));
+    assert_eq!(planned(&[(2, Failed)], &[]), Ok((5, false, None)));
+    // A stall may pass; where another node is dead, the others are not held up by it as long as they are enough.
+    assert_eq!(planned(&[(2, Stalled)], &[]), Ok((6, true, Some((1, 2)))));
+    assert_eq!(planned(&[(2, Stalled)], &[3]), Ok((5, true, None)));
+    let unmet = PlanError::Unmet { domain: "nodes", needed: 5, available: 4 };
+    assert_eq!(planned(&[(2, Failed)], &[3]), Err(unmet));
+    // What a full one lacks is room: fewer chunks would hide that.
+    assert!(matches!(planned(&[(2, Full)], &[]), Err(PlanError::Room { .. } | PlanError::Space { .. })));
+    assert!(matches!(planned(&[(2, Full)], &[3]), Err(PlanError::Room { .. } | PlanError::Space { .. })));
+}
+
+#[test]
+fn a_code_with_one_parity_chunk_is_never_narrowed_and_others_to_one() {
+    for (code, nodes, chunks) in
+        [("rs(6,5)", 5, None), ("rs(6,3)", 5, Some(5)), ("rs(6,3)", 4, Some(4)), ("rs(6,3)", 3, None)]
+    {
+        let wanted = wanted(&format!("parity:code={code}"), MIB);
+        let plan = choose(&cluster(nodes, 2), &wanted);
+        assert_eq!(plan.ok().map(|plan| plan.policy.domains()), chunks, "{code} on {nodes}");
+        let segment = segments(MIB, &wanted.policy)[0];
+        let Policy::Parity(policy) = wanted.policy else { panic!() };
+        let fewer = chunks.and_then(|chunks| policy.degraded(chunks)).map(Policy::Parity);
+        if let Some(fewer) = fewer {
+            let parity = fewer.domains() - 3;
+            assert_eq!(segment.under(&fewer).code, CodeKind::ReedSolomon { data: 3, parity });
+            assert_eq!(segment.under(&fewer).geometry, segment.geometry);
+        }
+    }
+}
+
 #[test]
 fn wishes_are_met_or_refused() {
     let bucket = policy(DEFAULT);
     let under = |wish: &str| wish.parse::<Quality>().unwrap().policy(&bucket);
     assert_eq!(under("bandwidth=1MB"), Ok(bucket));
+    assert_eq!(under("tolerate=2"), Ok(bucket), "all chunks, not fewer");
+    assert!(matches!(under("tolerate=1"), Err(PlanError::BelowBucket { .. })));
     for wish in ["devices=8", "sites=2", "redundancy=1", "tolerate=3"] {
         assert!(matches!(under(wish), Err(PlanError::Unsupported { .. })), "{wish}");
     }

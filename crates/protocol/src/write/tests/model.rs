@@ -135,6 +135,7 @@ pub(super) fn spec(
         patience: PATIENCE,
         seed: 1,
         given: Given::default(),
+        fewer: None,
     }
 }
 

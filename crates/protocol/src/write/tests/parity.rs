@@ -60,6 +60,35 @@ fn named<const N: usize>(held: [(u128, &str); N]) -> Vec<(u128, String)> {
     held.map(|(device, blocks)| (device, blocks.to_owned())).to_vec()
 }
 
+/// Of three chunks one may lack: its device is waited for less long, once the others have theirs.
+#[test]
+fn chunks_that_a_segment_could_be_stored_without_are_given_up_sooner() {
+    let second = Duration::from_secs(1);
+    let patient = |fewer| WriteSpec { patience: 8 * second, fewer, ..spec(CODE, BLOCK, RULE, &disks(3), 3) };
+    let ends_at = |fewer, confirmed: u32| {
+        let mut core = Writer::new(patient(fewer), Time(0));
+        for device in 0..3 {
+            credit(&mut core, 0, device, 9);
+        }
+        for device in 0..confirmed {
+            confirm(&mut core, 1, device.into(), 2 * device..2 * device + 2);
+        }
+        loop {
+            let at = core.wake_at().expect("it waits");
+            core.handle(at, Input::Tick);
+            if let Some(Action::Failed(error)) = actions(&mut core).last() {
+                let silent: Vec<DeviceId> = (confirmed..3).map(|device| DeviceId(device.into())).collect();
+                assert_eq!(error.unserved(), silent);
+                return (at.0 + 500_000_000) / 1_000_000_000;
+            }
+        }
+    };
+    let one = Some(Fewer { chunks: 1, patience: 2 * second });
+    assert_eq!((ends_at(None, 2), ends_at(one, 2)), (8, 2));
+    // Where two are silent, fewer would not do.
+    assert_eq!((ends_at(one, 1), ends_at(one, 0)), (8, 8));
+}
+
 #[test]
 fn each_device_gets_its_chunk_and_all_must_confirm() {
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));

@@ -1,0 +1,66 @@
+//! `steadfast repair`.
+
+use super::{connect, print_json};
+use crate::{
+    arguments::Repair,
+    progress,
+    units::{show_bytes, show_rate},
+};
+use serde_json::json;
+use steadfast_client::{Degraded, DrainOptions};
+use steadfast_protocol::{drain::Limits, words::counted};
+
+pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
+    let Repair { keep_going, cluster, output } = arguments;
+    let client = connect(&cluster).await?;
+    let before = client.degraded().await?;
+    let bar = progress::bytes_and_count(before.lacking_bytes, output.json);
+    let limits = Limits { keep_going, ..DrainOptions::default().limits };
+    let repaired = client
+        .repair(limits, |totals| {
+            bar.set_length(before.lacking_bytes.max(totals.bytes));
+            bar.set_position(totals.bytes);
+            bar.set_message(counted(totals.objects, "object"));
+        })
+        .await;
+    bar.finish_and_clear();
+    client.tidy().await;
+    let report = repaired?;
+    let totals = &report.totals;
+    if output.json {
+        return print_json(&json!({
+            "objects": totals.objects,
+            "blocks": totals.blocks,
+            "bytes": totals.bytes,
+            "looks": totals.looks,
+            "seconds": report.latency.as_secs_f64(),
+        }));
+    }
+    if totals.objects == 0 {
+        say!("nothing is degraded")?;
+        return Ok(());
+    }
+    say!(
+        "completed {}: {}, {} in {:.1} s ({}); nothing is degraded any more",
+        counted(totals.objects, "object"),
+        counted(totals.blocks, "block"),
+        show_bytes(totals.bytes),
+        report.latency.as_secs_f64(),
+        show_rate(totals.bytes, report.latency)
+    )?;
+    Ok(())
+}
+
+/// What is degraded, told for a person; nothing where nothing is.
+pub(super) fn degraded(found: &Degraded) -> Option<String> {
+    let Degraded { segments, lacking_bytes, more } = *found;
+    let least = if more { "at least " } else { "" };
+    (segments > 0).then(|| {
+        format!(
+            "degraded: {least}{} with fewer parity chunks than the bucket promises ({least}{} missing), written while too few \
+             servers were up; `steadfast repair` completes them",
+            counted(segments, "segment"),
+            show_bytes(lacking_bytes)
+        )
+    })
+}

@@ -1,0 +1,168 @@
+//! Parity buckets on as many servers as a segment has chunks, while some of them do not serve: written with fewer chunks, complete again
+//! afterwards.
+
+use crate::{
+    common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, settled, shape},
+    files,
+};
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::{collections::BTreeSet, fs, io::Cursor};
+use steadfast_client::{Client, PutError, PutOptions, Quality};
+use steadfast_lab::cluster::Shape;
+use steadfast_protocol::{DeviceId, layout::ParityGeometry, message::DeviceHealth, write::WriteError};
+
+const MIB: usize = 1 << 20;
+
+/// Chunks of each segment of an object.
+async fn chunks(client: &Client, key: &str) -> Vec<u32> {
+    let found = client.stat("data", key).await.unwrap();
+    found.segments.iter().map(|layout| ParityGeometry::of_layout(layout).unwrap().chunks).collect()
+}
+
+async fn change(client: &Client, model: &mut [u8], offset: usize, new: Vec<u8>) -> u64 {
+    model[offset..offset + new.len()].copy_from_slice(&new);
+    let update = async || client.update("data", "object", offset as u64, Cursor::new(new.clone())).await;
+    settled(update).await.in_place_bytes
+}
+
+#[test]
+fn with_a_server_dead_everything_can_be_written_and_is_completed_when_it_is_back() {
+    let seed = seed();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let shape = Shape { repair_period_s: 0, ..shape(6, 1) };
+    let mut bed = Bed::with_bucket(&shape, "parity:segment=4MiB");
+    // Two full segments and a short one; every server has a chunk of each.
+    let mut model = bytes(9 * MIB + 12_345, seed);
+    let new = bytes(6 * MIB, seed + 1);
+    let file = bed.dir.path().join("new");
+    fs::write(&file, &new).unwrap();
+    let new_file = file.to_str().unwrap();
+    block_on(async {
+        let client = bed.client().await;
+        put(&client, "object", &model).await;
+        assert_eq!(chunks(&client, "object").await, [6, 6, 6]);
+    });
+    assert!(bed.ok(&["repair"]).contains("nothing is degraded"));
+    bed.cluster.kill_node(2).unwrap();
+    block_on(async {
+        let client = bed.client().await;
+        let report = put(&client, "new", &new).await;
+        assert_eq!((report.degraded_segments, chunks(&client, "new").await), (2, vec![5, 5]));
+        for round in 0..2 {
+            // A few bytes of every chunk.
+            for chunk in 0..9 {
+                let offset = chunk * MIB + (random.next_u64() % 900_000) as usize;
+                let in_place = change(&client, &mut model, offset, bytes(5000, seed + offset as u64)).await;
+                assert!(round == 0 || in_place == 5000, "{offset}: a degraded segment changes in place, too");
+            }
+        }
+        // Of the last, short segment no chunk that lies there was changed, perhaps.
+        assert_eq!(chunks(&client, "object").await[..2], [5, 5]);
+        // A file grows, in place and by further segments, and is cut.
+        let client = files::patient(&bed).await;
+        let opened = files::open(&client).await;
+        for more in [bytes(3000, seed + 2), bytes(5 * MIB, seed + 3)] {
+            let at = model.len();
+            model.extend_from_slice(&more);
+            files::write(&opened, &mut model, at, &more).await;
+            files::sync(&opened).await;
+        }
+        files::check(&opened, &model, "with a server dead").await;
+        files::close(opened).await;
+        settled(async || client.truncate("data", "object", 13 * MIB as u64).await).await;
+        model.truncate(13 * MIB);
+        assert_eq!(chunks(&client, "object").await[..2], [5, 5]);
+        // Who wants all chunks has to wait.
+        let all = PutOptions { quality: Quality { tolerate: Some(2), ..Quality::default() } };
+        let strict = client.put_with("data", "strict", Cursor::new(new.clone()), None, &all);
+        let refused = strict.await.unwrap_err().to_string();
+        assert!(refused.contains('6'), "{refused}");
+    });
+    let status = bed.ok(&["status"]);
+    assert!(status.contains("with fewer parity chunks"), "{status}");
+    let said = bed.fails(6, &["repair"]);
+    assert!(said.contains("cannot be completed now: ") && said.contains('6'), "{said}");
+    // One parity chunk is left to be lost.
+    bed.cluster.kill_node(4).unwrap();
+    bed.get_equals("object", &model);
+    bed.get_equals("new", &new);
+    let said = bed.fails(6, &["put", new_file, "data/short"]);
+    assert!(said.contains("the policy needs 5"), "{said}");
+    assert!(!bed.ok(&["ls", "data"]).contains("short"));
+
+    bed.restart(2);
+    bed.restart(4);
+    bed.get_equals("object", &model);
+    let done: serde_json::Value = serde_json::from_str(&bed.settled(&["repair", "--json"])).unwrap();
+    println!("{done}");
+    let status: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    assert_eq!(status["degraded_segments"], 0);
+    block_on(async {
+        let client = bed.client().await;
+        assert_eq!(chunks(&client, "object").await, [6; 4]);
+        assert_eq!(chunks(&client, "new").await, [6; 2]);
+        // They change in place as before.
+        let in_place = change(&client, &mut model, 100, bytes(5000, seed + 9)).await;
+        println!("{in_place} bytes in place");
+    });
+    for (first, second) in [(0, 1), (3, 5)] {
+        bed.cluster.kill_node(first).unwrap();
+        bed.cluster.kill_node(second).unwrap();
+        bed.get_equals("object", &model);
+        bed.get_equals("new", &new);
+        bed.restart(first);
+        bed.restart(second);
+    }
+}
+
+/// Six devices and one of them stalls: nobody can take its chunk.
+#[test]
+fn with_a_device_that_stalls_a_segment_has_fewer_chunks_until_it_serves_again() {
+    let shape = Shape { repair_period_s: 1, ..shape(6, 1) };
+    let bed = Bed::with_bucket(&shape, "parity:segment=1MiB");
+    let original = bytes(3 * MIB, seed());
+    block_on(async {
+        let client = bed.client_of_patience(std::time::Duration::from_secs(8)).await;
+        let device = client.registry().await.unwrap().nodes[2].record.devices[0].0;
+        put(&client, "object", &original).await;
+        client.emulate(device, "stall").await.unwrap();
+        // Who wants all chunks is told who is silent.
+        let all = PutOptions { quality: Quality { tolerate: Some(2), ..Quality::default() } };
+        let strict = client.put_with("data", "late", Cursor::new(original.clone()), None, &all);
+        match &strict.await.unwrap_err() {
+            PutError::Write(WriteError::Stalled { silent, .. }) => assert_eq!(silent[..], [device]),
+            PutError::Plan(plan) => assert!(plan.to_string().contains("6 nodes"), "{plan}"),
+            other => panic!("{other}"),
+        }
+        let report = put(&client, "late", &original).await;
+        assert_eq!((report.degraded_segments, chunks(&client, "late").await), (3, vec![5; 3]));
+        let found = client.stat("data", "late").await.unwrap();
+        let holders: BTreeSet<DeviceId> =
+            found.segments.iter().flat_map(|layout| &layout.holders).map(|holder| holder.device).collect();
+        assert!(holders.len() == 5 && !holders.contains(&device));
+        // Small changes, of a chunk there and of others.
+        let mut model = original.clone();
+        for offset in [0, 300_000, 600_000, 900_000, 2_000_000] {
+            change(&client, &mut model, offset, bytes(4096, offset as u64)).await;
+        }
+        // A reader does without it.
+        let report = client.get("data", "object", None, std::io::sink()).await.unwrap();
+        assert_eq!(report.size, model.len() as u64);
+        assert!(client.degraded().await.unwrap().segments >= 3);
+        client.emulate(device, "off").await.unwrap();
+        eventually("the device is known to be well", WITHIN, async || {
+            let nodes = client.registry().await.unwrap().nodes;
+            let mut reports = nodes.iter().flat_map(|node| &node.devices);
+            reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
+        })
+        .await;
+        eventually("all is complete, without being asked", WITHIN, async || {
+            client.degraded().await.unwrap().segments == 0
+        })
+        .await;
+        assert_eq!(chunks(&client, "late").await, [6; 3]);
+        bed.get_equals("late", &original);
+        bed.get_equals("object", &model);
+    });
+}

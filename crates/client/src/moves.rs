@@ -1,0 +1,220 @@
+//! Drives the core that has objects moved ([`Drain`]): off devices, or to as many chunks as they are to have.
+
+use crate::{AmendError, AmendReport, Client, ClientError, unexpected};
+use std::{
+    collections::BTreeSet,
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+use steadfast_protocol::{
+    DeviceId,
+    drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Totals},
+    message::{MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX, Query},
+    words::counted,
+};
+
+/// Between two signs that it goes on; a person who watches sees no difference.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to become of objects.
+pub(crate) enum Work<'a> {
+    /// They have nothing on these devices.
+    Leave(&'a BTreeSet<DeviceId>),
+    /// No segment of them is degraded.
+    Complete,
+}
+
+type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Objects completed, the blocks that they lacked and the bytes of those.
+    pub totals: Totals,
+    /// From the call to the end.
+    pub latency: Duration,
+}
+
+/// Segments that are degraded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Degraded {
+    /// Their number.
+    pub segments: u64,
+    /// Bytes of the chunks that they lack.
+    pub lacking_bytes: u64,
+    /// Whether there are others that were not counted.
+    pub more: bool,
+}
+
+/// Why objects were not completed.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// The metadata server could not be asked, or refused.
+    #[error(transparent)]
+    Metadata(#[from] ClientError),
+    /// Objects that cannot be completed now.
+    #[error("{}", stuck(.0))]
+    Stuck(Totals),
+}
+
+fn stuck(totals: &Totals) -> String {
+    let more = match totals.stuck.len() {
+        0 | 1 => String::new(),
+        number => format!(" (and {} more)", counted(number - 1, "object")),
+    };
+    let first = totals.stuck.first_key_value();
+    let first = first.map(|(object, why)| format!("{object} cannot be completed now: {why}{more}"));
+    first.unwrap_or_default()
+}
+
+impl Client {
+    /// Stores segments anew that have fewer chunks than their buckets promise, because too few failure domains served when they were
+    /// written. Objects are read and written meanwhile. Cut short, it is to be called again; it goes on with what is left.
+    ///
+    /// `tell` hears what was done so far, after each object and each second.
+    ///
+    /// # Errors
+    /// [`RepairError::Stuck`] while too few failure domains serve.
+    pub async fn repair(
+        &self,
+        limits: Limits,
+        tell: impl FnMut(&Totals),
+    ) -> Result<RepairReport, RepairError> {
+        let start = Instant::now();
+        self.registry().await?;
+        let totals = self.move_all(&Work::Complete, limits, &Totals::default(), tell).await?;
+        match totals.stuck.is_empty() {
+            true => Ok(RepairReport { totals, latency: start.elapsed() }),
+            false => Err(RepairError::Stuck(totals)),
+        }
+    }
+
+    /// What is degraded; of very many segments only the first are counted.
+    ///
+    /// # Errors
+    /// When the metadata server cannot be asked.
+    pub async fn degraded(&self) -> Result<Degraded, ClientError> {
+        match self.metadata.ask(Query::Degraded { after: None, limit: OBJECTS_ON_PAGE_MAX }).await? {
+            MetaAnswer::ObjectsOn { held, next } => Ok(Degraded {
+                segments: held.len() as u64,
+                lacking_bytes: held.iter().map(|held| held.bytes).sum(),
+                more: next.is_some(),
+            }),
+            other => Err(unexpected("ObjectsOn", &other)),
+        }
+    }
+
+    /// Drives one core to its end; gives what was done `before` and by it.
+    pub(crate) async fn move_all(
+        &self,
+        work: &Work<'_>,
+        limits: Limits,
+        before: &Totals,
+        mut tell: impl FnMut(&Totals),
+    ) -> Result<Totals, ClientError> {
+        let mut core = Drain::new(limits);
+        let mut running: Vec<Step<'_>> = Vec::new();
+        loop {
+            while let Some(action) = core.poll() {
+                match action {
+                    Action::Done => return Ok(before.and(core.totals())),
+                    other => running.push(Box::pin(self.carry_out(other, work))),
+                }
+            }
+            // A large object takes a while: whoever watches sees that somebody is at it.
+            if let Ok(input) = tokio::time::timeout(TELL_EVERY, first(&mut running)).await {
+                core.handle(input?);
+            }
+            tell(&before.and(core.totals()));
+        }
+    }
+
+    async fn carry_out(&self, action: Action, work: &Work<'_>) -> Result<Input, ClientError> {
+        match action {
+            Action::Count => Ok(Input::Arrivals(match work {
+                Work::Leave(devices) => self.arrivals(devices).await?,
+                // A look begun later finds what was stored degraded since.
+                Work::Complete => 0,
+            })),
+            Action::Look { after } => {
+                let limit = OBJECTS_ON_PAGE_MAX;
+                let look = match work {
+                    Work::Leave(devices) => {
+                        Query::ObjectsOn { devices: devices.iter().copied().collect(), after, limit }
+                    }
+                    Work::Complete => Query::Degraded { after, limit },
+                };
+                match self.metadata.ask(look).await? {
+                    MetaAnswer::ObjectsOn { held, next } => Ok(Input::Page { held, next }),
+                    other => Err(unexpected("ObjectsOn", &other)),
+                }
+            }
+            Action::Move(object) => {
+                let ObjectName { bucket, key } = &object;
+                let outcome = match work {
+                    Work::Leave(devices) => left(self.without_devices(bucket, key, devices).await),
+                    Work::Complete => completed(self.complete(bucket, key).await),
+                };
+                Ok(Input::Over { object, outcome: outcome? })
+            }
+            Action::Done => unreachable!("the end is not carried out"),
+        }
+    }
+}
+
+/// What became of an object that was to leave devices.
+fn left(moved: Result<AmendReport, AmendError>) -> Result<Outcome, ClientError> {
+    outcome(moved, |report| (report.dropped_blocks, report.freed_bytes))
+}
+
+/// What became of an object that was to be completed: what it has more counts.
+fn completed(moved: Result<AmendReport, AmendError>) -> Result<Outcome, ClientError> {
+    outcome(moved, |report| {
+        let blocks = report.stored_after.saturating_sub(report.stored_before);
+        (blocks, report.written_bytes.saturating_sub(report.freed_bytes))
+    })
+}
+
+fn outcome(
+    moved: Result<AmendReport, AmendError>,
+    done: impl Fn(&AmendReport) -> (u32, u64),
+) -> Result<Outcome, ClientError> {
+    match moved {
+        Ok(report) if report.dropped_blocks == 0 => Ok(Outcome::Gone),
+        Ok(report) => {
+            let (blocks, bytes) = done(&report);
+            Ok(Outcome::Moved { blocks: blocks.into(), bytes })
+        }
+        Err(AmendError::Metadata(ClientError::Refused(
+            MetaFault::NoObject { .. } | MetaFault::NoBucket(_),
+        ))) => Ok(Outcome::Gone),
+        // Made or not, another look tells.
+        Err(
+            AmendError::Contended { .. }
+            | AmendError::Metadata(
+                ClientError::Unknown { .. } | ClientError::Refused(MetaFault::IntentOver(_)),
+            ),
+        ) => Ok(Outcome::Busy),
+        Err(AmendError::Metadata(
+            error
+            @ (ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Protocol(_)),
+        )) => Err(error),
+        Err(error) => Ok(Outcome::Stuck(error.to_string())),
+    }
+}
+
+/// The first of these to end.
+async fn first(running: &mut Vec<Step<'_>>) -> Result<Input, ClientError> {
+    poll_fn(|context| {
+        for position in 0..running.len() {
+            if let Poll::Ready(input) = running[position].as_mut().poll(context) {
+                drop(running.swap_remove(position));
+                return Poll::Ready(input);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
