@@ -241,7 +241,8 @@ pub(crate) enum Bucket {
         name: String,
         /// How its data is protected: `rateless:redundancy=0.5,tolerate=2` (also `code=mix-a|mix-b|mix-c`,
         /// `code=lt,c=1,delta=0.5`, `domain=device|node|site`, `devices=N`),
-        /// `parity:code=rs(6,4),segment=16MiB,update=plr|fo,reserve=4MiB` (also `domain=`), `stripe`, or
+        /// `parity:code=rs(6,4),segment=16MiB,update=plr|fo,reserve=4MiB` (also `domain=`, and `least=5`: chunks that a segment is
+        /// written with at least while servers are missing), `stripe`, or
         /// `replicated:copies=4,read=speculative|adaptive`
         #[arg(long, default_value = "rateless")]
         policy: Policy,

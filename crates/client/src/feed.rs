@@ -78,6 +78,14 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// The code of the segment as it is planned to be stored: its own, unless it gets fewer parity chunks.
+    pub(crate) fn code_of(&self, planned: &SegmentPlan) -> Result<(CodeSpec, Code), ClientError> {
+        if planned.code == self.segment.code {
+            return Ok((self.spec, self.code.clone()));
+        }
+        planned.code(self.spec.seed, 0.0).map_err(|error| no_code(planned, &error))
+    }
+
     /// Its turn has come: the rest of it is read, and its first coded blocks are minted while originals are sent. Waiting for them at
     /// the first one left every device idle for 25 of 230 ms (64 MiB on six devices); minted sooner, they take memory that those of
     /// the segment before are still in.
@@ -88,16 +96,6 @@ impl Ready {
         }
         let ahead = Arc::clone(&self.maker);
         self.preparing = self.encodes.then(|| tokio::spawn(async move { ahead.prepare_ahead().await }));
-    }
-}
-
-impl Ready {
-    /// The code of the segment as it is planned to be stored: its own, unless it gets fewer parity chunks.
-    pub(crate) fn code_of(&self, planned: &SegmentPlan) -> Result<(CodeSpec, Code), ClientError> {
-        if planned.code == self.segment.code {
-            return Ok((self.spec, self.code.clone()));
-        }
-        planned.code(self.spec.seed, 0.0).map_err(|error| no_code(planned, &error))
     }
 }
 

@@ -312,23 +312,28 @@ impl Client {
         alive.flat_map(|node| &node.devices).any(|device| device.health == DeviceHealth::Stalled)
     }
 
-    /// Whether a write that failed may go well without the devices that it failed for, with fewer parity chunks: not where it is wished
-    /// that failures are tolerated, nor where it was `tried` so.
-    pub(crate) fn may_go_without(
+    /// Whether a write that failed may go well without the devices that it failed for, with fewer parity chunks than it had, and was not
+    /// `tried` so. What has become of servers since it was planned is known then.
+    pub(crate) async fn may_go_without(
         &self,
-        wish: &Wish,
+        (policy, wish): (&Policy, &Wish),
         error: &WriteError,
         tried: &mut BTreeSet<DeviceId>,
     ) -> bool {
-        let mut unserved = self.unserved.lock().expect("never poisoned: no panic while held");
-        wish.quality.tolerate.is_none() && unserved.learn(self.now(), error, tried)
+        let may = wish.fewest(policy).is_some_and(|parity| parity.least_chunks() < parity.chunks());
+        let unserved = || self.unserved.lock().expect("never poisoned: no panic while held");
+        if !may || !unserved().learn(self.now(), error, tried) {
+            return false;
+        }
+        // What was known does as well where nobody answers.
+        if let Err(error) = self.registry().await {
+            tracing::debug!(%error, "planned by what was known");
+        }
+        true
     }
 
-    /// The devices to plan a segment without, where it may have fewer parity chunks.
-    fn left_out(&self, policy: &Policy, wish: &Wish) -> BTreeSet<DeviceId> {
-        if !matches!(policy, Policy::Parity(_)) || wish.quality.tolerate.is_some() {
-            return BTreeSet::new();
-        }
+    /// The devices that did not take a chunk a moment ago.
+    fn left_out(&self) -> BTreeSet<DeviceId> {
         self.unserved.lock().expect("never poisoned: no panic while held").left_out(self.now())
     }
 

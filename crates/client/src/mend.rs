@@ -1,12 +1,13 @@
-//! Degraded segments completed without being asked, once enough failure domains serve again.
+//! Degraded segments completed without being asked, once more failure domains serve again.
 //!
-//! Every storage server looks, and the one of the lowest name among those that are alive does it: two at once would be no harm, as of
-//! two changes of one version one wins, but twice the work.
+//! Every storage server looks now and then, and those that are alive take turns: two at once would be no harm, as of two changes of one
+//! version one wins, but twice the work; and one that does not work holds nobody up for long. As long as nothing can be completed looks
+//! become rare.
 
 use crate::{Client, ClientError, Options, RepairError, moves::Work};
 use std::{
     convert::Infallible,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use steadfast_protocol::{
     NodeId,
@@ -16,46 +17,78 @@ use steadfast_protocol::{
 
 /// One object at a time, so that others notice little of it; and the others where one cannot be completed.
 const LIMITS: Limits = Limits { objects_max: 1, bytes_max: 64 << 20, keep_going: true };
+/// Where nothing could be completed so many looks are left out at the most, twice as many each time: at ten seconds each a few
+/// minutes.
+const PASSED_MAX: u32 = 16;
 
 /// Looks every so often whether anything of the cluster at `cluster` is degraded, and completes it where it is the turn of the storage
 /// server `own`; for as long as it is polled.
 pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options) -> Infallible {
     let quality = Quality { background: true, ..options.quality };
-    let options = Options { quality, ..options };
-    let mut client = None;
+    // A storage server has other things to do.
+    let options = Options { quality, threads: 1, ..options };
+    let (mut client, mut passes, mut in_vain) = (None, 0, 0);
     loop {
         tokio::time::sleep(every).await;
+        if passes > 0 {
+            passes -= 1;
+            continue;
+        }
         let known = match client.take() {
             Some(known) => Ok(known),
             None => Client::connect(cluster, options.clone()).await,
         };
-        let mended = async {
+        let looked = async {
             let known = known?;
-            let mended = look(&known, own).await;
+            let looked = look(&known, (own, every)).await;
             known.tidy().await;
             client = Some(known);
-            mended
+            looked
         };
-        // A metadata server out of reach is told of by whoever has more to do with it.
-        if let Err(error) = mended.await {
-            tracing::debug!(%error, "degraded segments were not looked for");
+        match looked.await {
+            Ok(Looked::InVain) => {
+                in_vain = (2 * in_vain).clamp(1, PASSED_MAX);
+                passes = in_vain;
+            }
+            Ok(Looked::Well) => in_vain = 0,
+            Ok(Looked::Others) => {}
+            // A metadata server out of reach is told of by whoever has more to do with it.
+            Err(error) => tracing::debug!(%error, "degraded segments were not looked for"),
         }
     }
 }
 
-async fn look(client: &Client, own: NodeId) -> Result<(), ClientError> {
-    if !mends(&client.registry().await?, own) || client.degraded().await?.segments == 0 {
-        return Ok(());
+/// What came of a look.
+enum Looked {
+    /// It is another server's turn.
+    Others,
+    /// Nothing is degraded, or something was completed.
+    Well,
+    /// Nothing could be completed.
+    InVain,
+}
+
+async fn look(client: &Client, (own, every): (NodeId, Duration)) -> Result<Looked, ClientError> {
+    // Servers whose clocks differ have the same turn now and then, or none has it: the next comes soon.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let turn = since.as_secs() / every.as_secs().max(1);
+    if !mends(&client.registry().await?, own, turn) {
+        return Ok(Looked::Others);
+    }
+    if !client.any_degraded().await? {
+        return Ok(Looked::Well);
     }
     let start = Instant::now();
     let totals = client.move_all(&Work::Complete, LIMITS, &Totals::default(), |_| {}).await?;
-    let stuck = totals.stuck.len();
-    if totals.objects > 0 {
-        let (objects, bytes) = (totals.objects, totals.bytes);
+    let (objects, bytes, stuck) = (totals.objects, totals.bytes, totals.stuck.len());
+    if objects > 0 {
         tracing::info!(objects, bytes, stuck, elapsed = ?start.elapsed(), "degraded objects were completed");
-    } else if stuck > 0 {
+        return Ok(Looked::Well);
+    }
+    if stuck > 0 {
         let why = RepairError::Stuck(totals);
         tracing::debug!(%why, "nothing that is degraded can be completed yet");
+        return Ok(Looked::InVain);
     }
-    Ok(())
+    Ok(Looked::Well)
 }

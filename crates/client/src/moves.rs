@@ -15,6 +15,8 @@ use steadfast_protocol::{
     words::counted,
 };
 
+/// Looks of a repair after which what others store degraded meanwhile is left for the next one.
+const LOOKS_MAX: u64 = 8;
 /// Between two signs that it goes on; a person who watches sees no difference.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -60,17 +62,19 @@ pub enum RepairError {
 }
 
 fn stuck(totals: &Totals) -> String {
-    let more = match totals.stuck.len() {
-        0 | 1 => String::new(),
-        number => format!(" (and {} more)", counted(number - 1, "object")),
-    };
-    let first = totals.stuck.first_key_value();
-    let first = first.map(|(object, why)| format!("{object} cannot be completed now: {why}{more}"));
-    first.unwrap_or_default()
+    let Some((object, why)) = totals.stuck.first_key_value() else { return String::new() };
+    let mut said = format!("{object} cannot be completed now: {why}");
+    if totals.stuck.len() > 1 {
+        said += &format!(" (and {} more)", counted(totals.stuck.len() - 1, "object"));
+    }
+    if totals.objects > 0 {
+        said += &format!(". Completed before: {}", counted(totals.objects, "object"));
+    }
+    said
 }
 
 impl Client {
-    /// Stores segments anew that have fewer chunks than their buckets promise, because too few failure domains served when they were
+    /// Stores segments anew that have fewer chunks than their buckets' codes, because too few failure domains served when they were
     /// written. Objects are read and written meanwhile. Cut short, it is to be called again; it goes on with what is left.
     ///
     /// `tell` hears what was done so far, after each object and each second.
@@ -106,6 +110,14 @@ impl Client {
         }
     }
 
+    /// Whether anything is degraded.
+    pub(crate) async fn any_degraded(&self) -> Result<bool, ClientError> {
+        match self.metadata.ask(Query::Degraded { after: None, limit: 1 }).await? {
+            MetaAnswer::ObjectsOn { held, .. } => Ok(!held.is_empty()),
+            other => Err(unexpected("ObjectsOn", &other)),
+        }
+    }
+
     /// Drives one core to its end; gives what was done `before` and by it.
     pub(crate) async fn move_all(
         &self,
@@ -120,6 +132,12 @@ impl Client {
             while let Some(action) = core.poll() {
                 match action {
                     Action::Done => return Ok(before.and(core.totals())),
+                    // What leaves a device gets nothing new there; what is degraded may.
+                    Action::Look { after: None }
+                        if matches!(work, Work::Complete) && core.totals().looks > LOOKS_MAX =>
+                    {
+                        core.handle(Input::Page { held: Vec::new(), next: None });
+                    }
                     other => running.push(Box::pin(self.carry_out(other, work))),
                 }
             }

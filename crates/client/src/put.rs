@@ -290,21 +290,23 @@ impl Put<'_> {
 
     async fn store_segment(&self, turn: &Turn<'_>) -> Result<(), PutError> {
         let mut maker = Arc::clone(&turn.ready.maker);
-        let (mut failed, mut tried) = (None, BTreeSet::new());
+        let (mut failed, mut tried, by) = (None, BTreeSet::new(), (&self.begun.policy, &self.wish));
         loop {
-            let plan = match self.choose(&turn.ready, maker.segment).await {
+            let plan = match self.choose(&turn.ready, maker.segment, &tried).await {
                 // What failed says more than that there is no way around it.
                 Err(error) => return Err(failed.unwrap_or(error)),
                 Ok(plan) => plan,
             };
-            match self.store_by(turn, plan, &maker).await {
-                Err(PutError::Write(error)) if self.client.may_go_without(&self.wish, &error, &mut tried) => {
-                    tracing::debug!(segment = %maker.segment, %error, "stored anew without the devices that failed");
-                    maker = Arc::new(maker.renamed(self.another_name().await?));
-                    failed = Some(error.into());
-                }
+            let error = match self.store_by(turn, plan, &maker).await {
+                Err(PutError::Write(error)) => error,
                 done => return done,
+            };
+            if !self.client.may_go_without(by, &error, &mut tried).await {
+                return Err(error.into());
             }
+            tracing::debug!(segment = %maker.segment, %error, "stored anew without the devices that failed");
+            maker = Arc::new(maker.renamed(self.another_name().await?));
+            failed = Some(error.into());
         }
     }
 
@@ -435,7 +437,12 @@ impl Put<'_> {
         }
     }
 
-    async fn choose(&self, ready: &Ready, name: SegmentId) -> Result<Plan, PutError> {
+    async fn choose(
+        &self,
+        ready: &Ready,
+        name: SegmentId,
+        without: &BTreeSet<DeviceId>,
+    ) -> Result<Plan, PutError> {
         let (length, scheme) = (ready.spread_bytes, ready.segment.scheme);
         // The segments of most objects lie on the same devices; chunks go to others each time.
         let turn = if scheme == Scheme::Parity { name.0.rotate_left(32) } else { 0 };
@@ -446,8 +453,9 @@ impl Put<'_> {
             seed: self.client.seed ^ self.begun.version.0 ^ turn,
         };
         let dealt = || self.dealt.lock().unwrap_or_else(PoisonError::into_inner);
-        let (client, before, none) = (self.client, dealt().clone(), BTreeSet::new());
-        let mut plan = client.plan_write(&self.reserved, &wanted, &self.wish, &none, &before).await?;
+        let before = dealt().clone();
+        let planned = self.client.plan_write(&self.reserved, &wanted, &self.wish, without, &before);
+        let mut plan = planned.await?;
         if let Policy::Parity(policy) = &self.begun.policy {
             dealt().deal(&mut plan, policy.data());
         }

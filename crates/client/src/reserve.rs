@@ -17,6 +17,7 @@ use steadfast_protocol::{
     layout::SegmentLayout,
     message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
     plan::{self, Candidate, Dealt, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
+    policy::Policy,
     read::RequestRule,
     words::counted,
 };
@@ -270,12 +271,18 @@ impl Client {
         let rates = |plan: &Plan| {
             plan.devices.iter().map(|device| (device.device, device.reserve_bytes_per_s)).collect()
         };
-        let left_out = self.left_out(&wanted.policy, wish);
-        let plan = |candidates: &[Candidate]| {
-            let stays = |device| !leaving.contains(device) && !left_out.contains(device);
+        let chunks = matches!(wanted.policy, Policy::Parity(_));
+        let left_out = if chunks { self.left_out() } else { BTreeSet::new() };
+        let without = |candidates: &[Candidate], out: &BTreeSet<DeviceId>| {
+            let stays = |device| !leaving.contains(device) && !out.contains(device);
             let staying = candidates.iter().filter(|candidate| stays(&candidate.device));
             let staying: Vec<Candidate> = staying.cloned().map(|candidate| dealt.given(candidate)).collect();
             plan::choose_for(&staying, wanted, wish)
+        };
+        // Who failed others a moment ago may do better now: where none can be spared, none is.
+        let plan = |candidates: &[Candidate]| match without(candidates, &left_out) {
+            Err(_) if !left_out.is_empty() => without(candidates, &BTreeSet::new()),
+            planned => planned,
         };
         self.negotiate(reserved, wish, plan, rates).await.map(|(plan, _)| plan)
     }

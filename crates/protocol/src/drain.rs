@@ -286,10 +286,13 @@ impl Drain {
     }
 }
 
-/// Whether it is the turn of storage server `own` to complete what is degraded: of those that are alive the lowest name's.
-pub fn mends(registry: &Registry, own: NodeId) -> bool {
+/// Whether it is the turn of storage server `own` to complete what is degraded: those that are alive take turns, which are counted.
+pub fn mends(registry: &Registry, own: NodeId, turn: u64) -> bool {
     let alive = registry.nodes.iter().filter(|node| node.alive);
-    alive.map(|node| node.record.node).min() == Some(own)
+    let mut alive: Vec<NodeId> = alive.map(|node| node.record.node).collect();
+    alive.sort_unstable();
+    let whose = turn.checked_rem(alive.len() as u64);
+    whose.is_some_and(|whose| alive[whose as usize] == own)
 }
 
 /// Why a cluster cannot do without some devices.

@@ -57,8 +57,8 @@ pub(super) fn degraded(found: &Degraded) -> Option<String> {
     let least = if more { "at least " } else { "" };
     (segments > 0).then(|| {
         format!(
-            "degraded: {least}{} with fewer parity chunks than the bucket promises ({least}{} missing), written while too few \
-             servers were up; `steadfast repair` completes them",
+            "degraded: {least}{} with fewer parity chunks than the bucket's code ({least}{} missing), written while too few \
+             servers were well; they are completed once there are more (`steadfast repair`: at once)",
             counted(segments, "segment"),
             show_bytes(lacking_bytes)
         )

@@ -27,7 +27,7 @@ struct Shown<'a> {
     stragglers: Vec<&'a str>,
     /// Bandwidth kept for accesses on all of them.
     kept: Kept,
-    /// Segments with fewer chunks than their buckets promise, and the bytes of what they lack; of very many the first.
+    /// Segments with fewer chunks than their buckets' codes, and the bytes of what they lack; of very many the first.
     degraded_segments: u64,
     degraded_bytes: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
             say!("{risk}")?;
         }
     }
-    for line in repair::degraded(&degraded).iter() {
+    if let Some(line) = repair::degraded(&degraded) {
         say!("{line}")?;
     }
     say!("{}", table(&registry.nodes, &devices.devices))?;

@@ -7,11 +7,12 @@ use std::{
     io::Cursor,
     time::{Duration, Instant},
 };
-use steadfast_client::{Client, Options};
+use steadfast_client::{Client, Options, PutError};
 use steadfast_protocol::{
     DeviceId,
     layout::{ParityGeometry, SegmentLayout},
     message::DeviceHealth,
+    write::WriteError,
 };
 
 const MIB: usize = 1 << 20;
@@ -190,10 +191,34 @@ fn a_chunk_goes_to_another_server_where_one_stalls_or_is_dead() {
     for key in ["before", "a", "b", "c", "after"] {
         bed.get_equals(key, &original);
     }
-    // Five servers are left: too few for who wants as many chunks as the bucket promises.
-    let said = bed.fails(6, &["put", file.to_str().unwrap(), "data/short", "--qos", "tolerate=2"]);
+    // Five servers are left: no object with fewer chunks than its bucket promises.
+    let said = bed.fails(6, &["put", file.to_str().unwrap(), "data/short"]);
     assert!(said.contains("the policy needs 6"), "{said}");
     assert!(!bed.ok(&["ls", "data"]).contains("short"));
+}
+
+/// Six devices and one of them stalls: nobody can take its chunk.
+#[test]
+fn without_a_spare_a_put_ends_with_what_is_missing() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let original = bytes(MIB, seed());
+    block_on(async {
+        let client = bed.client().await;
+        let device = client.registry().await.unwrap().nodes[2].record.devices[0].0;
+        put(&client, "object", &original).await;
+        client.emulate(device, "stall").await.unwrap();
+        let late = bed.impatient().await.put("data", "late", Cursor::new(original.clone()), None).await;
+        let error = late.unwrap_err();
+        match &error {
+            PutError::Write(WriteError::Stalled { silent, .. }) => assert_eq!(silent[..], [device]),
+            PutError::Plan(plan) => assert!(plan.to_string().contains("6 nodes"), "{plan}"),
+            other => panic!("{other}"),
+        }
+        // A reader does without it.
+        let report = client.get("data", "object", None, std::io::sink()).await.unwrap();
+        assert_eq!(report.size, original.len() as u64);
+        client.emulate(device, "off").await.unwrap();
+    });
 }
 
 /// Half of the servers are dead: what is to be changed cannot be read, and that is said, not that others changed it.

@@ -3,7 +3,7 @@
 
 use super::{
     AmendError, AmendReport,
-    session::{Amendment, Contents, Replaced, code, dialled, given},
+    session::{Amendment, Contents, Replaced, code, dialled, given, tolerating},
 };
 use crate::{Client, ObjectStat};
 use bytes::BytesMut;
@@ -12,7 +12,7 @@ use steadfast_codes::rateless::Kind;
 use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
-    layout::{CodeKind, SegmentLayout},
+    layout::{CodeKind, ParityGeometry, SegmentLayout},
     plan::{Quality, Wish},
     policy::Policy,
 };
@@ -42,10 +42,10 @@ impl Client {
         .await
     }
 
-    /// Stores those segments of an object anew that are degraded, with as many chunks as its bucket's code has.
+    /// Stores those segments of an object anew that are degraded, with more parity chunks.
     ///
     /// # Errors
-    /// While there are not devices enough for them: the object is what it was before, or some of its segments are complete.
+    /// While there are not devices enough for that: the object is what it was before, or some of its segments have more.
     pub async fn complete(&self, bucket: &str, key: &str) -> Result<AmendReport, AmendError> {
         self.segments_of(
             (bucket, key),
@@ -53,19 +53,20 @@ impl Client {
                 let degraded = layout.missing_chunks(policy) > 0;
                 if degraded {
                     // Fenced in vain, it would not be changed in place for a while.
-                    self.has_devices_for(policy, layout.length)?;
+                    self.has_devices_for(policy, layout.length, tolerates(layout) + 1)?;
                 }
                 Ok(degraded)
             },
             async |amendment, layout, offset| {
                 amendment.fence(layout, &BTreeSet::new()).await?;
-                anew(amendment, (layout, offset), &BTreeSet::new()).await
+                anew(amendment, (layout, offset), &BTreeSet::new(), tolerates(layout) + 1).await
             },
         )
         .await
     }
 
-    /// Changes each segment of an object that is `concerned`, whose bytes stay the same, in one amendment or two.
+    /// Changes each segment of an object that is `concerned`, whose bytes stay the same, in one amendment or in several: of chunks
+    /// that change in place none is fenced for long, and what was replaced is freed in between.
     async fn segments_of(
         &self,
         (bucket, key): (&str, &str),
@@ -73,37 +74,44 @@ impl Client {
         change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
-        let affected = |found: &ObjectStat| -> Result<Vec<usize>, AmendError> {
-            let mut affected = Vec::new();
-            for (position, layout) in found.segments.iter().enumerate() {
-                if concerned(&found.policy, layout)? {
-                    affected.push(position);
+        let mut report: Option<AmendReport> = None;
+        loop {
+            let mut more = false;
+            let lot = self.amend(bucket, key, async |client, found| {
+                let mut affected = Vec::new();
+                for (position, layout) in found.segments.iter().enumerate() {
+                    if concerned(&found.policy, layout)? {
+                        affected.push(position);
+                    }
                 }
-            }
-            Ok(affected)
-        };
-        let mut last_too = false;
-        let first = self.amend(bucket, key, async |client, found| {
-            let mut affected = affected(&found)?;
-            // While a file is appended to its last segment is not moved easily: the others do not wait for that.
-            let grows = matches!(found.policy, Policy::Parity(_));
-            last_too = grows && affected.len() > 1 && affected.last() == Some(&(found.segments.len() - 1));
-            if last_too {
-                affected.pop();
-            }
-            change_some(client, (bucket, key), found, affected, &change).await
-        });
-        let mut report = first.await?;
-        if last_too {
-            let last = self.amend(bucket, key, async |client, found| {
-                let affected = affected(&found)?;
+                let all = affected.len();
+                if matches!(found.policy, Policy::Parity(_)) {
+                    // While a file is appended to its last segment is not moved easily: the others do not wait for that.
+                    let last_too = all > 1 && affected.last() == Some(&(found.segments.len() - 1));
+                    affected.truncate(lot_of(all).min(all - usize::from(last_too)));
+                }
+                more = affected.len() < all;
                 change_some(client, (bucket, key), found, affected, &change).await
             });
-            report = both(report, last.await?);
+            let lot = lot.await?;
+            let so_far = report.map_or(lot, |before| both(before, lot));
+            if !more {
+                return Ok(AmendReport { latency: start.elapsed(), ..so_far });
+            }
+            report = Some(so_far);
         }
-        report.latency = start.elapsed();
-        Ok(report)
     }
+}
+
+/// Segments that are changed in one amendment, of so many: each commit lists all segments of the object, so that a large one has
+/// larger lots. Picked by eye.
+fn lot_of(segments: usize) -> usize {
+    (segments / 16).max(8)
+}
+
+/// Failures that a segment of chunks tolerates, as it is stored.
+fn tolerates(layout: &SegmentLayout) -> u32 {
+    ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity())
 }
 
 /// Changes these segments of an object as found, in one amendment.
@@ -155,17 +163,17 @@ fn both(first: AmendReport, second: AmendReport) -> AmendReport {
     }
 }
 
-/// Stores a fenced segment anew, with all chunks that its bucket's code has: who moves an object leaves it as safe as it is to be.
+/// Stores a fenced segment anew, so that it tolerates so many failures at least: who moves an object leaves it as safe as it is.
 async fn anew(
     amendment: &mut Amendment<'_>,
     (layout, offset): (&SegmentLayout, u64),
     leaving: &BTreeSet<DeviceId>,
+    tolerate: u32,
 ) -> Result<SegmentLayout, AmendError> {
     let _memory = amendment.client.memory.hold(layout.length);
     let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
     let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
-    let wish = amendment.strict();
-    amendment.store_anew(layout, offset, originals, &wish, leaving).await
+    amendment.store_anew(layout, offset, originals, &tolerating(tolerate), leaving).await
 }
 
 async fn leave(
@@ -175,7 +183,7 @@ async fn leave(
 ) -> Result<SegmentLayout, AmendError> {
     if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) && amendment.fence(layout, leaving).await? {
         // Versions go with the chunk that they count: one that is moved alone would not be what parity holds.
-        return anew(amendment, (layout, offset), leaving).await;
+        return anew(amendment, (layout, offset), leaving, tolerates(layout)).await;
     }
     let code = code(layout)?;
     let places = amendment.places(leaving, layout);
@@ -196,6 +204,10 @@ async fn leave(
     let mut rule = Rule::of(&amendment.begun.policy);
     if layout.code.kind != CodeKind::Replicated {
         rule.redundancy = dialled(layout);
+    }
+    if let CodeKind::ReedSolomon { parity, .. } = layout.code.kind {
+        // It may have been stored with fewer chunks than its bucket promises.
+        rule.tolerate = parity;
     }
     let _memory = amendment.client.memory.hold(layout.length);
     let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();

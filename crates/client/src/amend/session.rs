@@ -14,7 +14,7 @@ use core::{ops::Range, pin::Pin, task::Poll};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
@@ -448,11 +448,6 @@ impl<'a> Amendment<'a> {
         Ok(Some(Written { name, shares: done.holders }))
     }
 
-    /// What is wished for of a segment that is not to be degraded.
-    pub(super) fn strict(&self) -> Wish {
-        Wish { quality: strict(&self.begun.policy, self.wish.quality), ..self.wish }
-    }
-
     /// Stores a segment anew, as a put does, in place of `layout`, which begins at byte `offset` of the object; on none of
     /// the devices `leaving`.
     pub(super) async fn store_anew(
@@ -488,27 +483,31 @@ impl<'a> Amendment<'a> {
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<SegmentLayout, AmendError> {
         let (mut failed, mut tried, none) = (None, BTreeSet::new(), Dealt::default());
+        let policy = self.begun.policy;
         let stored = loop {
             let name = self.name().await?;
             let wanted = Wanted {
-                policy: self.begun.policy,
+                policy,
                 length: segment.length,
                 bandwidth_bytes_per_s: self.client.options.bandwidth_bytes_per_s,
                 seed: self.client.seed ^ name.0 ^ self.begun.version.0,
             };
-            let planned = self.client.plan_write(&self.reserved, &wanted, wish, leaving, &none);
+            let without = leaving.union(&tried).copied().collect();
+            let planned = self.client.plan_write(&self.reserved, &wanted, wish, &without, &none);
             let plan = match planned.await {
                 // What failed says more than that there is no way around it.
                 Err(error) => return Err(failed.unwrap_or(error.into())),
                 Ok(plan) => plan,
             };
-            match self.store_by(replaced, segment, &originals, name, (plan, wish)).await {
-                Err(AmendError::Write(error)) if self.client.may_go_without(wish, &error, &mut tried) => {
-                    tracing::debug!(segment = %name, %error, "stored anew without the devices that failed");
-                    failed = Some(error.into());
-                }
+            let error = match self.store_by(replaced, segment, &originals, name, (plan, wish)).await {
+                Err(AmendError::Write(error)) => error,
                 done => break done?,
+            };
+            if !self.client.may_go_without((&policy, wish), &error, &mut tried).await {
+                return Err(error.into());
             }
+            tracing::debug!(segment = %name, %error, "stored anew without the devices that failed");
+            failed = Some(error.into());
         };
         if let Some(layout) = replaced {
             self.dropped(layout);
@@ -625,22 +624,27 @@ impl Client {
         plan::candidates(&self.registry.lock().expect("never poisoned: no panic while held"))
     }
 
-    /// Whether a segment can be stored with all chunks of its policy, as far as is known: none of their devices stalls.
+    /// Whether a segment of chunks can be stored so that it tolerates so many failures, as far as is known: none of its devices stalls.
     ///
     /// # Errors
     /// What is missing.
-    pub(super) fn has_devices_for(&self, policy: &Policy, length: u64) -> Result<(), PlanError> {
+    pub(super) fn has_devices_for(
+        &self,
+        policy: &Policy,
+        length: u64,
+        tolerate: u32,
+    ) -> Result<(), PlanError> {
         let wanted = Wanted { policy: *policy, length, bandwidth_bytes_per_s: None, seed: 0 };
-        let quality = strict(policy, Quality::default());
-        let serving = self.candidates().into_iter().filter(|one| one.health != DeviceHealth::Stalled);
-        plan::choose_for(&serving.collect::<Vec<_>>(), &wanted, &Wish { quality, round_trip: Duration::ZERO })
-            .map(drop)
+        let mut serving = self.candidates();
+        serving.retain(|candidate| candidate.health != DeviceHealth::Stalled);
+        plan::choose_for(&serving, &wanted, &tolerating(tolerate)).map(drop)
     }
 }
 
-/// The wishes, and that a segment has as many chunks as its bucket promises.
-fn strict(policy: &Policy, wishes: Quality) -> Quality {
-    Quality { tolerate: Some(policy.tolerate()), ..wishes }
+/// The wish for a segment that tolerates so many failures at least.
+pub(super) fn tolerating(tolerate: u32) -> Wish {
+    let quality = Quality { tolerate: Some(tolerate), ..Quality::default() };
+    Wish { quality, ..Wish::default() }
 }
 
 /// What a change does on each device: it reads some blocks there and writes others.

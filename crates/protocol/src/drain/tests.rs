@@ -139,3 +139,17 @@ fn what_cannot_be_moved_stops_it_or_is_told_at_the_end() {
         assert_eq!(begun, if keep_going { 7 + 1 + BUSY_MAX } else { 3 });
     }
 }
+
+#[test]
+fn servers_that_are_alive_take_turns_at_mending() {
+    let mut registry = plan::tests::registry(4, 1);
+    let nodes: Vec<NodeId> = registry.nodes.iter().map(|node| node.record.node).collect();
+    registry.nodes.iter_mut().for_each(|node| node.alive = node.record.node != nodes[2]);
+    for turn in 0..30 {
+        let whose: Vec<NodeId> = nodes.iter().copied().filter(|&node| mends(&registry, node, turn)).collect();
+        assert_eq!(whose.len(), 1, "one at a time");
+        assert!(whose[0] != nodes[2] && (turn < 3 || mends(&registry, whose[0], turn - 3)));
+    }
+    registry.nodes.iter_mut().for_each(|node| node.alive = false);
+    assert!(!mends(&registry, nodes[0], 0));
+}

@@ -8,13 +8,14 @@ use super::{
     keys, names,
     registry::{self, Liveness},
     standing,
-    view::{Txn, View},
+    view::{Txn, View, ViewError},
 };
 use crate::{
     DeviceId, Time,
     message::{BucketRecord, MetaAnswer, MetaFault},
-    policy::{Domain, Policy},
+    policy::{Domain, Parity, ParityCode, ParityUpdate, Policy, Rateless, Replicated, Stripe},
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// The most buckets of a cluster: their list fits into one answer.
@@ -49,16 +50,56 @@ pub(super) fn create(
 /// The record of a bucket.
 pub(super) fn read(view: &dyn View, bucket: &str) -> Result<BucketRecord, MetaFault> {
     names::check_bucket(bucket)?;
-    let record = keys::read(view, "bucket", &keys::bucket(bucket))?;
+    let key = keys::bucket(bucket);
+    let record = view.get(&key)?.map(|value| parse(&key, &value)).transpose()?;
     record.ok_or_else(|| MetaFault::NoBucket(bucket.to_owned()))
+}
+
+/// A bucket's record as it is stored now, or as it was before parity policies said how many chunks are enough.
+fn parse(key: &[u8], value: &[u8]) -> Result<BucketRecord, ViewError> {
+    // An earlier one has the time, whose first byte is none of an option, where the other goes on: neither is taken for the other.
+    keys::parse("bucket", key, value).or_else(|error| {
+        let Ok(Earlier { name, policy: EarlierPolicy::Parity(policy), created }) =
+            keys::parse("bucket", key, value)
+        else {
+            return Err(error);
+        };
+        let EarlierParity { code, segment_bytes, update, reserve_bytes, domain } = policy;
+        let policy = Parity { code, segment_bytes, update, reserve_bytes, domain, least_chunks: None };
+        Ok(BucketRecord { name, policy: Policy::Parity(policy), created })
+    })
+}
+
+/// What earlier builds wrote.
+#[derive(Serialize, Deserialize)]
+struct Earlier {
+    name: String,
+    policy: EarlierPolicy,
+    created: Time,
+}
+
+#[derive(Serialize, Deserialize)]
+enum EarlierPolicy {
+    Rateless(Rateless),
+    Stripe(Stripe),
+    Replicated(Replicated),
+    Parity(EarlierParity),
+}
+
+#[derive(Serialize, Deserialize)]
+struct EarlierParity {
+    code: ParityCode,
+    segment_bytes: u64,
+    update: ParityUpdate,
+    reserve_bytes: Option<u64>,
+    domain: Domain,
 }
 
 /// All buckets by name.
 pub(super) fn all(view: &dyn View) -> Result<MetaAnswer, MetaFault> {
     let (from, to) = keys::buckets();
     let entries = view.scan(&from, &to, BUCKETS_MAX as usize)?;
-    let records =
-        entries.iter().map(|(key, value)| keys::parse("bucket", key, value)).collect::<Result<_, _>>()?;
+    let records = entries.iter().map(|(key, value)| parse(key, value)).collect::<Result<_, _>>()?;
     Ok(MetaAnswer::Buckets(records))
 }
 
@@ -101,4 +142,43 @@ fn check_feasible(view: &dyn View, now: Time, liveness: &Liveness, policy: &Poli
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::MemoryStore;
+
+    #[test]
+    fn a_record_from_before_policies_said_how_many_chunks_are_enough_is_read() {
+        let Policy::Parity(parity) = "parity:segment=1MiB,reserve=64KiB,domain=site".parse().unwrap() else {
+            panic!()
+        };
+        let Parity { code, segment_bytes, update, reserve_bytes, domain, .. } = parity;
+        let before = EarlierParity { code, segment_bytes, update, reserve_bytes, domain };
+        let mut store = MemoryStore::new();
+        let mut txn = Txn::new(&store);
+        // From the clock's first second to years from now.
+        for (number, created) in [1_000_000_000, 1_790_000_000_000_000_000, u64::MAX].into_iter().enumerate()
+        {
+            let name = format!("bucket-{number}");
+            let created = Time(created);
+            let policy = EarlierPolicy::Parity(EarlierParity { ..before });
+            keys::write(&mut txn, keys::bucket(&name), &Earlier { name, policy, created });
+        }
+        let name = "with-five".to_owned();
+        let policy = "parity:least=5".parse().unwrap();
+        let now = BucketRecord { name: name.clone(), policy, created: Time(7) };
+        keys::write(&mut txn, keys::bucket(&name), &now);
+        let writes = txn.into_writes();
+        store.apply(writes);
+        for number in 0..3 {
+            let name = format!("bucket-{number}");
+            let record = read(&store, &name).expect("a whole record");
+            assert_eq!((record.name, record.policy), (name, Policy::Parity(parity)));
+        }
+        assert_eq!(read(&store, &name), Ok(now));
+        let Ok(MetaAnswer::Buckets(all)) = all(&store) else { panic!() };
+        assert_eq!(all.len(), 4);
+    }
 }

@@ -192,7 +192,7 @@ fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String>
     Ok(())
 }
 
-/// Chunks of the policy's code, or of that with fewer parity chunks, no larger than those of a full segment. They may be larger than the length needs: so they
+/// Chunks of the policy's code, or of that with fewer parity chunks where that is allowed, no larger than those of a full segment. They may be larger than the length needs: so they
 /// are in a file that has grown before.
 fn check_chunks(policy: &Parity, layout: &SegmentLayout) -> Result<(), String> {
     let Some(shape) = ParityGeometry::of_layout(layout) else {
@@ -201,7 +201,7 @@ fn check_chunks(policy: &Parity, layout: &SegmentLayout) -> Result<(), String> {
             layout.code.originals, layout.block_bytes, layout.granule_bytes, layout.code.kind
         ));
     };
-    let chunks = policy.chunks_least()..=policy.chunks();
+    let chunks = policy.least_chunks()..=policy.chunks();
     if !chunks.contains(&shape.chunks) || shape.data != policy.data() {
         return Err(format!("code {:?} is not the one of the bucket's policy `{policy}`", layout.code.kind));
     }

@@ -97,23 +97,20 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 /// [`super::Quality::policy`] gave. A pace that is wished for is not judged while no device's speed is known.
 ///
 /// Where too few domains for a segment's chunks can take data, even with those that stall, the plan is for as many chunks as there are
-/// domains that serve ([`Parity::degraded`](crate::policy::Parity::degraded)), so that a cluster with as many nodes as chunks takes data
-/// while one is down; but where it is wished that failures are tolerated.
+/// domains that serve, if the policy and the wish allow it ([`Parity::degraded`]).
 ///
 /// # Errors
 /// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Room`] where they are full;
 /// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
 /// cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
-    match (choose_all(candidates, wanted, wish), &wanted.policy) {
-        (Err(PlanError::Unmet { domain, available, .. }), Policy::Parity(parity))
-            if wish.quality.tolerate.is_none() =>
-        {
-            match degraded(candidates, parity) {
+    match (choose_all(candidates, wanted, wish), wish.fewest(&wanted.policy)) {
+        (Err(PlanError::Unmet { domain, available, .. }), Some(parity)) => {
+            match degraded(candidates, &parity) {
                 Some(fewer) => {
                     choose_all(candidates, &Wanted { policy: Policy::Parity(fewer), ..*wanted }, wish)
                 }
-                None => Err(PlanError::Unmet { domain, needed: parity.chunks_least(), available }),
+                None => Err(PlanError::Unmet { domain, needed: parity.least_chunks(), available }),
             }
         }
         (plan, _) => plan,

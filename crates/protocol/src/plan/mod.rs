@@ -30,7 +30,7 @@ mod resize;
 mod revise;
 mod segment;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trim;
 mod unserved;
 mod update;
@@ -52,7 +52,7 @@ pub use update::{Difference, Update, update};
 use crate::{
     DeviceId, NodeId,
     message::DeviceHealth,
-    policy::Policy,
+    policy::{Parity, Policy},
     words::counted,
     write::{Fewer, Target},
 };
@@ -121,6 +121,14 @@ pub struct Wish {
 }
 
 impl Wish {
+    /// The policy of chunks, with as few of them at least as it allows and tolerates what is wished for; none of other policies.
+    pub fn fewest(&self, policy: &Policy) -> Option<Parity> {
+        let Policy::Parity(parity) = policy else { return None };
+        let tolerates = parity.data() + self.quality.tolerate.unwrap_or(0);
+        let least = parity.least_chunks().max(tolerates).min(parity.chunks());
+        Some(Parity { least_chunks: Some(least), ..*parity })
+    }
+
     /// The wish for `part` of the bytes of an access that is made part after part: its share of the time.
     pub fn part(&self, part: u64, whole: u64) -> Self {
         let share = |span: Duration| span.mul_f64((part as f64 / whole.max(1) as f64).min(1.0));
@@ -179,12 +187,11 @@ impl Plan {
     /// How long a write by this plan is patient with chunks that the segment could be stored without, where it usually is for
     /// `usual`; none where it could not.
     pub fn fewer(&self, usual: Duration, wish: &Wish) -> Option<Fewer> {
-        let Policy::Parity(parity) = &self.policy else { return None };
-        let chunks = parity.chunks() - parity.chunks_least();
+        let parity = wish.fewest(&self.policy)?;
+        let chunks = parity.chunks() - parity.least_chunks();
         // A stall may be over before the first block is sent.
         let part = if self.stalled { PATIENCE_STALLED } else { PATIENCE_FEWER };
-        let fewer = Fewer { chunks, patience: usual / part };
-        (chunks > 0 && wish.quality.tolerate.is_none()).then_some(fewer)
+        (chunks > 0).then_some(Fewer { chunks, patience: usual / part })
     }
 
     /// The devices and the spares as a write core takes them.

@@ -114,20 +114,24 @@ impl Quality {
         if let Policy::Stripe(stripe) = &mut policy {
             stripe.devices = self.devices.or(stripe.devices);
         }
-        let chunks = matches!(bucket, Policy::Parity(_));
+        let parity = match bucket {
+            Policy::Parity(parity) => Some(parity),
+            _ => None,
+        };
         let unsupported = |wish| Err(PlanError::Unsupported { wish, policy: bucket.to_string() });
         match (self.redundancy, self.tolerate, self.devices) {
             (Some(_), _, _) => unsupported("redundancy"),
-            // All chunks, and not fewer while a node is down: more than the code has there cannot be.
-            (None, Some(tolerate), None) if chunks && tolerate <= bucket.tolerate() => {
-                at_least("tolerate", tolerate.into(), bucket.tolerate().into())?;
+            // Where the chunks of each segment go is the policy's own wish.
+            _ if parity.is_some() && self.sites.is_some() => unsupported("sites"),
+            (None, Some(tolerate), None) if let Some(parity) = parity => {
+                if tolerate > parity.parity() {
+                    return unsupported("further parity chunks");
+                }
+                at_least("tolerate", tolerate.into(), (parity.least_chunks() - parity.data()).into())?;
                 Ok(policy)
             }
-            (None, Some(_), None) if chunks => unsupported("further parity chunks"),
             (None, Some(_), _) => unsupported("tolerate"),
             (None, None, Some(_)) if !matches!(bucket, Policy::Stripe(_)) => unsupported("devices"),
-            // Where the chunks of each segment go is the policy's own wish.
-            _ if chunks && self.sites.is_some() => unsupported("sites"),
             _ => Ok(policy),
         }
     }

@@ -187,7 +187,7 @@ fn small_objects_are_planned_for_copies() {
     assert_eq!((devices.len(), spares.len()), (3, 13));
 }
 
-pub(super) fn registry(nodes: u32, devices: u32) -> Registry {
+pub(crate) fn registry(nodes: u32, devices: u32) -> Registry {
     let node = |node: u32| NodeState {
         record: NodeRecord {
             node: NodeId(node.into()),

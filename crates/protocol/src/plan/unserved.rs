@@ -2,15 +2,15 @@
 //!
 //! A parity segment's chunks have one device each, and where no spare is left one device that fails or falls silent ends the write of all.
 //! It is planned again without that device, with fewer chunks where it must be ([`super::choose_for`]). What was learned holds for the
-//! segments that follow, or each would wait for the same silence; and not for long, or a device that was late once would leave
+//! segments that follow, or each would wait for the same silence, as long as they can do without; and not for long, or a device that was late once would leave
 //! a long put's segments with fewer chunks than they could have.
 
 use crate::{DeviceId, Time, write::WriteError};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So long a device is left out. Picked by eye: with the patience that writes have with a device that stalls ([`super::Plan::fewer`]),
-/// of a put that meets one a fifth is waiting.
+/// So long a device is left out. Picked by eye: of a long put that meets a device that stalls a fifth of the time is waiting
+/// ([`super::Plan::fewer`]).
 const LEFT_OUT_FOR: Duration = Duration::from_secs(10);
 
 /// Who is left out, and until when.
@@ -41,7 +41,12 @@ mod tests {
     use crate::write::FailureKind;
 
     fn no_place(device: u128, cause: FailureKind) -> WriteError {
-        WriteError::NoPlace { needed: 6, available: 5, lost: Some((DeviceId(device), cause)) }
+        WriteError::NoPlace {
+            needed: 6,
+            available: 5,
+            lost: Some((DeviceId(device), cause)),
+            failed: vec![DeviceId(device)],
+        }
     }
 
     #[test]
@@ -62,7 +67,7 @@ mod tests {
     #[test]
     fn what_no_other_plan_mends_is_not_tried_again() {
         let (mut unserved, mut tried) = (Unserved::default(), BTreeSet::new());
-        let none = WriteError::NoPlace { needed: 6, available: 5, lost: None };
+        let none = WriteError::NoPlace { needed: 6, available: 5, lost: None, failed: Vec::new() };
         assert!(!unserved.learn(Time(0), &none, &mut tried));
         let silent = vec![DeviceId(1), DeviceId(2)];
         let stalled =

@@ -1,7 +1,7 @@
 //! The policy `parity`: files that change, under a fixed (n, k) code (CodFS §3, PLR §3.1): k data chunks and n - k parity
 //! chunks of each segment, every chunk on a device of its own in a failure domain of its own.
 //!
-//! Text: `parity:code=rs(6,4),segment=16MiB,update=plr,reserve=4MiB,domain=node`. Each part may be left out.
+//! Text: `parity:code=rs(6,4),segment=16MiB,update=plr,reserve=4MiB,domain=node,least=5`. Each part may be left out.
 
 use super::{Domain, PolicyError, bad, domain, show_domain};
 use crate::{
@@ -24,6 +24,9 @@ pub struct Parity {
     pub reserve_bytes: Option<u64>,
     /// What counts as one failure domain; each chunk of a segment is in another.
     pub domain: Domain,
+    /// Chunks that a segment is stored with at least, while fewer failure domains serve than the code has chunks: from k + 1 to n;
+    /// n where absent, so that nothing is acknowledged that does not survive the loss of any n - k. See [`Parity::degraded`].
+    pub least_chunks: Option<u32>,
 }
 
 /// The fixed codes a bucket can choose; stored by place in this list, so new ones come last.
@@ -62,6 +65,8 @@ const RESERVE_UNIT: u64 = crate::layout::PARITY_GRANULE_BYTES as u64;
 
 const CODES: &str = "rs(n,k) with 1 <= k < n <= 32: the only code so far, rdp and cauchy come later";
 
+const LEAST: &str = "k + 1 to n: the chunks that a segment is stored with at least while nodes are missing";
+
 impl Default for Parity {
     /// (6, 4): CodFS's default (§5.1), stores what D = 0.5 does and survives two nodes.
     fn default() -> Self {
@@ -71,6 +76,7 @@ impl Default for Parity {
             update: ParityUpdate::default(),
             reserve_bytes: None,
             domain: Domain::Node,
+            least_chunks: None,
         }
     }
 }
@@ -93,17 +99,16 @@ impl Parity {
         self.chunks().saturating_sub(self.data())
     }
 
-    /// Chunks that a segment is stored with at least while fewer failure domains serve than the code has chunks: one more may
-    /// be lost even so.
-    pub fn chunks_least(&self) -> u32 {
-        self.data() + 1
+    /// Chunks that a segment is stored with at least.
+    pub fn least_chunks(&self) -> u32 {
+        self.least_chunks.unwrap_or(u32::MAX).min(self.chunks())
     }
 
     /// The policy by which a segment is stored while `domains` failure domains serve: with so many chunks and fewer of them
-    /// parity. None where that is no loss, or would leave a segment that the next failure takes.
+    /// parity. None where those are all, or fewer than the bucket wants at least.
     pub fn degraded(&self, domains: u32) -> Option<Self> {
         let code = ParityCode::ReedSolomon { chunks: domains, data: self.data() };
-        (self.chunks_least()..self.chunks()).contains(&domains).then_some(Self { code, ..*self })
+        (self.least_chunks()..self.chunks()).contains(&domains).then_some(Self { code, ..*self })
     }
 
     /// Bytes kept beside a parity chunk of `chunk_bytes`: none where parity changes in place.
@@ -203,17 +208,26 @@ pub(super) fn parse<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) ->
                 policy.reserve_bytes = Some(reserve.ok_or_else(|| bad(name, value, allowed))?);
             }
             "domain" => policy.domain = domain(name, value)?,
+            "least" => {
+                let least = value.parse().map_err(|_| bad(name, value, LEAST))?;
+                policy.least_chunks = Some(least);
+            }
             _ => {
                 return Err(PolicyError::UnknownParameter {
                     policy: "parity",
                     name: name.to_owned(),
-                    allowed: "code, segment, update, reserve, domain",
+                    allowed: "code, segment, update, reserve, domain, least",
                 });
             }
         }
     }
     if policy.update == ParityUpdate::Fo && policy.reserve_bytes.is_some() {
         return Err(PolicyError::ReserveWithoutLog);
+    }
+    if let Some(least) = policy.least_chunks
+        && !(policy.data() + 1..=policy.chunks()).contains(&least)
+    {
+        return Err(bad("least", &least.to_string(), LEAST));
     }
     Ok(policy)
 }
@@ -258,7 +272,11 @@ impl fmt::Display for Parity {
         if let Some(reserve) = self.reserve_bytes {
             write!(f, ",reserve={}", Bytes(reserve))?;
         }
-        show_domain(f, self.domain)
+        show_domain(f, self.domain)?;
+        match self.least_chunks {
+            Some(least) => write!(f, ",least={least}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -274,6 +292,8 @@ mod tests {
             "parity:code=rs(32,1),segment=64MiB,update=fo,domain=device",
             "parity:code=rs(2,1),segment=1MiB,update=plr,reserve=0,domain=site",
             "parity:code=rs(9,6),segment=3MiB,update=plr,reserve=68KiB",
+            "parity:code=rs(9,6),segment=3MiB,update=plr,domain=device,least=7",
+            "parity:code=rs(6,4),segment=16MiB,update=fo,least=6",
         ] {
             let policy: Policy = text.parse().unwrap();
             assert_eq!(policy.to_string(), text);
@@ -310,7 +330,11 @@ mod tests {
             ("parity:reserve=5000", "whole 4KiB"),
             ("parity:update=fo,reserve=4MiB", "update=fo changes parity in place"),
             ("parity:reserve=0,update=fo", "leave `reserve` out"),
-            ("parity:devices=4", "it takes code, segment, update, reserve, domain"),
+            ("parity:devices=4", "it takes code, segment, update, reserve, domain, least"),
+            ("parity:least=4", "`least=4` is out of range: it takes k + 1 to n"),
+            ("parity:code=rs(9,6),least=10", "k + 1 to n"),
+            ("parity:least=6,code=rs(5,4)", "k + 1 to n"),
+            ("parity:least=all", "k + 1 to n"),
             ("parity:domain=rack", "device, node or site"),
             ("raid6", "`parity`"),
         ] {

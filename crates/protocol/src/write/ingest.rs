@@ -125,7 +125,9 @@ impl Primaries {
         }
         let domains = devices.iter().chain(&spares).map(|place| place.domain + 1).max()?;
         let policy = policy.to_string();
-        let patience_ms = u32::try_from(spec.patience.as_millis()).unwrap_or(u32::MAX);
+        // What it is not done with soon the client does, with fewer chunks where it has to.
+        let patience = spec.fewer.map_or(spec.patience, |fewer| fewer.patience);
+        let patience_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         let seed = spec.seed;
         let open = IngestOpen {
             segment,

@@ -347,6 +347,8 @@ pub enum WriteError {
         available: u32,
         /// What failed, and why; absent where there was no place to begin with.
         lost: Option<(DeviceId, FailureKind)>,
+        /// All that failed, but for full ones.
+        failed: Vec<DeviceId>,
     },
     /// A stripe's device failed; a stripe survives none.
     #[error(
@@ -378,7 +380,7 @@ impl WriteError {
     pub fn unserved(&self) -> Vec<DeviceId> {
         match self {
             Self::Stalled { silent, .. } => silent.clone(),
-            Self::NoPlace { lost: Some((device, _)), .. } => vec![*device],
+            Self::NoPlace { failed, .. } => failed.clone(),
             _ => Vec::new(),
         }
     }

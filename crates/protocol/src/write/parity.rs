@@ -162,13 +162,16 @@ impl ParityWriter {
         lanes.chain(self.is_waited_for().then(|| self.progress + self.patience())).min()
     }
 
-    /// How long to wait without any confirmation: less where the segment could be stored without what lacks.
+    /// How long to wait without any confirmation: less where the segment could be stored without what lacks. A spare is better than
+    /// that, and who refuses is well and said when to ask again.
     fn patience(&self) -> Duration {
-        let lacking = self.chunks.iter().filter(|chunk| chunk.kept.is_none()).count();
-        match self.spec.fewer {
-            Some(fewer) if lacking <= fewer.chunks as usize => fewer.patience,
-            _ => self.spec.patience,
-        }
+        let Some(fewer) = self.spec.fewer else { return self.spec.patience };
+        let lacking = || (0..self.chunks.len()).filter(|&chunk| self.chunks[chunk].kept.is_none());
+        let refused = self.lanes.iter().any(|one| matches!(one.lane.state, State::Waiting(_)));
+        let hurries = lacking().count() <= fewer.chunks as usize
+            && !refused
+            && lacking().all(|chunk| self.spare_for(chunk).is_none());
+        if hurries { fewer.patience } else { self.spec.patience }
     }
 
     /// Whether it is the devices that are waited for: all is there, or one of them owes a sign.
@@ -467,9 +470,16 @@ impl ParityWriter {
                 needed: self.spec.code.end().unwrap_or(0) / self.spec.code.chunk_blocks().max(1),
                 available: u32::try_from(domains.len()).unwrap_or(u32::MAX),
                 lost,
+                failed: self.failed(),
             },
         };
         self.end(Action::Failed(error));
+    }
+
+    /// Devices that can take nothing more, but for full ones and those of which another was faster.
+    fn failed(&self) -> Vec<DeviceId> {
+        let lost = |one: &&ChunkLane| one.lane.state == State::Gone && !one.lane.counts && !one.lane.full;
+        self.lanes.iter().filter(lost).map(|one| one.lane.target.device).collect()
     }
 
     /// Ends every stream, then says how it went.

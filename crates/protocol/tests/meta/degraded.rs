@@ -16,12 +16,17 @@ fn parity() -> Parity {
     Parity { segment_bytes: MIB, ..Parity::default() }
 }
 
+/// Six nodes, and a bucket `data` of segments with five chunks at least.
 fn files() -> World {
+    under("parity:segment=1MiB,least=5")
+}
+
+fn under(policy: &str) -> World {
     let mut world = World::empty();
     for node in 1..=6 {
         world.register(&node_record(node, &[node])).unwrap();
     }
-    world.create("data", "parity:segment=1MiB").unwrap();
+    world.create("data", policy).unwrap();
     world
 }
 
@@ -80,16 +85,18 @@ fn named(world: &World) -> Vec<(String, SegmentId)> {
 }
 
 #[test]
-fn one_parity_chunk_at_least_and_all_data() {
-    let mut world = files();
-    let begun = world.begin("k", 1);
-    let segment = begun.segments[0];
-    for wrong in [(4, 4), (7, 4), (6, 2), (5, 2), (3, 2)] {
-        let refused = world.commit_layouts(&begun, &[chunks(&begun, segment, wrong)]);
-        assert!(matches!(refused, Err(MetaFault::BadLayout(_))), "{wrong:?}: {refused:?}");
+fn as_many_chunks_as_the_policy_wants_at_least_and_all_data() {
+    for (policy, least) in [("parity:segment=1MiB", 6), ("parity:segment=1MiB,least=5", 5)] {
+        let mut world = under(policy);
+        let begun = world.begin("k", 1);
+        let segment = begun.segments[0];
+        for wrong in [(4, 4), (least - 1, 4), (7, 4), (6, 2), (5, 2), (3, 2)] {
+            let refused = world.commit_layouts(&begun, &[chunks(&begun, segment, wrong)]);
+            assert!(matches!(refused, Err(MetaFault::BadLayout(_))), "{wrong:?}: {refused:?}");
+        }
+        world.commit_layouts(&begun, &[chunks(&begun, segment, (least, 4))]).unwrap();
+        assert_eq!(world.object("k").1[0].holders.len(), least as usize);
     }
-    world.commit_layouts(&begun, &[chunks(&begun, segment, (5, 4))]).unwrap();
-    assert_eq!(world.object("k").1[0].holders.len(), 5);
 }
 
 #[test]

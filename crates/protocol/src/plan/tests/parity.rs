@@ -3,6 +3,7 @@
 use super::*;
 
 const DEFAULT: &str = "parity";
+const FIVE: &str = "parity:least=5";
 
 #[test]
 fn each_chunk_is_in_a_domain_of_its_own_and_spares_of_others_come_first() {
@@ -120,14 +121,14 @@ fn room_is_asked_for_with_the_reserve() {
 
 #[test]
 fn domains_are_counted_by_chunks() {
-    let disks = cluster(4, 4);
-    let unmet = |domain, needed, available| PlanError::Unmet { domain, needed, available };
-    // Five would do.
-    assert_eq!(choose(&disks, &wanted(DEFAULT, 1)), Err(unmet("nodes", 5, 4)));
     let disks = cluster(5, 4);
-    let tolerates = Quality { tolerate: Some(2), ..Quality::default() };
-    let strict = Wish { quality: tolerates, round_trip: Duration::ZERO };
-    assert_eq!(choose_for(&disks, &wanted(DEFAULT, 1), &strict), Err(unmet("nodes", 6, 5)));
+    let unmet = |domain, needed, available| PlanError::Unmet { domain, needed, available };
+    assert_eq!(choose(&disks, &wanted(DEFAULT, 1)), Err(unmet("nodes", 6, 5)));
+    // Where five will do, but not for who wants to tolerate two.
+    assert_eq!(choose(&cluster(4, 4), &wanted(FIVE, 1)), Err(unmet("nodes", 5, 4)));
+    let quality = Quality { tolerate: Some(2), ..Quality::default() };
+    let strict = Wish { quality, round_trip: Duration::ZERO };
+    assert_eq!(choose_for(&disks, &wanted(FIVE, 1), &strict), Err(unmet("nodes", 6, 5)));
     let wide = wanted("parity:code=rs(21,20),domain=device", 1);
     assert_eq!(choose(&disks, &wide), Err(unmet("devices", 21, 20)));
     let registry = registry(5, 2);
@@ -143,7 +144,7 @@ fn while_too_few_nodes_serve_a_segment_has_fewer_parity_chunks() {
         let mut disks = cluster(6, 1);
         ill.iter().for_each(|&(disk, health)| disks[disk].health = health);
         dead.iter().for_each(|&disk| disks[disk].alive = false);
-        let plan = choose(&disks, &wanted(DEFAULT, 16 * MIB))?;
+        let plan = choose(&disks, &wanted(FIVE, 16 * MIB))?;
         let lies_on_dead =
             plan.devices.iter().any(|one| dead.iter().any(|&at| disks[at].device == one.device));
         assert!(!lies_on_dead && plan.devices.len() == plan.policy.domains() as usize, "{plan:?}");
@@ -165,20 +166,24 @@ fn while_too_few_nodes_serve_a_segment_has_fewer_parity_chunks() {
 }
 
 #[test]
-fn a_code_with_one_parity_chunk_is_never_narrowed_and_others_to_one() {
-    for (code, nodes, chunks) in
-        [("rs(6,5)", 5, None), ("rs(6,3)", 5, Some(5)), ("rs(6,3)", 4, Some(4)), ("rs(6,3)", 3, None)]
-    {
-        let wanted = wanted(&format!("parity:code={code}"), MIB);
+fn a_segment_has_no_fewer_chunks_than_its_bucket_wants() {
+    for (policy, nodes, chunks) in [
+        ("parity:code=rs(6,3)", 5, None),
+        ("parity:code=rs(6,3),least=5", 5, Some(5)),
+        ("parity:code=rs(6,3),least=5", 4, None),
+        ("parity:code=rs(6,3),least=4", 4, Some(4)),
+        ("parity:code=rs(6,3),least=4", 3, None),
+    ] {
+        let wanted = wanted(policy, MIB);
         let plan = choose(&cluster(nodes, 2), &wanted);
-        assert_eq!(plan.ok().map(|plan| plan.policy.domains()), chunks, "{code} on {nodes}");
+        assert_eq!(plan.as_ref().ok().map(|plan| plan.policy.domains()), chunks, "{policy} on {nodes}");
         let segment = segments(MIB, &wanted.policy)[0];
-        let Policy::Parity(policy) = wanted.policy else { panic!() };
-        let fewer = chunks.and_then(|chunks| policy.degraded(chunks)).map(Policy::Parity);
-        if let Some(fewer) = fewer {
-            let parity = fewer.domains() - 3;
-            assert_eq!(segment.under(&fewer).code, CodeKind::ReedSolomon { data: 3, parity });
-            assert_eq!(segment.under(&fewer).geometry, segment.geometry);
+        if let (Ok(plan), Some(chunks)) = (plan, chunks) {
+            let fewer = segment.under(&plan.policy);
+            assert_eq!(fewer.code, CodeKind::ReedSolomon { data: 3, parity: chunks - 3 });
+            assert_eq!(fewer.geometry, segment.geometry);
+            // As a primary is told it.
+            assert_eq!(plan.policy.to_string().parse(), Ok(plan.policy));
         }
     }
 }
@@ -190,7 +195,10 @@ fn wishes_are_met_or_refused() {
     assert_eq!(under("bandwidth=1MB"), Ok(bucket));
     assert_eq!(under("tolerate=2"), Ok(bucket), "all chunks, not fewer");
     assert!(matches!(under("tolerate=1"), Err(PlanError::BelowBucket { .. })));
-    for wish in ["devices=8", "sites=2", "redundancy=1", "tolerate=3"] {
+    let five = policy(FIVE);
+    let both = ["tolerate=1", "tolerate=2"].map(|wish| wish.parse::<Quality>().unwrap().policy(&five));
+    assert_eq!(both, [Ok(five), Ok(five)]);
+    for wish in ["devices=8", "sites=2", "redundancy=1", "tolerate=3", "tolerate=2,sites=7"] {
         assert!(matches!(under(wish), Err(PlanError::Unsupported { .. })), "{wish}");
     }
     let disks = cluster(8, 1);

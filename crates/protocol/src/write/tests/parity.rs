@@ -202,7 +202,10 @@ fn a_failed_device_is_stood_in_for_until_there_is_no_domain_left() {
     let last = fail(&mut core, 3 * MS, 4, FailureKind::Unreachable);
     let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
     let lost = Some((DeviceId(4), FailureKind::Unreachable));
-    assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost });
+    assert_eq!(
+        *error,
+        WriteError::NoPlace { needed: 3, available: 2, lost, failed: [1, 3, 4].map(DeviceId).into() }
+    );
     assert!(error.to_string().starts_with("the policy needs 3 failure domains, 2 can be had"), "{error}");
 }
 
@@ -278,7 +281,7 @@ fn an_amendment_writes_the_chunks_wanted_beside_those_that_stay() {
     let mut core = Writer::new(amended(&[0, 2]), Time(0));
     let last = actions(&mut core);
     let Some(Action::Failed(error)) = last.last() else { panic!("{last:?}") };
-    assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost: None });
+    assert_eq!(*error, WriteError::NoPlace { needed: 3, available: 2, lost: None, failed: Vec::new() });
     // Under the model: the other device of the domain that is left will do.
     disks.push(disk(1, 50.0));
     let spec = WriteSpec { domains: 4, ..spec(CODE, BLOCK, RULE, &disks, 5) };
