@@ -14,7 +14,10 @@ use std::{
 };
 use steadfast_client::{AmendError, Client, FileError, Options, PutError, PutReport};
 use steadfast_lab::cluster::{LocalCluster, Shape};
-use steadfast_protocol::{DeviceId, message::NodeState};
+use steadfast_protocol::{
+    DeviceId,
+    message::{DeviceHealth, NodeState},
+};
 use tempfile::TempDir;
 
 /// How long something may take that is soon done: much longer than a machine that is busy with other things holds a process up.
@@ -262,6 +265,16 @@ pub(crate) async fn eventually(what: &str, within: Duration, mut holds: impl Asy
         assert!(Instant::now() < deadline, "{what}: not within {within:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Waits until the cluster knows that a device is well.
+pub(crate) async fn known_to_be_well(client: &Client, device: DeviceId) {
+    eventually("the device is known to be well", WITHIN, async || {
+        let nodes = client.registry().await.unwrap().nodes;
+        let mut reports = nodes.iter().flat_map(|node| &node.devices);
+        reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
+    })
+    .await;
 }
 
 /// One of some tries must show what is to be shown: of what a busy machine may spoil, and hardly as often as that.

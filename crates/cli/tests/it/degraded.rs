@@ -2,7 +2,7 @@
 //! fewer, complete again afterwards.
 
 use crate::{
-    common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, settled, shape},
+    common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, put, seed, settled, shape},
     files,
 };
 use rand_core::{Rng, SeedableRng};
@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 use std::{collections::BTreeSet, fs, io::Cursor};
 use steadfast_client::{Client, PutError, PutOptions, Quality};
 use steadfast_lab::cluster::Shape;
-use steadfast_protocol::{DeviceId, layout::ParityGeometry, message::DeviceHealth, write::WriteError};
+use steadfast_protocol::{DeviceId, layout::ParityGeometry, write::WriteError};
 
 const MIB: usize = 1 << 20;
 
@@ -210,12 +210,7 @@ fn with_a_device_that_stalls_a_segment_has_fewer_chunks_until_it_serves_again() 
         assert_eq!(report.size, model.len() as u64);
         assert!(client.degraded().await.unwrap().segments >= 3);
         client.emulate(device, "off").await.unwrap();
-        eventually("the device is known to be well", WITHIN, async || {
-            let nodes = client.registry().await.unwrap().nodes;
-            let mut reports = nodes.iter().flat_map(|node| &node.devices);
-            reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
-        })
-        .await;
+        known_to_be_well(&client, device).await;
         eventually("all is complete, without being asked", WITHIN, async || {
             client.degraded().await.unwrap().segments == 0
         })

@@ -1,6 +1,6 @@
 //! Buckets of policy `parity`: objects stored as chunks, read whole and in part while servers are down, moved and refused.
 
-use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, settled, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, put, seed, settled, shape};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -11,7 +11,6 @@ use steadfast_client::{Client, Options, PutError};
 use steadfast_protocol::{
     DeviceId,
     layout::{ParityGeometry, SegmentLayout},
-    message::DeviceHealth,
     write::WriteError,
 };
 
@@ -176,12 +175,7 @@ fn a_chunk_goes_to_another_server_where_one_stalls_or_is_dead() {
             assert!(stat.segments.iter().all(|segment| !chunks(segment).contains(&device)));
         }
         client.emulate(device, "off").await.unwrap();
-        eventually("the device is known to be well", WITHIN, async || {
-            let nodes = client.registry().await.unwrap().nodes;
-            let mut reports = nodes.iter().flat_map(|node| &node.devices);
-            reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
-        })
-        .await;
+        known_to_be_well(&client, device).await;
     });
     bed.cluster.kill_node(3).unwrap();
     let file = bed.dir.path().join("original");
