@@ -1,4 +1,5 @@
-//! Emptying devices: every object that has blocks on them gets blocks elsewhere instead.
+//! Emptying devices: every object that has blocks on them gets blocks elsewhere instead. Completing what is degraded is the same: pages
+//! of segments, objects to be stored anew, until a whole look found none (the driver bounds the looks: others may degrade more).
 //!
 //! ```text
 //!   ┌──▶ count late puts ──▶ look, page after page ──▶ move what is found, several at a time
