@@ -47,7 +47,7 @@ impl Default for DrainOptions {
     fn default() -> Self {
         Self {
             // Four objects keep disks busy while one decodes; a segment is at most 1 GiB. Picked by eye.
-            limits: Limits { objects_max: 4, bytes_max: 512 << 20, keep_going: false },
+            limits: Limits { objects_max: 4, bytes_max: 512 << 20, keep_going: false, looks_max: None },
             force: false,
             lost: false,
             settle: Duration::from_secs(60),

@@ -1,8 +1,4 @@
-//! Degraded segments completed without being asked, once more failure domains serve again.
-//!
-//! Every storage server looks now and then, and those that are alive take turns: two at once would be no harm, as of two changes of one
-//! version one wins, but twice the work; and one that does not work holds nobody up for long. As long as nothing can be completed looks
-//! become rare.
+//! Degraded segments completed without being asked, once more failure domains serve again: drives the core that says when.
 
 use crate::{Client, ClientError, Options, RepairError, moves::Work};
 use std::{
@@ -11,15 +7,13 @@ use std::{
 };
 use steadfast_protocol::{
     NodeId,
-    drain::{Limits, Totals, mends},
+    drain::{Limits, Looked, Mending, REPAIR_LOOKS_MAX, Totals},
     plan::Quality,
 };
 
 /// One object at a time, so that others notice little of it; and the others where one cannot be completed.
-const LIMITS: Limits = Limits { objects_max: 1, bytes_max: 64 << 20, keep_going: true };
-/// Where nothing could be completed so many looks are left out at the most, twice as many each time: at ten seconds each a few
-/// minutes.
-const PASSED_MAX: u32 = 16;
+const LIMITS: Limits =
+    Limits { objects_max: 1, bytes_max: 64 << 20, keep_going: true, looks_max: Some(REPAIR_LOOKS_MAX) };
 
 /// Looks every so often whether anything of the cluster at `cluster` is degraded, and completes it where it is the turn of the storage
 /// server `own`; for as long as it is polled.
@@ -27,11 +21,10 @@ pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options)
     let quality = Quality { background: true, ..options.quality };
     // A storage server has other things to do.
     let options = Options { quality, threads: 1, ..options };
-    let (mut client, mut passes, mut in_vain) = (None, 0, 0);
+    let (mut client, mut core) = (None, Mending::default());
     loop {
         tokio::time::sleep(every).await;
-        if passes > 0 {
-            passes -= 1;
+        if !core.looks() {
             continue;
         }
         let known = match client.take() {
@@ -46,26 +39,11 @@ pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options)
             looked
         };
         match looked.await {
-            Ok(Looked::InVain) => {
-                in_vain = (2 * in_vain).clamp(1, PASSED_MAX);
-                passes = in_vain;
-            }
-            Ok(Looked::Well) => in_vain = 0,
-            Ok(Looked::Others) => {}
+            Ok(looked) => core.looked(looked),
             // A metadata server out of reach is told of by whoever has more to do with it.
             Err(error) => tracing::debug!(%error, "degraded segments were not looked for"),
         }
     }
-}
-
-/// What came of a look.
-enum Looked {
-    /// It is another server's turn.
-    Others,
-    /// Nothing is degraded, or something was completed.
-    Well,
-    /// Nothing could be completed.
-    InVain,
 }
 
 async fn look(client: &Client, (own, every): (NodeId, Duration)) -> Result<Looked, ClientError> {
@@ -76,7 +54,7 @@ async fn look(client: &Client, (own, every): (NodeId, Duration)) -> Result<Looke
     // Servers whose clocks differ have the same turn now and then, or none has it: the next comes soon.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let turn = since.as_secs() / every.as_secs().max(1);
-    if !mends(&client.registry().await?, own, turn) {
+    if !Mending::is_turn(&client.registry().await?, own, turn) {
         return Ok(Looked::Others);
     }
     let start = Instant::now();
@@ -84,9 +62,7 @@ async fn look(client: &Client, (own, every): (NodeId, Duration)) -> Result<Looke
     let (objects, bytes, stuck) = (totals.objects, totals.bytes, totals.stuck.len());
     if objects > 0 {
         tracing::info!(objects, bytes, stuck, elapsed = ?start.elapsed(), "degraded objects were completed");
-        return Ok(Looked::Well);
-    }
-    if stuck > 0 {
+    } else if stuck > 0 {
         let why = RepairError::Stuck(totals);
         tracing::debug!(%why, "nothing that is degraded can be completed yet");
         return Ok(Looked::InVain);

@@ -15,8 +15,6 @@ use steadfast_protocol::{
     words::counted,
 };
 
-/// Looks of a repair after which what others store degraded meanwhile is left for the next one.
-const LOOKS_MAX: u64 = 8;
 /// Between two signs that it goes on; a person who watches sees no difference.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -132,12 +130,6 @@ impl Client {
             while let Some(action) = core.poll() {
                 match action {
                     Action::Done => return Ok(before.and(core.totals())),
-                    // What leaves a device gets nothing new there; what is degraded may.
-                    Action::Look { after: None }
-                        if matches!(work, Work::Complete) && core.totals().looks > LOOKS_MAX =>
-                    {
-                        core.handle(Input::Page { held: Vec::new(), next: None });
-                    }
                     other => running.push(Box::pin(self.carry_out(other, work))),
                 }
             }

@@ -47,7 +47,10 @@ impl Watched {
             // Goes on when it takes longer.
             let _ = timeout(REGISTRY_WITHIN, spawn_blocking(move || store.count())).await;
         }
-        let records = page.gauge("meta_records", "Buckets, objects, puts that have begun and not ended, segments with fewer chunks than their bucket's code");
+        let records = page.gauge(
+            "meta_records",
+            "Buckets, objects, puts that have begun and not ended, segments with fewer chunks than their bucket's code",
+        );
         for (kind, number) in store.census().known().unwrap_or_default() {
             let kind = match kind {
                 Counted::Bucket => "bucket",

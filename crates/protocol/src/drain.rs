@@ -1,5 +1,5 @@
 //! Emptying devices: every object that has blocks on them gets blocks elsewhere instead. Completing what is degraded is the same: pages
-//! of segments, objects to be stored anew, until a whole look found none (the driver bounds the looks: others may degrade more).
+//! of segments, objects to be stored anew, until a whole look found none (of bounded looks: others may degrade more meanwhile).
 //!
 //! ```text
 //!   ┌──▶ count late puts ──▶ look, page after page ──▶ move what is found, several at a time
@@ -17,8 +17,12 @@
 //!
 //! Left out: how one object is moved, and where to (the writing cores and `plan`).
 
+mod mending;
+
+pub use mending::{Looked, Mending};
+
 use crate::{
-    DeviceId, NodeId, SegmentId,
+    DeviceId, SegmentId,
     message::{BucketRecord, DeviceState, Held, Holding, Registry, Standing},
     plan::{self, PlanError},
 };
@@ -28,6 +32,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const BUSY_MAX: u32 = 8;
 /// Objects that cannot be moved after which it stops in any case: each is kept by name.
 const STUCK_MAX: usize = 1000;
+/// Looks of a repair after which what others store degraded meanwhile is left for the next one. Picked by eye.
+pub const REPAIR_LOOKS_MAX: u64 = 8;
 
 /// How much is done at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub struct Limits {
     pub bytes_max: u64,
     /// Whether to go on with other objects where one cannot be moved.
     pub keep_going: bool,
+    /// Looks at the most, where what is found may become more meanwhile; as many as it takes where absent.
+    pub looks_max: Option<u64>,
 }
 
 /// An object by name.
@@ -194,7 +202,8 @@ impl Drain {
         match input {
             Input::Arrivals(arrivals) => {
                 assert_eq!(self.step, Step::Counting, "counts are asked for");
-                if !self.found && arrivals == self.arrivals {
+                let last = self.limits.looks_max.is_some_and(|most| self.totals.looks >= most);
+                if last || !self.found && arrivals == self.arrivals {
                     self.step = Step::Over;
                 } else {
                     (self.arrivals, self.found, self.next, self.step) = (arrivals, false, None, Step::Look);
@@ -285,15 +294,6 @@ impl Drain {
         let stuck = self.totals.stuck.len();
         stuck > 0 && !self.limits.keep_going || stuck >= STUCK_MAX
     }
-}
-
-/// Whether it is the turn of storage server `own` to complete what is degraded: those that are alive take turns, which are counted.
-pub fn mends(registry: &Registry, own: NodeId, turn: u64) -> bool {
-    let alive = registry.nodes.iter().filter(|node| node.alive);
-    let mut alive: Vec<NodeId> = alive.map(|node| node.record.node).collect();
-    alive.sort_unstable();
-    let whose = turn.checked_rem(alive.len() as u64);
-    whose.is_some_and(|whose| alive[whose as usize] == own)
 }
 
 /// Why a cluster cannot do without some devices.

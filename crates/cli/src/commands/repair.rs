@@ -8,14 +8,18 @@ use crate::{
 };
 use serde_json::json;
 use steadfast_client::{Degraded, DrainOptions};
-use steadfast_protocol::{drain::Limits, words::counted};
+use steadfast_protocol::{
+    drain::{Limits, REPAIR_LOOKS_MAX},
+    words::counted,
+};
 
 pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
     let Repair { keep_going, cluster, output } = arguments;
     let client = connect(&cluster).await?;
     let before = client.degraded().await?;
     let bar = progress::bytes_and_count(before.lacking_bytes, output.json);
-    let limits = Limits { keep_going, ..DrainOptions::default().limits };
+    let looks_max = Some(REPAIR_LOOKS_MAX);
+    let limits = Limits { keep_going, looks_max, ..DrainOptions::default().limits };
     let repaired = client
         .repair(limits, |totals| {
             bar.set_length(before.lacking_bytes.max(totals.bytes));

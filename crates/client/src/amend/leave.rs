@@ -13,7 +13,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    plan::{Quality, Wish},
+    plan::{PlanError, Quality, Wish},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -45,7 +45,8 @@ impl Client {
     /// Stores those segments of an object anew that are degraded, with more parity chunks.
     ///
     /// # Errors
-    /// While there are not devices enough for that: the object is what it was before, or some of its segments have more.
+    /// While there are not devices enough for that of any of them; the object is what it was before, or, where it fails later, some of
+    /// its segments have more.
     pub async fn complete(&self, bucket: &str, key: &str) -> Result<AmendReport, AmendError> {
         self.segments_of(
             (bucket, key),
@@ -66,23 +67,29 @@ impl Client {
     }
 
     /// Changes each segment of an object that is `concerned`, whose bytes stay the same, in one amendment or in several: of chunks
-    /// that change in place none is fenced for long, and what was replaced is freed in between.
+    /// that change in place none is fenced for long, and what was replaced is freed in between. Those that cannot be changed now
+    /// are an error where there are no others.
     async fn segments_of(
         &self,
         (bucket, key): (&str, &str),
-        concerned: impl Fn(&Policy, &SegmentLayout) -> Result<bool, AmendError>,
+        concerned: impl Fn(&Policy, &SegmentLayout) -> Result<bool, PlanError>,
         change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
         let mut report: Option<AmendReport> = None;
         loop {
-            let mut more = false;
+            let (mut more, first) = (false, report.is_none());
             let lot = self.amend(bucket, key, async |client, found| {
-                let mut affected = Vec::new();
+                let (mut affected, mut lacking) = (Vec::new(), None);
                 for (position, layout) in found.segments.iter().enumerate() {
-                    if concerned(&found.policy, layout)? {
-                        affected.push(position);
+                    match concerned(&found.policy, layout) {
+                        Ok(true) => affected.push(position),
+                        Ok(false) => {}
+                        Err(error) => lacking = lacking.or(Some(error)),
                     }
+                }
+                if let Some(error) = lacking.filter(|_| first && affected.is_empty()) {
+                    return Err(error.into());
                 }
                 let all = affected.len();
                 if matches!(found.policy, Policy::Parity(_)) {

@@ -1,5 +1,5 @@
-//! What lies on a device, and what is missing on any. Layouts are filed by segment, so finding what a device holds takes a look at all of them; each
-//! request looks at so many, and says where to go on. Segments are named in the order that puts begin, so what is
+//! What lies on a device, and what is missing on any. Layouts are filed by segment, so finding what a device holds takes a look at all of
+//! them; each request looks at so many, and says where to go on. Segments are named in the order that puts begin, so what is
 //! committed while somebody looks mostly comes at the end, where the look goes last.
 
 use super::{

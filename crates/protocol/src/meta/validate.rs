@@ -192,8 +192,8 @@ fn check_geometry(policy: &Policy, layout: &SegmentLayout) -> Result<(), String>
     Ok(())
 }
 
-/// Chunks of the policy's code, or of that with fewer parity chunks where that is allowed, no larger than those of a full segment. They may be larger than the length needs: so they
-/// are in a file that has grown before.
+/// Chunks of the policy's code, or of that with fewer parity chunks where that is allowed, no larger than those of a full segment. They
+/// may be larger than the length needs: so they are in a file that has grown before.
 fn check_chunks(policy: &Parity, layout: &SegmentLayout) -> Result<(), String> {
     let Some(shape) = ParityGeometry::of_layout(layout) else {
         return Err(format!(

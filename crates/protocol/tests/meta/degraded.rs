@@ -1,9 +1,9 @@
 //! Segments that are stored with fewer chunks than their bucket promises: found, and found no more once they are complete.
 
-use crate::support::{World, node_record};
+use crate::support::{World, chunked, node_record};
 use steadfast_protocol::{
-    DeviceId, SegmentId,
-    layout::{CodeSpec, Holder, ParityGeometry, SegmentLayout},
+    SegmentId,
+    layout::{ParityGeometry, SegmentLayout},
     message::{Held, MetaAnswer, MetaFault, PutBegun, Query},
     policy::Parity,
 };
@@ -34,20 +34,7 @@ fn under(policy: &str) -> World {
 fn chunks(begun: &PutBegun, segment: SegmentId, (chunks, data): (u32, u32)) -> SegmentLayout {
     let full = ParityGeometry::of(&parity(), MIB);
     let shape = ParityGeometry { chunks, data, blocks: full.blocks * full.data / data, ..full };
-    let holder = |chunk: u32| {
-        let device = DeviceId(u128::from(chunk) + 1);
-        Holder::whole(device, segment, begun.version, shape.blocks_of(chunk).into())
-    };
-    SegmentLayout {
-        segment,
-        version: begun.version,
-        epoch: begun.epoch,
-        length: MIB,
-        code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
-        block_bytes: shape.block_bytes,
-        granule_bytes: shape.geometry().granule_bytes,
-        holders: (0..chunks).map(holder).collect(),
-    }
+    chunked(begun, segment, shape, MIB)
 }
 
 /// Puts an object with a segment for each of these numbers of chunks.

@@ -1,11 +1,11 @@
 //! Files: made empty, and made longer in place.
 
-use crate::support::{World, node_record};
+use crate::support::{World, chunked, node_record};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use steadfast_protocol::{
     DeviceId, RequestId, SegmentId, Version,
-    layout::{CodeSpec, Holder, ParityGeometry, SegmentLayout},
+    layout::{Holder, ParityGeometry, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, PutBegun, Query, SegmentState},
     policy::{Parity, Policy},
 };
@@ -45,20 +45,7 @@ fn chunks(begun: &PutBegun, segment: SegmentId, length: u64, chunk_bytes: u64) -
     let policy = Parity { segment_bytes: 4 * chunk_bytes.max(MIB / 4), ..Parity::default() };
     let shape = ParityGeometry::of(&policy, 4 * chunk_bytes);
     assert_eq!(shape.chunk_bytes(), chunk_bytes);
-    let holder = |chunk: u32| {
-        let device = DeviceId(u128::from(chunk) + 1);
-        Holder::whole(device, segment, begun.version, shape.blocks_of(chunk).into())
-    };
-    SegmentLayout {
-        segment,
-        version: begun.version,
-        epoch: begun.epoch,
-        length,
-        code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
-        block_bytes: shape.geometry().block_bytes,
-        granule_bytes: shape.geometry().granule_bytes,
-        holders: (0..6).map(holder).collect(),
-    }
+    chunked(begun, segment, shape, length)
 }
 
 /// Puts `k`: whole segments, and a last one in chunks of so many bytes.

@@ -3,7 +3,9 @@
 use core::time::Duration;
 use steadfast_protocol::{
     ClusterId, DeviceId, Epoch, IndexRanges, NodeId, RequestId, SegmentId, Time, Version,
-    layout::{CodeKind, CodeSpec, Geometry, Holder, Piece, REPLICATED_BELOW_BYTES, SegmentLayout},
+    layout::{
+        CodeKind, CodeSpec, Geometry, Holder, ParityGeometry, Piece, REPLICATED_BELOW_BYTES, SegmentLayout,
+    },
     message::{
         Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query, SegmentState,
     },
@@ -161,6 +163,29 @@ impl World {
     /// Records whose keys begin with `tag`.
     pub(crate) fn records(&self, tag: u8) -> usize {
         self.store.entries().filter(|(key, _)| key.first() == Some(&tag)).count()
+    }
+}
+
+/// A segment of a writer, each chunk whole on a device, from 1 on.
+pub(crate) fn chunked(
+    begun: &PutBegun,
+    segment: SegmentId,
+    shape: ParityGeometry,
+    length: u64,
+) -> SegmentLayout {
+    let holder = |chunk: u32| {
+        let device = DeviceId(u128::from(chunk) + 1);
+        Holder::whole(device, segment, begun.version, shape.blocks_of(chunk).into())
+    };
+    SegmentLayout {
+        segment,
+        version: begun.version,
+        epoch: begun.epoch,
+        length,
+        code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
+        block_bytes: shape.block_bytes,
+        granule_bytes: shape.geometry().granule_bytes,
+        holders: (0..shape.chunks).map(holder).collect(),
     }
 }
 

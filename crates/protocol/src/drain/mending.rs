@@ -1,0 +1,103 @@
+//! When a storage server looks for degraded segments without being asked, and whether it completes them itself.
+//!
+//! Every server looks now and then, and those that are alive take turns: two at once would be no harm, as of two changes of one version
+//! one wins, but twice the work; and one that does not work holds nobody up for long. As long as nothing can be completed looks become
+//! rare.
+
+use crate::{NodeId, message::Registry};
+
+/// Where nothing could be completed so many looks are left out at the most, twice as many each time: at ten seconds each a few
+/// minutes.
+const LEFT_OUT_MAX: u32 = 16;
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// It is another server's turn.
+    Others,
+    /// Nothing is degraded, or something was completed.
+    Well,
+    /// Nothing could be completed.
+    InVain,
+}
+
+/// The looks of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Mending {
+    /// Looks to be left out from now on.
+    left_out: u32,
+    /// Looks left out after the last that was in vain.
+    in_vain: u32,
+}
+
+impl Mending {
+    /// A period has passed: whether to look now.
+    pub fn looks(&mut self) -> bool {
+        let looks = self.left_out == 0;
+        self.left_out = self.left_out.saturating_sub(1);
+        looks
+    }
+
+    /// Whether it is the turn of server `own`, where turns are counted.
+    pub fn is_turn(registry: &Registry, own: NodeId, turn: u64) -> bool {
+        let alive = registry.nodes.iter().filter(|node| node.alive);
+        let mut alive: Vec<NodeId> = alive.map(|node| node.record.node).collect();
+        alive.sort_unstable();
+        let whose = turn.checked_rem(alive.len() as u64);
+        whose.is_some_and(|whose| alive[whose as usize] == own)
+    }
+
+    /// Takes what came of a look.
+    pub fn looked(&mut self, looked: Looked) {
+        match looked {
+            Looked::Others => {}
+            Looked::Well => self.in_vain = 0,
+            Looked::InVain => {
+                self.in_vain = (2 * self.in_vain).clamp(1, LEFT_OUT_MAX);
+                self.left_out = self.in_vain;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan;
+
+    #[test]
+    fn servers_that_are_alive_take_turns() {
+        let mut registry = plan::tests::registry(4, 1);
+        let nodes: Vec<NodeId> = registry.nodes.iter().map(|node| node.record.node).collect();
+        registry.nodes.iter_mut().for_each(|node| node.alive = node.record.node != nodes[2]);
+        let whose = |turn| -> Vec<NodeId> {
+            nodes.iter().copied().filter(|&node| Mending::is_turn(&registry, node, turn)).collect()
+        };
+        for turn in 0..30 {
+            assert_eq!(whose(turn).len(), 1, "one at a time");
+            assert_ne!(whose(turn), [nodes[2]]);
+            assert_eq!(whose(turn), whose(turn + 3));
+            assert_ne!(whose(turn), whose(turn + 1));
+        }
+        registry.nodes.iter_mut().for_each(|node| node.alive = false);
+        assert!(!Mending::is_turn(&registry, nodes[0], 0));
+    }
+
+    #[test]
+    fn looks_become_rare_while_they_are_in_vain_and_no_rarer_than_that() {
+        let mut mending = Mending::default();
+        let mut periods = |looked| {
+            let mut passed = 1;
+            while !mending.looks() {
+                passed += 1;
+            }
+            mending.looked(looked);
+            passed
+        };
+        assert_eq!([(); 3].map(|()| periods(Looked::Well)), [1; 3]);
+        assert_eq!([(); 8].map(|()| periods(Looked::InVain)), [1, 2, 3, 5, 9, 17, 17, 17]);
+        // Another's turn says nothing.
+        assert_eq!([(); 3].map(|()| periods(Looked::Others)), [17, 1, 1]);
+        assert_eq!([Looked::InVain, Looked::Well, Looked::InVain, Looked::Well].map(periods), [1, 17, 1, 2]);
+    }
+}
