@@ -156,6 +156,7 @@ fn of_amend(error: &AmendError) -> u8 {
         AmendError::Write(_) | AmendError::Trim(_) => NO_ROOM,
         AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
         AmendError::Extends { .. } | AmendError::Redundancy { .. } => WRONG_COMMAND,
+        AmendError::NotCoded { .. } | AmendError::Fixed { .. } => WRONG_COMMAND,
         AmendError::Contended { .. } => CHANGED,
         _ => FAILED,
     }
@@ -187,6 +188,7 @@ mod tests {
             (GetError::from(gone()).into(), MISSING),
             (FileError::from(AmendError::from(GetError::from(gone()))).into(), MISSING),
             (DrainError::from(gone()).into(), MISSING),
+            (AmendError::Fixed { chunks: 6, data: 4 }.into(), WRONG_COMMAND),
             (Refusal::Wrong("no".to_owned()).into(), WRONG_COMMAND),
             (anyhow::anyhow!("no"), FAILED),
         ] {

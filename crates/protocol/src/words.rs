@@ -8,6 +8,11 @@ pub fn counted(number: impl Display, noun: &str) -> String {
     if number == "1" { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
+/// As [`counted`], of a noun given in its plural.
+pub(crate) fn counted_of(number: u32, nouns: &str) -> String {
+    counted(number, nouns.strip_suffix('s').unwrap_or(nouns))
+}
+
 /// `1 device is`, `3 devices are`.
 pub fn counted_are(number: impl Display, noun: &str) -> String {
     let counted = counted(number, noun);
@@ -33,6 +38,10 @@ mod tests {
             assert_eq!(counted(number, "block"), said);
             assert_eq!(counted_are(number, "block"), format!("{said} are"));
         }
+        assert_eq!(
+            (counted_of(1, "nodes"), counted_of(2, "sites")),
+            ("1 node".to_owned(), "2 sites".to_owned())
+        );
         assert_eq!((are(1), are(2)), ("1 is".to_owned(), "2 are".to_owned()));
     }
 }

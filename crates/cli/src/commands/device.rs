@@ -1,15 +1,16 @@
 //! `steadfast device`: devices that come and go.
 
-use super::{connect, print_json};
+use super::{connect, doings::Moved, print_json};
 use crate::{
     arguments::{Cluster, Output},
     exit::Refusal,
     progress,
-    units::{show_bytes, show_rate},
+    units::show_bytes,
 };
 use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeSet;
 use steadfast_client::{Client, DrainOptions, DrainReport};
@@ -219,28 +220,23 @@ async fn drain(
     Ok(drained?)
 }
 
+/// A drain that is done, as JSON.
+#[derive(Serialize)]
+struct Drained {
+    drained: Vec<String>,
+    #[serde(flatten)]
+    moved: Moved,
+    extents_left: u64,
+}
+
 fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> anyhow::Result<()> {
-    let totals = &report.totals;
+    let moved = Moved::of(&report.totals, report.latency);
+    let drained: Vec<String> = devices.iter().map(DeviceId::to_string).collect();
     if output.json {
-        return print_json(&json!({
-            "drained": devices.iter().map(DeviceId::to_string).collect::<Vec<_>>(),
-            "objects": totals.objects,
-            "blocks": totals.blocks,
-            "bytes": totals.bytes,
-            "looks": totals.looks,
-            "extents_left": report.extents_left,
-            "seconds": report.latency.as_secs_f64(),
-        }));
+        let extents_left = report.extents_left;
+        return print_json(&Drained { drained, moved, extents_left });
     }
-    say!(
-        "nothing of any object is on {} any more; moved {}, {}, {} in {:.1} s ({})",
-        devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", "),
-        counted(totals.objects, "object"),
-        counted(totals.blocks, "block"),
-        show_bytes(totals.bytes),
-        report.latency.as_secs_f64(),
-        show_rate(totals.bytes, report.latency)
-    )?;
+    say!("nothing of any object is on {} any more; moved {moved}", drained.join(", "))?;
     if report.extents_left > 0 {
         say!(
             "{} left of puts under way or of writers that died; if one of those puts commits, drain once more",

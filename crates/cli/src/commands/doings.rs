@@ -1,9 +1,11 @@
 //! What clients did, what is kept for them and what is being moved: lines that `status` and `top` share, none wider than
 //! 80 columns.
 
-use crate::units::show_bytes;
+use crate::units::{show_bytes, show_rate};
+use core::{fmt, time::Duration};
 use serde::Serialize;
 use steadfast_protocol::{
+    drain::Totals,
     message::{AccessTotals, DeviceReport, DrainPhase, DrainState, Registry, ReservationCounts},
     words::counted,
 };
@@ -49,6 +51,32 @@ impl Kept {
                 counts.expired
             )
         })
+    }
+}
+
+/// What a drain or a repair did, in its end.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Moved {
+    objects: u64,
+    blocks: u64,
+    bytes: u64,
+    looks: u64,
+    seconds: f64,
+}
+
+impl Moved {
+    pub(super) fn of(totals: &Totals, latency: Duration) -> Self {
+        let &Totals { objects, blocks, bytes, looks, .. } = totals;
+        Self { objects, blocks, bytes, looks, seconds: latency.as_secs_f64() }
+    }
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { objects, blocks, bytes, seconds, .. } = *self;
+        let (objects, blocks) = (counted(objects, "object"), counted(blocks, "block"));
+        let rate = show_rate(bytes, Duration::from_secs_f64(seconds));
+        write!(f, "{objects}, {blocks}, {} in {seconds:.1} s ({rate})", show_bytes(bytes))
     }
 }
 

@@ -1,12 +1,7 @@
 //! `steadfast repair`.
 
-use super::{connect, print_json};
-use crate::{
-    arguments::Repair,
-    progress,
-    units::{show_bytes, show_rate},
-};
-use serde_json::json;
+use super::{connect, doings::Moved, print_json};
+use crate::{arguments::Repair, progress, units::show_bytes};
 use steadfast_client::{Degraded, DrainOptions};
 use steadfast_protocol::{
     drain::{Limits, REPAIR_LOOKS_MAX},
@@ -32,27 +27,12 @@ pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
     let report = repaired?;
     let totals = &report.totals;
     if output.json {
-        return print_json(&json!({
-            "objects": totals.objects,
-            "blocks": totals.blocks,
-            "bytes": totals.bytes,
-            "looks": totals.looks,
-            "seconds": report.latency.as_secs_f64(),
-        }));
+        return print_json(&Moved::of(totals, report.latency));
     }
     if totals.objects == 0 {
-        say!("nothing is degraded")?;
-        return Ok(());
+        return Ok(say!("nothing is degraded")?);
     }
-    say!(
-        "completed {}: {}, {} in {:.1} s ({}); nothing is degraded any more",
-        counted(totals.objects, "object"),
-        counted(totals.blocks, "block"),
-        show_bytes(totals.bytes),
-        report.latency.as_secs_f64(),
-        show_rate(totals.bytes, report.latency)
-    )?;
-    Ok(())
+    Ok(say!("completed {}; nothing is degraded any more", Moved::of(totals, report.latency))?)
 }
 
 /// What is degraded, told for a person; nothing where nothing is.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
-    layout::SegmentLayout, policy::Policy,
+    layout::SegmentLayout, policy::Policy, words::counted_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -451,7 +451,7 @@ pub enum MetaFault {
         key: String,
     },
     /// The cluster has too few failure domains or devices for the policy.
-    #[error("policy needs {needed} {domain} but the cluster has {available}: {} missing", needed.saturating_sub(*available))]
+    #[error("policy needs {} but the cluster has {available}: {} missing", counted_of(*needed, domain), needed.saturating_sub(*available))]
     PolicyUnmet {
         /// `nodes`, `devices` or `sites`.
         domain: String,

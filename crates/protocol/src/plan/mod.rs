@@ -53,7 +53,7 @@ use crate::{
     DeviceId, NodeId,
     message::DeviceHealth,
     policy::{Parity, Policy},
-    words::counted,
+    words::{counted, counted_of},
     write::{Fewer, Target},
 };
 use core::time::Duration;
@@ -226,7 +226,8 @@ pub enum Scheme {
 pub enum PlanError {
     /// Too few failure domains or devices.
     #[error(
-        "the policy needs {needed} {domain} that can take data, {available} can: {} missing",
+        "the policy needs {} that can take data, {available} can: {} missing",
+        counted_of(*needed, domain),
         needed.saturating_sub(*available)
     )]
     Unmet {
@@ -250,8 +251,9 @@ pub enum PlanError {
     },
     /// Room enough in all, and on too few failure domains or devices.
     #[error(
-        "the policy needs {needed} {domain} with {bytes} bytes of room, {available} have it: delete objects, or add devices to \
-         those that are full"
+        "the policy needs {} with {bytes} bytes of room, {available} have it: delete objects, or add devices to those that \
+         are full",
+        counted_of(*needed, domain)
     )]
     Room {
         /// `nodes`, `devices` or `sites`.
@@ -264,7 +266,11 @@ pub enum PlanError {
         bytes: u64,
     },
     /// Too few devices or sites for a wish.
-    #[error("wanted {wanted} {wish}, {available} can take data: {} missing", wanted.saturating_sub(*available))]
+    #[error(
+        "wanted {}, {available} can take data: {} missing",
+        counted_of(*wanted, wish),
+        wanted.saturating_sub(*available)
+    )]
     TooFew {
         /// `devices` or `sites`.
         wish: &'static str,

@@ -1,11 +1,15 @@
 //! What one frame shows, from two registries a while apart.
 
-use crate::commands::{
-    doings::{self, Kept},
-    health::{DeviceNow, Devices},
+use crate::{
+    commands::{
+        doings::{self, Kept},
+        health::{DeviceNow, Devices},
+    },
+    units::show_bytes,
 };
 use serde::Serialize;
 use std::{collections::BTreeSet, time::Duration};
+use steadfast_client::Degraded;
 use steadfast_protocol::{
     DeviceId,
     message::{AccessTotals, DeviceReport, DrainState, Registry},
@@ -40,6 +44,9 @@ pub(super) struct Frame {
     /// The drains as text.
     #[serde(skip)]
     drain_lines: Vec<String>,
+    /// Segments with fewer chunks than their buckets' codes, and the bytes of what they lack; of very many the first.
+    degraded_segments: u64,
+    degraded_bytes: u64,
     /// Devices that were removed from the cluster since this began to watch.
     removed: Vec<String>,
     devices: Vec<DeviceLine>,
@@ -115,6 +122,8 @@ impl Frame {
             stragglers: devices.iter().filter(|line| line.now.times_slower.is_some()).count(),
             drains: now.drains.clone(),
             drain_lines: doings::drains(now).collect(),
+            degraded_segments: 0,
+            degraded_bytes: 0,
             removed: Vec::new(),
             devices,
         }
@@ -124,6 +133,12 @@ impl Frame {
     pub(super) fn note_removed(&mut self, seen: &BTreeSet<DeviceId>) {
         let here: BTreeSet<DeviceId> = self.devices.iter().map(|line| line.now.id).collect();
         self.removed = seen.difference(&here).map(ToString::to_string).collect();
+    }
+
+    /// Notes what is degraded.
+    pub(super) fn note_degraded(&mut self, found: &Degraded) {
+        self.degraded_segments = found.segments;
+        self.degraded_bytes = found.lacking_bytes;
     }
 
     /// The frame as text, none of it wider than `columns`, at most `rows` lines: devices that are not well first where
@@ -177,6 +192,11 @@ impl Frame {
         head.extend(doings::amends(accesses));
         head.extend(self.kept.line());
         head.extend(self.drain_lines.iter().cloned());
+        if self.degraded_segments > 0 {
+            let (segments, bytes) =
+                (counted(self.degraded_segments, "segment"), show_bytes(self.degraded_bytes));
+            head.push(format!("degraded {segments}, {bytes} of chunks missing"));
+        }
         if !self.removed.is_empty() {
             let first = |device: &String| device.chars().take(8).collect::<String>();
             head.push(format!("removed {}", self.removed.iter().map(first).collect::<Vec<_>>().join(" ")));
@@ -309,6 +329,20 @@ mod tests {
         assert_eq!((few.len(), few[7].marked, few[8].marked), (10, true, true));
         assert!(few.iter().all(|line| line.text.chars().count() <= 40));
         assert_eq!(few[9].text, "and 4 devices more");
+    }
+
+    #[test]
+    fn what_is_degraded_is_shown_while_anything_is() {
+        let mut frame = Frame::of(&registry(0), None);
+        let shown = |frame: &Frame| {
+            let lines = frame.lines(80, usize::MAX);
+            lines.into_iter().map(|line| line.text).find(|text| text.starts_with("degraded"))
+        };
+        assert_eq!(shown(&frame), None);
+        frame.note_degraded(&Degraded { segments: 1, lacking_bytes: 4 << 20, more: false });
+        assert_eq!(shown(&frame).as_deref(), Some("degraded 1 segment, 4.0 MiB of chunks missing"));
+        frame.note_degraded(&Degraded::default());
+        assert_eq!(shown(&frame), None);
     }
 
     #[test]

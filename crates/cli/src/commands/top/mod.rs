@@ -13,7 +13,7 @@ use std::{
     io::{self, IsTerminal, Write},
     time::{Duration, Instant},
 };
-use steadfast_client::Client;
+use steadfast_client::{Client, Degraded};
 use steadfast_protocol::{DeviceId, message::Registry};
 
 /// Columns of a frame that goes to no terminal.
@@ -29,7 +29,8 @@ const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// themselves reported since the metadata server started; `unsent` is what cancels dropped before it was sent. Extras are
 /// blocks asked for in the place of others that were late, and won where they came first. `kept` is bandwidth reserved
 /// for accesses (read/write), and what became of wishes for it since the servers started. A device that is being emptied is shown as
-/// `drain 43%`, one whose disk is lost and that is being repaired as `lost 43%`.
+/// `drain 43%`, one whose disk is lost and that is being repaired as `lost 43%`. Degraded are segments written with fewer parity
+/// chunks than their bucket's code, and not completed yet.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Print one frame and end
@@ -44,16 +45,25 @@ pub(crate) struct Top {
     pub(crate) output: Output,
 }
 
-/// A registry and when it was had.
+/// A registry, what is degraded, and when that was had.
 struct Sample {
     at: Instant,
     registry: Registry,
+    degraded: Degraded,
 }
 
 impl Sample {
     async fn take(client: &Client) -> anyhow::Result<Self> {
-        let registry = client.registry().await?;
-        Ok(Self { at: Instant::now(), registry })
+        let (registry, degraded) = tokio::try_join!(client.registry(), client.degraded())?;
+        Ok(Self { at: Instant::now(), registry, degraded })
+    }
+
+    /// What is to be seen of it; rates are taken since `before`.
+    fn frame(&self, before: Option<&Self>) -> Frame {
+        let before = before.map(|before| (&before.registry, self.at - before.at));
+        let mut frame = Frame::of(&self.registry, before);
+        frame.note_degraded(&self.degraded);
+        frame
     }
 
     fn devices(&self) -> BTreeSet<DeviceId> {
@@ -70,7 +80,7 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
     let mut before = Sample::take(&client).await?;
     let mut seen = before.devices();
     if let Some(screen) = &mut screen {
-        screen.draw(&Frame::of(&before.registry, None))?;
+        screen.draw(&before.frame(None))?;
     }
     loop {
         if !wait(every, screen.as_ref()).await? {
@@ -87,7 +97,7 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
                 None => return Err(error),
             },
         };
-        let mut frame = Frame::of(&now.registry, Some((&before.registry, now.at - before.at)));
+        let mut frame = now.frame(Some(&before));
         seen.extend(now.devices());
         frame.note_removed(&seen);
         before = now;
