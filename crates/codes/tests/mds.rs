@@ -64,6 +64,37 @@ fn every_set_of_k_chunks_gives_all_others() {
     }
 }
 
+/// Two parities have ways of their own for each pair of losses, and for what is wanted of it.
+#[test]
+fn any_two_lost_chunks_of_wide_codes_come_back_alone_and_together() {
+    for (kind, k, step) in
+        [(Kind::Cauchy, 26, 1), (Kind::Cauchy, 253, 23), (Kind::Rdp, 16, 1), (Kind::ReedSolomon, 26, 1)]
+    {
+        let code = Code::new(kind, k, 2).unwrap();
+        let multiple = code.chunk_multiple();
+        // A whole block, and a short one.
+        let chunks = encoded(&code, 10, multiple * (64 + 5));
+        for first in 0..k + 2 {
+            // The pairs that are far apart in steps, those next to each other all.
+            for second in
+                (first + 1..k + 2).filter(|second| second - first < 3 || (second - first) % step == 1 % step)
+            {
+                let kept = (0..k + 2).filter(|chunk| ![first, second].contains(chunk));
+                let available: Vec<(usize, &[u8])> = kept.map(|chunk| (chunk, &*chunks[chunk])).collect();
+                for wanted in [&[first][..], &[second], &[first, second], &[second, first]] {
+                    let mut out = vec![vec![0x5a; chunks[0].len()]; wanted.len()];
+                    let mut places: Vec<(usize, &mut [u8])> =
+                        wanted.iter().copied().zip(out.iter_mut().map(Vec::as_mut_slice)).collect();
+                    code.reconstruct(&available, &mut places).unwrap();
+                    for (chunk, out) in wanted.iter().zip(&out) {
+                        assert!(*out == chunks[*chunk], "{kind:?} {k}: {chunk} of {first} and {second}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn every_tier_encodes_and_reconstructs_alike() {
     for code in shapes() {

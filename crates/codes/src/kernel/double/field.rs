@@ -187,9 +187,9 @@ unsafe fn multiples<R: Register>(pair: [Option<Combination>; 2], sum: &[R; N], o
 unsafe fn combine<R: Register>(pair: [Option<Combination>; 2], sum: &[R; N], weighted: &[R; N], out: &Out) {
     // SAFETY: the caller's promise.
     unsafe {
-        if let [first, second] = pair.map(|one| one.map_or((2, 2), |one| (one.a, one.b)))
-            && matches!(first, (1, 0) | (2, 2))
-            && matches!(second, (0, 1) | (2, 2))
+        // Any pair of coefficients may be wanted, so that none of them can stand for an output that nobody wants.
+        if matches!(pair[0], None | Some(Combination { a: 1, b: 0, .. }))
+            && matches!(pair[1], None | Some(Combination { a: 0, b: 1, .. }))
         {
             // Encoding; an output that nobody wants is none.
             for row in 0..N {
