@@ -142,6 +142,7 @@ fn of_put(error: &PutError) -> u8 {
         PutError::Busy(_) => BUSY,
         PutError::Plan(error) => of_plan(error),
         PutError::Write(_) => NO_ROOM,
+        PutError::TooLong(_) | PutError::Size { .. } | PutError::Layouts { .. } => WRONG_COMMAND,
         _ => FAILED,
     }
 }

@@ -6,7 +6,7 @@ use steadfast_protocol::{
     DeviceId,
     layout::SegmentLayout,
     message::{Fault, MetaFault},
-    plan::PlanError,
+    plan::{PlanError, TooLong},
     policy::Policy,
     read::ReadError,
     write::WriteError,
@@ -40,6 +40,14 @@ pub enum ClientError {
     /// The metadata server refused.
     #[error(transparent)]
     Refused(MetaFault),
+    /// More than one message to the metadata server holds: nothing was changed.
+    #[error(
+        "{bytes} bytes of layouts do not fit one message to the metadata server: store less in one object"
+    )]
+    TooLarge {
+        /// Bytes of the message.
+        bytes: usize,
+    },
     /// The metadata server answered with something else than was asked for.
     #[error("the metadata server broke the protocol: {0}")]
     Protocol(String),
@@ -57,9 +65,10 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether a change that failed so may have been made all the same: nobody answered, or nobody understood the answer.
+    /// Whether a change that failed so may have been made all the same: nobody answered, nobody understood the answer, or the store
+    /// failed while it wrote.
     pub(crate) fn leaves_unknown(&self) -> bool {
-        matches!(self, Self::Unknown { .. } | Self::Protocol(_))
+        matches!(self, Self::Unknown { .. } | Self::Protocol(_) | Self::Refused(MetaFault::Store(_)))
     }
 }
 
@@ -135,6 +144,30 @@ pub enum PutError {
         announced: u64,
         /// As read.
         given: u64,
+    },
+    /// More bytes than an object of this bucket can have.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// The same, whatever the bucket.
+    #[error("{size} bytes are more than an object can have, which is {most}: store them as several objects")]
+    Size {
+        /// Bytes that were to be stored.
+        size: u64,
+        /// Bytes it can have.
+        most: u64,
+    },
+    /// Where its blocks lie takes more than the metadata server keeps of one object.
+    #[error(
+        "where the blocks of {size} bytes lie takes {bytes} bytes of layouts, and an object may have {most}: store it as several \
+         objects, or in a bucket on fewer devices (`devices=N`)"
+    )]
+    Layouts {
+        /// Bytes of the object.
+        size: u64,
+        /// Bytes of its layouts, as far as they are known or by what the first ones took.
+        bytes: u64,
+        /// The most that they may take.
+        most: u64,
     },
 }
 

@@ -116,7 +116,8 @@ impl<'a> Feed<'a> {
         size: Option<u64>,
         offloads: bool,
     ) -> Self {
-        let planned = size.map(|size| plan::segments_of(client.options.segment_bytes(), size, &begun.policy));
+        let segment_bytes = client.options.segment_bytes_of(size);
+        let planned = size.map(|size| plan::segments_of(segment_bytes, size, &begun.policy));
         Self {
             client,
             intent: begun.intent,
@@ -231,7 +232,7 @@ impl<'a> Feed<'a> {
         let spread_bytes = match segment.scheme {
             // Each segment is on devices of its own.
             Scheme::Parity => segment.length,
-            _ => object_bytes.min(self.client.options.segment_bytes()),
+            _ => object_bytes.min(self.client.options.segment_bytes_of(self.size)),
         };
         let ready = Ready {
             segment,
@@ -254,7 +255,7 @@ impl<'a> Feed<'a> {
 
     /// Bytes of the largest segments.
     fn segment_bytes(&self) -> u64 {
-        plan::segment_bytes(&self.policy, self.client.options.segment_bytes())
+        plan::segment_bytes(&self.policy, self.client.options.segment_bytes_of(self.size))
     }
 
     async fn name(&mut self) -> Result<SegmentId, ClientError> {

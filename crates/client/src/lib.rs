@@ -135,7 +135,21 @@ impl Options {
         let piece = u64::from(BLOCK_BYTES_MAX);
         self.segment_bytes.clamp(piece, SEGMENT_BYTES_MAX) / piece * piece
     }
+
+    /// The same for an object of `size` bytes, where that is known: larger ones where there would be very many, as far as two have room
+    /// in memory.
+    fn segment_bytes_of(&self, size: Option<u64>) -> u64 {
+        let piece = u64::from(BLOCK_BYTES_MAX);
+        let usual = self.segment_bytes();
+        let most = (self.memory_bytes / 2 / piece * piece).clamp(usual, SEGMENT_BYTES_MAX.max(usual));
+        let few = size.unwrap_or(0).div_ceil(SEGMENTS_EASY);
+        few.checked_next_power_of_two().unwrap_or(most).clamp(usual, most)
+    }
 }
+
+/// Segments of one object up to which they stay as large as usual: each takes some kilobytes of the layout that whoever opens the object
+/// is told, which is bounded.
+const SEGMENTS_EASY: u64 = 1024;
 
 /// Two of the largest segments, or a quarter of the machine's memory, whichever is less. Picked by eye: the rest is the
 /// application's and the page cache's.

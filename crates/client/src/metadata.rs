@@ -7,10 +7,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
-use steadfast_net::{CallError, Open, Pool};
+use steadfast_net::{CallError, Lost, Open, Pool};
 use steadfast_protocol::{
     Epoch, RequestId, Time,
-    message::{self, Change, Fault, MetaAnswer, MetaRequest, Priority, Query, Role},
+    message::{self, Change, Fault, MetaAnswer, MetaFault, MetaRequest, Priority, Query, Role},
     question::{ATTEMPT, Next, Question},
 };
 
@@ -61,18 +61,21 @@ impl Metadata {
             let (cause, refused) = match self.attempt(body.clone(), changes, &mut sent).await {
                 Ok(answer) => return Ok(answer),
                 Err(Attempt::Final(error)) => return Err(error),
-                Err(Attempt::Again(cause)) => (cause, None),
-                Err(Attempt::Refused(retry_after)) => ("refused for now".to_owned(), Some(retry_after)),
+                Err(Attempt::Again(cause)) => (Cause::Lost(cause), None),
+                Err(Attempt::Undone(fault)) => (Cause::Undone(fault), None),
+                Err(Attempt::Refused(retry_after)) => {
+                    (Cause::Lost("refused for now".to_owned()), Some(retry_after))
+                }
             };
             let now = Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
             match question.failed(now, refused) {
                 Next::Again(pause) => tokio::time::sleep(pause).await,
                 Next::GiveUp(waited) => {
                     let address = self.address.clone();
-                    return Err(if changes && sent {
-                        ClientError::Unknown { address, waited }
-                    } else {
-                        ClientError::Unreachable { address, cause }
+                    return Err(match cause {
+                        Cause::Undone(fault) => ClientError::Refused(fault),
+                        Cause::Lost(_) if changes && sent => ClientError::Unknown { address, waited },
+                        Cause::Lost(cause) => ClientError::Unreachable { address, cause },
                     });
                 }
             }
@@ -101,15 +104,30 @@ impl Metadata {
             Err(CallError::Fault(Fault::Refused { retry_after_ms, .. })) => {
                 Err(Attempt::Refused(Duration::from_millis(retry_after_ms.into())))
             }
+            // Its store may have it, or not: the same id tells.
+            Err(CallError::Fault(Fault::Meta(fault @ MetaFault::Store(_)))) if changes => {
+                Err(Attempt::Undone(fault))
+            }
             Err(CallError::Fault(fault)) => Err(Attempt::Final(fault.into())),
+            Err(CallError::Lost(Lost::TooLong { body_bytes, .. })) => {
+                Err(Attempt::Final(ClientError::TooLarge { bytes: body_bytes }))
+            }
             Err(error) => Err(Attempt::Again(error.to_string())),
         }
     }
+}
+
+/// Why the last attempt had no answer that counts.
+enum Cause {
+    Lost(String),
+    Undone(MetaFault),
 }
 
 /// How an attempt failed.
 enum Attempt {
     Final(ClientError),
     Again(String),
+    /// The server could not carry it out, or could not tell that it did.
+    Undone(MetaFault),
     Refused(Duration),
 }

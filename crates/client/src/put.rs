@@ -18,9 +18,9 @@ use steadfast_protocol::{
     DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeSpec, SegmentLayout, Share},
-    message::{Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
-    meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{Dealt, Plan, Quality, Scheme, Wanted, Wish},
+    message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    meta::{LAYOUTS_BYTES_MAX, SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
+    plan::{Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
     policy::Policy,
     write::{
         Given, WriteSpec,
@@ -89,7 +89,8 @@ impl Client {
         options: &PutOptions,
     ) -> Result<PutReport, PutError> {
         let start = Instant::now();
-        let segments = size.map_or(1, |size| size.div_ceil(self.options.segment_bytes()).max(1));
+        let segment_bytes = self.options.segment_bytes_of(size);
+        let segments = size.map_or(1, |size| size.div_ceil(segment_bytes).max(1));
         let begin = Change::BeginPut {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
@@ -107,13 +108,9 @@ impl Client {
         let wish = Wish { quality: options.quality.or(self.options.quality), round_trip };
         let mut put = Put {
             wish,
-            reserved: Reserved::new(
-                self,
-                Access::Write,
-                wish.quality,
-                size.unwrap_or(self.options.segment_bytes()),
-            ),
+            reserved: Reserved::new(self, Access::Write, wish.quality, size.unwrap_or(segment_bytes)),
             client: self,
+            size,
             stored: Mutex::new(Stored {
                 report: PutReport { version: begun.version, ..PutReport::default() },
                 ..Stored::default()
@@ -142,28 +139,34 @@ impl Client {
             Err(error) => {
                 let asked =
                     |error: &PutError| matches!(error, PutError::Metadata(error) if error.leaves_unknown());
-                let unknown = stored.committing && asked(&error);
-                self.give_up(begun.intent, begun.epoch, &stored.touched, unknown).await;
+                let fate = if stored.committing && asked(&error) { Fate::Unknown } else { Fate::Open };
+                self.give_up(begun.intent, begun.epoch, &stored.touched, fate).await;
                 Err(error)
             }
         }
     }
 
-    /// Tidies up after a put or an amendment that failed, for a while. Where the commit has no answer that says whether the version
-    /// is there (`unknown`), nothing is freed: the metadata server knows, and does it.
+    /// Tidies up after a put or an amendment that failed, for a while. What it wrote is freed only where it is certain that no version
+    /// has it: else the metadata server knows, and the devices free it when they ask.
     pub(crate) async fn give_up(
         &self,
         intent: IntentId,
         epoch: Epoch,
         touched: &BTreeSet<(DeviceId, SegmentId)>,
-        unknown: bool,
+        fate: Fate,
     ) {
-        if unknown {
-            return;
-        }
         let giving_up = async {
-            let _ = self.metadata.change(Change::Abort { intent }).await;
-            self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
+            let over = match fate {
+                Fate::Unknown => false,
+                Fate::Over => true,
+                // One that is over already may have ended by a commit whose answer was lost.
+                Fate::Open => {
+                    matches!(self.metadata.change(Change::Abort { intent }).await, Ok(MetaAnswer::Done))
+                }
+            };
+            if over {
+                self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
+            }
         };
         let _ = tokio::time::timeout(GIVE_UP, giving_up).await;
     }
@@ -212,9 +215,22 @@ impl Client {
     }
 }
 
+/// What became of an intent whose version was not to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its commit has no answer that says whether the version is there.
+    Unknown,
+    /// It was not committed, as far as is known here.
+    Open,
+    /// It has ended by a commit that lists nothing of what is to be freed.
+    Over,
+}
+
 /// One put, from its intent to its commit.
 struct Put<'a> {
     client: &'a Client,
+    /// As announced, where it was.
+    size: Option<u64>,
     wish: Wish,
     reserved: Arc<Reserved>,
     begun: PutBegun,
@@ -230,6 +246,8 @@ struct Stored {
     touched: BTreeSet<(DeviceId, SegmentId)>,
     /// Of the segments that are done, by where they begin in the object.
     layouts: BTreeMap<u64, SegmentLayout>,
+    /// Bytes of those in a message.
+    layouts_bytes: u64,
     /// All of them are, and the version is asked for: without an answer it may be there.
     committing: bool,
     report: PutReport,
@@ -244,6 +262,7 @@ impl Put<'_> {
         start: Instant,
     ) -> Result<Vec<Freed>, PutError> {
         self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
+        self.check_size()?;
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
         let reserved = Arc::clone(&self.reserved);
         let storing = async {
@@ -266,6 +285,18 @@ impl Put<'_> {
             never = renewing => match never {},
             never = reserved.renewing() => match never {},
         }
+    }
+
+    /// Refuses what is larger than an object can be before a byte of it is read.
+    fn check_size(&self) -> Result<(), PutError> {
+        let Some(size) = self.size else { return Ok(()) };
+        if let Policy::Parity(policy) = &self.begun.policy {
+            let most = file_bytes_max(policy);
+            return if size > most { Err(TooLong { size, most }.into()) } else { Ok(()) };
+        }
+        let segment_bytes = self.client.options.segment_bytes_of(Some(size));
+        let most = u64::from(SEGMENTS_PER_PUT_MAX) * segment_bytes;
+        if size > most { Err(PutError::Size { size, most }) } else { Ok(()) }
     }
 
     fn stored(&self) -> MutexGuard<'_, Stored> {
@@ -333,8 +364,7 @@ impl Put<'_> {
         match self.hand_over(ready, &maker, &policy, &write).await {
             Some(Ok(offloaded)) => {
                 self.sent(ready, segment.geometry.originals);
-                self.keep(ready, (maker.segment, spec), offloaded.holders, offloaded.stored_blocks);
-                return Ok(());
+                return self.keep(ready, (maker.segment, spec), offloaded.holders, offloaded.stored_blocks);
             }
             Some(Err(setback)) => {
                 let (segment, why) = (maker.segment, setback.why);
@@ -359,12 +389,21 @@ impl Put<'_> {
         };
         let done = writer.run(write, touch, |_| {}, || turn.ends()).await?;
         self.sent(ready, done.pushed_blocks);
-        self.keep(ready, (name, spec), done.holders, done.stored_blocks);
-        Ok(())
+        self.keep(ready, (name, spec), done.holders, done.stored_blocks)
     }
 
     /// A segment is stored so, under this name and by this code.
-    fn keep(&self, ready: &Ready, (name, code): (SegmentId, CodeSpec), holders: Vec<Share>, blocks: u32) {
+    ///
+    /// # Errors
+    /// Where the layouts, those to come as long as those so far, are more than an object may have: not at the commit, when all of it was
+    /// sent.
+    fn keep(
+        &self,
+        ready: &Ready,
+        (name, code): (SegmentId, CodeSpec),
+        holders: Vec<Share>,
+        blocks: u32,
+    ) -> Result<(), PutError> {
         let segment = &ready.segment;
         let version = self.begun.version;
         let layout = SegmentLayout {
@@ -381,7 +420,14 @@ impl Put<'_> {
         stored.report.size += segment.length;
         stored.report.stored_bytes += u64::from(blocks) * u64::from(segment.geometry.block_bytes);
         stored.report.degraded_segments += u64::from(layout.missing_chunks(&self.begun.policy) > 0);
+        stored.layouts_bytes += message::encode(&layout).len() as u64;
         stored.layouts.insert(segment.offset, layout);
+        let (done, bytes) = (stored.report.size, stored.layouts_bytes);
+        let size = self.size.unwrap_or(done);
+        match beyond_layouts(bytes, done, size) {
+            Some(bytes) => Err(PutError::Layouts { size, bytes, most: LAYOUTS_BYTES_MAX as u64 }),
+            None => Ok(()),
+        }
     }
 
     /// Whether chunks are encoded by a node: not where bandwidth is reserved, which is this client's.
@@ -463,11 +509,39 @@ impl Put<'_> {
     }
 }
 
+/// The bytes of all layouts of an object of `size` bytes where they are more than there may be: `bytes` are those of its first `done`
+/// bytes, and once that says something the others are expected to be as long.
+fn beyond_layouts(bytes: u64, done: u64, size: u64) -> Option<u64> {
+    let most = LAYOUTS_BYTES_MAX as u64;
+    let tells = bytes > most / 16;
+    let all = if tells { (bytes as f64 / done.max(1) as f64 * size as f64) as u64 } else { bytes };
+    // What differs a little from segment to segment is decided once it is known.
+    (bytes > most || all > most + most / 8).then_some(all.max(bytes))
+}
+
 /// Keeps the put's lease alive while it runs.
 pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
     loop {
         tokio::time::sleep(Duration::from_millis(u64::from(lease_ms) / 3)).await;
         // A lost lease shows at the commit.
         let _ = client.metadata.change(Change::Renew { intent }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_that_will_not_fit_are_told_once_the_first_ones_say_so() {
+        let most = LAYOUTS_BYTES_MAX as u64;
+        // 80 GiB whose segments of 64 MiB take 3.3 kB each, on 64 devices.
+        let told = (1u64..=1280).find(|&done| beyond_layouts(3_300 * done, done << 26, 80 << 30).is_some());
+        assert_eq!(told, None, "{most}");
+        let told = (1u64..=1600).find(|&done| beyond_layouts(3_300 * done, done << 26, 100 << 30).is_some());
+        assert!(told.is_some_and(|done| done > 50 && done < 100), "{told:?}");
+        // Not foreseen: of an unknown length, or first ones that are shorter.
+        assert_eq!(beyond_layouts(most, 1 << 30, 1 << 30), None);
+        assert_eq!(beyond_layouts(most + 1, 1 << 30, 1 << 30), Some(most + 1));
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     Client, ClientError, GetError, ObjectStat,
     feed::no_code,
     get::SegmentReader,
-    put::renew,
+    put::{Fate, renew},
     reserve::{Reading, Reserved, Reserving},
     unexpected,
 };
@@ -231,18 +231,22 @@ impl<'a> Amendment<'a> {
                 Ok(self.report)
             }
             Ok(None) => {
-                client.give_up(intent, self.begun.epoch, &self.touched, false).await;
+                client.give_up(intent, self.begun.epoch, &self.touched, Fate::Open).await;
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
                 let error = self.unless_overtaken(error).await;
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
                 let unknown = self.committing && asked(&error);
-                // Of a version that is gone nothing can be listed.
-                if !unknown && !error.is_conflict() {
-                    self.reopen().await;
-                }
-                client.give_up(intent, self.begun.epoch, &self.touched, unknown).await;
+                let fate = if unknown {
+                    Fate::Unknown
+                } else if error.is_conflict() {
+                    // Of a version that is gone nothing can be listed.
+                    Fate::Open
+                } else {
+                    self.reopen().await
+                };
+                client.give_up(intent, self.begun.epoch, &self.touched, fate).await;
                 Err(error)
             }
         }
@@ -268,9 +272,9 @@ impl<'a> Amendment<'a> {
 
     /// Segments were fenced and are not replaced: they are listed as they were under the epoch that their nodes know now, so
     /// that they can be changed in place again. Where that is not to be had, a later change stores them anew.
-    async fn reopen(&mut self) {
+    async fn reopen(&mut self) -> Fate {
         if self.fenced.is_empty() {
-            return;
+            return Fate::Open;
         }
         let epoch = self.begun.epoch;
         let raised = |layout: SegmentLayout| match self.fenced.contains(&layout.segment) {
@@ -280,8 +284,12 @@ impl<'a> Amendment<'a> {
         let (segments, size) = core::mem::take(&mut self.found);
         let segments = segments.into_iter().map(raised).collect();
         let commit = Change::Commit { intent: self.begun.intent, size, segments };
-        if let Err(error) = self.client.metadata.change(commit).await {
-            tracing::debug!(%error, "segments stay fenced");
+        match self.client.metadata.change(commit).await {
+            Ok(_) => Fate::Over,
+            Err(error) => {
+                tracing::debug!(%error, "segments stay fenced");
+                if error.leaves_unknown() { Fate::Unknown } else { Fate::Open }
+            }
         }
     }
 
