@@ -77,7 +77,7 @@ impl Client {
             let wake_at = core.wake_at().map(|at| start + Duration::from_nanos(at.0));
             let event = tokio::select! {
                 event = streams.next(wake_at) => event,
-                originals = arriving.more() => {
+                originals = arriving.more(false) => {
                     core.handle(Time(start.elapsed().as_nanos() as u64), OffloadInput::Arrived { originals });
                     continue;
                 }

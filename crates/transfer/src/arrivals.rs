@@ -29,11 +29,11 @@ impl Arrivals {
         Some(self.told)
     }
 
-    /// Waits for more; says how many there are.
-    pub async fn more(&mut self) -> u32 {
+    /// Waits for more, or where `all_of_them` for the last; says how many there are.
+    pub async fn more(&mut self, all_of_them: bool) -> u32 {
         let Some(originals) = &self.originals else { return core::future::pending().await };
         let all = originals.count();
-        if originals.wait_for(self.told + 1).await {
+        if originals.wait_for(if all_of_them { all } else { self.told + 1 }).await {
             return self.now().unwrap_or(all);
         }
         // The source failed, and says so to whoever reads it. Until then: what cannot be had is waited for in vain.

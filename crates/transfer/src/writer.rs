@@ -67,8 +67,7 @@ impl<R: Route> SegmentWriter<R> {
         let mut core = Writer::new(spec, Time(0));
         let mut ending = Some(ending);
         let mut streams = Streams::new(self.route.priority());
-        let mut arriving =
-            if core.follows_arrivals() { Arrivals::of(&self.maker) } else { Arrivals::default() };
+        let (mut arriving, each) = (Arrivals::of(&self.maker), core.follows_each_arrival());
         if let Some(originals) = arriving.now() {
             core.handle(Time(0), Input::Arrived { originals });
         }
@@ -101,7 +100,7 @@ impl<R: Route> SegmentWriter<R> {
                     }
                     None => Some(Input::Tick),
                 },
-                originals = arriving.more() => Some(Input::Arrived { originals }),
+                originals = arriving.more(!each) => Some(Input::Arrived { originals }),
             };
             if let Some(input) = input {
                 core.handle(Time(start.elapsed().as_nanos() as u64), input);

@@ -36,6 +36,10 @@ pub(super) enum State {
     Gone,
 }
 
+/// Who owes a sign for so long when the last bytes of the source arrive has had nothing to tell, and its time begins anew. Picked by eye: a
+/// fast source never pauses so long, and what was measured of devices until then stays.
+const SOURCE_PAUSE: Duration = Duration::from_secs(1);
+
 /// More seconds than any write waits.
 const FAR_S: f64 = 1e6;
 
@@ -199,6 +203,13 @@ impl Lane {
     pub(super) fn open(&mut self, now: Time) {
         self.state = State::Opening;
         self.quiet_since = now;
+    }
+
+    /// All that the source gives is there from now on.
+    pub(super) fn source_ended(&mut self, now: Time) {
+        if self.quiet(now) >= SOURCE_PAUSE {
+            self.await_from(now);
+        }
     }
 
     /// It owes a sign from now on.

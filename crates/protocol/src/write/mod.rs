@@ -183,8 +183,9 @@ pub enum Input {
         /// Why.
         cause: FailureKind,
     },
-    /// So many of the originals are there, the first ones. Told before anything else where not all are, and as more come;
-    /// cores that push all they are let to push, whatever is there, do not listen.
+    /// So many of the originals are there, the first ones. Told before anything else where not all are, and as more come; cores that
+    /// push all they are let to push, whatever is there, are told once all are ([`Writer::follows_each_arrival`]): until then nothing is
+    /// held against devices.
     Arrived {
         /// How many.
         originals: u32,
@@ -435,8 +436,8 @@ impl Writer {
         }
     }
 
-    /// Whether it is to be told of originals as they arrive.
-    pub fn follows_arrivals(&self) -> bool {
+    /// Whether it is to be told of originals as they arrive, not just of the last.
+    pub fn follows_each_arrival(&self) -> bool {
         matches!(self, Writer::Parity(_))
     }
 

@@ -58,6 +58,8 @@ pub struct RatelessWriter {
     held: bool,
     /// Until when those behind are waited for, where that has begun.
     waits_until: Option<Time>,
+    /// The source has not given all yet: blocks wait for it, not for devices.
+    arriving: bool,
     ending: bool,
     actions: VecDeque<Action>,
     over: bool,
@@ -82,6 +84,7 @@ impl RatelessWriter {
             now,
             held: false,
             waits_until: None,
+            arriving: false,
             ending: false,
             actions: VecDeque::new(),
             over: false,
@@ -108,6 +111,9 @@ impl RatelessWriter {
         }
         self.now = self.now.max(now);
         let now = self.now;
+        if self.arriving {
+            self.progress = now;
+        }
         match input {
             Input::Opened { device } => self.grant(device, 0),
             Input::Credit { device, bytes } => self.grant(device, bytes),
@@ -128,7 +134,13 @@ impl RatelessWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Arrived { .. } | Input::Tick => {}
+            Input::Arrived { originals } => {
+                self.arriving = originals < self.spec.code.k();
+                if !self.arriving {
+                    self.lanes.iter_mut().for_each(|lane| lane.source_ended(now));
+                }
+            }
+            Input::Tick => {}
         }
         self.step();
     }
@@ -324,7 +336,7 @@ impl RatelessWriter {
 
     /// Whether anything is done about a silent lane: a spare, or another device for what it was to have.
     fn watches(&self) -> bool {
-        self.amends() || self.lanes.iter().any(|lane| lane.state == State::Spare)
+        !self.arriving && (self.amends() || self.lanes.iter().any(|lane| lane.state == State::Spare))
     }
 
     /// How long a lane may owe a sign before a spare is opened: from the usual time to a confirmation.

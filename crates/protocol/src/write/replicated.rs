@@ -37,6 +37,8 @@ pub struct ReplicatedWriter {
     opened: Vec<Time>,
     progress: Time,
     now: Time,
+    /// The source has not given all yet: copies wait for it, not for devices.
+    arriving: bool,
     actions: VecDeque<Action>,
     over: bool,
 }
@@ -58,6 +60,7 @@ impl ReplicatedWriter {
             opened,
             progress: now,
             now,
+            arriving: false,
             actions: VecDeque::new(),
             over: false,
         };
@@ -71,6 +74,9 @@ impl ReplicatedWriter {
             return;
         }
         self.now = now;
+        if self.arriving {
+            self.progress = now;
+        }
         match input {
             Input::Opened { device } => self.grant(device, 0),
             Input::Credit { device, bytes } => self.grant(device, bytes),
@@ -87,7 +93,14 @@ impl ReplicatedWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Arrived { .. } | Input::Tick => {}
+            Input::Arrived { originals } => {
+                self.arriving = originals < self.spec.code.k();
+                if !self.arriving {
+                    // Nobody is late who had nothing to write.
+                    self.opened.fill(now);
+                }
+            }
+            Input::Tick => {}
         }
         self.step();
     }
@@ -102,7 +115,7 @@ impl ReplicatedWriter {
         if self.over {
             return None;
         }
-        let spares = self.lanes.iter().any(|lane| lane.state == State::Spare);
+        let spares = !self.arriving && self.lanes.iter().any(|lane| lane.state == State::Spare);
         let lanes = self.lanes.iter().zip(&self.opened).filter_map(|(lane, &opened)| match lane.state {
             State::Waiting(until) => Some(until),
             _ => (spares && !lane.replaced && lane.live() && lane.confirmed.is_empty())
@@ -196,7 +209,7 @@ impl ReplicatedWriter {
         }
         let late = self.late_after();
         for (lane, &opened) in self.lanes.iter_mut().zip(&self.opened) {
-            if lane.live() && lane.confirmed.is_empty() && self.now.since(opened) >= late {
+            if !self.arriving && lane.live() && lane.confirmed.is_empty() && self.now.since(opened) >= late {
                 lane.replaced = true;
             }
         }

@@ -36,6 +36,8 @@ pub struct StripedWriter {
     pushed_blocks: u32,
     progress: Time,
     now: Time,
+    /// The source has not given all yet: blocks wait for it, not for devices.
+    arriving: bool,
     actions: VecDeque<Action>,
     over: bool,
 }
@@ -63,7 +65,18 @@ impl StripedWriter {
             });
             lanes.push((lane, share));
         }
-        Self { spec, judge, lanes, blocks, pushed_blocks: 0, progress: now, now, actions, over: false }
+        Self {
+            spec,
+            judge,
+            lanes,
+            blocks,
+            pushed_blocks: 0,
+            progress: now,
+            now,
+            arriving: false,
+            actions,
+            over: false,
+        }
     }
 
     /// Takes what happened at `now`.
@@ -72,6 +85,9 @@ impl StripedWriter {
             return;
         }
         self.now = now;
+        if self.arriving {
+            self.progress = now;
+        }
         match input {
             Input::Opened { device } => self.grant(device, 0),
             Input::Credit { device, bytes } => self.grant(device, bytes),
@@ -88,7 +104,8 @@ impl StripedWriter {
                 }
             }
             Input::Failed { device, cause } => self.fail(device, cause),
-            Input::Arrived { .. } | Input::Tick => {}
+            Input::Arrived { originals } => self.arriving = originals < self.spec.code.k(),
+            Input::Tick => {}
         }
         if !self.over {
             self.step();

@@ -130,3 +130,55 @@ fn replicas_without_enough_domains_fail_at_once() {
     assert!(matches!(outcome.result, Err(WriteError::Stalled { confirmed: 0, .. })));
     assert_eq!(outcome.at, PATIENCE.as_secs_f64());
 }
+
+#[test]
+fn a_source_that_pauses_is_held_against_no_device() {
+    let five: Vec<Disk> = (0..5).map(|domain| disk(domain, 100.0)).collect();
+    let schemes = [
+        ((Kind::Mix, 32), Rule { redundancy: 0.5, tolerate: 1 }),
+        ((Kind::Replicated, 4), STRIPE),
+        ((Kind::Replicated, 1), COPIES),
+    ];
+    for (code, rule) in schemes {
+        let spec = spec(code, 4096, rule, &five, 4);
+        let ended = |originals: u32| {
+            let mut core = Writer::new(spec.clone(), Time(0));
+            core.handle(Time(0), Input::Arrived { originals: 0 });
+            let opened = |actions: &[Action]| {
+                actions.iter().filter(|action| matches!(action, Action::Open { .. })).count()
+            };
+            let first = actions(&mut core);
+            for device in 0..4 {
+                core.handle(Time(1), Input::Credit { device: DeviceId(device), bytes: 1 << 20 });
+            }
+            // Blocks were pushed that nobody can have sent: nobody is replaced, nothing has stalled.
+            actions(&mut core);
+            let long = 10 * u64::try_from(PATIENCE.as_nanos()).unwrap();
+            let mut now = 1;
+            while now < long {
+                now = core.wake_at().map_or(long, |at| at.0.max(now + 1)).min(long);
+                core.handle(Time(now), Input::Tick);
+                assert_eq!(actions(&mut core), [], "{code:?} at {now}");
+            }
+            core.handle(Time(now), Input::Arrived { originals });
+            let patience = Time(now) + PATIENCE;
+            let mut more = 0;
+            while now < patience.0 {
+                now = core.wake_at().map_or(patience.0, |at| at.0.max(now + 1)).min(patience.0);
+                core.handle(Time(now), Input::Tick);
+                let then = actions(&mut core);
+                more += opened(&then);
+                if let Some(Action::Failed(error)) = then.last() {
+                    return (opened(&first) + more, now - long, Some(error.clone()));
+                }
+            }
+            (opened(&first) + more, now - long, None)
+        };
+        // It goes on giving: the devices are waited for no more than before.
+        assert_eq!(ended(0).2, None, "{code:?}");
+        // That was all of it: from here on they have their time, and no more.
+        let (opened, after, error) = ended(code.1);
+        assert!(matches!(error, Some(WriteError::Stalled { confirmed: 0, .. })), "{code:?}: {error:?}");
+        assert_eq!(u128::from(after), PATIENCE.as_nanos(), "{code:?}, {opened} opened");
+    }
+}
