@@ -105,6 +105,7 @@ impl Decoding {
         let worker = Worker {
             decoder: Decoder::new(code, layout.block_bytes as usize),
             partial: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
@@ -169,6 +170,8 @@ struct Worker {
     decoder: Decoder<BytesMut>,
     /// Blocks of which not all slices have arrived.
     partial: BTreeMap<(DeviceId, BlockIndex), BytesMut>,
+    /// The block of each device that came damaged last, until it begins another: its further slices say nothing new.
+    damaged: BTreeMap<DeviceId, BlockIndex>,
     /// What each device holds: which piece a block is of decides what its checksums are seeded with.
     holders: BTreeMap<DeviceId, Holder>,
     block_bytes: usize,
@@ -233,9 +236,16 @@ impl Worker {
     fn take(&mut self, device: DeviceId, slice: &Slice, payload: BytesMut) -> Option<Verified> {
         let index = slice.index;
         let offset = slice.offset as usize;
+        if offset == 0 {
+            self.damaged.remove(&device);
+        } else if self.damaged.get(&device) == Some(&index) {
+            // The rest of a block that was told already.
+            return None;
+        }
         let before = self.partial.remove(&(device, index));
         let in_order = before.as_ref().map_or(0, BytesMut::len) == offset;
         if !in_order || offset + payload.len() > self.block_bytes || !self.intact(device, slice, &payload) {
+            self.damaged.insert(device, index);
             return Some(Verified::Corrupt { device, index });
         }
         self.states.took(device, index);
@@ -365,6 +375,37 @@ mod tests {
         }
         let originals = decoding.solve(1, 0..2).await.expect("both originals came");
         assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_block_is_told_once_however_many_slices_it_has() {
+        let layout = layout();
+        let code = layout.code.code().expect("two originals");
+        let mut decoding = Decoding::start(&code, &layout);
+        let device = DeviceId(1);
+        let parts = |index, segment, version| {
+            let (whole, mut payload) = slice(index, segment, version);
+            let rest = payload.split_off(4096);
+            let first = Slice { sums: whole.sums[..1].to_vec(), ..whole.clone() };
+            [(first, payload), (Slice { offset: 4096, sums: whole.sums[1..].to_vec(), ..whole }, rest)]
+        };
+        let [(first, mut bytes), (second, rest)] = parts(0, 1, 1);
+        bytes[7] ^= 1;
+        decoding.slice(device, first, bytes);
+        decoding.slice(device, second, rest);
+        // It goes on with another, and with the same again.
+        for (slice, bytes) in parts(1, 9, 2).into_iter().chain(parts(0, 1, 1)) {
+            decoding.slice(device, slice, bytes);
+        }
+        let mut told = Vec::new();
+        while told.last() != Some(&"0 whole".to_owned()) {
+            match decoding.next().await {
+                Verified::Block { index, .. } => told.push(format!("{index} whole")),
+                Verified::Corrupt { index, .. } => told.push(format!("{index} damaged")),
+                Verified::Slice { .. } | Verified::Ended { .. } | Verified::Failed { .. } => {}
+            }
+        }
+        assert_eq!(told, ["0 damaged", "1 whole", "0 whole"]);
     }
 
     /// Readers that wait for blocks leave the pool's threads to others: here there is one, and sinks take it too.

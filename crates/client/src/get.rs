@@ -11,6 +11,7 @@ use crate::{
 };
 use bytes::BytesMut;
 use std::{
+    collections::BTreeSet,
     io::Write,
     ops::Range,
     time::{Duration, Instant},
@@ -201,7 +202,8 @@ impl Client {
         found
     }
 
-    /// The object as it is after a read by `before` failed, if it is another by now that this get may go on with.
+    /// The object as it is after a read by `before` failed, if this get may go on with it: it is another by now, or its servers listen
+    /// elsewhere than was known.
     pub(crate) async fn changed(
         &self,
         bucket: &str,
@@ -211,8 +213,13 @@ impl Client {
         error: GetError,
     ) -> Result<ObjectStat, GetError> {
         let replaced = || GetError::Changed { bucket: bucket.to_owned(), key: key.to_owned(), handed };
+        let devices = || before.segments.iter().flat_map(|layout| layout.pieces().map(|(device, _)| device));
+        let devices: BTreeSet<DeviceId> = devices().collect();
+        let known = self.addresses_of(&devices);
         match self.locate(bucket, key).await {
-            Ok(now) if now.object.version == before.object.version => Err(error),
+            Ok(now) if now.object.version == before.object.version => {
+                if self.addresses_of(&devices) == known { Err(error) } else { Ok(now) }
+            }
             // Other bytes cannot follow those that the sink has.
             Ok(now) if handed > 0 && now.object.contents != before.object.contents => Err(replaced()),
             Ok(now) => Ok(now),
@@ -234,6 +241,7 @@ impl Client {
         tokio::select! {
             done = self.get_parts(found, range, &reading, access) => done,
             never = reading.reserved.renewing() => match never {},
+            never = self.following() => match never {},
         }
     }
 

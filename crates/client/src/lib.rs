@@ -63,6 +63,7 @@ pub use steadfast_protocol::read::RequestRule;
 use metadata::Metadata;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::Read,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -147,6 +148,10 @@ impl Options {
     }
 }
 
+/// How often an access that takes long looks where servers are and how busy. Picked by eye: some beats of the servers' own reports, and
+/// little beside what such an access moves.
+const FOLLOW_EVERY: Duration = Duration::from_secs(3);
+
 /// Segments of one object up to which they stay as large as usual: each takes some kilobytes of the layout that whoever opens the object
 /// is told, which is bounded.
 const SEGMENTS_EASY: u64 = 1024;
@@ -201,12 +206,11 @@ impl Client {
     /// # Errors
     /// [`ClientError::Unreachable`] when nobody answers there, [`ClientError::NotMeta`] when another server does.
     pub async fn connect(cluster: &str, options: Options) -> Result<Self, ClientError> {
-        let seed = options.seed.unwrap_or_else(clock_seed);
+        let seed = options.seed.unwrap_or_else(fresh_seed);
         let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
         let pool = Pool::new(hello, options.net.clone());
-        // The process id keeps the ids of two clients with one given seed apart.
-        let metadata =
-            Metadata::new(cluster, pool.clone(), clock_seed() ^ u64::from(std::process::id()) << 32);
+        // Two clients with one given seed are two clients all the same.
+        let metadata = Metadata::new(cluster, pool.clone(), fresh_seed());
         let (memory, tidying, registry, hedge, unserved) = Default::default();
         let caution = Mutex::new(Caution::new(seed, options.request));
         let lessons = tokio::sync::Notify::new();
@@ -427,6 +431,25 @@ impl Client {
         Some(node.record.address.clone())
     }
 
+    /// Where these devices' servers listen, as far as is known.
+    fn addresses_of(&self, devices: &BTreeSet<DeviceId>) -> BTreeMap<DeviceId, String> {
+        let registry = self.registry.lock().expect("never poisoned: no panic while held");
+        let records = registry.nodes.iter().map(|node| &node.record);
+        let all =
+            records.flat_map(|record| record.devices.iter().map(|&(device, _)| (device, &record.address)));
+        let of_these = all.filter(|(device, _)| devices.contains(device));
+        of_these.map(|(device, address)| (device, address.clone())).collect()
+    }
+
+    /// Keeps an access that takes long up to date: where servers listen, and how busy they are.
+    async fn following(&self) -> core::convert::Infallible {
+        loop {
+            tokio::time::sleep(FOLLOW_EVERY).await;
+            // What was known holds as well as it did.
+            let _ = self.registry().await;
+        }
+    }
+
     /// The time of what is learned from one access to the next.
     fn now(&self) -> Time {
         Time(0) + self.started.elapsed()
@@ -448,7 +471,13 @@ fn unexpected(wanted: &str, got: &MetaAnswer) -> ClientError {
     ClientError::Protocol(format!("expected {wanted}, got {}", got.chars().take(80).collect::<String>()))
 }
 
-fn clock_seed() -> u64 {
+/// A number that no other client has: a thousand that start at one moment, each the first process of its container, differ too.
+fn fresh_seed() -> u64 {
+    let mut bytes = [0; 8];
+    let drawn = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    if drawn.is_ok() {
+        return u64::from_le_bytes(bytes);
+    }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    since.as_nanos() as u64
+    since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }

@@ -264,7 +264,7 @@ impl Put<'_> {
         self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
         self.check_size()?;
         let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
-        let reserved = Arc::clone(&self.reserved);
+        let (reserved, following) = (Arc::clone(&self.reserved), self.client.following());
         let storing = async {
             let source = Pieces::new(source);
             self.store(Feed::new(self.client, &self.begun, source, size, self.offloads())).await?;
@@ -284,6 +284,7 @@ impl Put<'_> {
             stored = storing => stored,
             never = renewing => match never {},
             never = reserved.renewing() => match never {},
+            never = following => match never {},
         }
     }
 

@@ -108,9 +108,8 @@ type Refusals = BTreeMap<DeviceId, (RefusalReason, Duration)>;
 impl Reserved {
     /// Nothing yet, for an access of `length` bytes.
     pub(crate) fn new(client: &Client, access: Access, quality: Quality, length: u64) -> Arc<Self> {
-        // The process id keeps clients apart that start at the same time.
-        let seed = crate::clock_seed() ^ client.seed ^ u64::from(std::process::id()) << 32;
-        let random = Mutex::new(Pcg64Mcg::seed_from_u64(seed));
+        // Of its own, also where two clients are given one seed.
+        let random = Mutex::new(Pcg64Mcg::seed_from_u64(crate::fresh_seed()));
         let (pool, tidying) = (client.pool.clone(), Arc::clone(&client.tidying));
         let lease = quality.lease(length);
         Arc::new(Self { pool, tidying, random, access, quality, lease, held: Mutex::default() })

@@ -54,12 +54,27 @@ impl Pool {
     /// # Errors
     /// When it cannot be made, or could not a moment ago.
     pub async fn connection(&self, address: &str) -> Result<Connection, ConnectError> {
+        self.connected(address, true).await
+    }
+
+    /// The same by an attempt of its own where there is no connection that lives, however short ago one failed: for who has been told
+    /// that, and cannot do without.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub async fn connection_after_all(&self, address: &str) -> Result<Connection, ConnectError> {
+        self.connected(address, false).await
+    }
+
+    async fn connected(&self, address: &str, heeds_pause: bool) -> Result<Connection, ConnectError> {
         let slot = self.slot(address);
         // Whoever holds the lock makes the attempt; the others then find its outcome.
         let mut slot = slot.lock().await;
         let pause = match &*slot {
             Slot::Open(connection) if connection.lost().is_none() => return Ok(connection.clone()),
-            Slot::Failed { error, until, .. } if Instant::now() < *until => return Err(error.clone()),
+            Slot::Failed { error, until, .. } if heeds_pause && Instant::now() < *until => {
+                return Err(error.clone());
+            }
             Slot::Failed { pause, .. } => (*pause * 2).min(PAUSE_MAX),
             Slot::Fresh | Slot::Open(_) => PAUSE_MIN,
         };

@@ -198,4 +198,9 @@ async fn a_dead_node_fails_at_once_and_is_tried_again_later() {
     // 200 ms after the first and 400 ms after the second.
     assert!(began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
     assert!(asked > 10, "the others were answered from memory");
+    // Who cannot do without tries for himself.
+    soon(pool.connection_after_all(&address)).await.unwrap_err();
+    assert_eq!(attempts.load(SeqCst), 4);
+    soon(pool.connection(&address)).await.unwrap_err();
+    assert_eq!(attempts.load(SeqCst), 4, "and the others leave it alone");
 }

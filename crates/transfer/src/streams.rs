@@ -3,7 +3,11 @@
 
 use crate::Maker;
 use bytes::{Bytes, BytesMut};
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
 use steadfast_net::{Open, Pool, StreamReceiver, StreamSender};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IndexRanges,
@@ -42,6 +46,8 @@ pub struct Streams {
     /// The stream that is open at each device; a device opened anew gets a new number.
     open: BTreeMap<DeviceId, Handle>,
     opened: u64,
+    /// Devices whose server was out of reach: a core that asks again cannot do without.
+    unreached: BTreeSet<DeviceId>,
     /// Their class of service.
     priority: Priority,
 }
@@ -62,7 +68,7 @@ impl Streams {
     /// None yet; those to come are of this class.
     pub fn new(priority: Priority) -> Self {
         let (say, heard) = mpsc::unbounded_channel();
-        Self { say, heard, open: BTreeMap::new(), opened: 0, priority }
+        Self { say, heard, open: BTreeMap::new(), opened: 0, unreached: BTreeSet::new(), priority }
     }
 
     /// Opens a stream to `device` at `address`; `maker` makes the blocks that are pushed on it.
@@ -84,10 +90,10 @@ impl Streams {
         let speaker = Speaker { device, number, say };
         let open =
             Open { body: message::encode(request), priority: self.priority, epoch, deadline: None, credit };
-        let pool = pool.clone();
+        let (pool, again) = (pool.clone(), self.unreached.remove(&device));
         tokio::spawn(async move {
             let last = match address {
-                Some(address) => run(&pool, &address, open, &speaker, asked, cancel, maker).await,
+                Some(address) => run((&pool, &address, again), open, &speaker, asked, cancel, maker).await,
                 None => Event::Failed(Cause::Unreachable("no server serves this device".to_owned())),
             };
             speaker.say(last);
@@ -144,6 +150,9 @@ impl Streams {
             if matches!(event, Event::Ended(_) | Event::Failed(_)) {
                 self.open.remove(&device);
             }
+            if matches!(event, Event::Failed(Cause::Unreachable(_))) {
+                self.unreached.insert(device);
+            }
             return Some((device, event));
         }
     }
@@ -163,17 +172,18 @@ impl Speaker {
     }
 }
 
-/// The whole life of a stream; its last event.
+/// The whole life of a stream; its last event. `again`: there was nobody at this address, or no more, a moment ago.
 async fn run(
-    pool: &Pool,
-    address: &str,
+    (pool, address, again): (&Pool, &str, bool),
     open: Open,
     speaker: &Speaker,
     asked: mpsc::UnboundedReceiver<Command>,
     mut cancel: watch::Receiver<bool>,
     maker: Option<Arc<Maker>>,
 ) -> Event {
-    let connecting = pool.connection(address);
+    let connecting = async {
+        if again { pool.connection_after_all(address).await } else { pool.connection(address).await }
+    };
     let connected = tokio::select! {
         connected = connecting => connected,
         _ = cancel.wait_for(|&cancelled| cancelled) => return Event::Failed(Cause::Fault(Fault::Cancelled)),

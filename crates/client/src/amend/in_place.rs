@@ -15,7 +15,7 @@ use steadfast_net::Open;
 use steadfast_protocol::{
     DeviceId,
     layout::SegmentLayout,
-    message::{self, Fault, NodeAnswer, NodeRequest, Priority},
+    message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     plan::{ChunkChange, worth_waiting},
     read::Cause,
 };
@@ -30,6 +30,10 @@ const PARALLEL: usize = 16;
 /// The part of its patience in which nothing is confirmed after which an access looks whether its devices serve: storing the segment
 /// anew is the way around those that do not.
 const PATIENCE_PART: u32 = 4;
+/// How often a node that was behind the layout is asked again, and how long it has for that: it looks the layout up. Picked by eye, far below
+/// what storing a segment anew takes.
+const BEHIND_MAX: u32 = 4;
+const BEHIND_PAUSE: Duration = Duration::from_millis(20);
 /// How often it looks from then on.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -88,6 +92,7 @@ impl<'a> UnderWay<'a> {
         let until = Instant::now() + client.options.patience;
         self.devices.insert(device);
         self.calls.spawn(async move {
+            let mut behind = 0;
             loop {
                 let deadline = Some(until.saturating_duration_since(Instant::now()));
                 let (body, priority) = (body.clone(), Priority::Foreground);
@@ -99,6 +104,13 @@ impl<'a> UnderWay<'a> {
                     }
                     Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) if Instant::now() < until => {
                         tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
+                    }
+                    // It served the chunk by an older layout and does so no more: whoever serves it next knows this one.
+                    Err(Cause::Fault(Fault::Node(NodeFault::StaleEpoch { given, current })))
+                        if given < epoch.0 && current == epoch.0 && behind < BEHIND_MAX =>
+                    {
+                        behind += 1;
+                        tokio::time::sleep(BEHIND_PAUSE).await;
                     }
                     Err(cause) => {
                         tracing::debug!(%device, %segment, %cause, "not changed in place");

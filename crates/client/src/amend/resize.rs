@@ -126,6 +126,7 @@ impl Client {
             let mut dropped = amendment.layouts.split_off(cut.kept);
             if let Some(plan) = &cut.last {
                 let layout = dropped.remove(0);
+                self.check_devices(&amendment.begun.policy, plan.length, &wish)?;
                 amendment.fence_dropped(&dropped).await?;
                 // Last: what could not be told of its parity holds for what is read now.
                 amendment.fence(&layout, &BTreeSet::new()).await?;

@@ -632,6 +632,16 @@ impl Client {
         plan::candidates(&self.registry.lock().expect("never poisoned: no panic while held"))
     }
 
+    /// Whether a segment of `length` bytes finds devices, as far as is known: asked before it is fenced, since one that is fenced in vain is
+    /// changed in place by nobody for a while, and others find it so.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(super) fn check_devices(&self, policy: &Policy, length: u64, wish: &Wish) -> Result<(), PlanError> {
+        let wanted = Wanted { policy: *policy, length, bandwidth_bytes_per_s: None, seed: 0 };
+        plan::choose_for(&self.candidates(), &wanted, wish).map(drop)
+    }
+
     /// Whether a segment of chunks can be stored so that it tolerates so many failures, as far as is known: none of its devices stalls.
     ///
     /// # Errors

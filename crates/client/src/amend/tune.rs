@@ -13,6 +13,7 @@ use steadfast_protocol::{
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
     plan::{self, Places, TrimError},
+    policy::Policy,
 };
 use steadfast_transfer::Originals;
 
@@ -41,6 +42,10 @@ impl Client {
             let chunks = |layout: &SegmentLayout| ParityGeometry::of_layout(layout);
             if let Some(shape) = found.segments.iter().find_map(chunks) {
                 return Err(AmendError::Fixed { chunks: shape.chunks, data: shape.data });
+            }
+            if let Policy::Parity(policy) = &found.policy {
+                // An empty file has none, and will have as many.
+                return Err(AmendError::Fixed { chunks: policy.chunks(), data: policy.data() });
             }
             let segments = found.segments.len();
             let object = (bucket, key);

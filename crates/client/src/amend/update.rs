@@ -198,6 +198,7 @@ pub(super) async fn anew_of(
     whole: bool,
 ) -> Result<Vec<BytesMut>, AmendError> {
     if is_parity(layout) {
+        amendment.client.check_devices(&amendment.begun.policy, layout.length, &amendment.wish)?;
         // What is changed in place from now on would be lost.
         amendment.fence(layout, &BTreeSet::new()).await?;
     }

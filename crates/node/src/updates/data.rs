@@ -494,6 +494,7 @@ impl Host {
             LinkEvent::Heard(LogEvent::NotHeld { version }, _) => {
                 self.core.handle(DataInput::NotFetched { version });
             }
+            LinkEvent::Reached => self.window.reached(parity),
             LinkEvent::Lost => {
                 self.window.lost(self.now(), parity);
                 self.core.handle(DataInput::Lost { parity });

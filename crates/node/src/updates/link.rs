@@ -124,6 +124,7 @@ async fn run(
                 let mut outgoing = link.outgoing();
                 (outgoing.stream, outgoing.credit) = (Some(sender), 0);
             }
+            say(LinkEvent::Reached);
             let again = carry(stream, &link, &say, &|| updates.peers.forget(target.device)).await;
             let mut outgoing = link.outgoing();
             outgoing.stream = None;
@@ -143,6 +144,8 @@ async fn run(
 pub(crate) enum LinkEvent {
     /// The parity node said this, with this payload.
     Heard(LogEvent, Bytes),
+    /// There is a stream, on which nothing was said yet.
+    Reached,
     /// There is no stream.
     Lost,
 }

@@ -131,6 +131,24 @@ fn a_node_is_waited_for_from_when_it_was_lost() {
 }
 
 #[test]
+fn a_node_that_was_reached_has_longer_to_say_what_fits() {
+    let at = |millis: u64| Time(0) + Duration::from_millis(millis);
+    let mut window = UpdateWindow::new(at(0), 1, []);
+    window.reached(0);
+    assert_eq!((window.out_of_reach(at(3000)), window.out_of_reach(at(3001))), (None, Some(0)));
+    // A stream that is lost again and again counts from the first.
+    window.lost(at(900), 0);
+    assert_eq!(window.out_of_reach(at(1001)), Some(0));
+    window.reached(0);
+    assert_eq!(window.out_of_reach(at(1500)), None);
+    window.connected(0, 1 << 20);
+    window.lost(at(5000), 0);
+    window.reached(0);
+    assert_eq!((window.out_of_reach(at(8000)), window.out_of_reach(at(8001))), (None, Some(0)));
+    assert_eq!(window.poll(), None, "it has not said how much fits");
+}
+
+#[test]
 fn whatever_happens_it_is_never_overdrawn_and_all_are_admitted_in_order() {
     for case in 0..200 {
         let mut random = rng(case);
