@@ -340,7 +340,11 @@ mod tests {
     }
 
     fn slice(index: BlockIndex, segment: u64, version: u64) -> (Slice, BytesMut) {
-        let block = vec![index as u8; BLOCK];
+        slice_of(index, segment, version, BLOCK)
+    }
+
+    fn slice_of(index: BlockIndex, segment: u64, version: u64, length: usize) -> (Slice, BytesMut) {
+        let block = vec![index as u8; length];
         let granule = steadfast_disk::Granule::new(4096).expect("a granule");
         let sums = checksum::sums(&block, granule, SegmentId(segment), Version(version), index);
         (Slice { index, offset: 0, sums }, BytesMut::from(&block[..]))
@@ -375,6 +379,32 @@ mod tests {
         }
         let originals = decoding.solve(1, 0..2).await.expect("both originals came");
         assert!(originals[0][..] == [0; BLOCK] && originals[1][..] == [1; BLOCK]);
+    }
+
+    /// With one data chunk a parity chunk has its bytes, but for updates that lie in its log.
+    #[tokio::test]
+    async fn what_a_parity_chunk_gives_counts_only_at_the_state_that_all_agree_on() {
+        let holder = |device, index| Holder { device: DeviceId(device), pieces: vec![piece(1, 1, index)] };
+        let layout = SegmentLayout {
+            length: 4096,
+            code: CodeSpec { kind: CodeKind::ReedSolomon { data: 1, parity: 1 }, originals: 1, seed: 0 },
+            block_bytes: 4096,
+            holders: vec![holder(1, 0), holder(2, 1)],
+            ..layout()
+        };
+        let code = layout.code.code().expect("one original and one block of parity");
+        for logged in [false, true] {
+            let mut decoding = Decoding::start(&code, &layout);
+            let parity = DeviceId(2);
+            decoding.state(parity, ReadState { logged, ..ReadState::default() });
+            let (slice, block) = slice_of(1, 1, 1, 4096);
+            decoding.slice(parity, slice, block);
+            while !matches!(decoding.next().await, Verified::Block { missing: 0, .. }) {}
+            match decoding.solve(1, 0..1).await {
+                Ok(originals) => assert!(!logged && originals[0][..] == [1; 4096]),
+                Err(error) => assert!(logged && matches!(error, SolveError::Mixed), "{error:?}"),
+            }
+        }
     }
 
     #[tokio::test]

@@ -9,7 +9,23 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use steadfast_codes::rateless::{Code, DecodeError, Decoder, Kind, Push};
 
-const KINDS: [Kind; 6] = [Kind::Replicated, LT_HALF, LT_TENTH, Kind::MixA, Kind::Mix, Kind::MixC];
+const STRIPES: Kind = Kind::ReedSolomon { data: 6, parity: 5 };
+const KINDS: [Kind; 7] = [Kind::Replicated, LT_HALF, LT_TENTH, Kind::MixA, Kind::Mix, Kind::MixC, STRIPES];
+
+/// A code of so many originals, or as many more as make chunks equally long.
+fn code_of(kind: Kind, k: u32, seed: u64) -> Code {
+    Code::new(kind, if kind == STRIPES { k.next_multiple_of(6) } else { k }, seed).unwrap()
+}
+
+/// K: small ones, both sides of every change of construction, and a few above the usual.
+fn sizes() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        40 => 1u32..40,
+        40 => 120u32..140,
+        40 => 505u32..530,
+        2 => prop::sample::select(vec![1025, 2048]),
+    ]
+}
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -22,16 +38,17 @@ proptest! {
     #[test]
     fn any_blocks_give_the_originals_or_an_error(
         seed: u64,
-        kind in 0usize..6,
-        k in prop_oneof![1u32..40, 120u32..140, 505u32..530],
+        kind in 0usize..KINDS.len(),
+        k in sizes(),
         len in 0usize..70,
         share in 0.3f64..3.0,
         trouble in 0u32..40,
     ) {
-        let code = Code::new(KINDS[kind], k, seed).unwrap();
+        let code = code_of(KINDS[kind], k, seed);
+        let k = code.k();
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let originals = payload(k, len, &mut random);
-        let stored = 0..4 * k + 8;
+        let stored = 0..code.end().unwrap_or(4 * k + 8);
         let mut decoder = Decoder::new(&code, len).expecting(stored.clone());
         let mut kept: Vec<u32> = Vec::new();
         for _ in 0..(f64::from(k) * share) as u32 {
@@ -76,29 +93,31 @@ proptest! {
     #[test]
     fn deltas_make_the_blocks_of_the_new_original(
         seed: u64,
-        kind in 0usize..6,
-        k in prop_oneof![1u32..40, 120u32..140, 505u32..530],
+        kind in 0usize..KINDS.len(),
+        k in sizes(),
     ) {
-        let code = Code::new(KINDS[kind], k, seed).unwrap();
+        let code = code_of(KINDS[kind], k, seed);
+        let k = code.k();
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut originals = payload(k, 8, &mut random);
-        let stored: Vec<u32> = (0..3 * k).collect();
-        let mut blocks = encode(&code, &stored, &originals);
+        let stored = 0..code.end().unwrap_or(3 * k);
+        let all: Vec<u32> = stored.clone().collect();
+        let mut blocks = encode(&code, &all, &originals);
         let original = random.next_u32() % k;
         let mut after = vec![0; 8];
         random.fill_bytes(&mut after);
         let change: Vec<u8> = originals[original as usize].iter().zip(&after).map(|(a, b)| a ^ b).collect();
         originals[original as usize] = after;
         let field = Field::new();
-        let deltas = code.deltas(original, 0..3 * k);
+        let deltas = code.deltas(original, stored.clone());
         prop_assert!(deltas.is_sorted_by_key(|delta| delta.index));
         for delta in &deltas {
             let scaled = field.combine(&[delta.coefficient], std::slice::from_ref(&change));
             blocks[delta.index as usize].iter_mut().zip(scaled).for_each(|(a, b)| *a ^= b);
         }
-        prop_assert!(blocks == encode(&code, &stored, &originals));
+        prop_assert!(blocks == encode(&code, &all, &originals));
         let indices: Vec<u32> = deltas.iter().map(|delta| delta.index).collect();
-        prop_assert_eq!(indices, code.touched_by(original, 0..3 * k));
+        prop_assert_eq!(indices, code.touched_by(original, stored));
     }
 }
 
@@ -109,7 +128,8 @@ fn originals_that_are_all_there_cost_nothing() {
             continue;
         }
         for k in [1, 20, 130, 520] {
-            let code = Code::new(kind, k, 1).unwrap();
+            let code = code_of(kind, k, 1);
+            let k = code.k();
             let originals = payload(k, 16, &mut random());
             let mut decoder = Decoder::new(&code, 16);
             for index in (0..k).rev() {

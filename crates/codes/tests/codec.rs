@@ -7,7 +7,9 @@ use common::*;
 use proptest::prelude::*;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use steadfast_codes::rateless::{Code, DecodeError, Decoder, EncodeError, Encoder, Kind, Push, RankTracker};
+use steadfast_codes::rateless::{
+    Code, DecodeError, Decoder, EncodeError, Encoder, Kind, Push, RankTracker, Scratch,
+};
 
 /// How blocks arrive.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,26 @@ fn every_kind_and_small_k_comes_back() {
             }
             assert!(decoder.solve(1).unwrap() == originals, "{code:?}");
         }
+    }
+}
+
+/// One data chunk: each parity chunk has its bytes.
+#[test]
+fn a_parity_chunk_is_never_an_original_that_came_as_it_is() {
+    let (mut random, rows) = (random(), 3);
+    let code = Code::new(Kind::ReedSolomon { data: 1, parity: 2 }, rows, 0).unwrap();
+    let originals = payload(rows, 64, &mut random);
+    for chunk in 1..3 {
+        let mut decoder = Decoder::new(&code, 64);
+        let indices: Vec<u32> = (chunk * rows..(chunk + 1) * rows).collect();
+        for (index, block) in indices.iter().zip(encode(&code, &indices, &originals)) {
+            assert_eq!(decoder.push(*index, block).unwrap().0, Push::Innovative);
+        }
+        assert!((0..rows).all(|original| decoder.original(original).is_none()), "chunk {chunk}");
+        // An original beside it says nothing new, and is none of them either.
+        assert_eq!(decoder.push(1, originals[1].clone()).unwrap().0, Push::Redundant);
+        assert!(decoder.original(1).is_none() && decoder.missing() == 0);
+        assert!(decoder.solve(1).unwrap() == originals, "chunk {chunk}");
     }
 }
 
@@ -199,6 +221,72 @@ fn strangers_duplicates_and_too_few_are_errors() {
             .unwrap_err(),
         EncodeError::IndexRange { first: u32::MAX, count: 2 }
     );
+}
+
+/// Every answer after a solve is that of a decoder without blocks, and it decodes the same segment again.
+#[test]
+fn a_decoder_that_gave_its_originals_is_as_before_the_first_block() {
+    let (mut random, mut scratch) = (random(), Scratch::new());
+    let stripes = Kind::ReedSolomon { data: 4, parity: 4 };
+    for (kind, k) in [(Kind::Mix, 40), (Kind::Mix, 600), (LT_HALF, 100), (stripes, 12), (Kind::Replicated, 5)]
+    {
+        let code = Code::new(kind, k, 3).unwrap();
+        let all: Vec<u32> = (0..code.end().unwrap_or(8 * k)).collect();
+        let originals = payload(k, 65, &mut random);
+        let mut decoder = Decoder::new(&code, 65);
+        // Any blocks, then the originals as they are.
+        for order in [shuffled(all.clone(), &mut random), all] {
+            let blocks = encode(&code, &order, &originals);
+            let mut kept = None;
+            for (index, block) in order.iter().zip(blocks) {
+                if decoder.push(*index, block.clone()).unwrap().1.is_none() {
+                    kept = Some((*index, block));
+                }
+                while decoder.advance(|len| vec![0; len]) {}
+            }
+            let mut solved = Vec::new();
+            decoder.solve_with(&mut scratch, 1, &mut solved).unwrap();
+            assert!(solved == originals, "{code:?}");
+            assert_eq!((decoder.kept(), decoder.rank(), decoder.missing()), (0, 0, k), "{code:?}");
+            assert!((0..=k).all(|original| decoder.original(original).is_none()), "{code:?}");
+            assert!(!decoder.advance(|_| panic!("there is nothing to sum")), "{code:?}");
+            assert_eq!((decoder.cost(), decoder.folded()), (None, 0), "{code:?}");
+            let nothing = decoder.solve_with(&mut scratch, 1, &mut solved);
+            assert_eq!((nothing, solved.len()), (Err(DecodeError::Missing { missing: k }), k as usize));
+            // A block that was kept is a new one, and is compared again.
+            let (index, mut block) = kept.unwrap();
+            assert_eq!(decoder.push(index, block.clone()).unwrap(), (Push::Innovative, None), "{code:?}");
+            block[0] ^= 1;
+            let differs = decoder.push(index, block).unwrap_err();
+            assert_eq!(differs, DecodeError::Contradiction { index }, "{code:?}");
+        }
+        let mut solved = Vec::new();
+        for (index, block) in (0..8 * k).zip(encode(&code, &Vec::from_iter(0..k), &originals)) {
+            decoder.push(index, block).unwrap();
+        }
+        if decoder.solve_with(&mut scratch, 1, &mut solved).is_ok() {
+            assert!(solved == originals && decoder.into_originals(0..k).is_none(), "{code:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_another_length_prepares_nothing() {
+    let mut random = random();
+    let code = Code::new(Kind::Mix, 140, 9).unwrap();
+    let originals = payload(140, 10, &mut random);
+    let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
+    let mut encoder = code.encoder();
+    encoder.prepare(&views, |len| vec![0; len]).unwrap();
+    let mut calls = 0;
+    let wrong = encoder.prepare(&views, |len| {
+        calls += 1;
+        vec![0; len + usize::from(calls == 3)]
+    });
+    assert_eq!(wrong.unwrap_err(), EncodeError::BlockLength { given: 11, expected: 10 });
+    let mut out = vec![0; 10];
+    encoder.encode_run(150, &views, &mut [&mut out]).unwrap();
+    assert_eq!(out, encode(&code, &[150], &originals)[0]);
 }
 
 #[test]

@@ -34,7 +34,8 @@ fn folding_at_any_moment_gives_the_same_originals() {
             // No idle time in the first round, some in the second, all there is in the others.
             let idle = [0, 1, 3, 1000, 1000][round];
             folded += (0..random.next_u64() % (idle + 1))
-                .take_while(|_| decoder.advance(|len| vec![0; len]))
+                // Memory holds whatever was there before.
+                .take_while(|_| decoder.advance(|len| vec![0xa5; len]))
                 .count();
             if decoder.missing() == 0 {
                 break;
@@ -43,4 +44,27 @@ fn folding_at_any_moment_gives_the_same_originals() {
         assert!(round == 0 || folded >= 64, "only {folded} constraints were folded in round {round}");
         assert!(decoder.solve(2).unwrap() == originals, "round {round}");
     }
+}
+
+#[test]
+fn memory_of_another_length_leaves_the_decoder_as_it_was() {
+    let mut random = common::random();
+    let code = Code::new(Kind::Mix, 600, 5).unwrap();
+    let originals = common::payload(600, 96, &mut random);
+    let order: Vec<u32> = (100..1400).collect();
+    let mut decoder = Decoder::new(&code, 96);
+    let (mut refused, mut folded) = (0, 0);
+    for (index, block) in order.iter().zip(common::encode(&code, &order, &originals)) {
+        decoder.push(*index, block).unwrap();
+        if decoder.rank() == 400 {
+            for len in [0, 95, 97] {
+                let wrong = |_| vec![0; len];
+                let call = std::panic::AssertUnwindSafe(|| decoder.advance(wrong));
+                refused += u32::from(std::panic::catch_unwind(call).is_err());
+            }
+            folded += u32::from(decoder.advance(|len| vec![1; len]));
+        }
+    }
+    assert!(refused >= 3 && folded > 0, "{refused} refused, {folded} folded");
+    assert!(decoder.solve(1).unwrap() == originals);
 }

@@ -190,16 +190,19 @@ fn rows_of_one_disk_hold_most_originals() {
 #[test]
 fn an_update_touches_no_more_blocks_than_stated() {
     for (kind, most, mean_most) in [(Kind::Mix, 75, 75.0), (Kind::MixA, 62, 58.0), (Kind::MixC, 90, 78.0)] {
-        let touched: Vec<usize> = (0..1024)
-            .step_by(16)
-            .map(|original| {
-                let code = Code::new(kind, 1024, u64::from(original % 5)).unwrap();
-                code.touched_by(original, 0..4096).len()
-            })
-            .collect();
-        let mean = touched.iter().sum::<usize>() as f64 / touched.len() as f64;
-        println!("{kind:?}: mean {mean}, most {:?}", touched.iter().max());
-        assert!(touched.iter().all(|touched| *touched <= most) && mean <= mean_most, "{kind:?}: {mean}");
+        for seed in 0..5 {
+            let code = Code::new(kind, 1024, seed).unwrap();
+            let mut touched = vec![0; 1024];
+            for index in 0..4096 {
+                let row = code.generator_row(index);
+                touched.iter_mut().zip(&row).for_each(|(touched, c)| *touched += usize::from(*c != 0));
+            }
+            let some = (0..1024).step_by(256).map(|original| code.touched_by(original, 0..4096).len());
+            assert!(some.eq(touched.iter().copied().step_by(256)), "{kind:?}");
+            let mean = touched.iter().sum::<usize>() as f64 / 1024.0;
+            println!("{kind:?}, seed {seed}: mean {mean}, most {:?}", touched.iter().max());
+            assert!(touched.iter().all(|touched| *touched <= most) && mean <= mean_most, "{kind:?}: {mean}");
+        }
     }
 }
 
@@ -278,6 +281,31 @@ fn mix_reception_overhead_is_near_the_ideal() {
     {
         let mean = overhead(Kind::Mix, k, draws);
         assert!(mean <= most, "K = {k}: {mean} % above {most} %");
+    }
+}
+
+/// 64 disks of speeds up to a hundred apart, each sending its originals and then its repair blocks: what small segments
+/// need beyond K from them, and from any order.
+#[test]
+fn small_segments_need_at_most_one_block_more() {
+    let mut random = random();
+    for k in [16, 64] {
+        for draw in 0..300 {
+            let code = Code::new(Kind::Mix, k, random.next_u64()).unwrap();
+            let mut order = Vec::new();
+            for disk in 0..64 {
+                let seconds_a_block = 1 + random.next_u64() % 100;
+                let lead = random.next_u64() % 100;
+                let held = (0..4 * k).filter(|index| (index - if *index < k { 0 } else { k }) % 64 == disk);
+                order.extend((1..).zip(held).map(|(nth, index)| (lead + nth * seconds_a_block, index)));
+            }
+            order.sort_unstable();
+            let order: Vec<u32> = order.into_iter().map(|(_, index)| index).collect();
+            for order in [shuffled(order.clone(), &mut random), order] {
+                let most = &order[..k as usize + 1];
+                assert!(code.decodes(&mut most.iter().copied()), "K = {k}, draw {draw}: {most:?}");
+            }
+        }
     }
 }
 
@@ -370,4 +398,33 @@ fn parameters_out_of_range_are_errors() {
         );
     }
     assert!(Code::new(Kind::Mix, K_MAX, 1).is_ok());
+    // The sum of the weights is not finite, or nearly so.
+    for k in [1, 8, K_MAX] {
+        for c in [1e307, f64::MAX] {
+            let refused = Code::new(Kind::Lt { c, delta: 0.5 }, k, 1).unwrap_err();
+            assert_eq!(refused, CodeError::Parameters { c, delta: 0.5 }, "K = {k}");
+        }
+    }
+    let single = Code::new(Kind::Lt { c: 1e300, delta: 0.5 }, 64, 1).unwrap();
+    assert!((0..64).all(|index| single.generator_row(index).iter().filter(|c| **c != 0).count() == 1));
+}
+
+/// One row in some 350 has a single original: more blocks than any policy stores are not waited for.
+#[test]
+fn graphs_that_hardly_decode_have_an_expectation() {
+    for k in [2, 4] {
+        let c = 1.0 / (710.0 * f64::from(k).sqrt());
+        let code = Code::new(Kind::Lt { c, delta: f64::from_bits(1) }, k, 1).unwrap();
+        let (expected, guard) = (code.expected_extra(), code.guard());
+        println!("K = {k}: {expected}, guard {guard}");
+        assert!(expected <= 15 * k && expected > 5 * k && guard >= expected && guard < 60 * k);
+    }
+}
+
+/// A seed is tried on as many of the blocks as it takes, not on a list of all.
+#[test]
+fn checked_takes_any_number_of_blocks() {
+    for kind in [Kind::Mix, Kind::Replicated, LT_HALF, Kind::ReedSolomon { data: 5, parity: 2 }] {
+        assert_eq!(Code::checked(kind, 10, 1, u32::MAX).unwrap().seed(), 1, "{kind:?}");
+    }
 }

@@ -170,6 +170,41 @@ fn a_delta_does_what_encoding_again_does() {
     }
 }
 
+/// However many blocks are written, ranges are found from the blocks at their ends alone.
+#[test]
+fn writes_of_any_length_have_their_ranges_at_once() {
+    let wide = [(Kind::Cauchy, 3, 3), (Kind::Cauchy, 20, 6), (Kind::Rdp, 47, 2), (Kind::Rdp, 253, 2)];
+    for (kind, k, m) in wide.into_iter().chain([(Kind::Cauchy, 3, 2), (Kind::Rdp, 16, 2)]) {
+        let code = Code::new(kind, k, m).unwrap();
+        for len in
+            [1 << 60, isize::MAX as usize].map(|len| len / code.chunk_multiple() * code.chunk_multiple())
+        {
+            for (data, parity) in [(0, 0), (0, 1), (k - 1, 1), (k - 1, m - 1)] {
+                let whole = code.delta_ranges(data, 0..len, len, parity).unwrap();
+                assert_eq!(whole.as_slice(), std::slice::from_ref(&(0..len)), "{code:?}: {parity}");
+                let most = code.delta_ranges(data, 5..len - 7, len, parity).unwrap();
+                assert!(
+                    most.total() >= len - (1 << 17) && most.as_slice().iter().all(|range| range.end <= len)
+                );
+            }
+        }
+        // Those of a few blocks are those of each of its bytes.
+        let len = (70_000 / code.chunk_multiple() + 5) * code.chunk_multiple();
+        for (data, range) in [(0, 3..len - 5), (k - 1, len / 2 - 2000..len / 2 + 2500), (0, len - 3000..len)]
+        {
+            let mut touched = vec![false; len];
+            for byte in range.clone() {
+                for range in code.delta_ranges(data, byte..byte + 1, len, m - 1).unwrap().as_slice() {
+                    touched[range.clone()].fill(true);
+                }
+            }
+            let all = code.delta_ranges(data, range, len, m - 1).unwrap();
+            assert_eq!(all.total(), touched.iter().filter(|touched| **touched).count(), "{code:?}");
+            assert!(all.as_slice().iter().all(|range| touched[range.clone()].iter().all(|touched| *touched)));
+        }
+    }
+}
+
 #[test]
 fn folded_deltas_do_what_they_do_one_by_one() {
     for code in shapes() {
@@ -350,6 +385,16 @@ fn bad_requests_are_refused_with_their_reason() {
             Err(MdsError::Range { start: len, end: len + 1, length: len })
         );
         assert!(delta(0, usize::MAX, &[1], &[2], 0, 1).is_err());
+        let long = [isize::MAX as usize + 1, usize::MAX].map(|length| length / multiple * multiple);
+        for length in long.into_iter().filter(|length| *length > isize::MAX as usize) {
+            let (end, too_long) = (length - 1..length, MdsError::TooLong { length });
+            assert_eq!(code.source_range(length, end.clone()).unwrap_err(), too_long);
+            assert_eq!(code.delta_ranges(0, end.clone(), length, 1).unwrap_err(), too_long);
+            assert_eq!(code.delta(0, end.start, length, &[1], &[2], 1, &mut [0]).unwrap_err(), too_long);
+            let mut outs = [[0], [0]];
+            let mut views: Vec<&mut [u8]> = outs.iter_mut().map(|out| &mut out[..]).collect();
+            assert_eq!(code.deltas(0, end.start, length, &[1], &[2], &mut views).unwrap_err(), too_long);
+        }
         let deltas = |data, start, old: &[u8], new: &[u8], rooms: &[usize]| {
             let mut outs: Vec<Vec<u8>> = rooms.iter().map(|room| vec![9; *room]).collect();
             let mut views: Vec<&mut [u8]> = outs.iter_mut().map(Vec::as_mut_slice).collect();

@@ -36,7 +36,7 @@
 //! Rows are what is stored, columns the originals; a dot is a zero.
 //!
 //! ```text
-//!   lt, K = 8                 mix, K = 8 (S = 3 hidden columns p q r)
+//!   lt, K = 8                 mix, schematic (from K = 128; here 8 columns, S = 3 hidden ones p q r)
 //!   x0 x1 x2 x3 x4 x5 x6 x7   x0 x1 x2 x3 x4 x5 x6 x7 | p  q  r
 //!    1  .  .  1  .  .  .  .    1  .  .  .  .  .  .  . | .  .  .   original
 //!    .  1  .  .  .  1  .  1    .  1  .  .  .  .  .  . | .  .  .   original
@@ -62,8 +62,8 @@
 //!
 //! *mix*: the originals are stored as they are. Every original is in three hidden columns, no two originals share two
 //! of them. A repair block is two or three originals and, as B has it, one hidden column, three or four in the first K
-//! rows, which are the ones that come when few originals are missing. Both are walked from permutations, such that
-//! the blocks one disk is likely to hold repeat no column.
+//! rows (below 512 originals four or five), which are the ones that come when few originals are missing. Both are walked
+//! from permutations, such that the blocks one disk is likely to hold repeat no column.
 //! Decoded by peeling with inactivation: where peeling stalls a column is set aside as an unknown, and the unknowns are
 //! solved last by an inverse over GF(2). From 128 to 511 originals repair rows have coefficients in GF(256); below, every
 //! repair row is dense.

@@ -8,7 +8,7 @@ use super::{Tier, tiered};
 /// word at once, and their sum waits for memory only, not for one row after the other (a third off the rank of
 /// K = 1024).
 #[derive(Clone, Debug)]
-pub struct Echelon {
+pub(crate) struct Echelon {
     words: usize,
     /// Bit c: row c is there.
     pivots: Vec<u64>,
@@ -20,18 +20,18 @@ pub struct Echelon {
 
 impl Echelon {
     /// No rows of `words * 64` columns, of which the first `columns` can have one.
-    pub fn new(columns: usize, words: usize) -> Self {
+    pub(crate) fn new(columns: usize, words: usize) -> Self {
         assert!(columns <= words * 64, "columns of {words} words");
         Self { words, pivots: vec![0; words], matrix: vec![0; columns * words], leading: vec![0; columns] }
     }
 
     /// Forgets all rows.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.pivots.fill(0);
     }
 
     /// Row `column`, if it is there.
-    pub fn row(&self, column: usize) -> Option<&[u64]> {
+    pub(crate) fn row(&self, column: usize) -> Option<&[u64]> {
         let there = self.pivots[column / 64] >> (column % 64) & 1 == 1;
         there.then(|| &self.matrix[column * self.words..(column + 1) * self.words])
     }
@@ -40,14 +40,14 @@ impl Echelon {
     ///
     /// # Panics
     /// When that is not its lowest bit, or the word of that bit has another row's lowest one.
-    pub fn insert(&mut self, column: usize, row: &[u64]) {
+    pub(crate) fn insert(&mut self, column: usize, row: &[u64]) {
         assert_eq!(lowest(row), Some(column), "a row is kept under its lowest bit");
         assert_eq!(row[column / 64] & self.pivots[column / 64], 0, "a row is reduced before it is kept");
         insert_tiered(Tier::detect(), self, column, row);
     }
 
     /// Forgets row `column`.
-    pub fn remove(&mut self, column: usize) {
+    pub(crate) fn remove(&mut self, column: usize) {
         self.pivots[column / 64] &= !(1 << (column % 64));
     }
 
@@ -55,7 +55,7 @@ impl Echelon {
     ///
     /// # Panics
     /// When `row` has another length.
-    pub fn reduce(&self, row: &mut [u64]) {
+    pub(crate) fn reduce(&self, row: &mut [u64]) {
         assert_eq!(row.len(), self.words, "a row of the same columns");
         reduce_tiered(Tier::detect(), self, row);
     }
@@ -128,7 +128,7 @@ fn add_rows<const FROM: usize>(row: &mut [u64; HELD], matrix: &[[u64; HELD]], hi
 
 /// The places of the bits set, lowest first.
 #[inline(always)]
-pub fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         if word == 0 {
             return None;
@@ -140,10 +140,10 @@ pub fn ones(mut word: u64) -> impl Iterator<Item = usize> {
 }
 
 /// So many words of a row are worked on at once.
-pub type Lane = [u64; 4];
+pub(crate) type Lane = [u64; 4];
 
 /// Lanes of a row of so many bits; one at least.
-pub fn lanes(bits: usize) -> usize {
+pub(crate) fn lanes(bits: usize) -> usize {
     bits.div_ceil(64 * size_of::<Lane>() / 8).max(1)
 }
 
@@ -152,7 +152,7 @@ pub fn lanes(bits: usize) -> usize {
 ///
 /// Gives the rows that the inverse is of, `width` of them, by their numbers before: row r of the inverse, where row r is, has bit c
 /// when it adds the c-th. None when the rows have not full rank.
-pub fn invert(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>> {
+pub(crate) fn invert(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>> {
     assert!(2 * width.div_ceil(64) <= 4 * lanes, "no room for the inverse of {width} columns");
     invert_tiered(Tier::detect(), width, lanes, rows)
 }
@@ -186,7 +186,7 @@ fn invert_body(width: usize, lanes: usize, rows: &mut [Lane]) -> Option<Vec<u32>
 }
 
 /// The lowest bit set, if any.
-pub fn lowest(row: &[u64]) -> Option<usize> {
+pub(crate) fn lowest(row: &[u64]) -> Option<usize> {
     row.iter().position(|word| *word != 0).map(|word| word * 64 + row[word].trailing_zeros() as usize)
 }
 

@@ -5,7 +5,7 @@
 //! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them, and
 //! the raw slots of programs and products (`sums`, `product`, `packets`, `steps`). Every tier is tested against a naive twin.
 
-pub mod bits;
+pub(crate) mod bits;
 mod caches;
 #[cfg(test)]
 pub(crate) mod counting;

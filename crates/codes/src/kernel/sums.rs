@@ -27,7 +27,7 @@ use super::{steps::weighted_at, weighted::Weighted};
 /// Scratch of all slots together stays below this. More than a second-level cache: the start of an op costs more than what the
 /// third level serves, and it serves long strips well. K = 1024 on Zen 4 (1 MiB), strips of 512 B, 1 and 2 KiB: encoding 7.9, 9.0 and 8.9
 /// GB/s, decoding 4.2 (1 KiB) and 4.5; 4 KiB gave less.
-const SCRATCH_BYTES: usize = 2816 << 10;
+pub(crate) const SCRATCH_BYTES: usize = 2816 << 10;
 /// Below this where strips are longer than [`FETCHED_STRIP`].
 const NEAR_BYTES: usize = 1280 << 10;
 /// Bytes of every slot worked on at once: the shortest strip pays for the choice of an op. Long ones are for programs
@@ -87,6 +87,14 @@ pub(crate) struct Strips {
     lines: Vec<Line>,
     /// Where each slot's strip is; empty between runs.
     slots: Vec<*mut u8>,
+}
+
+impl Strips {
+    /// Bytes of scratch held.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.lines[..])
+    }
 }
 
 // SAFETY: there are addresses only while a run borrows what is there.
@@ -498,4 +506,20 @@ fn prefetch(from: *const u8, len: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, len);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `rateless::Decoder::solve` says of its memory.
+    #[test]
+    fn all_scratch_stays_below_its_bound() {
+        let strip = |scratch| Steps::new([0, 1, scratch], Vec::new(), Vec::new(), Vec::new(), None).strip();
+        for scratch in 1..=SCRATCH_BYTES / STRIPS.start() {
+            assert!(scratch * strip(scratch) <= SCRATCH_BYTES, "{scratch} slots of {}", strip(scratch));
+            assert_eq!(strip(scratch) >= FETCHED_STRIP, scratch <= 1408, "{scratch} slots");
+        }
+        assert_eq!(SCRATCH_BYTES / STRIPS.start(), 11_264);
+    }
 }

@@ -39,6 +39,12 @@ pub enum MdsError {
         /// What they must be a multiple of.
         multiple: usize,
     },
+    /// A chunk is said to be longer than any slice can be.
+    #[error("chunks of {length} bytes: no slice is longer than {}", isize::MAX)]
+    TooLong {
+        /// Bytes of a chunk.
+        length: usize,
+    },
     /// A chunk number is not below k + m, or a data or parity index not below k or m.
     #[error("chunk {chunk} of a list of {count}")]
     NoSuchChunk {

@@ -384,7 +384,7 @@ impl Code {
     /// same for Reed-Solomon, the blocks around it for codes of packets.
     ///
     /// # Errors
-    /// A range that leaves the chunk, a chunk length that is no multiple.
+    /// A range that leaves the chunk, a chunk length that is no multiple or more than a slice's.
     pub fn source_range(&self, chunk_len: usize, range: Range<usize>) -> Result<Range<usize>, MdsError> {
         multiple(chunk_len, self.chunk_multiple())?;
         within(&range, chunk_len)?;
@@ -541,7 +541,11 @@ fn count(given: usize, expected: usize) -> Result<(), MdsError> {
     if given == expected { Ok(()) } else { Err(MdsError::Count { given, expected }) }
 }
 
+/// Checks a chunk's length. What slices can have leaves room to round a place in it up to a block.
 fn multiple(length: usize, multiple: usize) -> Result<(), MdsError> {
+    if length > isize::MAX as usize {
+        return Err(MdsError::TooLong { length });
+    }
     // Most codes' multiple is one, and a division is a tenth of what a short delta takes beside its bytes.
     if multiple == 1 || length.is_multiple_of(multiple) {
         Ok(())

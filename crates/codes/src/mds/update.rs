@@ -180,11 +180,11 @@ impl Code {
         }
     }
 
-    /// What of a written range of a code of packets goes packet by packet: where blocks have a kernel, what is written
-    /// of blocks in part.
+    /// What a written range of a code of packets has of blocks in part, before and after the whole ones; both are shorter
+    /// than a block, or all of it is the first.
     fn parts(&self, range: &Range<usize>) -> [Range<usize>; 2] {
         let whole = self.layout.whole_blocks(range);
-        if whole.is_empty() || self.updates.is_empty() {
+        if whole.is_empty() {
             return [range.clone(), range.end..range.end];
         }
         [range.start..whole.start, whole.end..range.end]
@@ -224,7 +224,7 @@ impl Code {
     /// chunks of `chunk_len` bytes.
     ///
     /// # Errors
-    /// No such chunk, a range that leaves the chunk, a chunk length that is no multiple.
+    /// No such chunk, a range that leaves the chunk, a chunk length that is no multiple or more than a slice's.
     pub fn delta_ranges(
         &self,
         data_index: usize,
@@ -244,7 +244,8 @@ impl Code {
         }
         let mut all = delta::Union::default();
         let parts = self.parts(&range);
-        // Between the parts are whole blocks, and such change whole blocks.
+        // Between the parts are whole blocks, and such change whole blocks: the packets of one of a data chunk count in
+        // all of a parity chunk's, since a coefficient's matrix inverts, and RDP's p - 1 rows are on all diagonals.
         all.add(parts[0].end..parts[1].start);
         for part in &parts {
             self.affected(data_index, part, chunk_len, parity_index, |_, to| all.add(to));

@@ -1,7 +1,7 @@
 //! What a caller who brings buffers still makes the allocator do: counted.
 
-use super::{Code, Decoder, Encoder, Kind, Scratch};
-use crate::kernel::counting::allocations;
+use super::{Code, Decoder, Encoder, Kind, Push, Scratch};
+use crate::kernel::{counting::allocations, sums::SCRATCH_BYTES};
 
 const K: u32 = 1024;
 const LEN: usize = 8192;
@@ -17,8 +17,8 @@ fn counted<T>(work: impl FnOnce() -> T) -> (usize, T) {
     (allocations() - before, done)
 }
 
-/// Decodes in the same buffers again and again, folding as blocks come: allocations of all pushes and advances,
-/// and of the solve.
+/// Decodes in the same buffers again and again, folding as blocks come and some of them twice: allocations of all pushes
+/// and advances, and of the solve.
 fn decodes(kind: Kind, indices: &[u32], times: usize) -> Vec<(usize, usize)> {
     let code = Code::new(kind, K, 3).unwrap();
     let originals = originals();
@@ -32,15 +32,20 @@ fn decodes(kind: Kind, indices: &[u32], times: usize) -> Vec<(usize, usize)> {
         let mut outs: Vec<&mut [u8]> = coded.iter_mut().map(Vec::as_mut_slice).collect();
         code.encode(indices, &views, &mut outs).unwrap();
         let mut blocks = coded.clone().into_iter();
+        let mut copies = coded.iter().step_by(7).cloned().collect::<Vec<_>>().into_iter();
         sums.resize_with(code.parity_count(), || vec![0; LEN]);
         let (pushes, ()) = counted(|| {
             decoder.reset(&code, LEN);
-            for index in indices {
+            for (place, index) in indices.iter().enumerate() {
                 if decoder.missing() == 0 {
                     break;
                 }
                 decoder.push(*index, blocks.next().unwrap()).unwrap();
                 while decoder.advance(|_| sums.pop().unwrap()) {}
+                if place.is_multiple_of(7) {
+                    let again = decoder.push(*index, copies.next().unwrap()).unwrap();
+                    assert!(again.0 == Push::Duplicate && again.1.is_some());
+                }
             }
         });
         solved.clear();
@@ -61,12 +66,40 @@ fn blocks_are_taken_and_originals_given_back_without_allocations() {
         // The plan is all there is: far fewer pieces than blocks.
         let plans = counts[1..].iter();
         assert!(plans.clone().all(|(pushes, solve)| *pushes == 0 && (1..400).contains(solve)), "{counts:?}");
+        // Far out, where a writer goes on without end.
+        let far: Vec<u32> = (9 * K..10 * K).rev().step_by(3).chain(0..K).collect();
+        let counts = decodes(kind, &far, 3);
+        assert!(counts[1..].iter().all(|(pushes, _)| *pushes == 0), "{counts:?}");
         let originals_last: Vec<u32> = (K..K + 9).chain((0..K).rev()).collect();
         let counts = decodes(kind, &originals_last, 3);
         assert!(counts[1..].iter().all(|(pushes, _)| *pushes == 0), "{counts:?}");
         let plain: Vec<u32> = (0..K).rev().collect();
         let counts = decodes(kind, &plain, 3);
         assert!(counts[1..].iter().all(|count| *count == (0, 0)), "{counts:?}");
+    }
+}
+
+/// What the decoder and [`Scratch`] say of it.
+#[test]
+fn the_strips_of_a_solve_stay_below_their_bound() {
+    for (kind, k, threads) in [(Kind::Mix, 1024, 1), (Kind::MixC, 2048, 2)] {
+        let (code, mut scratch) = (Code::new(kind, k, 3).unwrap(), Scratch::new());
+        let originals = vec![vec![1; LEN]; k as usize];
+        let views: Vec<&[u8]> = originals.iter().map(Vec::as_slice).collect();
+        let indices: Vec<u32> = (k / 8..5 * k / 4).collect();
+        let mut blocks = vec![vec![0; LEN]; indices.len()];
+        let mut outs: Vec<&mut [u8]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
+        code.encode(&indices, &views, &mut outs).unwrap();
+        let mut decoder = Decoder::new(&code, LEN);
+        for (index, block) in indices.into_iter().zip(blocks) {
+            decoder.push(index, block).unwrap();
+        }
+        let (_, _, sums) = decoder.cost().unwrap();
+        decoder.solve_with(&mut scratch, threads, &mut Vec::new()).unwrap();
+        let bytes = scratch.strip_bytes();
+        println!("{kind:?} of {k}: {sums} sums, strips of {bytes:?} bytes");
+        assert_eq!(bytes.len(), threads);
+        assert!(bytes.iter().all(|bytes| (256 * sums..=SCRATCH_BYTES).contains(bytes)), "{bytes:?}");
     }
 }
 

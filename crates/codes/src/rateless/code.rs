@@ -34,7 +34,8 @@ pub enum Kind {
     /// The dissertation's improved LT (§5.2.3): robust soliton degrees, originals walked by permutations so that
     /// their degrees differ by at most one, peeling only.
     Lt {
-        /// Scales the spike, R = c ln(K/delta) sqrt(K). Positive and finite.
+        /// Scales the spike, R = c ln(K/delta) sqrt(K). Above 0, and so far below the largest number (1e300 at any K) that
+        /// the degrees' weights have a finite sum.
         c: f64,
         /// Bound on the probability that decoding stalls, above 0 and at most 1.
         delta: f64,
@@ -75,7 +76,8 @@ pub enum CodeError {
     },
     /// The robust soliton's parameters are out of range.
     #[error(
-        "robust soliton with c = {c}, delta = {delta}: c must be above 0 and finite, delta above 0 and at most 1"
+        "robust soliton with c = {c}, delta = {delta}: c must be above 0 and leave the weights a finite sum, delta above 0 \
+         and at most 1"
     )]
     Parameters {
         /// What was asked.
@@ -165,6 +167,9 @@ pub struct Delta {
 
 impl Code {
     /// The code of `kind` over `k` originals that `seed` names. The same arguments give the same rows everywhere.
+    ///
+    /// # Errors
+    /// K, a soliton's parameters or chunks that the kind has no code of; [`CodeError::Graph`] when this seed gives none.
     pub fn new(kind: Kind, k: u32, seed: u64) -> Result<Code, CodeError> {
         if k == 0 || k > K_MAX {
             return Err(CodeError::BlockCount { k });
@@ -174,10 +179,9 @@ impl Code {
             Kind::ReedSolomon { data, parity } => Shape::Stripes(Stripes::new(data, parity, k)?),
             Kind::Lt { c, delta } => {
                 let sound = c > 0.0 && c.is_finite() && delta > 0.0 && delta <= 1.0;
-                if !sound {
-                    return Err(CodeError::Parameters { c, delta });
-                }
-                Shape::Lt(Rows::new(Drawing::Lt(Soliton::new(k, c, delta)), k, &[0], seed))
+                let soliton = if sound { Soliton::new(k, c, delta) } else { None };
+                let soliton = soliton.ok_or(CodeError::Parameters { c, delta })?;
+                Shape::Lt(Rows::new(Drawing::Lt(soliton), k, &[0], seed))
             }
             Kind::Mix | Kind::MixA | Kind::MixC if k < SPARSE_FROM => Shape::Dense,
             Kind::Mix | Kind::MixA | Kind::MixC => {
@@ -198,6 +202,9 @@ impl Code {
 
     /// Like [`Code::new`], with the first of the seeds derived from `seed` (itself the first) whose blocks `0..n`
     /// decode (dissertation §5.2.3 (1)). The one found is [`Code::seed`].
+    ///
+    /// # Errors
+    /// As for [`Code::new`], but for graphs; [`CodeError::Undecodable`] when none of the seeds tried does.
     pub fn checked(kind: Kind, k: u32, seed: u64, n: u32) -> Result<Code, CodeError> {
         let mut tried = 0;
         for attempt in 0..SEEDS_MAX {
@@ -210,7 +217,12 @@ impl Code {
                 break;
             }
             tried += 1;
-            if code.decodes(&mut (0..n)) {
+            // In order already, and far fewer than n where that is large.
+            let mut tracker = RankTracker::new(&code);
+            if (0..n).any(|index| {
+                tracker.push(index);
+                tracker.missing() == 0
+            }) {
                 return Ok(code);
             }
             if matches!(kind, Kind::Replicated | Kind::ReedSolomon { .. }) {
@@ -254,7 +266,8 @@ impl Code {
     ///
     /// - Replicated: 0. No count suffices unless K = 1; the rank test decides.
     /// - Reed-Solomon: 0. K blocks in whole chunks suffice, and the rank test decides where they are not.
-    /// - LT: mean and three standard deviations of sixteen seeded arrivals on this graph.
+    /// - LT: mean and three standard deviations of sixteen seeded arrivals on this graph, each of 16 K blocks at most: what
+    ///   those do not decode counts as 15 K extra.
     /// - Mix up to 16: 0, any K of the 256 blocks of the largest redundancy decode. Below 128: 2; where blocks from 256
     ///   on are among them one extra block fails with probability 1/255, two with about 1/255 squared.
     /// - Mix from 128: 2 % of K, at least 4; on 64 unequal disks with originals first B at K = 1024 needs more than 2 %
@@ -293,6 +306,10 @@ impl Code {
 
     /// Makes the blocks of `indices` into `out`, in that order. All blocks have the length of the originals; a
     /// short last original is padded by the caller. Sums that several blocks share are made once.
+    ///
+    /// # Errors
+    /// Not K originals, not an output for each index, blocks of several lengths, an index from [`Code::end`] on; nothing is
+    /// written then.
     pub fn encode(
         &self,
         indices: &[u32],
@@ -312,7 +329,8 @@ impl Code {
         self.track(indices).rank()
     }
 
-    /// Whether the blocks give all originals back; stops as soon as they do.
+    /// Whether the blocks give all originals back. Takes all of `indices` first, to go through them in ascending order: four
+    /// bytes each. For a long run from 0 on a [`RankTracker`] stops as soon as they do.
     pub fn decodes(&self, indices: &mut dyn Iterator<Item = u32>) -> bool {
         self.track(indices).missing() == 0
     }
@@ -482,13 +500,13 @@ impl Code {
         })
     }
 
-    /// Blocks beyond K taken from ever larger random sets of blocks until they decode.
+    /// Blocks beyond K taken from ever larger random sets of blocks until they decode, or are all that a policy stores.
     fn extra_on_arrival(&self, generator: &mut rand_pcg::Pcg64Mcg) -> u32 {
         let mut tracker = RankTracker::new(self);
         let mut taken = 0;
         // N = 4 K as in the evaluation; a graph that those do not decode goes on to the blocks after them.
         let mut start = 0;
-        while tracker.missing() > 0 {
+        while tracker.missing() > 0 && start < (REDUNDANCY_MAX + 1) * self.k() {
             let pool = 4 * self.k();
             let mut order: Vec<u16> = (0..pool.min(u32::from(u16::MAX)) as u16).collect();
             shuffle(&mut order, generator);

@@ -22,9 +22,10 @@ use super::scratch::Scratch;
 use crate::kernel::{Tier, xor};
 use std::ops::Range;
 
-/// Constraint sums are kept when they take at most this: a segment of 256 MiB still folds, and a reader stays within
-/// its segment, its windows and 64 MiB.
-const FOLDED_BYTES_MAX: usize = 64 << 20;
+/// Constraint sums are kept when they take at most this, so that a reader stays within its segment, its windows and 66 MiB.
+/// A segment of 256 MiB still folds with A and B: their K/4 columns, rounded up to a multiple of three, and blocks rounded
+/// up so that K of them hold it take up to 65.1 MiB. C has half as many columns more and folds up to 176 MiB.
+const FOLDED_BYTES_MAX: usize = 66 << 20;
 /// Constraint rows are folded from half of K blocks on, and again whenever this part of K has come as originals
 /// since. Picked by eye: a round costs about 3 reads an original, and a quarter as many for each one after.
 const FOLD_AGAIN: u32 = 16;
@@ -120,18 +121,23 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     /// its memory. Buffers still held are dropped.
     pub fn reset(&mut self, code: &Code, block_len: usize) {
         self.code = code.clone();
-        self.tracker.reset(code);
         self.block_len = block_len;
         self.expected = None;
+        self.folds = folds(code, block_len);
+        self.clear();
+    }
+
+    /// No blocks again, of the same segment.
+    fn clear(&mut self) {
+        self.tracker.reset(&self.code);
         self.blocks.clear();
         self.indices.clear();
-        self.rows.reset(code);
+        self.rows.reset(&self.code);
         self.sums.clear();
         self.original.clear();
-        self.original.resize(code.k() as usize, None);
+        self.original.resize(self.code.k() as usize, None);
         (self.originals_here, self.originals_folded, self.folded) = (0, 0, 0);
         (self.next_row, self.next_fold) = (0, 0);
-        self.folds = folds(code, block_len);
     }
 
     /// Refuses blocks outside `indices`. Without this every index is a block of the code, up to [`Code::end`].
@@ -145,6 +151,9 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
     /// A block that came before is compared with the one kept, and is a [`DecodeError::Contradiction`] when it differs;
     /// the first one stays. Bytes that are wrong in a block of another index are not found: any K blocks of full rank
     /// are right for some originals, so blocks are to be authenticated before they come here.
+    ///
+    /// # Errors
+    /// Another length than the decoder's, an index that is not expected, another block of this index.
     pub fn push(&mut self, index: u32, mut block: B) -> Result<(Push, Option<B>), DecodeError> {
         let given = block.as_ref().len();
         if given != self.block_len {
@@ -165,7 +174,12 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         let mut row = std::mem::take(&mut self.row);
         row.clear();
         self.code.row(index, &mut row);
-        if let [Entry { column, coefficient: 1 }] = row[..] {
+        // With one data chunk a parity chunk has the same bytes, as far as they are of one state: whoever asks for what came as it is
+        // must not be given what was computed.
+        let of_parity = self.code.stripes().is_some() && index >= self.code.k();
+        if let [Entry { column, coefficient: 1 }] = row[..]
+            && !of_parity
+        {
             self.original[column as usize].get_or_insert(self.blocks.len() as u32);
             self.originals_here += 1;
         }
@@ -178,23 +192,37 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
 
     /// Whether the kept block `index`, as it came, differs from `block`, which is the same again afterwards. A block
     /// that was handed back cannot be compared.
-    fn contradicts(&self, index: u32, block: &mut [u8]) -> bool {
+    fn contradicts(&mut self, index: u32, block: &mut [u8]) -> bool {
         let Some(kept) = self.indices.iter().position(|other| *other == index) else { return false };
-        // What was folded into the kept one is added here as well.
-        let (mut row, rest) = (Vec::new(), self.rows.kept(kept));
+        let mut row = std::mem::take(&mut self.row);
+        row.clear();
         self.code.row(index, &mut row);
-        let gone = row.iter().filter(|entry| !rest.contains(entry));
-        let folded: Vec<&[u8]> =
-            gone.filter_map(|entry| self.original(u32::from(entry.column))).map(AsRef::as_ref).collect();
-        xor::xor_many(block, &folded);
+        // What was folded into the kept one is added here as well.
+        self.add_folded(kept, &row, block);
         let differs = self.blocks[kept].as_ref() != &*block;
-        xor::xor_many(block, &folded);
+        self.add_folded(kept, &row, block);
+        self.row = row;
         differs
     }
 
+    /// Adds to `block` the originals that were folded into block `kept`, whose row was `row`.
+    fn add_folded(&self, kept: usize, row: &[Entry], block: &mut [u8]) {
+        let (rest, mut adding) = (self.rows.kept(kept), Adding::to(block));
+        for gone in row.iter().filter(|entry| !rest.contains(entry)) {
+            if let Some(original) = self.original(u32::from(gone.column)) {
+                adding.add(original.as_ref());
+            }
+        }
+        adding.finish();
+    }
+
     /// Does one piece of work (a few sums over one block) that shortens [`Decoder::solve`], for a caller with nothing
-    /// else to do; `false` when there is none now. `zeroed` gives memory for a sum: so many zero bytes.
-    pub fn advance(&mut self, zeroed: impl FnOnce(usize) -> B) -> bool {
+    /// else to do; `false` when there is none now. `memory` gives a buffer for a sum: of so many bytes, whatever they
+    /// hold.
+    ///
+    /// # Panics
+    /// When `memory` gives another length than it was asked for; the decoder is as it was before.
+    pub fn advance(&mut self, memory: impl FnOnce(usize) -> B) -> bool {
         if !self.folds {
             return false;
         }
@@ -204,38 +232,36 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
                 return true;
             }
         }
-        let parities = self.code.parity_count();
         if self.tracker.rank() < self.code.k() / 2 {
             return false;
         }
-        if self.next_fold == parities {
+        let mut next = self.next_fold;
+        if next == self.code.parity_count() {
             // Another round once it finds something: originals that came since.
             if self.originals_here < self.originals_folded + self.code.k() / FOLD_AGAIN {
                 return false;
             }
-            self.next_fold = 0;
+            next = 0;
         }
-        if self.next_fold == 0 {
+        if next == self.sums.len() {
+            // Whatever the caller does here, nothing has changed yet.
+            let mut sum = memory(self.block_len);
+            assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
+            sum.as_mut().fill(0);
+            self.sums.push(sum);
+        }
+        if next == 0 {
             self.originals_folded = self.originals_here;
         }
-        let next = self.next_fold;
-        self.next_fold += 1;
-        let mut row = std::mem::take(self.rows.constraint(next));
-        // Taken out while the other blocks are read.
-        let mut sum =
-            if next < self.sums.len() { self.sums.swap_remove(next) } else { zeroed(self.block_len) };
-        assert_eq!(sum.as_ref().len(), self.block_len, "memory for a sum is as long as a block");
-        let mut adding = Adding::to(sum.as_mut());
-        row.retain(|entry| {
-            let block = self.original.get(entry.column as usize).copied().flatten();
-            block.into_iter().for_each(|block| adding.add(self.blocks[block as usize].as_ref()));
+        self.next_fold = next + 1;
+        let (original, blocks) = (&self.original, &self.blocks);
+        let mut adding = Adding::to(self.sums[next].as_mut());
+        self.rows.constraint(next).retain(|entry| {
+            let block = original.get(entry.column as usize).copied().flatten();
+            block.into_iter().for_each(|block| adding.add(blocks[block as usize].as_ref()));
             block.is_none()
         });
         self.folded += adding.finish();
-        *self.rows.constraint(next) = row;
-        self.sums.push(sum);
-        let last = self.sums.len() - 1;
-        self.sums.swap(next, last);
         true
     }
 
@@ -264,7 +290,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         true
     }
 
-    /// Slices read so far by folding: what [`Decoder::cost`] does not count because it is done.
+    /// Slices read so far by folding: what [`Decoder::cost`] does not count because it is done. 0 again once there are no
+    /// blocks.
     pub fn folded(&self) -> u64 {
         self.folded
     }
@@ -274,7 +301,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         self.tracker.rank()
     }
 
-    /// A lower bound on the further blocks needed; 0 exactly when [`Decoder::solve`] succeeds.
+    /// A lower bound on the further blocks needed; 0 exactly when [`Decoder::solve`] succeeds. K again after
+    /// [`Decoder::solve_with`], which leaves no blocks.
     pub fn missing(&self) -> u32 {
         self.tracker.missing()
     }
@@ -303,19 +331,27 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     /// them; each computes its own stretch of every block. Nothing is computed when the originals came as they are.
     ///
     /// Memory: the blocks stay where they are; the plan takes some 100 bytes a row and unknown, and each thread a strip
-    /// of 1 KiB for each of the scratch sums that [`Decoder::cost`] counts, 1 MiB for B at K = 1024.
+    /// for each of the scratch sums that [`Decoder::cost`] counts, together 2.75 MiB at most: 2 KiB or more for each of
+    /// up to 1,408 sums, shorter strips for more, down to 256 bytes for 11,264.
+    ///
+    /// # Errors
+    /// [`DecodeError::Missing`] when the blocks do not give all originals.
     pub fn solve(mut self, threads: usize) -> Result<Vec<B>, DecodeError> {
         let mut originals = Vec::new();
         self.solve_with(&mut Scratch::new(), threads, &mut originals)?;
         Ok(originals)
     }
 
-    /// [`Decoder::solve`] in memory that stays for the next call, originals appended to `out`; the decoder has no
-    /// blocks afterwards, and takes some again once it is [`Decoder::reset`]. After an error nothing has changed.
+    /// [`Decoder::solve`] in memory that stays for the next call, originals appended to `out`. Afterwards the decoder is as
+    /// it was before the first block: it has none, [`Decoder::missing`] is K, and it takes those of the same segment until
+    /// it is [`Decoder::reset`]. After an error nothing has changed.
     ///
     /// From the second segment of a shape on [`Decoder::push`] and [`Decoder::advance`] allocate nothing (for mix), and
     /// this allocates the plan alone: some hundred pieces, together below 1 MiB at K = 1024, whatever the blocks' length;
     /// nothing when the originals came as they are. Further threads take what starting them does.
+    ///
+    /// # Errors
+    /// [`DecodeError::Missing`] when the blocks do not give all originals.
     pub fn solve_with(
         &mut self,
         scratch: &mut Scratch,
@@ -334,6 +370,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             let taken = &mut self.taken;
             out.extend(home.map(|block| taken[block as usize].take().expect("a block is one original")));
             self.taken.clear();
+            self.clear();
             return Ok(());
         }
         let mut slots = scratch.take_unique();
@@ -348,12 +385,12 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             plan.home
         };
         scratch.keep_unique(slots);
-        self.sums.clear();
         self.taken.extend(self.blocks.drain(..).map(Some));
         let taken = &mut self.taken;
         let home = home.iter().map(|block| taken[*block as usize].take());
         out.extend(home.map(|block| block.expect("each original has a buffer of its own")));
         self.taken.clear();
+        self.clear();
         Ok(())
     }
 
@@ -455,4 +492,23 @@ fn cut<'a>(blocks: &mut [&'a mut [u8]], stretch: usize) -> Vec<&'a mut [u8]> {
         part
     };
     blocks.iter_mut().map(off).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    #[test]
+    fn segments_of_256_mib_are_folded() {
+        let kib = |kind, k, kib: usize| folds(&Code::new(kind, k, 1).unwrap(), kib << 10);
+        // K/4 columns are rounded up to 258, 129 and 132.
+        for kind in [Kind::Mix, Kind::MixA] {
+            assert!(kib(kind, 1024, 256) && kib(kind, 512, 512) && kib(kind, 520, 505), "{kind:?}");
+            assert!(!kib(kind, 1024, 512) && !kib(kind, 512, 600), "{kind:?}");
+        }
+        assert!(kib(Kind::MixC, 1024, 176) && !kib(Kind::MixC, 1024, 177));
+        // Coefficients, and no parity columns at all.
+        assert!(!kib(Kind::Mix, 511, 1) && !kib(Kind::Mix, 16, 1) && !kib(Kind::Replicated, 600, 1));
+    }
 }

@@ -29,7 +29,7 @@ pub enum EncodeError {
         /// Indices.
         expected: usize,
     },
-    /// A block has another length than the first original.
+    /// A block, or memory for a parity column, has another length than the first original.
     #[error("a block of {given} bytes among blocks of {expected}: pad the last original")]
     BlockLength {
         /// Its length, bytes.
@@ -64,8 +64,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     /// Sums the parity columns of `originals` and keeps them for [`Encoder::encode_run`]; K/4 blocks of memory, which
     /// `memory` gives: so many bytes each time, whatever they hold. To be called again whenever the originals change.
     ///
-    /// # Panics
-    /// When `memory` gives another length than it was asked for.
+    /// # Errors
+    /// Not K originals, originals of several lengths, memory of another length than was asked for; nothing is kept then,
+    /// not what was before either.
     pub fn prepare(
         &mut self,
         originals: &[&[u8]],
@@ -75,10 +76,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         let block_len = self.check(originals)?;
         let parities = self.code.parity_count();
         let mut columns: Vec<B> = (0..parities).map(|_| memory(block_len)).collect();
-        assert!(
-            columns.iter().all(|column| column.as_ref().len() == block_len),
-            "memory of a block's length"
-        );
+        if let Some(wrong) = columns.iter().map(|column| column.as_ref().len()).find(|len| *len != block_len)
+        {
+            return Err(EncodeError::BlockLength { given: wrong, expected: block_len });
+        }
         let mut builder = Builder::new(originals.len(), parities);
         let sums =
             (0..parities).map(|parity| (builder.sum(self.members(parity)), Home::Block(parity as u32)));
@@ -90,6 +91,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     }
 
     /// Blocks `first_index..first_index + out.len()`, from the kept parity columns where there are some.
+    ///
+    /// # Errors
+    /// As for [`Encoder::encode`], and a run that goes past the largest index; nothing is written then.
     pub fn encode_run(
         &self,
         first_index: u32,
@@ -100,6 +104,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     }
 
     /// [`Encoder::encode_run`] in memory that stays for the next call.
+    ///
+    /// # Errors
+    /// As for [`Encoder::encode_run`].
     pub fn encode_run_with(
         &self,
         scratch: &mut Scratch,
@@ -115,6 +122,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     }
 
     /// The blocks of `indices` into `out`, in that order; see [`Code::encode`].
+    ///
+    /// # Errors
+    /// As for [`Code::encode`].
     pub fn encode(
         &self,
         indices: &[u32],
@@ -126,6 +136,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
 
     /// [`Encoder::encode`] in memory that stays for the next call: from the second one of a size on, only the list of
     /// sums is allocated, in pieces of up to a few dozen bytes for each of them.
+    ///
+    /// # Errors
+    /// As for [`Code::encode`].
     pub fn encode_with(
         &self,
         scratch: &mut Scratch,

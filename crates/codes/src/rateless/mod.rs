@@ -5,13 +5,14 @@
 //!              originals 0..K                parity columns K..K+S (never stored)
 //!            +---------------------------+------------------+
 //!  block i   | 1 at i                    |                  |  i < K: the original itself
-//!  block K+j | 2 or 3 coefficients       | 4, 3 or 1 there  |  repair rows, j = 0, 1, ..
+//!  block K+j | 2 or 3 coefficients       | 5 to 1 there     |  repair rows, j = 0, 1, ..
 //!            +---------------------------+------------------+
 //!  0       = | 3 of every column's ones  | identity         |  constraint rows, S of them
 //!            +---------------------------+------------------+
 //! ```
 //!
-//! That is [`Kind::Mix`] from K = 128 (variant B; [`Kind::MixA`] and [`Kind::MixC`] have other numbers of columns).
+//! That is [`Kind::Mix`] from K = 128 (variant B; [`Kind::MixA`] and [`Kind::MixC`] have other numbers of columns): 3 or
+//! 4 parity columns in the first K repair rows, one more each below K = 512, and 1 in all later ones.
 //! Below it a repair row is dense over the originals, S = 0, and any K of the first 256 blocks decode. In
 //! [`Kind::Lt`] every row is a repair row over originals with a robust soliton degree, S = 0. [`Kind::ReedSolomon`] has an
 //! end: stripes of an MDS code, which what reads and writes blocks takes like the others.

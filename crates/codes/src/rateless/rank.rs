@@ -8,7 +8,6 @@
 use super::code::{Code, Entry};
 use super::stripes::Stripes;
 use crate::kernel::{bits, gf256};
-use std::collections::BTreeSet;
 
 /// What a block was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,21 +147,26 @@ impl RankTracker {
     }
 }
 
-/// Indices pushed before: a bitmap for the usual ones, a set for those far out.
+/// Indices pushed before: a bitmap for the usual ones, a list for those far out.
 #[derive(Clone)]
 struct Seen {
     low: Vec<u64>,
-    high: BTreeSet<u32>,
+    /// Ascending. Few (a reader has not many more than K blocks), and its memory stays for the next segment.
+    high: Vec<u32>,
 }
 
 impl Seen {
     fn new(k: usize) -> Self {
-        // 8 K bits cover N at the usual redundancies; the rest go to the set.
-        Self { low: vec![0; (8 * k).div_ceil(64)], high: BTreeSet::new() }
+        // 8 K bits cover N at the usual redundancies; the rest go to the list.
+        Self { low: vec![0; (8 * k).div_ceil(64)], high: Vec::new() }
     }
 
     fn insert(&mut self, index: u32) -> bool {
-        let Some(word) = self.low.get_mut(index as usize / 64) else { return self.high.insert(index) };
+        let Some(word) = self.low.get_mut(index as usize / 64) else {
+            let place = self.high.binary_search(&index);
+            place.err().inspect(|place| self.high.insert(*place, index));
+            return place.is_err();
+        };
         let mask = 1 << (index % 64);
         let new = *word & mask == 0;
         *word |= mask;

@@ -3,7 +3,7 @@
 pub(crate) use crate::kernel::sums::Strips;
 
 /// What [`Decoder::solve_with`](super::Decoder::solve_with) and [`Encoder::encode_with`](super::Encoder::encode_with) work
-/// in, kept for the next call: about 1 MiB a thread for B at K = 1024, and two words a block.
+/// in, kept for the next call: up to 2.75 MiB a thread, and two words a block.
 #[derive(Default)]
 pub struct Scratch {
     /// One a thread.
@@ -25,6 +25,12 @@ impl Scratch {
             self.strips.resize_with(threads, Strips::default);
         }
         &mut self.strips[..threads]
+    }
+
+    /// Bytes of each thread's strips.
+    #[cfg(test)]
+    pub(super) fn strip_bytes(&self) -> Vec<usize> {
+        self.strips.iter().map(Strips::bytes).collect()
     }
 
     pub(super) fn take_shared<'a>(&mut self) -> Vec<&'a [u8]> {

@@ -11,11 +11,12 @@ pub(crate) struct Soliton {
 }
 
 impl Soliton {
-    /// For K originals and the parameters c and delta (both checked by the caller to be positive and finite).
+    /// For K originals and the parameters c and delta (both checked by the caller to be positive and finite); None where c
+    /// is so large (above 1e300) that the weights have no finite sum.
     ///
     /// The text leaves the rounding of K/R open: to the nearest, at least 1 and at most K here. Where R < delta
     /// (tiny K) the spike's weight would be negative and is left out.
-    pub(crate) fn new(k: u32, c: f64, delta: f64) -> Self {
+    pub(crate) fn new(k: u32, c: f64, delta: f64) -> Option<Self> {
         let size = f64::from(k);
         let r = c * natural_log(size / delta).max(0.0) * size.sqrt();
         let spike = if r > 0.0 { (size / r).round().clamp(1.0, size) as u32 } else { k };
@@ -37,9 +38,8 @@ impl Soliton {
                 sum
             })
             .collect();
-        let thresholds =
-            cumulative.iter().map(|part| (part / sum * 4_294_967_296.0).round() as u64).collect();
-        Self { thresholds }
+        let share = |part: &f64| (part / sum * 4_294_967_296.0).round() as u64;
+        sum.is_finite().then(|| Self { thresholds: cumulative.iter().map(share).collect() })
     }
 
     /// The degree, 1 to K, that a uniform draw falls on.
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn probabilities_are_those_of_the_text() {
         let (k, c, delta) = (1024u32, 1.0, 0.5);
-        let soliton = Soliton::new(k, c, delta);
+        let soliton = Soliton::new(k, c, delta).expect("the sum is finite");
         let r = c * (1024.0f64 / delta).ln() * 32.0;
         let tau = |i: f64| {
             if i < 4.0 {
@@ -106,7 +106,7 @@ mod tests {
     fn tiny_k_is_guarded() {
         for k in 1..8 {
             for (c, delta) in [(1.0, 0.5), (2.0, 0.01), (0.03, 0.5), (10.0, 1e-6), (0.001, 1.0)] {
-                let soliton = Soliton::new(k, c, delta);
+                let soliton = Soliton::new(k, c, delta).expect("the sum is finite");
                 for draw in [0, 1, 1 << 20, 1 << 31, u32::MAX] {
                     assert!((1..=k).contains(&soliton.degree(draw)), "k {k}, c {c}, delta {delta}");
                 }
