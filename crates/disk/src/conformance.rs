@@ -88,6 +88,7 @@ fn refuses_what_leaves_the_capacity(medium: &dyn Medium) {
     assert!(medium.trim(capacity - 4096..capacity + 4096).is_err());
     assert!(medium.prepare(capacity..capacity + 4096).is_err());
     assert!(medium.allocate(capacity..capacity + 4096).is_err());
+    assert!(medium.guarantee(capacity..capacity + 4096).is_err());
     medium.read_at(capacity - 4096, &mut buf[..4096]).expect("the last page is inside");
 }
 
@@ -108,6 +109,10 @@ fn trims_and_prepares_to_zeros(medium: &dyn Medium) {
     medium.read_at(65_536, &mut back).expect("read");
     assert!(back[..] == data[..], "an allocation keeps the content");
     medium.trim(0..0).expect("an empty range is nothing");
+    medium.guarantee(131_072..196_608).expect("space");
+    medium.write_at(131_072, &data).expect("write of what has its space");
+    medium.read_at(131_072, &mut back).expect("read");
+    assert!(back[..] == data[..], "what has its space takes what is written");
 }
 
 fn counts(medium: &dyn Medium) {

@@ -4,6 +4,7 @@
 //! whole writes when there are few, and seeded torn ones. After each: what was acknowledged reads byte-exact,
 //! nothing reads wrong, no two extents overlap, free and used space add up, and the device works on.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
 #![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
 
 mod common;
@@ -343,6 +344,50 @@ fn a_crash_during_recovery() {
     }
     println!("{count} images of recoveries");
     assert!(count > 300, "coverage shrank to {count} images");
+}
+
+/// Whoever had the device ends between a write and its flush, and the power is lost while it is opened again, on the same medium: what
+/// the open found there may not have been durable.
+#[test]
+fn a_crash_while_what_was_not_flushed_is_opened() {
+    let mut random = random(seed());
+    let mut count = 0;
+    for change in [Step::Write(A), Step::Seal(A), Step::Delete(A)] {
+        let (image, expected) = base();
+        let mut script = Script::new(image, expected);
+        // One page of the journal is left.
+        for step in [Step::Create(A), Step::Write(A)] {
+            script.run(step);
+        }
+        let Script { mut device, medium, mut expected, .. } = script;
+        let start = medium.len();
+        medium.fail_flushes(true);
+        match change {
+            Step::Write(_) => (900..903).for_each(|index| write(&mut device, A, index).unwrap()),
+            Step::Seal(_) => {
+                // All that was kept is there either way.
+                device.seal(A, EPOCH, &[100..101]).unwrap();
+                expected.extents.insert(A, Some(vec![100]));
+            }
+            _ => {
+                device.delete(A, EPOCH).unwrap();
+                let blocks = expected.extents.remove(&A).unwrap().unwrap();
+                expected.either.insert(A, blocks);
+            }
+        }
+        device.flush().unwrap_err();
+        drop(device);
+        medium.fail_flushes(false);
+        drop(open(medium.clone()));
+        for at in start..=medium.len() {
+            images(&medium, at, 8, 3, &mut random, |image, _| {
+                count += 1;
+                check(image, &expected);
+            });
+        }
+    }
+    println!("{count} images");
+    assert!(count > 80, "coverage shrank to {count} images");
 }
 
 /// Blocks of a group that was never acknowledged: the record may survive without the data, and is then forgotten.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use common::*;
 use steadfast_disk::{
-    AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
-    checksum,
+    AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, ExtentSpec, FormatOptions, Medium,
+    MemoryMedium, SegmentId, Updates, checksum,
     device::{ChangeError, CreateError, DeviceError, NewBlock, ReadError, WriteError},
     media::CrashMedium,
 };
@@ -181,6 +181,72 @@ fn a_full_device_still_reads_and_deletes() {
 }
 
 #[test]
+fn what_is_not_created_leaves_nothing_and_no_fence_goes_for_it() {
+    let medium = Arc::new(MemoryMedium::new(4 << 20));
+    small(&*medium);
+    let mut device = open(medium);
+    let fenced = SegmentId(7);
+    device.fence(fenced, Epoch(9)).unwrap();
+    device.flush().unwrap();
+    device.create_extent(spec(S, 4096, 4)).unwrap();
+    for index in 0.. {
+        match write(&mut device, S, index) {
+            Ok(()) => {}
+            Err(WriteError::Full { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    device.flush().unwrap();
+    // More than the fences that such a device remembers.
+    for number in 1000..1200 {
+        let refused = device.create_extent(spec(SegmentId(number), 4096, 1));
+        assert!(matches!(refused, Err(CreateError::Full { .. })), "{refused:?}");
+    }
+    assert!(device.is_clean(), "nothing waits for a flush");
+    let stale = CreateError::StaleEpoch { segment: fenced, held: Epoch(9), given: EPOCH };
+    assert_eq!(device.create_extent(spec(fenced, 4096, 1)), Err(stale));
+    device.self_check();
+}
+
+/// The same of extents that change in place, which take all of their space or none.
+#[test]
+fn what_does_not_fit_whole_leaves_nothing_either() {
+    let medium = Arc::new(MemoryMedium::new(4 << 20));
+    updatable(&*medium, false);
+    let mut device = open(medium);
+    device.fence(SegmentId(7), Epoch(9)).unwrap();
+    device.flush().unwrap();
+    for number in 10_000..12_000 {
+        let updates = Some(Updates { reserve_bytes: 0 });
+        let refused = device.create_extent(ExtentSpec { updates, ..spec(SegmentId(number), 4096, 2000) });
+        assert!(matches!(refused, Err(CreateError::Full { .. })), "{refused:?}");
+    }
+    assert!(device.is_clean(), "nothing waits for a flush");
+    let stale = CreateError::StaleEpoch { segment: SegmentId(7), held: Epoch(9), given: EPOCH };
+    assert_eq!(device.create_extent(spec(SegmentId(7), 4096, 1)), Err(stale));
+    device.self_check();
+}
+
+/// How many blocks come somebody says who may be wrong.
+#[test]
+fn one_extent_does_not_reserve_what_others_need() {
+    let (mut device, _) = device(16 << 20);
+    let capacity = device.usage().capacity;
+    for number in 0..3 {
+        device.create_extent(spec(SegmentId(number), 64 << 10, u32::MAX)).unwrap();
+    }
+    let free = device.usage().free;
+    assert!(free > capacity / 8 * 5, "{free} of {capacity} bytes are left");
+    // It gets what it then really needs.
+    let mut written = 0;
+    while write(&mut device, SegmentId(1), written).is_ok() {
+        written += 1;
+    }
+    assert!(u64::from(written) * (64 << 10) > capacity / 4 * 3 - (1 << 20), "{written}");
+    device.self_check();
+}
+
+#[test]
 fn many_small_extents_fill_the_index_cleanly() {
     let medium = Arc::new(MemoryMedium::new(4 << 20));
     small(&*medium);
@@ -200,6 +266,80 @@ fn many_small_extents_fill_the_index_cleanly() {
     drop(device);
     let device = open(medium);
     assert_eq!(device.usage().free, device.usage().capacity);
+}
+
+/// Blocks with gaps between their indices, all in one call, each a run of its own.
+#[test]
+fn a_batch_does_not_outgrow_the_index() {
+    let medium = Arc::new(MemoryMedium::new(8 << 20));
+    small(&*medium);
+    let mut device = open(medium.clone());
+    device.create_extent(spec(S, 100, 1200)).unwrap();
+    let data: Vec<_> = (0..1200).map(|number| block(S, 2 * number, 100)).collect();
+    let sum =
+        |index: u32, data: &[u8]| checksum::sums(data, steadfast_disk::Granule::KIB_4, S, VERSION, index);
+    let sums: Vec<_> = (0..).step_by(2).zip(&data).map(|(index, data)| sum(index, data)).collect();
+    let blocks: Vec<_> = (0..)
+        .step_by(2)
+        .zip(data.iter().zip(&sums))
+        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums })
+        .collect();
+    let answers = device.write_blocks(S, EPOCH, &blocks);
+    let written = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!((600..1000).contains(&written), "{written} of 10 KiB of runs");
+    assert!(answers[written..].iter().all(|answer| matches!(answer, Err(WriteError::Full { .. }))));
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    for number in 0..written as u32 {
+        assert_eq!(read(&mut device, S, 2 * number), Ok(()));
+    }
+    device.delete(S, EPOCH).unwrap();
+    device.flush().unwrap();
+}
+
+/// A power loss keeps every second block of a group, so that its one run falls apart, and the index has no room for the parts.
+#[test]
+fn what_an_open_forgets_does_not_outgrow_the_index() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    small(&*medium);
+    let mut device = open(medium.clone());
+    device.create_extent(spec(S, 4096, 300)).unwrap();
+    write(&mut device, S, 7).unwrap();
+    let mut others = 0;
+    while device.create_extent(spec(SegmentId(100 + others), 100, 1)).is_ok() {
+        others += 1;
+    }
+    for other in 0..4 {
+        device.delete(SegmentId(100 + other), EPOCH).unwrap();
+    }
+    device.flush().unwrap();
+    let data: Vec<_> = (0..280).map(|index| block(S, 1000 + index, 4096)).collect();
+    let sum = |index, data: &[u8]| checksum::sums(data, steadfast_disk::Granule::KIB_4, S, VERSION, index);
+    let sums: Vec<_> = (1000..).zip(&data).map(|(index, data)| sum(index, data)).collect();
+    let blocks: Vec<_> = (1000..)
+        .zip(data.iter().zip(&sums))
+        .map(|(index, (data, sums))| NewBlock { index, pieces: vec![data], sums })
+        .collect();
+    let before = medium.len();
+    assert!(device.write_blocks(S, EPOCH, &blocks).iter().all(|answer| answer.is_ok()));
+    let write_event = before;
+    device.flush().unwrap();
+    let image =
+        medium.crash_image(medium.len() - 1, |event, sector| event != write_event || sector / 8 % 2 == 0);
+    let mut device = open(Arc::new(CrashMedium::from_image(image)));
+    let kept: Vec<u32> = device.extent(S).unwrap().blocks.into_iter().flatten().collect();
+    assert!(kept.len() > 40 && kept.len() < 140, "{} of those that are whole", kept.len());
+    for &index in &kept {
+        assert_eq!(read(&mut device, S, index), Ok(()));
+    }
+    let mut device = reopen(device);
+    assert_eq!(read(&mut device, S, 7), Ok(()), "it was acknowledged");
+    for other in 4..others {
+        device.delete(SegmentId(100 + other), EPOCH).unwrap();
+    }
+    write(&mut device, S, 1279).unwrap();
+    device.flush().unwrap();
+    reopen(device);
 }
 
 #[test]

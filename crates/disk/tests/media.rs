@@ -52,6 +52,20 @@ fn files_on_a_disk_and_in_memory() {
     }
 }
 
+/// A table of checksums is written when its blocks were taken: however short, it has its space by then.
+#[test]
+fn a_guarantee_takes_real_space_however_short() {
+    use std::os::unix::fs::MetadataExt;
+    let place = tempfile::tempdir().unwrap();
+    let medium = FileMedium::create(place.path(), CAPACITY).unwrap();
+    let taken = || std::fs::metadata(place.path().join("space")).unwrap().blocks() * 512;
+    let before = taken();
+    medium.guarantee(1 << 20..(1 << 20) + 8192).unwrap();
+    assert!(taken() >= before + 8192, "{} bytes", taken() - before);
+    medium.guarantee(4096..4096).expect("an empty range is nothing");
+    assert!(medium.guarantee(CAPACITY - 4096..CAPACITY + 4096).is_err());
+}
+
 #[test]
 fn one_directory_has_one_owner() {
     let place = tempfile::tempdir().unwrap();

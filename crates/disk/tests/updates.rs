@@ -256,7 +256,7 @@ fn an_updatable_extent_is_whole_or_not_there() {
     // Free, but not in one piece.
     let other = ExtentSpec { segment: T, ..spec(1, 0) };
     let blocks = (free.longest / 2 / 8192) as u32;
-    device.create_extent(ExtentSpec { segment: SegmentId(7), updates: None, ..spec(blocks, 0) }).unwrap();
+    device.create_extent(ExtentSpec { segment: SegmentId(7), ..spec(blocks, 0) }).unwrap();
     device.create_extent(other).unwrap();
     device.flush().unwrap();
     device.delete(SegmentId(7), EPOCH).unwrap();

@@ -8,12 +8,13 @@ use super::{Device, DeviceError, Flushed, TRIM_BYTES_MIN};
 use crate::{
     allocator::UNIT_BYTES,
     ids::{Epoch, SegmentId},
-    index::{Record, Superblock, checkpoint, journal::Start},
+    index::{Record, Superblock, checkpoint, journal, journal::Start},
     media::MediumError,
 };
 
-/// Room that [`Device::make_room`] leaves in a frame for a change of epoch and an open run: 17 and 21 bytes.
-const SLACK: usize = 64;
+/// Room that [`Device::make_room`] leaves in a frame for a change of epoch and an open run, 17 and 21 bytes, and for what the
+/// journal puts in front of them.
+const SLACK: usize = 64 + journal::PADDING_MAX;
 /// Bytes that wait to be written in place before [`Device::ease`] writes some: memory, and what a checkpoint writes once more (80 ms of
 /// a disk of 100 MB/s).
 const READY_BYTES_MAX: u64 = 8 << 20;
@@ -121,6 +122,11 @@ impl Device {
         Ok(())
     }
 
+    /// A record that holds what frames begin with gets a frame in which no other does: then that frame can be told from them.
+    pub(super) fn set_apart(&mut self, beginnings: usize) -> Result<(), DeviceError> {
+        if beginnings > 0 && !self.records.is_empty() { self.commit_or_fail() } else { Ok(()) }
+    }
+
     pub(super) fn raise(&mut self, segment: SegmentId, epoch: Epoch) {
         if self.index.epoch(segment).unwrap_or_default() < epoch {
             self.record(Record::Epoch { segment, epoch });
@@ -155,17 +161,20 @@ impl Device {
         if let Some(run) = self.open_run.take() {
             run.encode(&mut self.records);
         }
-        if self.ahead_end > 0 && !self.journal.fits(self.records.len()) {
+        if self.ahead_end > 0 && !self.journal.takes(&self.records) {
             // `make_room` saw to it that the part with redo fits; only what came after it has to be checkpointed.
             let rest = self.records.split_off(self.ahead_end);
             self.append()?;
             self.records = rest;
         }
-        if self.journal.fits(self.records.len()) {
+        if self.journal.takes(&self.records) {
             self.append()?;
         } else {
             self.settle()?;
             self.records.clear();
+            // Only the checkpoint has them. A frame behind it says that there is one: without it, they would be missed.
+            self.journal.append(&*self.medium, &[])?;
+            self.sync()?;
         }
         let mut freed = std::mem::take(&mut self.freed);
         freed.sort_by_key(|r| r.start);

@@ -1,9 +1,9 @@
 //! Creating extents: space for blocks, and space that stays as it is for blocks that change.
 
-use super::{CreateError, Device, ExtentInfo, ExtentSpec, Updates};
+use super::{CreateError, Device, ExtentInfo, ExtentSpec, Updates, write::GROWTH_SHARE_OF_FREE};
 use crate::{
     allocator::UNIT_BYTES,
-    index::{BLOCK_BYTES_MAX, ExtentRange, LogStart, Record, UPDATES_JOURNAL_MIN, log::Ring},
+    index::{BLOCK_BYTES_MAX, Extent, ExtentRange, LogStart, Record, UPDATES_JOURNAL_MIN, log::Ring},
     media::MediumError,
 };
 
@@ -13,8 +13,8 @@ const RESERVED_RANGES_MAX: usize = 4;
 const JOURNAL_SHARE: u64 = 256;
 
 impl Device {
-    /// Creates an extent and reserves space for the expected blocks, as far as there is any; one that may be updated
-    /// gets all of its space in one range, or is not created. The same spec again changes nothing. The extent becomes
+    /// Creates an extent and reserves space for the expected blocks, as far as there is any and up to an eighth of it; one that may be
+    /// updated gets all of its space in one range, or is not created. The same spec again changes nothing. The extent becomes
     /// durable with the next flush.
     pub fn create_extent(&mut self, spec: ExtentSpec) -> Result<ExtentInfo, CreateError> {
         self.check_alive()?;
@@ -43,35 +43,40 @@ impl Device {
         if !self.index_has_room(128) {
             return Err(self.full(|free, longest| CreateError::Full { free, longest }));
         }
-        self.record(Record::Created { segment, version, epoch, block_bytes, granule });
-        if let Some(updates) = updates {
-            if let Err(error) = self.take_whole(segment, expected_blocks, updates) {
-                self.record(Record::Deleted { segment, epoch: held });
-                return Err(match error {
-                    MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
-                    other => CreateError::Medium(other),
-                });
-            }
-            return Ok(self.extent(segment).expect("just created"));
-        }
-        for _ in 0..RESERVED_RANGES_MAX {
-            let slots = self.growing(segment).slots();
-            if slots >= expected_blocks.max(1) {
+        // Nothing is recorded of one that finds no space: it would leave a fence, and another would go for it.
+        let like = Extent::new((segment, version, epoch), block_bytes, granule, self.index.created());
+        let created = Record::Created { segment, version, epoch, block_bytes, granule };
+        let outcome = match updates {
+            Some(updates) => self.create_whole(&like, created, expected_blocks, updates),
+            None => self.create_growing(&like, created, expected_blocks),
+        };
+        outcome.map_err(|error| match error {
+            MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
+            other => CreateError::Medium(other),
+        })?;
+        Ok(self.extent(segment).expect("just created"))
+    }
+
+    /// Creates an extent with space for the expected blocks, as far as there is any, and no more than a share of what is free: whoever
+    /// asks for more may write less.
+    fn create_growing(
+        &mut self,
+        like: &Extent,
+        created: Record,
+        expected_blocks: u32,
+    ) -> Result<(), MediumError> {
+        let share = self.allocator.free_units() / GROWTH_SHARE_OF_FREE / like.slot_units();
+        let expected = u64::from(expected_blocks).min(share).max(1) as u32;
+        let range = self.take_range(like, 0, expected, None)?;
+        self.record(created);
+        self.record(Record::Grown { segment: like.segment, range });
+        for _ in 1..RESERVED_RANGES_MAX {
+            let slots = self.growing(like.segment).slots();
+            if slots >= expected || self.grow(like.segment, expected - slots, 0).is_err() {
                 break;
             }
-            match self.grow(segment, expected_blocks.max(1) - slots) {
-                Ok(()) => {}
-                Err(_) if slots > 0 => break,
-                Err(error) => {
-                    self.record(Record::Deleted { segment, epoch: held });
-                    return Err(match error {
-                        MediumError::Full => self.full(|free, longest| CreateError::Full { free, longest }),
-                        other => CreateError::Medium(other),
-                    });
-                }
-            }
         }
-        Ok(self.extent(segment).expect("just created"))
+        Ok(())
     }
 
     fn check_updates(&self, spec: &ExtentSpec, updates: Updates) -> Result<(), CreateError> {
@@ -99,22 +104,27 @@ impl Device {
         })
     }
 
-    /// Gives a new extent its one range, table, slots and reserve.
-    fn take_whole(
+    /// Creates an extent with its one range, table, slots and reserve.
+    fn create_whole(
         &mut self,
-        segment: crate::ids::SegmentId,
+        like: &Extent,
+        created: Record,
         slots: u32,
         updates: Updates,
     ) -> Result<(), MediumError> {
-        let blocks = self.growing(segment).range_units(slots);
+        let (segment, blocks) = (like.segment, like.range_units(slots));
         let units = blocks + updates.reserve_bytes / UNIT_BYTES;
         let taken = self.allocator.take(units, units, None).ok_or(MediumError::Full)?;
-        if let Err(error) = self.medium.allocate(taken.start * UNIT_BYTES..taken.end * UNIT_BYTES) {
+        let table = taken.start..taken.start + like.table_units(slots);
+        // Where places are dear records of its log reach the reserve long after they were answered.
+        let reserve = if self.medium.positions() { taken.start + blocks..taken.end } else { 0..0 };
+        if let Err(error) = self.take_space(&taken, &[table, reserve]) {
             self.allocator.release(taken);
             return Err(error);
         }
         self.tables.forget(&taken);
         let range = ExtentRange { start: taken.start, first_slot: 0, slots };
+        self.record(created);
         self.record(Record::Updatable { segment, reserve: taken.start + blocks..taken.end });
         self.record(Record::Grown { segment, range });
         // What the reserve holds is not this extent's: there is nothing to look for.

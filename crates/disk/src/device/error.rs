@@ -353,6 +353,16 @@ pub enum UpdateError {
         /// The most at once.
         max: u64,
     },
+    /// Its content holds the device's own frames: no journal can take it.
+    #[error(
+        "the update holds the beginnings of {found} journal frames of this device, more than {max}: write it anew"
+    )]
+    LikeJournal {
+        /// How many, those at the same byte of a page counted once.
+        found: usize,
+        /// The most at once.
+        max: usize,
+    },
     /// Too many updates are held.
     #[error("{held} bytes of updates are held and {given} more exceed {max}: release some first")]
     Held {

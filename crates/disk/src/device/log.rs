@@ -16,6 +16,7 @@ use crate::{
     ids::{Epoch, SegmentId},
     index::{
         Record, Updating,
+        journal::LIKE_MAX,
         log::{HEADER, Owner, Ring, record_pages},
     },
 };
@@ -59,7 +60,10 @@ impl Device {
         let sequence = self.log(segment)?.next_sequence();
         let positions = self.medium.positions();
         let journaled_max = JOURNALED_BYTES_MAX.min(self.update_bytes_max());
-        let payload = if positions && (HEADER + payload.len()) as u64 <= journaled_max {
+        let fits = (HEADER + payload.len()) as u64 <= journaled_max;
+        let beginnings = if positions && fits { self.journal.beginnings(payload) } else { 0 };
+        let payload = if positions && fits && beginnings <= LIKE_MAX {
+            self.set_apart(beginnings)?;
             self.append_to_journal(segment, epoch, page, payload)?
         } else {
             self.append_to_reserve(segment, epoch, page, payload)?;

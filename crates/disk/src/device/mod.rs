@@ -77,7 +77,7 @@ pub struct ExtentSpec {
     pub block_bytes: u32,
     /// Bytes under each checksum.
     pub granule: Granule,
-    /// How many blocks to reserve space for; it grows beyond where needed.
+    /// How many blocks to reserve space for, up to an eighth of what is free; it grows beyond where needed.
     pub expected_blocks: u32,
     /// Present: its blocks may be changed in place once they are there, and all its space is taken at once.
     pub updates: Option<Updates>,

@@ -8,6 +8,7 @@ use std::{
 use super::{
     Device, FormatError, OpenError, POOL_IDLE_BYTES_MAX, RECENT_BYTES_MAX, TABLE_PAGES_MAX,
     appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, tables::Tables,
+    write::RUN_BYTES,
 };
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
@@ -64,8 +65,8 @@ impl Device {
             options.thick,
         )
         .ok_or(too_small)?;
-        if let Found::Valid(found) = Superblock::read(medium)?
-            && !options.overwrite
+        if !options.overwrite
+            && let Found::Valid(found) = Superblock::read(medium)?
         {
             return Err(FormatError::Formatted { device: found.device, cluster: found.cluster });
         }
@@ -74,8 +75,8 @@ impl Device {
         if !options.thick {
             medium.trim(UNIT_BYTES..capacity - UNIT_BYTES)?;
         }
-        let system = superblock.checkpoint_start(0)..superblock.data_start();
-        medium.allocate(system)?;
+        // A commit must find room for both, however full the medium is.
+        medium.guarantee(superblock.checkpoint_start(0)..superblock.journal_start())?;
         medium.prepare(superblock.journal_start()..superblock.data_start())?;
         let index = Index::new(checkpoint::fences_max(&superblock));
         let start = Start { head: 0, next_sequence: 1, base: 1 };
@@ -105,6 +106,8 @@ impl Device {
         if superblock.capacity > medium.capacity() {
             return Err(OpenError::Truncated { recorded: superblock.capacity, actual: medium.capacity() });
         }
+        // Whoever had it open may have ended between a write and its flush: what is read from here on, and acted upon, is durable.
+        medium.flush()?;
         let damaged = |reason: &str| OpenError::IndexDamaged { reason: reason.to_owned() };
         let loaded =
             checkpoint::load(&*medium, &superblock)?.ok_or_else(|| damaged("no whole checkpoint is left"))?;
@@ -181,9 +184,11 @@ impl Device {
         Ok(device)
     }
 
-    /// Forgets the blocks of the last, unacknowledged group that did not survive.
+    /// Forgets the blocks of the last, unacknowledged group that did not survive. Where the index has no room for the gap they leave in
+    /// a run, those behind them go, too: nobody was told of those either.
     fn forget_unfinished(&mut self, doubtful: &[(SegmentId, BlockIndex)]) {
         let mut buf = self.pool.take(0);
+        let all = doubtful.iter().copied().collect();
         for &(segment, index) in doubtful {
             let Some(extent) = self.index.get(segment) else { continue };
             let (block_bytes, sealed) = (extent.block_bytes, extent.sealed);
@@ -192,7 +197,9 @@ impl Device {
                 continue;
             }
             let before = if sealed { extent_used(&self.index, segment) } else { Vec::new() };
-            self.index.forget(segment, index);
+            for index in self.forgotten_with(segment, index, &all).rev() {
+                self.index.forget(segment, index);
+            }
             if sealed {
                 self.freed_between(before, extent_used(&self.index, segment));
             }
@@ -201,6 +208,26 @@ impl Device {
             self.allocator.release(range);
         }
         self.tables = Tables::new(TABLE_PAGES_MAX);
+    }
+
+    /// A block to be forgotten, and those behind it that go with it.
+    fn forgotten_with(
+        &self,
+        segment: SegmentId,
+        index: BlockIndex,
+        doubtful: &BTreeSet<(SegmentId, BlockIndex)>,
+    ) -> std::ops::Range<BlockIndex> {
+        let extent = self.index.get(segment);
+        let run = extent.and_then(|e| e.runs.iter().find(|r| r.index <= index && index - r.index < r.count));
+        let Some(run) = run else { return index..index };
+        let end = run.index + run.count;
+        let splits = run.index < index && index + 1 < end;
+        if !splits || self.index.full_bytes() + RUN_BYTES <= checkpoint::index_max(&self.superblock) {
+            return index..index + 1;
+        }
+        // What lies behind it in its run was written after it.
+        let behind = (index + 1..end).take_while(|behind| doubtful.contains(&(segment, *behind)));
+        index..behind.last().map_or(index, |last| last) + 1
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
     buffer::AlignedBuf,
     checksum,
     ids::{BlockIndex, Epoch, SegmentId},
-    index::{Extent, MERGED, Record, Updating, checkpoint, log::Ring},
+    index::{Extent, MERGED, Record, Updating, checkpoint, journal::LIKE_MAX, log::Ring},
 };
 
 /// The most that one update may take of a large journal, a quarter of the largest ring: a merge is one, and the more of a log it
@@ -546,10 +546,15 @@ impl Device {
 
     /// Records a redo.
     fn record_update(&mut self, segment: SegmentId, epoch: Epoch, record: Record) -> Result<(), UpdateError> {
+        let beginnings = record.contents().map(|bytes| self.journal.beginnings(bytes)).sum();
+        if beginnings > LIKE_MAX {
+            return Err(UpdateError::LikeJournal { found: beginnings, max: LIKE_MAX });
+        }
         // A block whose own group may still vanish is not changed: the redo would outlive it.
         if self.unflushed.iter().any(|(of, _)| *of == segment) {
             self.commit_or_fail()?;
         }
+        self.set_apart(beginnings)?;
         self.make_room(record.redo_bytes())?;
         self.raise(segment, epoch);
         self.record(record);

@@ -7,7 +7,7 @@ use crate::{
     allocator::{Allocator, UNIT_BYTES},
     checksum::{self, Granule},
     ids::{BlockIndex, Epoch, SegmentId, Version},
-    index::{Extent, ExtentRange, Place, Record, Run, checkpoint},
+    index::{Extent, ExtentRange, Place, Record, Run, checkpoint, journal::LIKE_MAX},
     media::MediumError,
 };
 
@@ -15,10 +15,14 @@ use crate::{
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 /// And at most: a speculative writer does not need all it is given.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
-/// No growth step takes more than this part of the free space, so that one writer cannot hold the last of it.
-const GROWTH_SHARE_OF_FREE: u64 = 8;
+/// No growth step, nor what an extent that may grow begins with, takes more than this part of the free space, so that one writer
+/// cannot hold the last of it.
+pub(super) const GROWTH_SHARE_OF_FREE: u64 = 8;
 /// Room in the index that growth leaves to seals, in bytes; deletes only ever shrink it.
 const INDEX_RESERVE: u64 = 1 << 10;
+
+/// What a run takes in the index.
+pub(super) const RUN_BYTES: u64 = std::mem::size_of::<Run>() as u64;
 
 static ZEROS: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
 
@@ -96,14 +100,19 @@ impl Device {
         let mut answers = vec![Ok(()); blocks.len()];
         let mut placed: Vec<Placed> = Vec::with_capacity(blocks.len());
         let mut slot = self.growing(segment).next_slot();
+        let mut runs = 0;
         for (position, block) in blocks.iter().enumerate() {
             // The same block twice in one call: the first is in its slot before the second is looked at.
             if placed.iter().any(|p| blocks[p.position].index == block.index) {
                 self.write_placed(segment, blocks, std::mem::take(&mut placed), &mut answers);
                 slot = self.growing(segment).next_slot();
+                runs = 0;
             }
-            match self.prepare_block(segment, block, slot) {
+            match self.prepare_block(segment, block, slot, runs * RUN_BYTES) {
                 Ok(Some(place)) => {
+                    let last = placed.last().map(|p| blocks[p.position].index);
+                    let follows = last.and_then(|last| last.checked_add(1)) == Some(block.index);
+                    runs += u64::from(!follows);
                     placed.push(Placed { position, slot, place });
                     slot += 1;
                 }
@@ -134,10 +143,19 @@ impl Device {
             return Err(ChangeError::IndexFull);
         }
         let before = extent.used();
-        self.record(Record::Sealed { segment, epoch, keep: keep.to_vec() });
+        let record = Record::Sealed { segment, epoch, keep: keep.to_vec() };
+        let mut encoded = Vec::new();
+        record.encode(&mut encoded);
+        let beginnings = self.journal.beginnings(&encoded);
+        self.set_apart(beginnings)?;
+        self.record(record);
         let extent = self.index.get(segment).expect("sealed, not gone");
         let (kept, after) = (u64::from(extent.blocks()), extent.used());
         let freed_bytes = self.freed_between(before, after) * UNIT_BYTES;
+        if beginnings > LIKE_MAX {
+            // No frame takes it, so nothing that needs one may follow in its group.
+            self.commit_or_fail()?;
+        }
         Ok(Sealed { kept, freed_bytes })
     }
 
@@ -186,12 +204,13 @@ impl Device {
     }
 
     /// Checks a block and finds its place at `slot`, growing the extent where it must. `None`: the same block is
-    /// there already.
+    /// there already. The index will take `unconfirmed` bytes for those before it.
     fn prepare_block(
         &mut self,
         segment: SegmentId,
         block: &NewBlock<'_>,
         slot: u32,
+        unconfirmed: u64,
     ) -> Result<Option<Place>, WriteError> {
         let extent = self.growing(segment);
         let given = block.bytes();
@@ -215,7 +234,7 @@ impl Device {
                 Err(WriteError::Exists { segment, index: block.index })
             };
         }
-        if block.index == u32::MAX || !self.index_has_room(64) {
+        if block.index == u32::MAX || !self.index_has_room(64 + unconfirmed) {
             return Err(self.full(|free, longest| WriteError::Full { free, longest }));
         }
         if self.growing(segment).place(slot).is_none() {
@@ -228,7 +247,7 @@ impl Device {
                 .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
                 .min(self.allocator.free_units() * UNIT_BYTES / GROWTH_SHARE_OF_FREE);
             let slots = (aim / slot_bytes).max(1) as u32;
-            self.grow(segment, slots).map_err(|error| match error {
+            self.grow(segment, slots, unconfirmed).map_err(|error| match error {
                 MediumError::Full => self.full(|free, longest| WriteError::Full { free, longest }),
                 other => WriteError::Medium(other),
             })?;
@@ -277,30 +296,64 @@ impl Device {
         self.index.get(segment).expect("checked by the caller")
     }
 
-    /// Gives an extent one more range, of `slots` slots if there is one, else of as many as the longest has.
-    pub(super) fn grow(&mut self, segment: SegmentId, slots: u32) -> Result<(), MediumError> {
-        if !self.index_has_room(32) {
+    /// Gives an extent one more range, of `slots` slots if there is one, else of as many as the longest has. The index will take
+    /// `unconfirmed` bytes for blocks that have their places.
+    pub(super) fn grow(
+        &mut self,
+        segment: SegmentId,
+        slots: u32,
+        unconfirmed: u64,
+    ) -> Result<(), MediumError> {
+        if !self.index_has_room(32 + unconfirmed) {
             return Err(MediumError::Full);
         }
         let extent = self.growing(segment);
-        let (first_slot, after, least) = (extent.slots(), extent.end(), extent.range_units(1));
+        let (first_slot, after) = (extent.slots(), extent.end());
+        let named = (segment, extent.version, extent.epoch);
+        let like = Extent::new(named, extent.block_bytes, extent.granule, extent.created);
+        let range = self.take_range(&like, first_slot, slots, after)?;
+        self.record(Record::Grown { segment, range });
+        Ok(())
+    }
+
+    /// Takes space for a range of an extent like this one; `after`: the unit where it would best begin.
+    pub(super) fn take_range(
+        &mut self,
+        like: &Extent,
+        first_slot: u32,
+        slots: u32,
+        after: Option<u64>,
+    ) -> Result<ExtentRange, MediumError> {
         let slots = slots.min((u32::MAX >> 1) - first_slot);
         if slots == 0 {
             return Err(MediumError::Full);
         }
-        let wanted = extent.range_units(slots);
+        let (wanted, least) = (like.range_units(slots), like.range_units(1));
         let taken = self.allocator.take(wanted, least, after).ok_or(MediumError::Full)?;
-        let extent = self.growing(segment);
-        let slots = extent.slots_in(taken.end - taken.start).min(slots);
-        let used = taken.start..taken.start + extent.range_units(slots);
+        let slots = like.slots_in(taken.end - taken.start).min(slots);
+        let used = taken.start..taken.start + like.range_units(slots);
         self.allocator.release(used.end..taken.end);
-        if let Err(error) = self.medium.allocate(used.start * UNIT_BYTES..used.end * UNIT_BYTES) {
+        let table = used.start..used.start + like.table_units(slots);
+        if let Err(error) = self.take_space(&used, &[table]) {
             self.allocator.release(used);
             return Err(error);
         }
         self.tables.forget(&used);
-        self.record(Record::Grown { segment, range: ExtentRange { start: used.start, first_slot, slots } });
-        Ok(())
+        Ok(ExtentRange { start: used.start, first_slot, slots })
+    }
+
+    /// Real space for new units of an extent: for all of them where the medium wants to be told of so many, and in any case for those that
+    /// are written when nobody can be refused any more. Blocks are: they find out themselves whether the medium is full.
+    pub(super) fn take_space(&self, units: &Range<u64>, unrefused: &[Range<u64>]) -> Result<(), MediumError> {
+        let bytes = |units: &Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
+        self.medium.allocate(bytes(units))?;
+        if self.superblock.thick {
+            return Ok(());
+        }
+        unrefused
+            .iter()
+            .filter(|units| !units.is_empty())
+            .try_for_each(|units| self.medium.guarantee(bytes(units)))
     }
 
     fn confirm(&mut self, segment: SegmentId, run: Run) {

@@ -239,7 +239,7 @@ impl Device {
     }
 
     /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is
-    /// nothing to do.
+    /// nothing to do. A medium without space for it is asked again when the next record of the log has found some.
     ///
     /// # Errors
     /// Where the medium fails; the device only reads from then on.
@@ -247,8 +247,10 @@ impl Device {
         self.check_alive()?;
         let Some(segment) = self.logs_to_prepare.pop_first() else { return Ok(false) };
         let pages = self.logs.get(&segment).map_or(0..0, |ring| ring.ahead(PREPARE_PAGES));
-        let outcome = self.prepare_reserve(segment, pages);
-        self.or_fail(outcome)?;
+        match self.prepare_reserve(segment, pages) {
+            Err(MediumError::Full) => {}
+            outcome => self.or_fail(outcome)?,
+        }
         Ok(true)
     }
 

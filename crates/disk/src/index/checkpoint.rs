@@ -73,6 +73,10 @@ pub(crate) fn index_max(superblock: &Superblock) -> u64 {
 }
 
 /// Writes checkpoint `number`; it counts after the next flush.
+///
+/// # Errors
+/// Where the medium fails; [`MediumError::OutOfRange`] where index and redo are more than a slot holds, before anything is written
+/// outside of it.
 pub(crate) fn write(
     medium: &dyn Medium,
     superblock: &Superblock,
@@ -88,6 +92,11 @@ pub(crate) fn write(
     let mut written = 0u64;
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     let mut sink = |mut bytes: &[u8]| {
+        let body = written + (filled + bytes.len()) as u64;
+        if body > body_max(superblock) {
+            let (offset, capacity) = (base + PAGE as u64, base + superblock.checkpoint_bytes);
+            return Err(MediumError::OutOfRange { offset, len: body, capacity });
+        }
         digest.update(bytes);
         while !bytes.is_empty() {
             let take = bytes.len().min(piece.len() - filled);
@@ -110,7 +119,6 @@ pub(crate) fn write(
         sink(&encoded)?;
     }
     let body = written + filled as u64;
-    assert!(body <= body_max(superblock), "growth of the index is bounded by its slot");
     if filled > 0 {
         let padded = filled.next_multiple_of(PAGE);
         piece[filled..padded].fill(0);
@@ -133,12 +141,19 @@ pub(crate) fn write(
     medium.write_at(base, &header)
 }
 
-/// The newest whole checkpoint. `None`: there is none.
+/// The newest whole checkpoint. `None`: there is none. Whether it is the newest there was the journal knows.
+///
+/// # Errors
+/// Where a slot could not be read, and the other has no whole one.
 pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Option<Loaded>, MediumError> {
     let mut headers = Vec::new();
+    let mut unread = None;
     for slot in 0..2 {
         let mut page = [0u8; PAGE];
-        medium.read_at(superblock.checkpoint_start(slot), &mut page)?;
+        if let Err(error) = medium.read_at(superblock.checkpoint_start(slot), &mut page) {
+            unread.get_or_insert(error);
+            continue;
+        }
         if let Some(header) = decode_header(&page, superblock) {
             headers.push((header, slot));
         }
@@ -146,7 +161,10 @@ pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Optio
     headers.sort_by_key(|(header, _)| std::cmp::Reverse(header.number));
     for (header, slot) in headers {
         let mut body = AlignedBuf::zeroed((header.body as usize).next_multiple_of(PAGE));
-        medium.read_at(superblock.checkpoint_start(slot) + PAGE as u64, &mut body)?;
+        if let Err(error) = medium.read_at(superblock.checkpoint_start(slot) + PAGE as u64, &mut body) {
+            unread.get_or_insert(error);
+            continue;
+        }
         body.truncate(header.body as usize);
         if crc32c(&body) != header.crc {
             continue;
@@ -155,7 +173,7 @@ pub(crate) fn load(medium: &dyn Medium, superblock: &Superblock) -> Result<Optio
             return Ok(Some(Loaded { number: header.number, slot, start: header.start, index, redo }));
         }
     }
-    Ok(None)
+    unread.map_or(Ok(None), Err)
 }
 
 struct Header {
@@ -178,4 +196,37 @@ fn decode_header(page: &[u8], superblock: &Superblock) -> Option<Header> {
     let (body, crc) = (reader.u64().ok()?, reader.u32().ok()?);
     let sound = next_sequence > 0 && body <= body_max(superblock);
     sound.then_some(Header { number, start: Start { head, next_sequence, base: number }, body, crc })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        checksum::Granule,
+        ids::{ClusterId, Epoch, SegmentId, Version},
+        media::MemoryMedium,
+    };
+
+    /// It is bounded before: this is what is left where that fails, and no reason to write over the other slot.
+    #[test]
+    fn an_index_that_does_not_fit_is_an_error_and_stays_in_its_slot() {
+        let (cluster, device) = (ClusterId(1), DeviceId(2));
+        let superblock =
+            Superblock::new(cluster, device, 1 << 20, Some(16 << 10), Some(8 << 10), false).unwrap();
+        let mut index = Index::new(fences_max(&superblock));
+        let start = Start { head: 0, next_sequence: 1, base: 1 };
+        for fits in [true, false] {
+            let medium = MemoryMedium::new(1 << 20);
+            let written = write(&medium, &superblock, 1, 0, start, &index, &[]);
+            assert_eq!(written.is_ok(), fits, "{written:?}");
+            assert_eq!(load(&medium, &superblock).unwrap().is_some(), fits);
+            assert!(medium.image()[superblock.checkpoint_start(1) as usize..].iter().all(|&byte| byte == 0));
+            for segment in (0..300).map(SegmentId) {
+                let (version, epoch, block_bytes) = (Version(1), Epoch(1), 1);
+                let created =
+                    Record::Created { segment, version, epoch, block_bytes, granule: Granule::KIB_4 };
+                let _ = index.apply(&created);
+            }
+        }
+    }
 }

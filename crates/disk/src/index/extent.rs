@@ -88,6 +88,27 @@ pub(crate) struct Place {
 }
 
 impl Extent {
+    /// One without space.
+    pub(crate) fn new(
+        (segment, version, epoch): (SegmentId, Version, Epoch),
+        block_bytes: u32,
+        granule: Granule,
+        created: u64,
+    ) -> Extent {
+        Extent {
+            segment,
+            version,
+            epoch,
+            block_bytes,
+            granule,
+            created,
+            sealed: false,
+            ranges: Vec::new(),
+            runs: Vec::new(),
+            updates: None,
+        }
+    }
+
     /// Units of one slot.
     pub(crate) fn slot_units(&self) -> u64 {
         u64::from(self.block_bytes).div_ceil(UNIT_BYTES)

@@ -14,7 +14,13 @@
 //!
 //! **Which loss is damage.** A frame says through which sequence number everything was flushed when it was
 //! written. If any whole frame in the ring says so of a number that replay did not reach, acknowledged
-//! records are missing, and the open fails instead of forgetting them.
+//! records are missing, and the open fails instead of forgetting them. So it does where a frame was written behind a
+//! newer checkpoint than the one that was read: that one was durable, and is gone.
+//!
+//! **What is no frame.** Payloads hold what users wrote, and pages of a payload stay behind when the frame's first page is lost or
+//! written over. So no page of a payload may begin as a frame of this device does, whoever made it up: records that change
+//! nothing are put in front of such a payload, which moves it. Each place in it that begins so, counted by its byte in a page,
+//! spoils one distance; a redo with more than [`LIKE_MAX`] of them is refused, anything else goes to a checkpoint instead.
 
 use std::ops::Range;
 
@@ -25,13 +31,25 @@ use super::{
 };
 use crate::{
     checksum::crc32c,
-    ids::DeviceId,
+    ids::{DeviceId, Epoch, SegmentId},
     media::{Medium, MediumError},
 };
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SFJ1");
 const HEADER: usize = 64;
 const PAGE: u64 = 4096;
+/// What each frame of a device begins with: magic, checksum, device.
+const BEGINNING: usize = 4 + 4 + 16;
+/// A redo may hold so many beginnings of frames at different bytes of a page.
+pub(crate) const LIKE_MAX: usize = 16;
+/// Distances by which a payload is moved: one more than a frame with one such redo can spoil, and some for what its records look like
+/// where they meet.
+const MOVES: usize = LIKE_MAX + 8;
+/// A record that changes nothing, whatever is there.
+const NOTHING: Record = Record::Epoch { segment: SegmentId(0), epoch: Epoch(0) };
+const NOTHING_BYTES: usize = 1 + 8 + 8;
+/// The most that is put in front of a payload.
+pub(crate) const PADDING_MAX: usize = (MOVES - 1) * NOTHING_BYTES;
 
 /// Where the journal's next frame goes and what it will say.
 #[derive(Debug, Clone)]
@@ -106,26 +124,57 @@ impl Journal {
         self.used + self.room(payload).0 <= self.pages && frame_pages(payload) <= self.pages
     }
 
+    /// The same for this payload, with what is to be put in front of it: `false`, too, where that cannot be told from frames.
+    pub(crate) fn takes(&self, payload: &[u8]) -> bool {
+        self.padding(payload).is_some_and(|padding| self.fits(padding + payload.len()))
+    }
+
+    /// Bytes to be put in front of a payload so that none of its pages begins as a frame does. `None`: no move helps.
+    fn padding(&self, payload: &[u8]) -> Option<usize> {
+        let mut moves = (0..MOVES).map(|number| number * NOTHING_BYTES);
+        moves.find(|&moved| {
+            let mut pages = (PAGE as usize - HEADER - moved..payload.len()).step_by(PAGE as usize);
+            !pages.any(|at| self.begins(&payload[at..]))
+        })
+    }
+
+    /// Whether these bytes, with zeros behind them, begin as a frame of this device does.
+    fn begins(&self, bytes: &[u8]) -> bool {
+        let device = bytes.iter().skip(8).chain(std::iter::repeat(&0));
+        bytes.starts_with(&MAGIC.to_le_bytes()) && self.device.0.to_le_bytes().iter().eq(device.take(16))
+    }
+
+    /// How many beginnings of frames are in these bytes, counting those once that stand at the same byte of a page.
+    pub(crate) fn beginnings(&self, bytes: &[u8]) -> usize {
+        let magic = MAGIC.to_le_bytes();
+        let found = bytes.windows(4).enumerate().filter(|(_, word)| *word == magic).map(|(at, _)| at);
+        let found = found.filter(|&at| bytes.len() - at < BEGINNING || self.begins(&bytes[at..]));
+        found.map(|at| at % PAGE as usize).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     /// Writes a frame; durable after the next flush, which the caller reports by [`Journal::flushed`].
     pub(crate) fn append(&mut self, medium: &dyn Medium, payload: &[u8]) -> Result<(), MediumError> {
-        assert!(self.fits(payload.len()), "the caller checkpoints a full journal");
-        let (taken, at) = self.room(payload.len());
-        let mut frame = Vec::with_capacity((frame_pages(payload.len()) * PAGE) as usize);
+        let padding = self.padding(payload).unwrap_or(0);
+        let len = padding + payload.len();
+        assert!(self.fits(len), "the caller checkpoints a full journal");
+        let (taken, at) = self.room(len);
+        let mut frame = Vec::with_capacity((frame_pages(len) * PAGE) as usize);
         frame.put_u32(MAGIC);
         frame.put_u32(0);
         frame.put_u128(self.device.0);
         frame.put_u64(self.next_sequence);
         frame.put_u64(self.base);
         frame.put_u64(self.durable_through);
-        frame.put_u32(payload.len() as u32);
+        frame.put_u32(len as u32);
         frame.put_u32(FORMAT_VERSION);
         frame.put_u64(0);
+        (0..padding / NOTHING_BYTES).for_each(|_| NOTHING.encode(&mut frame));
         frame.put(payload);
         let crc = crc32c(&frame[8..]);
         frame[4..8].copy_from_slice(&crc.to_le_bytes());
-        frame.resize((frame_pages(payload.len()) * PAGE) as usize, 0);
+        frame.resize((frame_pages(len) * PAGE) as usize, 0);
         medium.write_at(self.start + at * PAGE, &frame)?;
-        self.head = (at + frame_pages(payload.len())) % self.pages;
+        self.head = (at + frame_pages(len)) % self.pages;
         self.used += taken;
         self.next_sequence += 1;
         Ok(())
@@ -155,6 +204,7 @@ impl Journal {
         let mut records = Vec::new();
         let mut base = start.base;
         let mut durable_through = journal.durable_through;
+        let mut inside = vec![false; journal.pages as usize];
         loop {
             let at_head = journal.frame(&ring, journal.head, &base);
             let Some((at, frame)) = at_head.or_else(|| journal.frame(&ring, 0, &base)) else { break };
@@ -162,15 +212,21 @@ impl Journal {
             durable_through = durable_through.max(frame.durable_through);
             let (taken, _) = journal.room(frame.payload.len());
             records.push((frame.sequence, Record::decode_all(frame.payload)?));
+            let end = at + frame_pages(frame.payload.len());
+            inside[at as usize + 1..end as usize].fill(true);
             journal.used += taken;
-            journal.head = (at + frame_pages(frame.payload.len())) % journal.pages;
+            journal.head = end % journal.pages;
             journal.next_sequence += 1;
         }
-        for page in 0..journal.pages {
-            if let Some(frame) = journal.decode(&ring, page)
-                && frame.durable_through >= journal.next_sequence
-            {
-                return Err(ReplayError::Lost { missing: journal.next_sequence..frame.durable_through + 1 });
+        // Those that were replayed say so, too.
+        for page in (0..journal.pages).filter(|page| !inside[*page as usize]) {
+            let Some(frame) = journal.decode(&ring, page) else { continue };
+            if frame.base > start.base {
+                return Err(ReplayError::Checkpoint { lost: frame.base, found: start.base });
+            }
+            if frame.durable_through >= journal.next_sequence {
+                let end = frame.durable_through.saturating_add(1);
+                return Err(ReplayError::Lost { missing: journal.next_sequence..end });
             }
         }
         Ok(Replayed { records, durable_through, journal })
@@ -208,4 +264,7 @@ pub(crate) enum ReplayError {
     /// Acknowledged frames are missing.
     #[error("journal frames {} to {} are lost", missing.start, missing.end - 1)]
     Lost { missing: Range<u64> },
+    /// What frames were written behind is missing.
+    #[error("checkpoint {lost} is lost, and {found} is older")]
+    Checkpoint { lost: u64, found: u64 },
 }

@@ -188,6 +188,16 @@ impl Record {
         )
     }
 
+    /// What users wrote of it.
+    pub(crate) fn contents(&self) -> impl Iterator<Item = &Bytes> {
+        let (one, patches) = match self {
+            Record::Staged { bytes, .. } | Record::Logged { bytes, .. } => (Some(bytes), &[][..]),
+            Record::Applied { patches, .. } => (None, &patches[..]),
+            _ => (None, &[][..]),
+        };
+        one.into_iter().chain(patches.iter().map(|(_, bytes)| bytes))
+    }
+
     /// Bytes of its encoding, at most, where it is a redo.
     pub(crate) fn redo_bytes(&self) -> usize {
         const PATCH: usize = 8 + 4;

@@ -91,18 +91,8 @@ impl Index {
                 }
                 self.fences.remove(segment);
                 self.fence_order.retain(|s| s != segment);
-                let extent = Extent {
-                    segment: *segment,
-                    version: *version,
-                    epoch: *epoch,
-                    block_bytes: *block_bytes,
-                    granule: *granule,
-                    created: self.created,
-                    sealed: false,
-                    ranges: Vec::new(),
-                    runs: Vec::new(),
-                    updates: None,
-                };
+                let named = (*segment, *version, *epoch);
+                let extent = Extent::new(named, *block_bytes, *granule, self.created);
                 self.created += 1;
                 self.extent_bytes += extent.encoded_bytes();
                 self.extents.insert(*segment, extent);

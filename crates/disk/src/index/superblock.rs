@@ -166,18 +166,21 @@ impl Superblock {
     }
 
     /// The first copy that is whole; otherwise what is wrong with the first.
+    ///
+    /// # Errors
+    /// Where a copy could not be read, and the other is not whole.
     pub(crate) fn read(medium: &dyn Medium) -> Result<Found, MediumError> {
         let mut page = [0u8; PAGE];
         let mut first = Found::Blank;
         let mut worst_is_blank = true;
+        let mut unread = None;
         for (number, offset) in [0, Self::second_copy(medium.capacity())].into_iter().enumerate() {
             if offset + PAGE as u64 > medium.capacity() {
                 continue;
             }
-            match medium.read_at(offset, &mut page) {
-                Ok(()) => {}
-                Err(error) if number == 0 => return Err(error),
-                Err(_) => continue,
+            if let Err(error) = medium.read_at(offset, &mut page) {
+                unread.get_or_insert(error);
+                continue;
             }
             match Self::decode(&page) {
                 found @ Found::Valid(_) => return Ok(found),
@@ -188,6 +191,9 @@ impl Superblock {
                 }
                 _ => {}
             }
+        }
+        if let Some(error) = unread {
+            return Err(error);
         }
         Ok(if worst_is_blank { Found::Blank } else { first })
     }

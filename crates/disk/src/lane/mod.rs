@@ -13,6 +13,7 @@
 //!   one that the lane had begun already may still finish.
 //! - **A failing device** answers; it is never retried.
 
+mod answer;
 mod speed;
 mod status;
 mod worker;
@@ -30,7 +31,7 @@ use std::{
 
 use bytes::Bytes;
 
-use self::{speed::Meters, worker::Worker};
+use self::{answer::Answer, speed::Meters, worker::Worker};
 pub use self::{speed::Speed, status::LaneStatus};
 use crate::{
     device::{
@@ -364,7 +365,8 @@ pub enum OpError {
     /// The stream was cancelled before the operation began.
     #[error("cancelled")]
     Cancelled,
-    /// The lane was shut down before the operation began.
+    /// The lane was shut down before the operation began, or its thread ended with the operation in its hands: then it may or may not
+    /// be done.
     #[error("the device is closed")]
     Closed,
     /// An extent was not created.
@@ -424,7 +426,7 @@ pub enum Shutdown {
 struct Pending {
     op: Op,
     class: Priority,
-    reply: Reply,
+    reply: Answer,
     queued_at: Instant,
 }
 
@@ -495,7 +497,7 @@ struct Guard(Arc<Shared>);
 impl Drop for Guard {
     fn drop(&mut self) {
         for pending in self.0.close() {
-            (pending.reply)(Err(OpError::Closed));
+            pending.reply.give(Err(OpError::Closed));
         }
     }
 }
@@ -564,7 +566,7 @@ impl LaneHandle {
             reply(Err(OpError::Closed));
             return id;
         }
-        state.pending.insert(id, Pending { op, class, reply, queued_at: Instant::now() });
+        state.pending.insert(id, Pending { op, class, reply: Answer::new(reply), queued_at: Instant::now() });
         state.inbox.push((id, stream));
         // Once, and not while it would wait for the lock: each is a system call on the way of an update.
         let wake = std::mem::take(&mut state.asleep);
@@ -594,7 +596,7 @@ impl LaneHandle {
         }
         let count = dropped.len();
         for pending in dropped {
-            (pending.reply)(Err(OpError::Cancelled));
+            pending.reply.give(Err(OpError::Cancelled));
         }
         count
     }
@@ -636,7 +638,7 @@ impl LaneHandle {
     /// Ends the lane: queued operations get [`OpError::Closed`], what was written is flushed and answered.
     pub fn shutdown(&self) -> Shutdown {
         for pending in self.shared.close() {
-            (pending.reply)(Err(OpError::Closed));
+            pending.reply.give(Err(OpError::Closed));
         }
         let deadline = Instant::now() + self.shared.config.shutdown_wait_max;
         let mut state = self.shared.state();

@@ -34,6 +34,21 @@ impl Speed {
         self.seconds = self.seconds * keep + busy;
     }
 
+    /// The flush behind `bytes` that were observed took this long, where flushes took `usual` so far. It is part of what writing them
+    /// costs. One that is so much longer than usual is a stall; the usual time follows by a part of it, so the next like it counts.
+    pub fn observe_flush(&mut self, bytes: u64, busy: Duration, usual: Option<Duration>) {
+        let busy = busy.as_secs_f64();
+        let expected = usual.map_or(f64::INFINITY, |usual| usual.as_secs_f64());
+        // Nothing observed: they were written before all was forgotten.
+        if busy > OUTLIER * expected || self.bytes == 0.0 {
+            return;
+        }
+        let keep = (-busy / MEMORY_S).exp();
+        // Its own bytes are as recent as itself.
+        self.bytes = (self.bytes - bytes as f64).max(0.0) * keep + self.bytes.min(bytes as f64);
+        self.seconds = self.seconds * keep + busy;
+    }
+
     /// The speed; `None` before anything was observed.
     pub fn bytes_per_s(&self) -> Option<f64> {
         (self.bytes > 0.0 && self.seconds > 0.0).then(|| self.bytes / self.seconds)
@@ -59,8 +74,12 @@ impl Meters {
         smooth(&mut self.service_s, busy.as_secs_f64() / operations.max(1) as f64);
     }
 
-    /// A flush took so long.
-    pub(super) fn flushed(&mut self, busy: Duration) {
+    /// A flush took so long. It made so many bytes of blocks durable: without any it says nothing of how fast blocks are written.
+    pub(super) fn flushed(&mut self, block_bytes: u64, busy: Duration) {
+        if block_bytes > 0 {
+            let usual = self.flush_time();
+            self.write.observe_flush(block_bytes, busy, usual);
+        }
         smooth(&mut self.flush_s, busy.as_secs_f64());
     }
 
@@ -106,5 +125,40 @@ mod tests {
         (0..8).for_each(|_| speed.observe(1 << 20, Duration::from_secs(1)));
         let after = speed.bytes_per_s().unwrap();
         assert!((after / 1048576.0 - 1.0).abs() < 0.3, "{after}");
+    }
+
+    const MIB: u64 = 1 << 20;
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_flush_is_part_of_what_writing_blocks_costs() {
+        let mut meters = Meters::default();
+        let mut group = |flush| {
+            meters.write.observe(MIB, ms(10));
+            meters.flushed(MIB, flush);
+            meters.write.bytes_per_s().unwrap() / MIB as f64
+        };
+        let speed = (0..100).map(|_| group(ms(30))).last().unwrap();
+        assert!((speed - 25.0).abs() < 1.0, "{speed} MiB/s, and it is 25");
+        // A stall is none, ...
+        let after = group(ms(5000));
+        assert!((after / speed - 1.0).abs() < 0.3, "{after} after a stall, {speed} before");
+        // ... and flushes that became slower are no stalls.
+        let after = (0..20).map(|_| group(ms(300))).last().unwrap();
+        assert!((after / (1000.0 / 310.0) - 1.0).abs() < 0.1, "{after} MiB/s, and it is 3.2");
+    }
+
+    #[test]
+    fn flushes_without_blocks_leave_the_speed_of_writing_alone() {
+        let mut meters = Meters::default();
+        meters.flushed(MIB, ms(10));
+        assert_eq!(meters.write.bytes_per_s(), None);
+        meters.write.observe(MIB, ms(10));
+        let before = meters.write.bytes_per_s();
+        assert!(before.is_some());
+        (0..1000).for_each(|_| meters.flushed(0, ms(10)));
+        assert_eq!((meters.write.bytes_per_s(), meters.flush_time()), (before, Some(ms(10))));
     }
 }

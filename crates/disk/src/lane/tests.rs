@@ -2,14 +2,20 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what is meant")]
 
-use std::sync::mpsc::{Receiver, channel};
+use std::{
+    io::IoSlice,
+    sync::mpsc::{Receiver, channel},
+};
 
 use super::*;
 use crate::{
     checksum::{self, Granule},
     device::FormatOptions,
     ids::Version,
-    media::{CrashMedium, EmulatedMedium, EmulationControl, EmulationSpec, Medium, MemoryMedium},
+    media::{
+        Counters, CrashMedium, EmulatedMedium, EmulationControl, EmulationSpec, Medium, MediumError,
+        MemoryMedium,
+    },
 };
 
 const S: SegmentId = SegmentId(3);
@@ -32,6 +38,74 @@ fn start(medium: Arc<dyn Medium>, config: LaneConfig) -> LaneHandle {
     Lane::spawn(Device::open(medium, None).unwrap(), config).unwrap()
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Write,
+    Flush,
+}
+
+/// Memory that does something of its own before each write and flush.
+struct First {
+    below: MemoryMedium,
+    first: Box<dyn Fn(Doing) + Send + Sync>,
+}
+
+impl First {
+    fn new(first: impl Fn(Doing) + Send + Sync + 'static) -> Arc<First> {
+        Arc::new(First { below: MemoryMedium::new(8 << 20), first: Box::new(first) })
+    }
+}
+
+impl Medium for First {
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.below.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
+        (self.first)(Doing::Write);
+        self.below.write_at(offset, buf)
+    }
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
+        (self.first)(Doing::Write);
+        self.below.write_vectored_at(offset, bufs)
+    }
+    fn flush(&self) -> Result<(), MediumError> {
+        (self.first)(Doing::Flush);
+        self.below.flush()
+    }
+    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.allocate(range)
+    }
+    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.prepare(range)
+    }
+    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.trim(range)
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn describe(&self) -> String {
+        self.below.describe()
+    }
+}
+
+/// Its journal takes updates.
+fn start_updatable(medium: Arc<dyn Medium>) -> LaneHandle {
+    let journal_bytes = Some(crate::index::UPDATES_JOURNAL_MIN);
+    let options = FormatOptions { journal_bytes, ..FormatOptions::new(ClusterId(1), DeviceId(1)) };
+    Device::format(&*medium, options).unwrap();
+    Lane::spawn(Device::open(medium, None).unwrap(), patient()).unwrap()
+}
+
+fn create_updatable(lane: &LaneHandle, segment: SegmentId) {
+    let updates = Some(crate::device::Updates { reserve_bytes: 64 << 10 });
+    let spec = ExtentSpec { segment, expected_blocks: 1, updates, ..spec() };
+    assert!(matches!(call(lane, Op::CreateExtent(spec)), Ok(OpOutput::Created(_))));
+}
+
 fn submit(lane: &LaneHandle, stream: u64, op: Op) -> Receiver<Result<OpOutput, OpError>> {
     let (sender, receiver) = channel();
     lane.submit(stream, Priority::Normal, op, Box::new(move |result| drop(sender.send(result))));
@@ -42,8 +116,8 @@ fn call(lane: &LaneHandle, op: Op) -> Result<OpOutput, OpError> {
     submit(lane, 0, op).recv_timeout(WAIT).expect("an answer")
 }
 
-fn create(lane: &LaneHandle) {
-    let spec = ExtentSpec {
+fn spec() -> ExtentSpec {
+    ExtentSpec {
         segment: S,
         version: Version(1),
         epoch: Epoch(1),
@@ -51,8 +125,11 @@ fn create(lane: &LaneHandle) {
         granule: Granule::KIB_4,
         expected_blocks: 64,
         updates: None,
-    };
-    assert!(matches!(call(lane, Op::CreateExtent(spec)), Ok(OpOutput::Created(_))));
+    }
+}
+
+fn create(lane: &LaneHandle) {
+    assert!(matches!(call(lane, Op::CreateExtent(spec())), Ok(OpOutput::Created(_))));
 }
 
 fn write(index: u32) -> Op {
@@ -235,4 +312,92 @@ fn the_last_handle_closes_the_lane_and_the_medium() {
     assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })), "a handle is left");
     assert_eq!(lane.shutdown(), Shutdown::Joined);
     assert_eq!(Arc::strong_count(&medium), 1, "the lane holds the medium no longer");
+}
+
+#[test]
+fn flushes_count_as_writing_where_they_are_of_blocks() {
+    const FLUSH: Duration = Duration::from_millis(20);
+    let medium = First::new(|doing| {
+        if doing == Doing::Flush {
+            thread::sleep(FLUSH);
+        }
+    });
+    let lane = start_updatable(medium);
+    create(&lane);
+    for index in 0..4 {
+        assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written));
+    }
+    let speed = lane.status().write_bytes_per_s;
+    let most = f64::from(BLOCK) / FLUSH.as_secs_f64();
+    assert!(speed.is_some_and(|speed| speed < 1.1 * most), "{speed:?}, and it is below {most}");
+    // Records of a log have bytes of their own; a fence has none.
+    let log = SegmentId(4);
+    create_updatable(&lane, log);
+    for sequence in 1..=8 {
+        let payload = Bytes::from_static(&[1; 100]);
+        let append = Op::LogAppend { segment: log, epoch: Epoch(1), sequence: None, payload };
+        assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence }));
+    }
+    assert_eq!(lane.status().write_bytes_per_s, speed);
+}
+
+#[test]
+fn whatever_the_lane_has_in_its_hands_when_it_panics_is_answered() {
+    for fatal in [Doing::Write, Doing::Flush] {
+        // The first write waits here until all are queued.
+        let (armed, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(())));
+        let (is_armed, passes) = (armed.clone(), gate.clone());
+        let medium = First::new(move |doing| {
+            if is_armed.load(Ordering::Acquire) > 0 {
+                drop(passes.lock().unwrap_or_else(PoisonError::into_inner));
+                assert!(doing != fatal, "this medium is meant to panic");
+            }
+        });
+        let lane = start(medium, patient());
+        create(&lane);
+        let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        armed.store(1, Ordering::Release);
+        let mut answers: Vec<_> = (0..8).map(|index| submit(&lane, 1, write(index))).collect();
+        answers.push(submit(&lane, 1, Op::Fence { segment: S, epoch: Epoch(2) }));
+        until_busy(&lane);
+        drop(held);
+        for answer in answers {
+            assert_eq!(answer.recv_timeout(WAIT), Ok(Err(OpError::Closed)));
+        }
+        assert_eq!(lane.shutdown(), Shutdown::Joined);
+        assert_eq!(call(&lane, Op::Usage), Err(OpError::Closed));
+    }
+}
+
+/// A release needs no medium; what it was queued for does not begin with it.
+#[test]
+fn writing_back_takes_its_own_model_time() {
+    const WRITE: Duration = Duration::from_millis(90);
+    let below = Arc::new(MemoryMedium::new(8 << 20));
+    let medium = Arc::new(EmulatedMedium::new(below, EmulationSpec::OFF));
+    let control = medium.control();
+    let lane = start_updatable(medium.clone());
+    create_updatable(&lane, S);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    let new = Bytes::from_static(&[1; 4096]);
+    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new };
+    assert!(matches!(call(&lane, stage), Ok(OpOutput::Staged(_))));
+    assert_eq!(call(&lane, Op::Barrier), Ok(OpOutput::Durable));
+    control.redraw(EmulationSpec::rate(4096.0 / WRITE.as_secs_f64()));
+    let before = medium.counters().writes;
+    assert_eq!(call(&lane, Op::Release { segment: S, through_version: 1 }), Ok(OpOutput::Released));
+    // The release's frame, and the granule.
+    let mut none = Instant::now();
+    let deadline = none + WAIT;
+    while medium.counters().writes < before + 2 {
+        if medium.counters().writes == before {
+            none = Instant::now();
+        }
+        assert!(Instant::now() < deadline, "the lane never wrote back");
+        thread::yield_now();
+    }
+    assert!(matches!(call(&lane, Op::Usage), Ok(OpOutput::Usage(_))));
+    assert!(none.elapsed() >= 2 * WRITE, "{:?}", none.elapsed());
+    let report = control.report();
+    assert_eq!((report.operations, report.overruns), (2, 0));
 }

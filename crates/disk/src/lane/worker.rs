@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{InFlight, Op, OpError, OpOutput, Pending, Reply, Shared, State, status::Snapshot};
+use super::{InFlight, Op, OpError, OpOutput, Pending, Shared, State, answer::Answer, status::Snapshot};
 use crate::{
     device::{ChangeError, Device, DeviceError, NewBlock, UpdateError, WriteError},
     ids::{Epoch, SegmentId},
@@ -30,8 +30,10 @@ pub(super) struct Worker {
 /// Changes that wait for the flush, with the answer each gets after it.
 #[derive(Default)]
 struct Group {
-    waiting: Vec<(Waiting, Reply)>,
+    waiting: Vec<(Waiting, Answer)>,
     bytes: u64,
+    /// Those of blocks: the others are no measure of how fast blocks are written.
+    block_bytes: u64,
     since: Option<Instant>,
     /// Whether somebody waits for any of them.
     foreground: bool,
@@ -57,7 +59,7 @@ struct Ending(Arc<Shared>);
 impl Drop for Ending {
     fn drop(&mut self) {
         for pending in self.0.close() {
-            (pending.reply)(Err(OpError::Closed));
+            pending.reply.give(Err(OpError::Closed));
         }
         let mut state = self.0.state();
         state.ended = true;
@@ -152,7 +154,7 @@ impl Worker {
     /// a part of a reserve zeroed. An error is told by the next operation: the device only reads.
     fn write_back(&mut self) {
         self.busy_until = None;
-        let since = Instant::now();
+        let since = self.begin();
         let outcome = match self.device.write_back_run(WRITE_BACK_BYTES) {
             Ok(0) if self.device.to_write_back() > 0 => self.device.flush().map(|_| ()),
             Ok(0) => self.device.prepare_ahead().map(|_| ()),
@@ -162,6 +164,13 @@ impl Worker {
             tracing::error!(device = %self.device.id(), %error, "writing back failed");
         }
         self.finish(0, since.elapsed(), |_| {});
+    }
+
+    /// The lane turns to something that nobody asked for: it was not queued before now, whatever was, and needed no medium.
+    fn begin(&self) -> Instant {
+        let now = Instant::now();
+        self.device.medium().note_queued(now);
+        now
     }
 
     /// Moves what was submitted into the queue, now that it is known where blocks lie.
@@ -259,17 +268,18 @@ impl Worker {
         let operations = batch.len() as u64;
         let foreground = batch.iter().any(|pending| in_foreground(pending.class));
         let mut refused = Vec::new();
-        let group_bytes = self.group.bytes;
+        let mut written = 0;
         for (pending, answer) in batch.into_iter().zip(answers) {
             match answer {
                 Ok(()) => {
-                    self.group.bytes += pending.op.bytes();
+                    written += pending.op.bytes();
                     self.group.add(Waiting::Block, pending.reply, since, foreground);
                 }
                 Err(error) => refused.push((pending.reply, error)),
             }
         }
-        let written = self.group.bytes - group_bytes;
+        self.group.bytes += written;
+        self.group.block_bytes += written;
         self.finish(operations, busy, |meters| {
             meters.in_foreground(foreground, busy);
             if written > 0 {
@@ -277,7 +287,7 @@ impl Worker {
             }
         });
         for (reply, error) in refused {
-            reply(Err(error.into()));
+            reply.give(Err(error.into()));
         }
     }
 
@@ -304,7 +314,7 @@ impl Worker {
                 self.group.bytes += bytes;
                 self.group.add(waiting, reply, since, in_foreground(class));
             }
-            result => reply(result),
+            result => reply.give(result),
         }
     }
 
@@ -391,14 +401,10 @@ impl Worker {
         let flushing = since.elapsed();
         self.finish(0, flushing, |meters| {
             meters.in_foreground(group.foreground, flushing);
-            meters.flushed(flushing);
-            // The flush is part of what writing costs.
-            if group.bytes > 0 {
-                meters.write.observe(0, flushing);
-            }
+            meters.flushed(group.block_bytes, flushing);
         });
         for (waiting, reply) in group.waiting {
-            reply(match (&outcome, waiting) {
+            reply.give(match (&outcome, waiting) {
                 (Ok(_), Waiting::Block) => Ok(OpOutput::Written),
                 (Ok(_), Waiting::Change(output) | Waiting::Update(output)) => Ok(output),
                 (Err(error), waiting) => Err(failed(error, &waiting)),
@@ -412,7 +418,7 @@ impl Worker {
     /// What a flush leaves to be done, of which nobody waits for anything. An error is told by the next operation.
     fn ease(&mut self, foreground: bool) {
         self.shared.state().in_flight = Some(InFlight::flush(foreground));
-        let since = Instant::now();
+        let since = self.begin();
         if let Err(error) = self.device.ease() {
             tracing::error!(device = %self.device.id(), %error, "writing in place failed");
         }
@@ -434,7 +440,7 @@ impl Worker {
 }
 
 impl Group {
-    fn add(&mut self, waiting: Waiting, reply: Reply, since: Instant, foreground: bool) {
+    fn add(&mut self, waiting: Waiting, reply: Answer, since: Instant, foreground: bool) {
         self.since.get_or_insert(since);
         self.foreground |= foreground;
         self.waiting.push((waiting, reply));

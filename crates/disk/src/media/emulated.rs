@@ -253,6 +253,13 @@ impl<M: Medium + ?Sized> Medium for EmulatedMedium<M> {
         self.below.allocate(range)
     }
 
+    fn guarantee(&self, range: Range<u64>) -> Result<(), MediumError> {
+        if self.shared.state().spec.full {
+            return Err(MediumError::Full);
+        }
+        self.below.guarantee(range)
+    }
+
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.below.prepare(range)
     }

@@ -6,8 +6,8 @@
 //! slice is checked and sent; a direct write drops the pages it replaces. The file is locked while it is open, so two
 //! processes on one directory cannot both own it.
 //!
-//! On a filesystem in memory (tmpfs) nothing is reserved ahead: a reservation would take real memory at once
-//! and saves nothing, since there are no unwritten ranges to convert.
+//! On a filesystem in memory (tmpfs) nothing is reserved ahead but a few pages that must not run out of space: a reservation
+//! would take real memory at once and saves nothing, since there are no unwritten ranges to convert.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -317,6 +317,19 @@ impl Medium for FileMedium {
             return Ok(());
         }
         self.fallocate(FallocateFlags::KEEP_SIZE, &range).map(|_| ())
+    }
+
+    fn guarantee(&self, range: Range<u64>) -> Result<(), MediumError> {
+        check_span(&range, self.capacity)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if self.in_memory && bytes >= ALLOCATE_MIN_BYTES {
+            // That is the room of an index that is full, of memory that everybody shares.
+            return Ok(());
+        }
+        if !range.is_empty() && !self.fallocate(FallocateFlags::KEEP_SIZE, &range)? {
+            self.write_zeros(range)?;
+        }
+        Ok(())
     }
 
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {

@@ -129,8 +129,18 @@ pub trait Medium: Send + Sync {
     /// the last success, and a later success proves nothing: the error is final.
     fn flush(&self) -> Result<(), MediumError>;
 
-    /// Reserves real space for a byte range, keeping its content.
+    /// Reserves real space for a byte range, keeping its content. A medium may leave that to the first write where it is not worth its
+    /// cost: see [`Medium::guarantee`].
     fn allocate(&self, range: Range<u64>) -> Result<(), MediumError>;
+
+    /// Takes real space for a byte range now, however short it is: no later write to it finds the medium full. What it holds is not
+    /// needed any more, and may be zeros afterwards.
+    ///
+    /// # Errors
+    /// [`MediumError::Full`] where there is no space for all of it.
+    fn guarantee(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.allocate(range)
+    }
 
     /// Makes a range read as zeros and cheap to write to: no first-write cost is left for the flush.
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError>;

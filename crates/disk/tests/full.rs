@@ -1,0 +1,200 @@
+//! A medium with less space behind it than its capacity: what needs more is refused, and everything else goes on.
+
+#![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    io::IoSlice,
+    ops::Range,
+    sync::{Arc, Mutex},
+};
+
+use common::*;
+use steadfast_disk::{
+    Device, FormatOptions, Medium, MemoryMedium, SegmentId,
+    device::{CreateError, LogError, WriteError},
+    media::{Counters, MediumError},
+};
+
+const PAGE: u64 = 4096;
+/// As a filesystem's: see `media::file`.
+const ALLOCATE_MIN_BYTES: u64 = 1 << 20;
+
+/// A sparse file on a filesystem with little space: each page takes some once it is written or reserved.
+struct Sparse {
+    below: MemoryMedium,
+    /// Pages that have space, and how many there can be.
+    taken: Mutex<(BTreeSet<u64>, usize)>,
+    positions: bool,
+}
+
+impl Sparse {
+    fn new(capacity: u64, positions: bool) -> Arc<Sparse> {
+        let taken = Mutex::new((BTreeSet::new(), usize::MAX));
+        Arc::new(Sparse { below: MemoryMedium::new(capacity), taken, positions })
+    }
+
+    /// So many pages are left from now on.
+    fn leave(&self, pages: usize) {
+        let mut taken = self.taken.lock().unwrap();
+        taken.1 = taken.0.len() + pages;
+    }
+
+    fn take(&self, range: Range<u64>) -> Result<(), MediumError> {
+        let mut taken = self.taken.lock().unwrap();
+        let (pages, max) = &mut *taken;
+        let new: Vec<u64> =
+            (range.start / PAGE..range.end.div_ceil(PAGE)).filter(|page| !pages.contains(page)).collect();
+        if pages.len() + new.len() > *max {
+            return Err(MediumError::Full);
+        }
+        pages.extend(new);
+        Ok(())
+    }
+}
+
+impl Medium for Sparse {
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.below.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
+        self.write_vectored_at(offset, &[IoSlice::new(buf)])
+    }
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
+        self.take(offset..offset + bufs.iter().map(|buf| buf.len() as u64).sum::<u64>())?;
+        self.below.write_vectored_at(offset, bufs)
+    }
+    fn flush(&self) -> Result<(), MediumError> {
+        self.below.flush()
+    }
+    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
+        if range.end - range.start < ALLOCATE_MIN_BYTES { Ok(()) } else { self.take(range) }
+    }
+    fn guarantee(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.take(range)
+    }
+    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.take(range.clone())?;
+        self.below.prepare(range)
+    }
+    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.taken.lock().unwrap().0.retain(|page| !range.contains(&(page * PAGE)));
+        self.below.trim(range)
+    }
+    fn positions(&self) -> bool {
+        self.positions
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn describe(&self) -> String {
+        self.below.describe()
+    }
+}
+
+/// Whatever else is refused: what frees works, and is durable, through a checkpoint, too.
+fn still_works(mut device: Device) {
+    for segment in device.extents().map(|info| info.segment).collect::<Vec<_>>() {
+        assert_eq!(device.delete(segment, EPOCH), Ok(true));
+        device.flush().unwrap();
+    }
+    assert_eq!(device.failed(), None);
+    let mut device = reopen(device);
+    assert_eq!(device.usage().free, device.usage().capacity);
+    device.create_extent(spec(SegmentId(1 << 20), 4096, 1)).unwrap();
+    write(&mut device, SegmentId(1 << 20), 0).unwrap();
+    device.flush().unwrap();
+    let mut device = reopen(device);
+    assert_eq!(read(&mut device, SegmentId(1 << 20), 0), Ok(()));
+}
+
+#[test]
+fn a_filesystem_that_runs_full_refuses_blocks_and_nothing_else() {
+    // It runs full with the table of an extent, with its block, and before its checkpoint slots were written.
+    for left in 20..26 {
+        let medium = Sparse::new(4 << 20, false);
+        Device::format(&*medium, FormatOptions::new(CLUSTER, DEVICE)).unwrap();
+        let mut device = open(medium.clone());
+        // Their index takes several pages of a checkpoint that was not written yet.
+        for number in 1000..1200 {
+            device.create_extent(spec(SegmentId(number), 100, 1)).unwrap();
+            write(&mut device, SegmentId(number), 0).unwrap();
+        }
+        device.flush().unwrap();
+        medium.leave(left);
+        let mut written = Vec::new();
+        for number in 0.. {
+            let segment = SegmentId(number);
+            match device.create_extent(spec(segment, 8192, 1)) {
+                Ok(_) => {}
+                Err(CreateError::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+            let block = write(&mut device, segment, 0);
+            device.flush().unwrap_or_else(|error| panic!("{left}, after {number}: {error}"));
+            match block {
+                Ok(()) => written.push(segment),
+                Err(WriteError::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        device.flush().unwrap();
+        assert_eq!((device.failed(), written.len()), (None, left / 3), "{left}");
+        let mut device = reopen(device);
+        for segment in written {
+            assert_eq!(read(&mut device, segment, 0), Ok(()));
+        }
+        still_works(device);
+    }
+}
+
+#[test]
+fn a_log_that_was_taken_has_space_in_its_reserve_where_it_goes_there_later() {
+    let medium = Sparse::new(4 << 20, true);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    chunk(&mut device, SegmentId(1), 2, 160 << 10);
+    medium.leave(0);
+    for fill in 0..20 {
+        device.log_append(SegmentId(1), EPOCH, &[fill; 5000]).unwrap();
+    }
+    device.flush().unwrap();
+    assert_eq!(device.write_back(u64::MAX), Ok(20 * 8192));
+    assert_eq!(device.failed(), None);
+    let mut device = reopen(device);
+    assert_eq!(device.log_read(SegmentId(1), 20).unwrap(), &[19; 5000][..]);
+    still_works(device);
+}
+
+#[test]
+fn a_log_whose_reserve_finds_no_space_refuses_records() {
+    let medium = Sparse::new(4 << 20, false);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    chunk(&mut device, SegmentId(1), 2, 600 << 10);
+    device.log_append(SegmentId(1), EPOCH, &[1; 5000]).unwrap();
+    device.flush().unwrap();
+    medium.leave(0);
+    // Zeroing ahead of the head can wait.
+    while device.has_to_prepare() {
+        device.prepare_ahead().unwrap();
+    }
+    let mut taken = 1;
+    let refused = loop {
+        match device.log_append(SegmentId(1), EPOCH, &[1; 5000]) {
+            Ok(sequence) => taken = sequence,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, LogError::Medium(MediumError::Full)), "{refused}");
+    device.flush().unwrap();
+    assert_eq!(device.failed(), None);
+    let mut device = reopen(device);
+    assert_eq!(device.log_entries(SegmentId(1)).unwrap().len() as u64, taken);
+    still_works(device);
+}
