@@ -5,7 +5,10 @@ use crate::{
     logging,
     tuning::Tuning,
 };
-use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser},
+};
 use std::{net::SocketAddr, path::PathBuf};
 use steadfast_disk::EmulationSpec;
 use steadfast_protocol::{policy::Policy, serve::AdmissionPolicy};
@@ -15,7 +18,15 @@ use steadfast_protocol::{policy::Policy, serve::AdmissionPolicy};
 #[command(name = "steadfast", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     /// Configuration file; flags and the environment win over it (`steadfast config example`)
-    #[arg(long, global = true, env = crate::config::VARIABLE, value_name = "FILE", help_heading = "Program")]
+    // An empty path is taken: the variable may be set to nothing, which names no file.
+    #[arg(
+        long,
+        global = true,
+        env = crate::config::VARIABLE,
+        value_name = "FILE",
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
+        help_heading = "Program"
+    )]
     pub(crate) config: Option<PathBuf>,
     /// How events on standard error are written, one a line
     #[arg(

@@ -13,11 +13,15 @@
 //! | 8 | it changed meanwhile: run the command again |
 //! | 9 | what was wished for is not to be had now: try again in a while |
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 use steadfast_client::{
     AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
 };
 use steadfast_protocol::{message::MetaFault, plan::PlanError};
+
+/// What comes before the cause where what a command has to say cannot be written: `No space left on device` by itself
+/// could be the cluster's.
+pub(crate) const UNSAID: &str = "cannot write to standard output";
 
 /// Something else failed.
 const FAILED: u8 = 1;
@@ -51,14 +55,20 @@ pub(crate) enum Refusal {
 
 /// Prints the error with its causes and gives the code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    if let Some(broken) = error.downcast_ref::<std::io::Error>()
-        && broken.kind() == std::io::ErrorKind::BrokenPipe
-    {
-        // The reader of our output has seen enough.
+    if is_read_no_more(error) {
         return ExitCode::SUCCESS;
     }
     eprintln!("steadfast: {}", said(error));
     ExitCode::from(code(error))
+}
+
+/// Whether the reader of our output has seen enough and closed it.
+fn is_read_no_more(error: &anyhow::Error) -> bool {
+    let written = match error.downcast_ref() {
+        Some(GetError::Sink(error)) => Some(error),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The error and its causes in one line, without those that it says itself.
@@ -194,6 +204,23 @@ mod tests {
             (anyhow::anyhow!("no"), FAILED),
         ] {
             assert_eq!(code(&error.context("while trying")), expected);
+        }
+    }
+
+    #[test]
+    fn output_that_nobody_reads_is_no_failure() {
+        let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for (error, expected) in [
+            (anyhow::Error::from(broken()), true),
+            (anyhow::Error::from(broken()).context(UNSAID), true),
+            (GetError::Sink(broken()).into(), true),
+            (anyhow::Error::from(full()).context(UNSAID), false),
+            (GetError::Sink(full()).into(), false),
+            // That one was to be stored.
+            (PutError::Source(broken()).into(), false),
+        ] {
+            assert_eq!(is_read_no_more(&error), expected, "{error:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! What programs say on standard error: one line an event, as text or as JSON.
 
 use std::io::{self, IsTerminal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::ParseError};
 
 /// How an event is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,12 +22,20 @@ impl Format {
     }
 }
 
+/// Reads which events are let through.
+///
+/// # Errors
+/// When it is no filter.
+pub(crate) fn filter(text: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(text)
+}
+
 /// Begins to log what `filter` lets through; without one, what `usual` does.
 ///
 /// # Errors
 /// When the filter is none.
 pub(crate) fn start(format: Format, filter: Option<&str>, usual: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter.unwrap_or(usual)).map_err(|error| {
+    let filter = self::filter(filter.unwrap_or(usual)).map_err(|error| {
         anyhow::anyhow!(
             "the log filter is wrong: {error}; write a level such as `info`, or `info,steadfast_node=debug`"
         )

@@ -5,8 +5,9 @@
 /// `println!`, with an error in place of a panic: a reader that has seen enough (`| head`) ends the command quietly.
 macro_rules! say {
     ($($text:tt)*) => {{
+        use anyhow::Context as _;
         use std::io::Write as _;
-        writeln!(std::io::stdout().lock(), $($text)*)
+        writeln!(std::io::stdout().lock(), $($text)*).context($crate::exit::UNSAID)
     }};
 }
 
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         eprintln!("steadfast: {error}");
         return ExitCode::from(exit::WRONG_COMMAND);
     }
-    if let Some(config) = config {
+    if let Some(config) = config.filter(|config| !config.as_os_str().is_empty()) {
         tracing::debug!(file = %config.display(), "configuration taken");
     }
     // One runtime thread a process: a test cluster of sixteen nodes is sixteen of them on two cores.

@@ -11,7 +11,7 @@ use steadfast_protocol::{
     drain::{self, Limits, Totals},
     message::{
         self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
-        NodeRequest, Priority, Query,
+        NodeRequest, Priority, Query, Registry,
     },
     words::counted,
 };
@@ -169,6 +169,11 @@ impl<'a> Shown<'a> {
     }
 }
 
+/// Whether some storage server has the device.
+fn is_named(registry: &Registry, device: DeviceId) -> bool {
+    registry.nodes.iter().any(|node| node.record.devices.iter().any(|&(named, _)| named == device))
+}
+
 impl Client {
     /// What every device holds of committed segments; those that hold nothing are left out. Takes a look at every segment.
     ///
@@ -239,7 +244,8 @@ impl Client {
     ///
     /// # Errors
     /// [`DrainError::Refused`] and [`DrainError::Stuck`] where the cluster cannot do without the devices; they are then as
-    /// active as before, unless [`DrainOptions::force`] or [`DrainOptions::lost`] says otherwise.
+    /// active as before, unless [`DrainOptions::force`] or [`DrainOptions::lost`] says otherwise. Where the metadata server
+    /// refuses one of them before anything is moved, the others are as active as before, unless they are lost.
     pub async fn drain(
         &self,
         devices: &BTreeSet<DeviceId>,
@@ -254,9 +260,7 @@ impl Client {
         }
         let were_active: Vec<DeviceId> =
             devices.iter().copied().filter(|&device| registry.state(device) == DeviceState::Active).collect();
-        for &device in devices {
-            self.set_device_state(device, DeviceState::Draining).await?;
-        }
+        self.begin_drain(devices, &registry, options.lost).await?;
         let mut report = DrainReport::default();
         let mut shown = Shown::new(self, devices, options.lost, &holdings);
         let settled_by = Instant::now() + options.settle;
@@ -274,9 +278,7 @@ impl Client {
                 shown.show(DrainPhase::Over, &report.totals);
                 let restored = !options.force && !options.lost;
                 if restored {
-                    for &device in &were_active {
-                        self.set_device_state(device, DeviceState::Active).await?;
-                    }
+                    self.activate(&were_active).await?;
                 }
                 return Err(DrainError::Stuck { totals: report.totals, restored });
             }
@@ -301,6 +303,41 @@ impl Client {
                 return Ok(report);
             }
         }
+    }
+
+    /// Makes all devices draining; or, where one of them cannot be, those active again that were, unless they are lost.
+    async fn begin_drain(
+        &self,
+        devices: &BTreeSet<DeviceId>,
+        registry: &Registry,
+        lost: bool,
+    ) -> Result<(), ClientError> {
+        // First those that no server names: what is wrong is most likely found before anything was changed.
+        let (named, others): (Vec<DeviceId>, Vec<DeviceId>) =
+            devices.iter().partition(|&&device| is_named(registry, device));
+        let mut begun = Vec::new();
+        for device in others.into_iter().chain(named) {
+            let set = self.set_device_state(device, DeviceState::Draining).await;
+            let may_be_set = set.as_ref().map_or_else(ClientError::leaves_unknown, |()| true);
+            if may_be_set && !lost && registry.state(device) == DeviceState::Active {
+                begun.push(device);
+            }
+            if let Err(error) = set {
+                // The caller is told of the first error, also where this fails.
+                if let Err(error) = self.activate(&begun).await {
+                    tracing::warn!(%error, "devices stay draining");
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn activate(&self, devices: &[DeviceId]) -> Result<(), ClientError> {
+        for &device in devices {
+            self.set_device_state(device, DeviceState::Active).await?;
+        }
+        Ok(())
     }
 
     /// Removes a device for good: it is registered under this name no more. One that is active drains from now on.

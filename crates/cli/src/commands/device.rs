@@ -183,7 +183,8 @@ async fn add(
         None => {
             let device = one(&registry, node)?;
             let mut of = devices_of(&registry).filter(|&(_, other, _)| other == device);
-            of.next().context("a device has a server")?.0.record.address.clone()
+            let unknown = || Refusal::Missing(format!("no storage server has device {device}"));
+            of.next().ok_or_else(unknown)?.0.record.address.clone()
         }
     };
     let device = client.add_device(&address, dir, capacity, thick).await?;
@@ -250,15 +251,25 @@ fn told(devices: &BTreeSet<DeviceId>, report: &DrainReport, output: Output) -> a
 }
 
 async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Output) -> anyhow::Result<()> {
+    // All of them before anything is said: that nobody reads it leaves none draining.
+    let (mut active, mut failed) = (Vec::new(), None);
     for &device in devices {
-        client.set_device_state(device, DeviceState::Active).await?;
+        match client.set_device_state(device, DeviceState::Active).await {
+            Ok(()) => active.push(device),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    for device in active {
         if output.json {
             print_json(&json!({ "active": device.to_string() }))?;
         } else {
             say!("device {device} takes data again")?;
         }
     }
-    Ok(())
+    Ok(failed.map_or(Ok(()), Err)?)
 }
 
 async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -> anyhow::Result<()> {

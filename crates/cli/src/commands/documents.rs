@@ -1,6 +1,6 @@
 //! `steadfast completions` and `steadfast man`: the command line's own description, for shells and for `man`.
 
-use crate::arguments::Arguments;
+use crate::{arguments::Arguments, exit::UNSAID};
 use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -26,14 +26,14 @@ pub(crate) struct Man {
 pub(crate) fn completions(arguments: &Completions) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "steadfast", &mut script);
-    Ok(io::stdout().lock().write_all(&script)?)
+    io::stdout().lock().write_all(&script).context(UNSAID)
 }
 
 pub(crate) fn man(arguments: &Man) -> anyhow::Result<()> {
     let Some(dir) = &arguments.dir else {
         let mut page = Vec::new();
         clap_mangen::Man::new(Arguments::command()).render(&mut page)?;
-        return Ok(io::stdout().lock().write_all(&page)?);
+        return io::stdout().lock().write_all(&page).context(UNSAID);
     };
     let cannot = || format!("cannot write manual pages to {}", dir.display());
     fs::create_dir_all(dir).with_context(cannot)?;
@@ -42,6 +42,5 @@ pub(crate) fn man(arguments: &Man) -> anyhow::Result<()> {
         "manual pages are in {}; `man -l {}` shows the first",
         dir.display(),
         dir.join("steadfast.1").display()
-    )?;
-    Ok(())
+    )
 }

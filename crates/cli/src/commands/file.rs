@@ -15,7 +15,9 @@ use std::{
     sync::Arc,
     time::Instant,
 };
-use steadfast_client::{AmendError, Client, ClientError, FileError, FileOptions, PutOptions, Quality};
+use steadfast_client::{
+    AmendError, Client, ClientError, FileCounts, FileError, FileOptions, PutOptions, Quality,
+};
 use steadfast_protocol::{
     message::MetaFault,
     plan::{TooLong, file_bytes_max},
@@ -37,15 +39,37 @@ pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
     let written = match within {
         Err(error) if grows(&error, create) => {
             if qos == Quality::default() {
-                lengthen(&client, &object, (offset, length), again, create, output.json).await
+                let longer = lengthen(&client, &object, (offset, length), again, create, output.json).await;
+                longer.map(Written::Longer)
             } else {
                 Err(error.context("a wish is granted where bytes are changed that are there"))
             }
         }
-        within => within,
+        within => within.map(Written::Within),
     };
     client.tidy().await;
-    written
+    match written? {
+        Written::Within(changed) => changed.tell(&object, output.json),
+        Written::Longer(longer) => longer.tell(&object, output.json),
+    }
+}
+
+/// What a write did.
+enum Written {
+    /// Over bytes that were there.
+    Within(update::Changed),
+    /// Through a file handle.
+    Longer(Longer),
+}
+
+/// What was written through a file handle.
+struct Longer {
+    first: u64,
+    length: u64,
+    size_before: u64,
+    size: u64,
+    counts: FileCounts,
+    seconds: f64,
 }
 
 /// Whether an update failed because the object has to become longer first.
@@ -57,7 +81,7 @@ fn grows(error: &anyhow::Error, create: bool) -> bool {
     }
 }
 
-/// Writes `length` bytes of a file from byte `first` on, and says so.
+/// Writes `length` bytes of a file from byte `first` on.
 async fn lengthen(
     client: &Arc<Client>,
     object: &ObjectName,
@@ -65,7 +89,7 @@ async fn lengthen(
     mut source: File,
     create: bool,
     json: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Longer> {
     let start = Instant::now();
     source.rewind()?;
     let mut piece;
@@ -88,25 +112,31 @@ async fn lengthen(
     file.sync().await.map_err(plain)?;
     bar.finish_and_clear();
     let (size, counts, seconds) = (file.size(), file.counts(), start.elapsed().as_secs_f64());
-    if json {
-        return print_json(&json!({
-            "bucket": object.bucket,
-            "key": object.key,
-            "first": first,
-            "length": length,
-            "size_before": size_before,
-            "size": size,
-            "in_place_bytes": counts.in_place_bytes,
-            "segments_anew": counts.segments_anew,
-            "segments_added": counts.segments_added,
-            "seconds": seconds,
-        }));
+    Ok(Longer { first, length, size_before, size, counts, seconds })
+}
+
+impl Longer {
+    fn tell(&self, object: &ObjectName, json: bool) -> anyhow::Result<()> {
+        let Self { first, length, size_before, size, counts, seconds } = self;
+        if json {
+            return print_json(&json!({
+                "bucket": object.bucket,
+                "key": object.key,
+                "first": first,
+                "length": length,
+                "size_before": size_before,
+                "size": size,
+                "in_place_bytes": counts.in_place_bytes,
+                "segments_anew": counts.segments_anew,
+                "segments_added": counts.segments_added,
+                "seconds": seconds,
+            }));
+        }
+        say!(
+            "wrote {} of {object} from byte {first} on: it has {size} bytes now, {size_before} before, in {seconds:.2} s",
+            show_bytes(*length)
+        )
     }
-    say!(
-        "wrote {} of {object} from byte {first} on: it has {size} bytes now, {size_before} before, in {seconds:.2} s",
-        show_bytes(length)
-    )?;
-    Ok(())
 }
 
 /// The next bytes of a source that has `left` of them to give.

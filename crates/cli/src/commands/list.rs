@@ -3,8 +3,10 @@
 use super::{connect, show_time};
 use crate::{
     arguments::{Bucket, List},
+    exit::UNSAID,
     units::show_bytes,
 };
+use anyhow::Context;
 use serde_json::json;
 use std::io::Write;
 
@@ -20,25 +22,21 @@ pub(crate) async fn run(arguments: List) -> anyhow::Result<()> {
     loop {
         let (objects, more) = client.list(bucket, prefix, after.take(), 1000).await?;
         for object in &objects {
-            if arguments.output.json {
+            let (size, committed) = (show_bytes(object.size), show_time(object.committed));
+            let line = if arguments.output.json {
                 let line = json!({
                     "key": object.key,
                     "size": object.size,
                     "version": object.version.to_string(),
-                    "committed": show_time(object.committed),
+                    "committed": committed,
                 });
-                writeln!(out, "{line}")?;
+                line.to_string()
             } else if arguments.long {
-                writeln!(
-                    out,
-                    "{:>10}  {}  {}",
-                    show_bytes(object.size),
-                    show_time(object.committed),
-                    object.key
-                )?;
+                format!("{size:>10}  {committed}  {}", object.key)
             } else {
-                writeln!(out, "{}", object.key)?;
-            }
+                object.key.clone()
+            };
+            writeln!(out, "{line}").context(UNSAID)?;
         }
         match objects.into_iter().last() {
             Some(last) if more => after = Some(last.key),

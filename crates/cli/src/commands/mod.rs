@@ -38,8 +38,7 @@ async fn connect_with(cluster: &Cluster, options: Options) -> Result<Client, Cli
 
 /// Prints one JSON object as a line.
 fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    say!("{}", serde_json::to_string(value)?)?;
-    Ok(())
+    say!("{}", serde_json::to_string(value)?)
 }
 
 /// A time of the metadata server's clock as `2026-11-20 14:05:09` (UTC).

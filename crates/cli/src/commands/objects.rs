@@ -41,13 +41,9 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     let client = connect(&cluster).await?;
     let source = Counted { inner: source, bar: bar.clone() };
     let options = PutOptions { quality: qos };
-    let stored = match client.put_with(&object.bucket, &object.key, source, size, &options).await {
-        Ok(stored) => stored,
-        Err(error) => {
-            client.tidy().await;
-            return Err(error.into());
-        }
-    };
+    let stored = client.put_with(&object.bucket, &object.key, source, size, &options).await;
+    client.tidy().await;
+    let stored = stored?;
     bar.finish_and_clear();
     if output.json {
         print_json(&json!({
@@ -70,7 +66,6 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             show_rate(stored.size, stored.latency)
         )?;
     }
-    client.tidy().await;
     Ok(())
 }
 
@@ -87,10 +82,8 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let kept = if got.is_ok() { target.keep() } else { Ok(()) };
     // Until the bytes are in the file: the library's own figure ends when they are ready.
     let took = start.elapsed();
-    if qos.wants_pace() {
-        // What it reserved is given back at once, not when its lease ends.
-        client.tidy().await;
-    }
+    // However it ended: what it reserved is given back at once, not when its lease ends.
+    client.tidy().await;
     let got = got?;
     kept?;
     bar.finish_and_clear();
@@ -121,7 +114,6 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             show_rate(got.size, took)
         )?;
     }
-    client.tidy().await;
     Ok(())
 }
 
@@ -214,13 +206,14 @@ fn segment_json(segment: &SegmentLayout) -> Value {
 pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
     let Remove { object, cluster, output } = arguments;
     let client = connect(&cluster).await?;
-    client.remove(&object.bucket, &object.key).await?;
+    let removed = client.remove(&object.bucket, &object.key).await;
+    client.tidy().await;
+    removed?;
     if output.json {
         print_json(&json!({ "removed": format!("{}/{}", object.bucket, object.key) }))?;
     } else {
         say!("removed {}/{}", object.bucket, object.key)?;
     }
-    client.tidy().await;
     Ok(())
 }
 

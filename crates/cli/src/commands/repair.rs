@@ -30,9 +30,9 @@ pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
         return print_json(&Moved::of(totals, report.latency));
     }
     if totals.objects == 0 {
-        return Ok(say!("nothing is degraded")?);
+        return say!("nothing is degraded");
     }
-    Ok(say!("completed {}; nothing is degraded any more", Moved::of(totals, report.latency))?)
+    say!("completed {}; nothing is degraded any more", Moved::of(totals, report.latency))
 }
 
 /// What is degraded, told for a person; nothing where nothing is.

@@ -6,13 +6,9 @@ use crate::{arguments::Tune, units::show_bytes};
 pub(crate) async fn run(arguments: Tune) -> anyhow::Result<()> {
     let Tune { object, redundancy, cluster, output } = arguments;
     let client = connect(&cluster).await?;
-    let tuned = match client.tune(&object.bucket, &object.key, redundancy).await {
-        Ok(tuned) => tuned,
-        Err(error) => {
-            client.tidy().await;
-            return Err(error.into());
-        }
-    };
+    let tuned = client.tune(&object.bucket, &object.key, redundancy).await;
+    client.tidy().await;
+    let tuned = tuned?;
     if output.json {
         print_json(&report(&object, &tuned))?;
     } else {
@@ -28,6 +24,5 @@ pub(crate) async fn run(arguments: Tune) -> anyhow::Result<()> {
             tuned.latency.as_secs_f64()
         )?;
     }
-    client.tidy().await;
     Ok(())
 }

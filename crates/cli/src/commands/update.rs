@@ -30,10 +30,17 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
     let options = PutOptions { quality: qos };
     let changed = change(&client, &object, (first, length), source, &options, output.json).await;
     client.tidy().await;
-    changed
+    changed?.tell(&object, output.json)
 }
 
-/// Stores `length` bytes of a file over those from `first` on, and says so.
+/// Bytes of an object that were changed.
+pub(super) struct Changed {
+    first: u64,
+    length: u64,
+    report: AmendReport,
+}
+
+/// Stores `length` bytes of a file over those from `first` on.
 pub(super) async fn change(
     client: &Client,
     object: &ObjectName,
@@ -41,34 +48,41 @@ pub(super) async fn change(
     source: File,
     options: &PutOptions,
     json: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Changed> {
     let bar = progress::bytes(Some(length), json);
     let source = Counted { inner: source, bar: bar.clone() };
-    let changed = client.update_with(&object.bucket, &object.key, first, source, options).await?;
+    let report = client.update_with(&object.bucket, &object.key, first, source, options).await?;
     bar.finish_and_clear();
-    if json {
-        let mut line = report(object, &changed);
-        line["first"] = json!(first);
-        line["length"] = json!(length);
-        print_json(&line)?;
-    } else if changed.in_place_bytes == length && length > 0 {
-        say!(
-            "changed {} of {object} from byte {first} on, where they lie, in {:.4} s",
-            show_bytes(length),
-            changed.latency.as_secs_f64()
-        )?;
-    } else {
-        say!(
-            "changed {} of {object} from byte {first} on: {} read, {} of {} written ({}) in {:.2} s",
-            show_bytes(length),
-            counted(changed.read_blocks, "block"),
-            changed.written_blocks,
-            changed.stored_after,
-            show_bytes(changed.written_bytes),
-            changed.latency.as_secs_f64()
-        )?;
+    Ok(Changed { first, length, report })
+}
+
+impl Changed {
+    /// Says what was done; after the client has tidied up, since nobody may read it.
+    pub(super) fn tell(&self, object: &ObjectName, json: bool) -> anyhow::Result<()> {
+        let Self { first, length, report: changed } = self;
+        if json {
+            let mut line = report(object, changed);
+            line["first"] = json!(first);
+            line["length"] = json!(length);
+            print_json(&line)
+        } else if changed.in_place_bytes == *length && *length > 0 {
+            say!(
+                "changed {} of {object} from byte {first} on, where they lie, in {:.4} s",
+                show_bytes(*length),
+                changed.latency.as_secs_f64()
+            )
+        } else {
+            say!(
+                "changed {} of {object} from byte {first} on: {} read, {} of {} written ({}) in {:.2} s",
+                show_bytes(*length),
+                counted(changed.read_blocks, "block"),
+                changed.written_blocks,
+                changed.stored_after,
+                show_bytes(changed.written_bytes),
+                changed.latency.as_secs_f64()
+            )
+        }
     }
-    Ok(())
 }
 
 /// A file that can be read again, from its begin, and its length; standard input is kept in one without a name.

@@ -1,7 +1,7 @@
 //! Checks a configuration file against the schema; what is wrong is said with its line, its key and what is allowed.
 
 use super::schema::{Key, Kind, SECTIONS, Section};
-use crate::units;
+use crate::{logging, units};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -141,6 +141,9 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
         if sound { Ok(vec![text.to_owned()]) } else { Err(format!("is \"{text}\"")) }
     };
     match key.kind {
+        Kind::Filter => {
+            text().and_then(|text| sound(text, !text.is_empty() && logging::filter(text).is_ok()))
+        }
         Kind::Text => text().and_then(|text| sound(text, !text.is_empty())),
         Kind::Path => text().and_then(|text| sound(text, !text.is_empty())),
         Kind::Place => text().and_then(|text| sound(text, units::place(text).is_ok())),
@@ -161,7 +164,8 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
                 .map(|bytes| vec![bytes.to_string()])
                 .map_err(|why| format!("is wrong: {why}")),
             None => match whole()? {
-                bytes if bytes > 0 => Ok(vec![bytes.to_string()]),
+                // The flag reads it again, and must not be the first to refuse it.
+                bytes if units::bytes(&bytes.to_string()).is_ok() => Ok(vec![bytes.to_string()]),
                 bytes => Err(format!("is {bytes}")),
             },
         },
@@ -277,6 +281,9 @@ mod tests {
             "[node]\ndirs = [1]",
             "[node]\ncapacity = \"3XB\"",
             "[node]\ncapacity = -1",
+            "[node]\ncapacity = 0",
+            "[node]\ncapacity = 2000000000000000000",
+            "[log]\nfilter = \"steadfast=loud\"",
             "[node]\nemulate = \"rate=\"",
             "[client]\nrequest = \"some\"",
             "[meta]\nlease_s = 0xffffffffffffffffff",

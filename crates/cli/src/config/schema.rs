@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Request,
     /// An emulation.
     Emulation,
+    /// Which events are logged.
+    Filter,
 }
 
 impl Kind {
@@ -50,7 +52,7 @@ impl Kind {
             Self::Address => "\"ADDRESS:PORT\" of this machine, for instance \"0.0.0.0:7000\"".to_owned(),
             Self::Path => "a path in quotes".to_owned(),
             Self::Paths => "a path in quotes, or a list of them".to_owned(),
-            Self::Bytes => "a number of bytes, or text such as \"20GiB\"".to_owned(),
+            Self::Bytes => "a number of bytes up to 10^18, or text such as \"20GiB\"".to_owned(),
             Self::Whole(min, max) => format!("a whole number from {min} to {max}"),
             Self::Switch => "true or false".to_owned(),
             Self::OneOf(words) => {
@@ -58,6 +60,10 @@ impl Kind {
                 words.join(" or ")
             }
             Self::Request => crate::units::REQUEST_RULES.replace('`', "\""),
+            Self::Filter => {
+                "a level such as \"info\", or levels of parts such as \"info,steadfast_node=debug\""
+                    .to_owned()
+            }
             Self::Emulation => "an emulation such as \"rate=100MB,latency=5ms\", or \"off\"".to_owned(),
         }
     }
@@ -312,8 +318,8 @@ pub(crate) const SECTIONS: &[Section] = &[
             Key {
                 name: "filter",
                 argument: "log",
-                kind: Kind::Text,
-                help: "How much: a level, or levels of parts (--log, STEADFAST_LOG)",
+                kind: Kind::Filter,
+                help: "How much (--log, STEADFAST_LOG)",
                 example: "\"info,steadfast_node=debug\"",
             },
         ],

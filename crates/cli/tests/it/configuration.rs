@@ -67,6 +67,48 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     assert_eq!(ls(&right, Some(wrong), None), Some(4));
 }
 
+/// What `config check` lets pass is not refused by the first command that reads it.
+#[test]
+fn what_a_flag_would_refuse_is_refused_in_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("steadfast.toml");
+    let path = file.to_str().unwrap();
+    for (wrong, said) in [
+        (
+            "[node]\ncapacity = 2000000000000000000\n",
+            "`capacity` in [node] is 2000000000000000000; allowed: ",
+        ),
+        ("[log]\nfilter = \"steadfast=loud\"\n", "`filter` in [log] is \"steadfast=loud\"; allowed: a level"),
+    ] {
+        fs::write(&file, wrong).unwrap();
+        for arguments in [&["config", "check", path][..], &["--config", path, "lab", "list"]] {
+            let refused = run(arguments);
+            assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+            let stderr = text(&refused.stderr);
+            assert!(stderr.contains(&format!("{path}:2: {said}")), "{stderr}");
+        }
+    }
+    fs::write(
+        &file,
+        "[node]\ncapacity = 1000000000000000000\n[log]\nfilter = \"info,steadfast_node=debug\"\n",
+    )
+    .unwrap();
+    assert!(run(&["--config", path, "lab", "list"]).status.success());
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_names_no_file() {
+    let list = |arguments: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(arguments).env("STEADFAST_CONFIG", "").output().unwrap()
+    };
+    let listed = list(&["lab", "list"]);
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    // A flag with nothing behind it is a mistake.
+    assert_eq!(list(&["--config", "", "lab", "list"]).status.code(), Some(2));
+    assert_eq!(list(&["--config=", "lab", "list"]).status.code(), Some(2));
+}
+
 #[test]
 fn servers_log_one_object_a_line() {
     let environment = vec![("STEADFAST_LOG_FORMAT".to_owned(), "json".to_owned())];

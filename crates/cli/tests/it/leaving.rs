@@ -150,6 +150,10 @@ fn a_drain_that_breaks_a_promise_is_refused_and_changes_nothing() {
         (&["device", "remove", "zz"], "no device begins with `zz`"),
         (&["emulate", "zz", "off"], "no device begins with `zz`"),
         (&["device", "add", "--node", "zz", "/zz"], "no device begins with `zz`"),
+        (
+            &["device", "add", "--node", "00000000000000000000000000000000", "/zz"],
+            "no storage server has device 0",
+        ),
         (&["device", "drain", "127.0.0.1:1"], "no storage server is at 127.0.0.1:1; there are "),
         (
             &["device", "add", "--node", "127.0.0.1:1", "/zz"],
@@ -161,6 +165,22 @@ fn a_drain_that_breaks_a_promise_is_refused_and_changes_nothing() {
     }
     let said = bed.fails(3, &["device", "drain", &"0".repeat(32)]);
     assert!(said.contains("steadfast device ls"), "{said}");
+}
+
+/// One name that is wrong, before or behind the others, leaves none of them draining.
+#[test]
+fn a_drain_of_several_with_a_wrong_name_changes_nothing() {
+    let bed = Bed::start(&shape(2, 1));
+    let device = devices(&bed, 0)[0].to_string();
+    for wrong in ["0".repeat(32), "f".repeat(32)] {
+        for names in [[&device, &wrong], [&wrong, &device]] {
+            let mut drain = vec!["device", "drain"];
+            drain.extend(names.map(String::as_str));
+            let said = bed.fails(3, &drain);
+            assert!(said.contains(&format!("no device {wrong}")), "{said}");
+            assert_eq!(listed(&bed)[&device]["state"], "active", "{names:?}");
+        }
+    }
 }
 
 #[test]

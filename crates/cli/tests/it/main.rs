@@ -19,6 +19,7 @@ mod late;
 mod leaving;
 mod load;
 mod objects;
+mod output;
 mod parity;
 mod quality;
 mod ranges;

@@ -93,7 +93,7 @@ fn objects_are_chunks_and_come_back_with_two_servers_dead() {
         assert!(used.len() >= 6, "{used:?}");
     });
     assert!(bed.ok(&["stat", "data/odd"]).contains("rs(6,4), K = 8, N = 12"));
-    let said = bed.fails(1, &["tune", "data/odd", "--redundancy", "1"]);
+    let said = bed.fails(2, &["tune", "data/odd", "--redundancy", "1"]);
     assert!(said.contains("6 chunks, any 4 of which give it"), "{said}");
 
     let many = &objects[4].1;

@@ -118,6 +118,8 @@ fn impossible_wishes_are_told_what_there_is() {
     // Unless a device counts as stalled just then.
     block_on(eventually("all six are counted", WITHIN, async || put(6, "devices=40").contains("34 missing")));
     assert!(put(6, "sites=2").contains("1 missing"));
+    let said = put(6, "devices=1");
+    assert!(said.contains("has to be on 3 nodes"), "{said}");
     assert!(put(6, "tolerate=1").contains("bucket's 2"));
     for (wish, part) in [("speed=4", "speed"), ("bandwidth=4XB", "400MB"), ("devices=1,devices=2", "twice")] {
         let said = put(2, wish);

@@ -122,9 +122,9 @@ fn small_objects_stripes_and_whole_objects_are_changed_too() {
             assert!(fs::read(&copy).unwrap() == content, "{object} at {offset}");
         }
     }
-    let said = bed.fails(1, &["tune", "data/3000", "--redundancy", "3"]);
+    let said = bed.fails(2, &["tune", "data/3000", "--redundancy", "3"]);
     assert!(said.contains("copies"), "{said}");
-    let said = bed.fails(1, &["tune", "striped/2097152", "--redundancy", "3"]);
+    let said = bed.fails(2, &["tune", "striped/2097152", "--redundancy", "3"]);
     assert!(said.contains("stripe"), "{said}");
 }
 

@@ -32,6 +32,11 @@ impl Pattern {
         Self { lost, missing: u32::MAX }
     }
 
+    /// Whether its last test failed.
+    fn is_short(&self) -> bool {
+        self.missing > 0 && self.missing < u32::MAX
+    }
+
     /// The domains lost as positions.
     fn groups(&self) -> Vec<usize> {
         self.lost.iter().map(|&domain| domain as usize).collect()
@@ -85,7 +90,7 @@ impl Judge {
         }
     }
 
-    /// Makes patterns for domains that were occupied since the last time. Patterns stay valid as domains are added.
+    /// Makes patterns for domains that were occupied since the last time. Results stay valid as domains are added.
     pub(super) fn cover(&mut self) {
         let occupied = self.loads.iter().filter(|&&load| load > 0).count();
         if occupied == self.covered.len() && !self.patterns.is_empty() {
@@ -113,6 +118,9 @@ impl Judge {
             });
             return;
         }
+        // Drawn anew from all domains: of those drawn before none has a domain that came since, and what the sample says of the
+        // patterns that are not tested holds only where each was as likely as any other.
+        let before = std::mem::take(&mut self.patterns);
         let mut random = Pcg64Mcg::new(u128::from(self.seed) << 64 | 0xcafe_f00d_d15e_a5e5);
         while self.patterns.len() < PATTERNS_SAMPLED as usize {
             let mut pool = self.covered.clone();
@@ -121,6 +129,14 @@ impl Judge {
             lost.sort_unstable();
             if !known(&self.patterns, &lost) {
                 self.patterns.push(Pattern::new(lost));
+            }
+        }
+        // What was found out stays so: that one decodes, and, as long as nothing else is shown, that one does not.
+        for old in before {
+            match self.patterns.iter_mut().find(|pattern| pattern.lost == old.lost) {
+                Some(drawn) => drawn.missing = old.missing,
+                None if old.is_short() => self.patterns.push(old),
+                None => {}
             }
         }
     }

@@ -149,6 +149,49 @@ fn many_patterns_are_sampled_with_the_heaviest_among_them() {
     assert!(judge.patterns.iter().any(|pattern| pattern.lost == [5, 63]));
 }
 
+/// As tunes, updates and drains confirm, device after device: when the early round begins, 18 of 24 domains have blocks.
+#[test]
+fn a_domain_that_is_confirmed_last_is_among_the_lost() {
+    let (domains, each) = (24, 17);
+    for seed in 0..4 {
+        let mut judge = Judge::new(mix(256), RULE, domains, seed);
+        for domain in 0..domains {
+            for block in 0..each {
+                judge.confirm(domain, domain * each + block);
+            }
+        }
+        let verdict = judge.verdict();
+        let Verdict::Holds { patterns_tested, patterns_total: 276 } = verdict else { panic!("{verdict:?}") };
+        assert!((PATTERNS_SAMPLED..PATTERNS_SAMPLED + 4).contains(&patterns_tested), "{patterns_tested}");
+        // The heaviest beside them, which are always among the tested, are the first three.
+        for domain in 3..domains {
+            let losing = judge.patterns.iter().filter(|pattern| pattern.lost.contains(&domain)).count();
+            assert!(losing > 0, "seed {seed}: no pattern loses domain {domain}");
+        }
+    }
+}
+
+/// A pattern that was found not to decode is not forgotten when others are drawn.
+#[test]
+fn what_failed_is_tested_again_with_further_domains() {
+    let mut judge = Judge::new(mix(64), Rule { redundancy: 0.0, tolerate: 2 }, 30, 9);
+    for index in 0..240 {
+        judge.confirm(index % 24, index);
+    }
+    assert!(judge.verdict().holds());
+    // As if it had not.
+    judge.patterns[0].missing = 1;
+    let lost = judge.patterns[0].lost.clone();
+    for domain in 24..30 {
+        judge.confirm(domain, 1000 + domain);
+        judge.cover();
+        let kept = judge.patterns.iter().find(|pattern| pattern.lost == lost).unwrap();
+        assert_eq!(kept.missing, 1, "{domain}");
+    }
+    // Enough blocks are there: it decodes when it is asked again.
+    assert!(judge.verdict().holds());
+}
+
 #[test]
 fn sixteen_domains_of_two_are_all_tested() {
     let mut judge = Judge::new(mix(1024), RULE, 16, 9);

@@ -5,6 +5,7 @@ use super::{
     ROUND_TRIPS_PUT, Wanted, Wish,
     pace::{self, Pace},
     segments,
+    spread::Spread,
 };
 use crate::{
     DeviceId,
@@ -101,8 +102,8 @@ pub fn choose(candidates: &[Candidate], wanted: &Wanted) -> Result<Plan, PlanErr
 ///
 /// # Errors
 /// [`PlanError::Unmet`] when too few domains or devices can take data, those that stall counted; [`PlanError::Room`] where they are full;
-/// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that
-/// cannot be met, with what can.
+/// [`PlanError::Space`] when what is to be stored does not fit on those that can; [`PlanError::TooFew`], [`PlanError::FewDevices`],
+/// [`PlanError::FewCopies`], [`PlanError::Bandwidth`], [`PlanError::Latency`] for a wish that cannot be met, with what can.
 pub fn choose_for(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<Plan, PlanError> {
     match (choose_all(candidates, wanted, wish), wish.fewest(&wanted.policy)) {
         (Err(PlanError::Unmet { domain, available, .. }), Some(parity)) => {
@@ -174,30 +175,34 @@ fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<
     let speeds = Speeds::of(&usable);
     let promise = Promise::of(wanted, wish, &usable, segment.scheme);
     rank(&mut usable, policy.domain(), &speeds, &promise, wanted.seed);
+    if promise.is_blind() {
+        // Nothing else tells those that would refuse again from the others.
+        usable.sort_by_key(|candidate| candidate.refused);
+    }
     usable.sort_by_key(|candidate| candidate.health != DeviceHealth::Ok);
     if segment.scheme == super::Scheme::Parity {
         deal_chunks(&mut usable, policy, wanted.seed);
     }
+    let spread = Spread::new(policy, wish.quality.sites.unwrap_or(0));
+    judge_spread(&spread, policy, segment.scheme, wish, &usable)?;
     let mut count_wanted = how_many(policy, wanted, &usable, &speeds, originals, segment.scheme);
-    if let Some(devices) = wish.quality.devices {
-        enough("devices", devices, count(usable.len()))?;
-    }
+    let is_fixed = segment.scheme == super::Scheme::Replicated || policy.devices().is_some();
     let mut least = fewest(policy, segment.scheme, &usable);
-    if let Some(sites) = wish.quality.sites {
-        enough("sites", sites, count(count_domains(Domain::Site, &usable)))?;
-        let on = |devices: usize| count(count_domains(Domain::Site, &usable[..devices]));
-        least = (least..=usable.len()).find(|&devices| on(devices) >= sites).unwrap_or(usable.len());
+    if is_fixed {
+        count_wanted = count_wanted.max(spread.least().0);
+        spread.put_first(&mut usable, count_wanted);
+    } else {
+        least = spread.shortest(&usable, least);
         count_wanted = count_wanted.max(least);
     }
     if promise.wants_pace() && segment.scheme != super::Scheme::Replicated {
         let stored = |devices| stored_blocks(policy, segment.scheme, originals, &usable, devices);
-        let numbers =
-            if policy.devices().is_some() { count_wanted..=count_wanted } else { least..=usable.len() };
+        let numbers = if is_fixed { count_wanted..=count_wanted } else { least..=usable.len() };
         let stretch = |devices| stored(devices) as f64 / originals as f64;
         count_wanted = promise.fewest(&usable, numbers, stretch)?;
     }
     if segment.scheme == super::Scheme::Striped && policy.tolerate() > 0 {
-        count_wanted = in_rounds(&mut usable, policy, count_wanted);
+        count_wanted = spread.put_rounds_first(&mut usable, count_wanted);
     }
 
     // A share goes by speed; a device without room for its share makes way for the next, which makes shares larger.
@@ -222,11 +227,16 @@ fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<
             if usable.len() > 1 && (segment.scheme == super::Scheme::Striped || usable.len() > count_wanted) {
                 let mut rest = usable.clone();
                 rest.remove(position);
-                if enough_domains(policy, &rest).is_ok() {
+                if let Some(devices) = wish.quality.devices {
+                    enough_room(devices, count(rest.len()), needed(chosen[position]))?;
+                }
+                if enough_domains(policy, &rest).is_ok() && spread.has_sites(&rest) {
                     count_wanted = count_wanted.min(rest.len());
                     usable = rest;
                     if segment.scheme == super::Scheme::Striped && policy.tolerate() > 0 {
-                        count_wanted = in_rounds(&mut usable, policy, count_wanted);
+                        count_wanted = spread.put_rounds_first(&mut usable, count_wanted);
+                    } else {
+                        spread.put_first(&mut usable, count_wanted);
                     }
                     continue;
                 }
@@ -310,6 +320,38 @@ fn fewest(policy: &Policy, scheme: super::Scheme, usable: &[&Candidate]) -> usiz
     domains.max(roomy.min(usable.len())).clamp(1, usable.len())
 }
 
+/// Whether the wishes for devices and sites can be met together with the policy.
+fn judge_spread(
+    spread: &Spread,
+    policy: &Policy,
+    scheme: super::Scheme,
+    wish: &Wish,
+    usable: &[&Candidate],
+) -> Result<(), PlanError> {
+    if let Some(wanted) = wish.quality.devices {
+        enough("devices", wanted, count(usable.len()))?;
+        let (needed, domain) = spread.least();
+        let needed = count(needed);
+        if wanted < needed {
+            return Err(PlanError::FewDevices { wanted, needed, domain });
+        }
+    }
+    if let Some(wanted) = wish.quality.sites {
+        enough("sites", wanted, count(count_domains(Domain::Site, usable)))?;
+        let copies = policy.tolerate() + 1;
+        // A block that is the whole object has no more.
+        if scheme == super::Scheme::Replicated && wanted > copies {
+            return Err(PlanError::FewCopies { wanted, copies });
+        }
+    }
+    Ok(())
+}
+
+fn enough_room(needed: u32, available: u32, bytes: u64) -> Result<(), PlanError> {
+    let domain = "devices";
+    if available < needed { Err(PlanError::Room { domain, needed, available, bytes }) } else { Ok(()) }
+}
+
 fn enough(wish: &'static str, wanted: u32, available: u32) -> Result<(), PlanError> {
     if available < wanted { Err(PlanError::TooFew { wish, wanted, available }) } else { Ok(()) }
 }
@@ -330,6 +372,11 @@ impl<'a> Promise<'a> {
 
     fn wants_pace(&self) -> bool {
         self.wish.quality.wants_pace()
+    }
+
+    /// Whether a pace is wished for, and no speed is known to judge it by.
+    fn is_blind(&self) -> bool {
+        self.wants_pace() && self.median.is_none()
     }
 
     /// What one device can promise; none without a wish, or while no speed is known.
@@ -527,46 +574,20 @@ fn deal_chunks(usable: &mut Vec<&Candidate>, policy: &Policy, seed: u64) {
     *usable = first.into_iter().chain(rest).collect();
 }
 
-/// Puts devices first that go round the failure domains, each round in the same order: with copies that start one
-/// device further on (dissertation §6.2.1), any f + 1 neighbours are then of different domains, around the end too.
-/// Returns how many: of all such choices of at most `wanted` devices the largest.
-fn in_rounds(usable: &mut Vec<&Candidate>, policy: &Policy, wanted: usize) -> usize {
-    let mut domains: Vec<((u128, &str), Vec<&Candidate>)> = Vec::new();
-    for &candidate in usable.iter() {
-        let name = domain_name(policy.domain(), candidate);
-        match domains.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, devices)) => devices.push(candidate),
-            None => domains.push((name, vec![candidate])),
-        }
-    }
-    let needed = policy.tolerate() as usize + 1;
-    let most = domains.iter().map(|(_, devices)| devices.len()).max().unwrap_or(0);
-    let choices = (1..=most).filter_map(|rounds| {
-        let wide = domains.iter().filter(|(_, devices)| devices.len() >= rounds).count().min(wanted / rounds);
-        (wide >= needed).then_some((rounds * wide, rounds, wide))
-    });
-    // Fewer rounds where equal: more domains share the work.
-    let best = choices.max_by_key(|&(devices, rounds, _)| (devices, core::cmp::Reverse(rounds)));
-    let Some((devices, rounds, wide)) = best else { return wanted };
-    let chosen: Vec<&Vec<&Candidate>> =
-        domains.iter().map(|(_, held)| held).filter(|held| held.len() >= rounds).take(wide).collect();
-    let first: Vec<&Candidate> =
-        (0..rounds).flat_map(|round| chosen.iter().map(move |held| held[round])).collect();
-    let rest: Vec<&Candidate> =
-        usable.iter().copied().filter(|one| !first.iter().any(|other| other.device == one.device)).collect();
-    *usable = first.into_iter().chain(rest).collect();
-    devices
-}
-
 fn enough_domains(policy: &Policy, usable: &[&Candidate]) -> Result<(), PlanError> {
     let needed = policy.domains();
     let available = count(count_domains(policy.domain(), usable));
-    let domain = match policy.domain() {
+    let domain = plural(policy.domain());
+    if available < needed { Err(PlanError::Unmet { domain, needed, available }) } else { Ok(()) }
+}
+
+/// What an error calls failure domains.
+pub(super) fn plural(domain: Domain) -> &'static str {
+    match domain {
         Domain::Device => "devices",
         Domain::Node => "nodes",
         Domain::Site => "sites",
-    };
-    if available < needed { Err(PlanError::Unmet { domain, needed, available }) } else { Ok(()) }
+    }
 }
 
 pub(super) fn domain_name(domain: Domain, candidate: &Candidate) -> (u128, &str) {

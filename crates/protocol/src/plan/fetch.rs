@@ -75,9 +75,17 @@ pub fn fetch(
     let round_trips = wish.round_trip.saturating_mul(ROUND_TRIPS_GET);
     let wanted_s = wanted_seconds(length, wish, round_trips);
     let Some(median) = median else {
-        // Nothing is known: each keeps its part of what it holds, and the nodes decide.
-        let part = |holding: &Holding| (needed / wanted_s * holding.bytes as f64 / held as f64).ceil() as u64;
-        let reserve = holders.iter().map(|(holding, _)| (holding.device, part(holding).max(1)));
+        // Nothing is known: each keeps its part of what it holds, and the nodes decide. Those that refused are asked again
+        // only where the others do not hold enough.
+        let sum = |of: &[&Holding]| of.iter().map(|holding| holding.bytes).sum::<u64>() as f64;
+        let willing = holders.iter().filter(|(_, candidate)| !candidate.refused);
+        let mut asked: Vec<&Holding> = willing.map(|&(holding, _)| holding).collect();
+        if sum(&asked) < needed {
+            asked = holders.iter().map(|&(holding, _)| holding).collect();
+        }
+        let held = sum(&asked);
+        let part = |holding: &Holding| (needed / wanted_s * holding.bytes as f64 / held).ceil() as u64;
+        let reserve = asked.into_iter().map(|holding| (holding.device, part(holding).max(1)));
         return Ok(Fetch { reserve: reserve.collect(), rule });
     };
     let accesses = f64::from(quality.accesses());

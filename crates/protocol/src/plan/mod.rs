@@ -29,6 +29,7 @@ mod quality;
 mod resize;
 mod revise;
 mod segment;
+mod spread;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trim;
@@ -278,6 +279,31 @@ pub enum PlanError {
         wanted: u32,
         /// How many there are.
         available: u32,
+    },
+    /// A wish for fewer devices than the policy, or the wish for sites, needs.
+    #[error(
+        "wanted {}, but what is stored has to be on {}: wish for {needed} at least",
+        counted(wanted, "device"), counted_of(*needed, domain)
+    )]
+    FewDevices {
+        /// Devices wished for.
+        wanted: u32,
+        /// The fewest that can be on so many domains.
+        needed: u32,
+        /// `nodes`, `devices` or `sites`.
+        domain: &'static str,
+    },
+    /// A wish for more sites than a small object has copies.
+    #[error(
+        "wanted {}, but an object so small is stored as {}: wish for {copies} at most",
+        counted(wanted, "site"),
+        if *copies == 1 { "1 copy".to_owned() } else { format!("{copies} copies") }
+    )]
+    FewCopies {
+        /// Sites wished for.
+        wanted: u32,
+        /// Copies, each on one device.
+        copies: u32,
     },
     /// The devices do not give the wished bandwidth.
     #[error(

@@ -24,7 +24,7 @@ pub struct Quality {
     pub redundancy: Option<f64>,
     /// f: failure domains whose loss it survives.
     pub tolerate: Option<u32>,
-    /// Devices it is spread over, exactly.
+    /// Devices it is spread over, exactly; an object that is stored as copies has one on each of f + 1.
     pub devices: Option<u32>,
     /// Sites it is spread over, at least.
     pub sites: Option<u32>,

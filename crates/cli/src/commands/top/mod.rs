@@ -4,7 +4,11 @@ mod frame;
 mod screen;
 
 use super::{connect, print_json};
-use crate::arguments::{Cluster, Output};
+use crate::{
+    arguments::{Cluster, Output},
+    exit::UNSAID,
+};
+use anyhow::Context;
 use clap::Args;
 use frame::Frame;
 use screen::Screen;
@@ -108,7 +112,7 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
                 let lines = frame.lines(PLAIN_COLUMNS, usize::MAX);
                 let text: String = lines.iter().map(|line| format!("{}\n", line.text)).collect();
                 let end = if arguments.once { "" } else { "\n" };
-                write!(io::stdout().lock(), "{text}{end}")?;
+                write!(io::stdout().lock(), "{text}{end}").context(UNSAID)?;
             }
         }
         if arguments.once {

@@ -186,6 +186,117 @@ fn holders_that_refused_or_are_gone_keep_nothing() {
     assert!(error.is_reserved_by_others());
 }
 
+/// A wished number of devices is exact: it is neither raised to what the policy needs nor lowered to those that have room.
+#[test]
+fn a_number_of_devices_is_kept_or_refused() {
+    let disks = cluster(8, 2);
+    let few = |text: &str, length| plan(&disks, "rateless", length, text).unwrap_err().to_string();
+    let said = "wanted 1 device, but what is stored has to be on 3 nodes: wish for 3 at least";
+    assert_eq!(few("devices=1", GIB), said);
+    assert_eq!(few("devices=1", 1000), said, "copies are on as many");
+    let error = plan(&disks, "rateless", GIB, "devices=4,tolerate=4").unwrap_err();
+    assert_eq!(error, PlanError::FewDevices { wanted: 4, needed: 5, domain: "nodes" });
+    // A wish for sites adds none to a number that can be on so many.
+    for (text, number) in
+        [("devices=3", 3), ("devices=4", 4), ("devices=3,sites=2", 3), ("devices=4,sites=2", 4)]
+    {
+        let chosen = plan(&disks, "rateless", GIB, text).unwrap();
+        assert_eq!(chosen.devices.len(), number, "{text}");
+        assert!(in_domains(&chosen).len() >= 3 && on_sites(&disks, &chosen) == 2, "{text}: {chosen:?}");
+    }
+    let quality = Quality { devices: Some(2), sites: Some(3), ..Quality::default() };
+    let wish = Wish { quality, ..Wish::default() };
+    let mut three = cluster(6, 1);
+    three.iter_mut().take(2).for_each(|disk| disk.site = "site2".to_owned());
+    let asked = |text: &str| choose_for(&three, &wanted(text, GIB), &wish).unwrap_err();
+    assert_eq!(
+        asked("rateless:tolerate=1,devices=2"),
+        PlanError::FewDevices { wanted: 2, needed: 3, domain: "sites" }
+    );
+    // A bucket's number is no wish: it is raised for one.
+    let wish = Wish { quality: Quality { devices: None, ..quality }, ..wish };
+    let raised = choose_for(&three, &wanted("rateless:tolerate=1,devices=2", GIB), &wish).unwrap();
+    assert_eq!((raised.devices.len(), on_sites(&three, &raised)), (3, 3));
+    // A stripe needs all that are wished for to have room.
+    let mut disks = cluster(4, 1);
+    disks[2].free_bytes = 10 * MIB;
+    assert_eq!(plan(&disks, "stripe", GIB, "devices=3").unwrap().devices.len(), 3);
+    let error = plan(&disks, "stripe", GIB, "devices=4").unwrap_err();
+    assert!(matches!(error, PlanError::Room { domain: "devices", needed: 4, available: 3, .. }), "{error}");
+}
+
+fn on_sites(disks: &[Candidate], plan: &Plan) -> usize {
+    let site = |device| disks.iter().find(|disk| disk.device == device).unwrap().site.as_str();
+    plan.devices.iter().map(|planned| site(planned.device)).collect::<BTreeSet<_>>().len()
+}
+
+/// One site has most of the disks: without the wish all copies go there.
+#[test]
+fn copies_are_on_as_many_sites_as_wished_for() {
+    // Two nodes of four disks on a site, one of one disk on another.
+    let mut disks = cluster(3, 4);
+    disks.truncate(9);
+    for disk in &mut disks {
+        disk.site = if disk.node == NodeId(2) { "b" } else { "a" }.to_owned();
+    }
+    let stored = |disks: &[Candidate], text: &str| plan(disks, "replicated:copies=2", 64 * MIB, text);
+    let plain = stored(&disks, "").unwrap();
+    assert_eq!((plain.devices.len(), on_sites(&disks, &plain)), (8, 1));
+    let wide = stored(&disks, "sites=2").unwrap();
+    assert_eq!((wide.devices.len(), in_domains(&wide).len(), on_sites(&disks, &wide)), (3, 3, 2));
+    // Also where disks without room for their share are left out, unless they are all of a site's.
+    let mut full = disks.clone();
+    full.iter_mut().take(4).for_each(|disk| disk.free_bytes = 20 * MIB);
+    let left = stored(&full, "sites=2").unwrap();
+    assert_eq!((left.devices.len(), on_sites(&full, &left)), (2, 2));
+    let mut full = disks.clone();
+    full[8].free_bytes = 20 * MIB;
+    assert!(stored(&full, "").is_ok());
+    assert!(matches!(stored(&full, "sites=2"), Err(PlanError::Space { .. })));
+    // One block has as many copies as there are, on as many devices.
+    let small = |text: &str| plan(&disks, "replicated:copies=2", 1000, text);
+    assert_eq!(on_sites(&disks, &small("sites=2").unwrap()), 2);
+    let mut third = disks.clone();
+    third[0].site = "c".to_owned();
+    let error = plan(&third, "replicated:copies=2", 1000, "sites=3").unwrap_err();
+    assert_eq!(error, PlanError::FewCopies { wanted: 3, copies: 2 });
+    assert_eq!(
+        error.to_string(),
+        "wanted 3 sites, but an object so small is stored as 2 copies: wish for 2 at most"
+    );
+}
+
+/// What refused a moment ago would do so again: no speed tells it from the others.
+#[test]
+fn those_that_refused_come_last_where_no_speed_is_known() {
+    let mut disks = cluster(8, 1);
+    disks.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+    for refusing in 0..8 {
+        disks.iter_mut().for_each(|disk| disk.refused = false);
+        disks[refusing].refused = true;
+        let chosen = plan(&disks, "rateless", GIB, "bandwidth=100MB").unwrap();
+        let last = chosen.spares.last().map(|planned| planned.device);
+        assert_eq!((chosen.devices.len(), last), (6, Some(disks[refusing].device)));
+        let held = holdings(&[150 * MB; 8]);
+        let kept = fetch(&held, &disks, 800 * MB, &wish("bandwidth=80MB")).unwrap().reserve;
+        assert!(kept.iter().all(|&(device, _)| device != disks[refusing].device), "{kept:?}");
+        // The others give its part.
+        let rates: Vec<u64> = kept.iter().map(|&(_, rate)| rate).collect();
+        assert_eq!(rates, [11_428_572; 7]);
+        // What only all of them hold is asked of all.
+        let all =
+            fetch(&holdings(&[100 * MB; 8]), &disks, 800 * MB, &wish("bandwidth=80MB")).unwrap().reserve;
+        assert_eq!(all.len(), 8);
+    }
+    // Failure domains come before that: no node is left out whose disks all refused, where it is needed.
+    let mut disks = cluster(3, 4);
+    disks.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
+    disks.iter_mut().take(4).for_each(|disk| disk.refused = true);
+    let chosen = plan(&disks, "rateless", GIB, "bandwidth=100MB,devices=6").unwrap();
+    assert_eq!((chosen.devices.len(), in_domains(&chosen).len()), (6, 3));
+    assert_eq!(chosen.devices.iter().filter(|planned| planned.node == NodeId(0)).count(), 1);
+}
+
 /// Everything is asked for only where the wish leaves no time to make good for a device that fails.
 #[test]
 fn the_request_rule_follows_from_the_time_there_is() {

@@ -1,0 +1,63 @@
+//! Standard output that is closed early, or full.
+
+use crate::common::{Bed, block_on, once_of, seed, shape};
+use std::{
+    fs,
+    io::Read,
+    process::{Output, Stdio},
+    time::{Duration, Instant},
+};
+use steadfast_lab::cluster::Shape;
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_a_get_quietly() {
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=1");
+    // Far more than a pipe holds.
+    let file = bed.file("original", 8 << 20, seed());
+    bed.put(&file, "object");
+    let mut get = bed.command(&["get", "data/object", "-"]);
+    let mut get = get.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 10];
+    let mut pipe = get.stdout.take().unwrap();
+    pipe.read_exact(&mut first).unwrap();
+    drop(pipe);
+    let ended = get.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!((ended.status.code(), said.as_ref()), (Some(0), ""));
+    assert!(first == fs::read(&file).unwrap()[..10]);
+}
+
+/// It fails, says what is full, and has done everything else.
+#[test]
+fn what_cannot_be_said_is_done_all_the_same() {
+    // No sweep makes good for what the commands leave undone.
+    let bed = Bed::with_bucket(&Shape { sweep_s: 3600, ..shape(3, 1) }, "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 4 << 20, seed());
+    let unsaid = |arguments: &[&str]| {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let ended = bed.command(arguments).stdin(Stdio::null()).stdout(full).output().unwrap();
+        let Output { status, stderr, .. } = ended;
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        // The devices may seem to stall just then.
+        let refused = status.code() == Some(6);
+        assert!(refused || said.contains("cannot write to standard output: No space left"), "{said}");
+        assert!(refused || status.code() == Some(1), "{said}");
+        !refused
+    };
+    let used = || block_on(async { bed.used_bytes(&bed.client().await).await });
+    // A client waits half a second at most until what it freed is free: on a busy machine that may be too short.
+    once_of(5, "what is removed is freed", || {
+        if !unsaid(&["put", file.to_str().unwrap(), "data/object"]) {
+            return false;
+        }
+        bed.get_equals("object", &fs::read(&file).unwrap());
+        let before = used();
+        assert!(unsaid(&["rm", "data/object"]));
+        assert!(bed.ok(&["ls", "data"]).is_empty());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while used() + (8 << 20) > before && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        used() + (8 << 20) <= before
+    });
+}
