@@ -1,7 +1,7 @@
 //! The time that leases are counted in: nanoseconds since the Unix epoch, never going back while the server runs.
 //!
-//! The wall clock is read once, at the start; from there the monotonic clock counts. A clock that was set back between
-//! two runs only makes leases and kept answers last longer.
+//! The wall clock is read once, at the start; from there the monotonic clock counts. Where the wall clock was set between two
+//! runs, leases and kept answers have their whole span from the later start ([`Terms::started`](steadfast_protocol::meta::Terms)).
 
 use std::time::{Instant, SystemTime};
 use steadfast_protocol::Time;

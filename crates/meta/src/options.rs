@@ -1,7 +1,7 @@
 //! What a metadata server is started with.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
-use steadfast_protocol::meta::Terms;
+use steadfast_protocol::{Time, meta::Terms};
 
 /// What a metadata server is started with.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ const CACHE_BYTES: usize = 64 << 20;
 impl MetaOptions {
     /// The usual terms: [`Terms::default`], dead after 5 s (five heartbeats of a second), 64 MiB of cache.
     pub fn new(dir: impl Into<PathBuf>, listen: impl Into<String>) -> Self {
-        let Terms { lease, answers_kept } = Terms::default();
+        let Terms { lease, answers_kept, .. } = Terms::default();
         Self {
             dir: dir.into(),
             listen: listen.into(),
@@ -43,8 +43,8 @@ impl MetaOptions {
         }
     }
 
-    /// The terms of the metadata cores.
-    pub fn terms(&self) -> Terms {
-        Terms { lease: self.lease, answers_kept: self.answers_kept }
+    /// The terms of the metadata cores, for a server that starts now.
+    pub fn terms(&self, started: Time) -> Terms {
+        Terms { lease: self.lease, answers_kept: self.answers_kept, started }
     }
 }

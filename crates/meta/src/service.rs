@@ -7,19 +7,52 @@ use crate::{
     writer::Writer,
 };
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     thread,
     time::Instant,
 };
 use steadfast_protocol::{
-    ClusterId,
-    message::{MetaAnswer, MetaFault, MetaRequest, Query, Registry},
-    meta::{self, Liveness, View},
+    ClusterId, Time,
+    message::{Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry},
+    meta::{self, ClientReports, Liveness, Looked, View},
 };
 use tokio::{sync::Semaphore, task};
 
 /// Reads that run at once; further ones wait. More than the disk's queue needs, few enough to keep memory small.
 const READS_MAX: usize = 16;
+
+/// What is only remembered. Neither lock is held while the store is read: however slow its disk is, storage servers are heard
+/// and clients' reports taken.
+struct Memory {
+    liveness: Arc<RwLock<Liveness>>,
+    reports: Mutex<ClientReports>,
+}
+
+impl Memory {
+    fn ask(&self, view: &dyn View, now: Time, query: &Query) -> Result<MetaAnswer, MetaFault> {
+        Ok(match meta::look(view, query)? {
+            Looked::Answer(answer) => answer,
+            Looked::Registered(registered) => {
+                let reports = self.reports().clone();
+                let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
+                registered.report(now, &liveness, &reports)
+            }
+        })
+    }
+
+    fn heartbeat(&self, view: &dyn View, now: Time, heartbeat: Heartbeat) -> Result<MetaAnswer, MetaFault> {
+        let vouched = meta::vouched(view, heartbeat)?;
+        let registered = vouched.is_some();
+        if let Some(heartbeat) = vouched {
+            self.liveness.write().unwrap_or_else(PoisonError::into_inner).heard(now, heartbeat);
+        }
+        Ok(MetaAnswer::Heard { registered })
+    }
+
+    fn reports(&self) -> MutexGuard<'_, ClientReports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The metadata server without its network.
 pub struct Service {
@@ -28,9 +61,10 @@ pub struct Service {
     writer: Option<Writer>,
     /// Absent once joined.
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    liveness: Arc<RwLock<Liveness>>,
+    memory: Arc<Memory>,
     clock: Clock,
-    reads: Semaphore,
+    /// A read has its permit until it is over, also where nobody waits for it any more.
+    reads: Arc<Semaphore>,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -44,15 +78,17 @@ impl Service {
     pub fn open(options: &MetaOptions) -> Result<Self, MetaError> {
         let store = Arc::new(Store::open(&options.dir, options.cache_bytes)?);
         let clock = Clock::start();
-        let liveness = Arc::new(RwLock::new(Liveness::new(clock.now(), options.dead_after)));
+        let started = clock.now();
+        let liveness = Arc::new(RwLock::new(Liveness::new(started, options.dead_after)));
         let (writer, thread) =
-            Writer::start(Arc::clone(&store), options.terms(), clock, Arc::clone(&liveness))?;
-        let reads = Semaphore::new(READS_MAX);
+            Writer::start(Arc::clone(&store), options.terms(started), clock, Arc::clone(&liveness))?;
+        let reads = Arc::new(Semaphore::new(READS_MAX));
+        let memory = Arc::new(Memory { liveness, reports: Mutex::default() });
         Ok(Self {
             store,
             writer: Some(writer),
             thread: Mutex::new(Some(thread)),
-            liveness,
+            memory,
             clock,
             reads,
             activity: Activity::default(),
@@ -86,27 +122,16 @@ impl Service {
                 writer.change(id, change).await
             }
             MetaRequest::Ask(query) => {
-                self.read(move |view, now, liveness| {
-                    let liveness = liveness.read().unwrap_or_else(PoisonError::into_inner);
-                    meta::ask(view, now, &liveness, &query)
-                })
-                .await
+                self.read(move |view, now, memory| memory.ask(view, now, &query)).await
             }
             MetaRequest::Heartbeat(heartbeat) => {
-                self.read(move |view, now, liveness| {
-                    let mut liveness = liveness.write().unwrap_or_else(PoisonError::into_inner);
-                    meta::heartbeat(view, now, &mut liveness, heartbeat)
-                })
-                .await
+                self.read(move |view, now, memory| memory.heartbeat(view, now, heartbeat)).await
             }
             MetaRequest::Account(accesses) => {
-                self.liveness.write().unwrap_or_else(PoisonError::into_inner).account(&accesses);
+                self.memory.reports().account(&accesses);
                 Ok(MetaAnswer::Done)
             }
-            MetaRequest::Drain(progress) => {
-                let mut liveness = self.liveness.write().unwrap_or_else(PoisonError::into_inner);
-                liveness.drain(self.clock.now(), progress)
-            }
+            MetaRequest::Drain(progress) => self.memory.reports().drain(self.clock.now(), progress),
         }
     }
 
@@ -149,16 +174,16 @@ impl Service {
     /// Reads a snapshot off the async threads.
     async fn read(
         &self,
-        body: impl FnOnce(&dyn View, steadfast_protocol::Time, &RwLock<Liveness>) -> Result<MetaAnswer, MetaFault>
-        + Send
-        + 'static,
+        body: impl FnOnce(&dyn View, Time, &Memory) -> Result<MetaAnswer, MetaFault> + Send + 'static,
     ) -> Result<MetaAnswer, MetaFault> {
-        let permit = self.reads.acquire().await.expect("the semaphore is never closed");
-        let (store, liveness, now) = (Arc::clone(&self.store), Arc::clone(&self.liveness), self.clock.now());
-        let read = task::spawn_blocking(move || store.read(|view| body(view, now, &liveness)));
-        let outcome = read.await;
-        drop(permit);
-        match outcome {
+        let permit = Arc::clone(&self.reads).acquire_owned().await.expect("the semaphore is never closed");
+        let (store, memory, now) = (Arc::clone(&self.store), Arc::clone(&self.memory), self.clock.now());
+        let read = task::spawn_blocking(move || {
+            let outcome = store.read(|view| body(view, now, &memory));
+            drop(permit);
+            outcome
+        });
+        match read.await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => Err(error.into()),
             Err(error) => Err(MetaFault::Store(format!("a read was cut short: {error}"))),
@@ -185,5 +210,117 @@ fn join(thread: Option<thread::JoinHandle<()>>) {
         && thread.join().is_err()
     {
         tracing::error!("the metadata writer ended by a panic");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, time::Duration};
+    use steadfast_protocol::{
+        DeviceId, NodeId,
+        message::{AccessTotals, DrainProgress},
+        meta::ViewError,
+    };
+    use tokio::time::timeout;
+
+    /// Longer than any machine takes that is not stuck.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn service(dir: &std::path::Path) -> Service {
+        Service::open(&MetaOptions::new(dir, "127.0.0.1:0")).expect("an empty directory")
+    }
+
+    fn block_on<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+            .block_on(future)
+    }
+
+    /// A store whose disk does not answer until somebody lets it.
+    struct Stuck {
+        asked: mpsc::Sender<()>,
+        go_on: mpsc::Receiver<()>,
+    }
+
+    impl View for Stuck {
+        fn get(&self, _: &[u8]) -> Result<Option<Vec<u8>>, ViewError> {
+            self.asked.send(()).expect("somebody waits");
+            // Whoever was to let it go on has failed, then.
+            let _ = self.go_on.recv();
+            Err(ViewError::Failed("it was stuck".to_owned()))
+        }
+
+        fn scan(&self, from: &[u8], _: &[u8], _: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ViewError> {
+            self.get(from).map(|_| Vec::new())
+        }
+    }
+
+    #[test]
+    fn no_lock_is_held_while_the_store_is_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = Arc::new(service(dir.path()));
+        type Read = fn(&Memory, &dyn View) -> Result<MetaAnswer, MetaFault>;
+        let reads: [Read; 2] = [
+            |memory, view| memory.ask(view, Time(0), &Query::Registry),
+            |memory, view| {
+                let (node, devices, activity) = (NodeId(1), Vec::new(), Default::default());
+                memory.heartbeat(view, Time(0), Heartbeat { node, devices, activity })
+            },
+        ];
+        for read in reads {
+            let ((asked, is_asked), (let_go, go_on)) = (mpsc::channel(), mpsc::channel());
+            let memory = Arc::clone(&service.memory);
+            let reading = thread::spawn(move || read(&memory, &Stuck { asked, go_on }));
+            is_asked.recv_timeout(LONG).expect("the store is read");
+            let (done, is_done) = mpsc::channel();
+            let service = Arc::clone(&service);
+            let telling = thread::spawn(move || {
+                let progress = DrainProgress { devices: vec![DeviceId(1)], ..DrainProgress::default() };
+                let told = block_on(async {
+                    [
+                        service.handle(MetaRequest::Account(AccessTotals::default())).await,
+                        service.handle(MetaRequest::Drain(progress)).await,
+                    ]
+                });
+                let heard = service.memory.liveness.try_write().is_ok();
+                done.send((told, heard)).expect("somebody waits");
+            });
+            let told = is_done.recv_timeout(LONG);
+            let_go.send(()).expect("the read waits");
+            assert_eq!(told, Ok(([Ok(MetaAnswer::Done), Ok(MetaAnswer::Done)], true)));
+            telling.join().expect("it has told");
+            assert!(matches!(reading.join().expect("it ends"), Err(MetaFault::Store(_))));
+        }
+    }
+
+    #[test]
+    fn a_read_that_nobody_waits_for_any_more_has_its_permit_until_it_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = Arc::new(service(dir.path()));
+        block_on(async {
+            let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel());
+            let reading = {
+                let service = Arc::clone(&service);
+                task::spawn(async move {
+                    let body = move |_: &dyn View, _, _: &Memory| {
+                        begun.send(()).expect("somebody waits");
+                        let _ = go_on.recv();
+                        Ok(MetaAnswer::Done)
+                    };
+                    service.read(body).await
+                })
+            };
+            let begins = task::spawn_blocking(move || has_begun.recv_timeout(LONG));
+            begins.await.expect("no panic").expect("the read begins");
+            reading.abort();
+            assert!(reading.await.expect_err("its connection is closed").is_cancelled());
+            assert_eq!(service.reads.available_permits(), READS_MAX - 1);
+            let_go.send(()).expect("the read goes on");
+            let all = timeout(LONG, service.reads.acquire_many(READS_MAX as u32)).await;
+            assert!(all.is_ok(), "the permit comes back");
+        });
     }
 }

@@ -21,6 +21,7 @@ use redb::{
 };
 use std::{
     cell::Cell,
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
     io::{self, Read},
     panic::{self, AssertUnwindSafe},
@@ -53,7 +54,12 @@ pub struct Store {
     counts: AtomicU64,
     /// Why the last write that changed something failed, until one succeeds.
     failing: Mutex<Option<String>>,
+    /// Keys of damaged records that the log has.
+    damaged: Mutex<BTreeSet<Vec<u8>>>,
 }
+
+/// The most damaged records that are told in the log: whoever reads it knows enough by then.
+const DAMAGED_TOLD_MAX: usize = 1000;
 
 /// Whether the database can be asked.
 ///
@@ -102,6 +108,7 @@ impl Store {
             census: Census::default(),
             counts: AtomicU64::new(0),
             failing: Mutex::new(None),
+            damaged: Mutex::default(),
         })
     }
 
@@ -119,9 +126,22 @@ impl Store {
         let database = guard.database()?;
         contain(|| {
             let snapshot = database.begin_read().map_err(failed)?;
-            let table = snapshot.open_table(RECORDS).map_err(failed)?;
-            Ok(body(&TableView::new(table)))
+            let view = TableView::new(snapshot.open_table(RECORDS).map_err(failed)?);
+            let result = body(&view);
+            self.tell_damaged(view.left_out.take());
+            Ok(result)
         })
+    }
+
+    /// Each damaged record once, however often it is met.
+    fn tell_damaged(&self, left_out: Vec<(Vec<u8>, ViewError)>) {
+        for (key, error) in left_out {
+            let mut told = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.len() < DAMAGED_TOLD_MAX && told.insert(key.clone()) {
+                let key = format!("{key:02x?}");
+                tracing::error!(%key, %error, "a damaged record was left out: the server goes on without it");
+            }
+        }
     }
 
     /// Runs `body` on a batch and makes everything it applied durable, all or nothing. Gives the body's result once
@@ -164,6 +184,7 @@ impl Store {
                 let table = commit.open_table(RECORDS).map_err(failed)?;
                 let mut batch = Batch { table: TableView::new(table), written: false, deltas: Deltas::new() };
                 let result = body(&mut batch);
+                self.tell_damaged(batch.table.left_out.take());
                 if let Some(error) = batch.table.error.take() {
                     return Err(error);
                 }
@@ -332,11 +353,13 @@ impl Batch<'_> {
 struct TableView<T> {
     table: T,
     error: Cell<Option<ViewError>>,
+    /// Damaged records that a core went on without.
+    left_out: Cell<Vec<(Vec<u8>, ViewError)>>,
 }
 
 impl<T> TableView<T> {
     fn new(table: T) -> Self {
-        Self { table, error: Cell::new(None) }
+        Self { table, error: Cell::new(None), left_out: Cell::default() }
     }
 
     fn note(&self, error: ViewError) -> ViewError {
@@ -364,6 +387,12 @@ impl<T: ReadableTable<&'static [u8], &'static [u8]>> View for TableView<T> {
                 Err(error) => Err(self.note(failed(error))),
             })
             .collect()
+    }
+
+    fn left_out(&self, key: &[u8], error: &ViewError) {
+        let mut left_out = self.left_out.take();
+        left_out.push((key.to_vec(), error.clone()));
+        self.left_out.set(left_out);
     }
 }
 

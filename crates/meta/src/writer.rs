@@ -10,6 +10,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
     thread,
+    time::Duration,
 };
 use steadfast_protocol::{
     RequestId, Time,
@@ -53,7 +54,8 @@ impl Writer {
         liveness: Arc<RwLock<Liveness>>,
     ) -> Result<(Self, thread::JoinHandle<()>), MetaError> {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
-        let work = Work { store, terms, clock, liveness, behind: false };
+        let nobody = Liveness::new(terms.started, Duration::ZERO);
+        let work = Work { store, terms, clock, liveness, nobody, behind: false };
         let started = thread::Builder::new().name("meta-writer".to_owned()).spawn(move || work.run(queue));
         let thread = started.map_err(|source: io::Error| MetaError::Io {
             what: "start the writer thread of",
@@ -90,6 +92,8 @@ struct Work {
     terms: Terms,
     clock: Clock,
     liveness: Arc<RwLock<Liveness>>,
+    /// For changes that do not look at who lives: the lock is not held while the store is read.
+    nobody: Liveness,
     /// Whether the last step of expiry left something: each batch then carries another step, so that expiry keeps up
     /// with any load and holds no batch up for long.
     behind: bool,
@@ -149,10 +153,11 @@ impl Work {
         match job {
             Job::Expire | Job::Stop => None,
             Job::Change { id, change, .. } => {
-                let outcome = {
-                    let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
-                    batch.transact(|txn| meta::change(txn, now, &self.terms, &liveness, *id, change))
-                };
+                let heard = meta::needs_liveness(change)
+                    .then(|| self.liveness.read().unwrap_or_else(PoisonError::into_inner).clone());
+                let liveness = heard.as_ref().unwrap_or(&self.nobody);
+                let outcome =
+                    batch.transact(|txn| meta::change(txn, now, &self.terms, liveness, *id, change));
                 if let (Change::RegisterNode(record), Ok(_)) = (change, &outcome) {
                     // At once, not after the commit: another node of this batch may claim its devices.
                     self.liveness

@@ -19,6 +19,9 @@ pub const BUCKET_BYTES_MAX: usize = 63;
 pub const LIST_PAGE_MAX: u32 = 1000;
 /// The most segments one [`Query::SegmentStates`] asks about.
 pub const SEGMENT_STATES_MAX: usize = 1024;
+/// Once an answer to [`Query::SegmentStates`] has states of so many bytes, it says [`SegmentState::Pending`] of the rest: one
+/// more, which may take as many as a whole layout, and that still fit into it.
+pub const SEGMENT_STATES_BYTES_MAX: usize = 192 << 10;
 
 /// What a stream to the metadata server asks; the body of its OPEN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -174,9 +177,10 @@ pub enum Query {
     Buckets,
     /// Storage servers and devices, as last heard of.
     Registry,
-    /// What became of segments; at most [`SEGMENT_STATES_MAX`]. Storage servers sweep with this.
+    /// What became of segments; at most [`SEGMENT_STATES_MAX`]. Storage servers sweep with this. [`SEGMENT_STATES_BYTES_MAX`]
+    /// says where an answer ends: the rest is to be asked about again.
     SegmentStates {
-        /// The segments.
+        /// The segments, each once.
         segments: Vec<SegmentId>,
         /// The device that asks.
         device: DeviceId,
@@ -410,7 +414,7 @@ pub struct NodeState {
 /// What became of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SegmentState {
-    /// Its put may still commit.
+    /// Its put may still commit; or nobody can say now.
     Pending,
     /// It is part of an object; the asking device is to keep these blocks.
     Committed {
@@ -517,10 +521,8 @@ pub enum MetaFault {
         "device {0} takes data: `steadfast device drain {0}` moves what it holds, then it can be removed"
     )]
     DeviceActive(DeviceId),
-    /// A put that had chosen a draining device has stored on it since the sender looked.
-    #[error(
-        "device {device} took data since: look again ({arrivals} puts have come in since it was draining)"
-    )]
+    /// A put that had chosen a draining device has stored on it since the sender looked, or it was active for a while.
+    #[error("device {device} took data since: look again (late puts counted: {arrivals})")]
     DeviceTook {
         /// The device.
         device: DeviceId,

@@ -7,7 +7,8 @@
 //!                   │ └──lease ends──▶ ended ──expire()───────▶ over
 //! ```
 //!
-//! An ended put cannot be committed or renewed even before `expire` gives it up. Two writers of one key do not see each
+//! An ended put cannot be committed or renewed even before `expire` gives it up. After a restart nothing ends for a whole lease:
+//! its writer could not renew while the server was down, and the clock may be another by now. Two writers of one key do not see each
 //! other: each commit makes its version whole, the last commit wins, whatever order they began in. An amendment starts
 //! from a version and commits only while the object is still that version, or has only grown in place since, in a last
 //! segment that the amendment leaves as it was: then the growth is kept. A file that is appended to all the time would else have
@@ -31,6 +32,7 @@ use crate::{
     message::{MetaAnswer, MetaFault, PutBegun},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The most segments named by one request.
 pub const SEGMENTS_PER_REQUEST_MAX: u32 = 4096;
@@ -70,6 +72,13 @@ impl Intent {
     pub(super) fn has(&self, segment: SegmentId) -> bool {
         let after = self.grants.partition_point(|&(first, _)| first <= segment);
         after > 0 && segment.0 - self.grants[after - 1].0.0 < u64::from(self.grants[after - 1].1)
+    }
+
+    /// When its lease ends.
+    fn ends(&self, now: Time, terms: &Terms) -> Time {
+        let grace = terms.started + terms.lease;
+        // No lease is longer, so a clock that was ahead of this one has written it, before the server started.
+        if self.expires > now + terms.lease { grace } else { self.expires.max(grace) }
     }
 
     fn segments(&self) -> u32 {
@@ -143,10 +152,11 @@ pub(super) fn begin(
 pub(super) fn more(
     txn: &mut Txn<'_>,
     now: Time,
+    terms: &Terms,
     id: IntentId,
     segments: u32,
 ) -> Result<MetaAnswer, MetaFault> {
-    let mut intent = live(txn, now, id)?;
+    let mut intent = live(txn, now, terms, id)?;
     check_count(intent.segments(), segments)?;
     let mut counters = Counters::read(txn)?;
     let named = intent.grant(txn, id, &mut counters, segments);
@@ -162,9 +172,9 @@ pub(super) fn renew(
     terms: &Terms,
     id: IntentId,
 ) -> Result<MetaAnswer, MetaFault> {
-    let mut intent = live(txn, now, id)?;
+    let mut intent = live(txn, now, terms, id)?;
     txn.delete(keys::intent_expiry(intent.expires, id));
-    intent.expires = intent.expires.max(now + terms.lease);
+    intent.expires = now + terms.lease;
     txn.put(keys::intent_expiry(intent.expires, id), Vec::new());
     keys::write(txn, keys::intent(id), &intent);
     Ok(MetaAnswer::Done)
@@ -174,11 +184,12 @@ pub(super) fn renew(
 pub(super) fn commit(
     txn: &mut Txn<'_>,
     now: Time,
+    terms: &Terms,
     id: IntentId,
     size: u64,
     layouts: &[SegmentLayout],
 ) -> Result<MetaAnswer, MetaFault> {
-    let intent = live(txn, now, id)?;
+    let intent = live(txn, now, terms, id)?;
     let policy = buckets::read(txn, &intent.bucket)?.policy;
     let previous = objects::read(txn, &intent.bucket, &intent.key)?;
     let before = match &previous {
@@ -276,17 +287,62 @@ pub(super) fn abort(txn: &mut Txn<'_>, id: IntentId) -> Result<MetaAnswer, MetaF
 }
 
 /// Gives up puts whose lease has ended: how many, and whether more are due.
-pub(super) fn expire(txn: &mut Txn<'_>, now: Time) -> Result<(usize, bool), ViewError> {
-    let (from, to) = keys::expired_intents(now);
-    let due = txn.scan(&from, &to, EXPIRE_MAX)?;
-    for (expiry_key, _) in &due {
-        let id = keys::expired_intent(expiry_key)?;
-        if let Some(intent) = read(txn, id)? {
-            end(txn, id, &intent);
-        }
-        txn.delete(expiry_key.clone());
+pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usize, bool), ViewError> {
+    if now < terms.started + terms.lease {
+        return Ok((0, false));
     }
+    let (from, to) = keys::expired_intents(now);
+    let mut due = txn.scan(&from, &to, EXPIRE_MAX)?;
+    // Of a clock that was ahead: `Intent::ends`.
+    let (from, to) = keys::intents_beyond(now + terms.lease);
+    due.extend(txn.scan(&from, &to, EXPIRE_MAX - due.len())?);
+    let mut damaged = BTreeSet::new();
+    for (expiry_key, _) in &due {
+        txn.delete(expiry_key.clone());
+        let id = match keys::expired_intent(expiry_key) {
+            Ok(id) => id,
+            Err(error) => {
+                txn.left_out(expiry_key, &error);
+                continue;
+            }
+        };
+        let key = keys::intent(id);
+        match txn.get(&key)?.map(|value| keys::whole::<Intent>(txn, "intent", &key, &value)) {
+            Some(Some(intent)) => end(txn, id, &intent),
+            Some(None) => {
+                txn.delete(key);
+                damaged.insert(id);
+            }
+            None => {}
+        }
+    }
+    revoke(txn, &damaged)?;
     Ok((due.len(), due.len() == EXPIRE_MAX))
+}
+
+/// Takes back what was granted to puts whose records do not say it any more. A look at every grant there is: those of puts
+/// under way.
+fn revoke(txn: &mut Txn<'_>, damaged: &BTreeSet<IntentId>) -> Result<(), ViewError> {
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let (mut from, to) = keys::grants_from(SegmentId(0));
+    loop {
+        let step = txn.scan(&from, &to, EXPIRE_MAX)?;
+        for (key, value) in &step {
+            let grant: Option<Grant> = keys::whole(txn, "grant", key, value);
+            if grant.is_some_and(|grant| damaged.contains(&grant.intent)) {
+                txn.delete(key.clone());
+            }
+        }
+        match step.last() {
+            Some((last, _)) if step.len() == EXPIRE_MAX => {
+                from.clone_from(last);
+                from.push(0);
+            }
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// Takes a put's own records away; segments that were not committed are gone with them.
@@ -298,8 +354,8 @@ fn end(txn: &mut Txn<'_>, id: IntentId, intent: &Intent) {
     }
 }
 
-fn live(view: &dyn View, now: Time, id: IntentId) -> Result<Intent, MetaFault> {
-    read(view, id)?.filter(|intent| now < intent.expires).ok_or(MetaFault::IntentOver(id))
+fn live(view: &dyn View, now: Time, terms: &Terms, id: IntentId) -> Result<Intent, MetaFault> {
+    read(view, id)?.filter(|intent| now < intent.ends(now, terms)).ok_or(MetaFault::IntentOver(id))
 }
 
 fn read(view: &dyn View, id: IntentId) -> Result<Option<Intent>, ViewError> {

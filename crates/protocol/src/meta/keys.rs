@@ -14,9 +14,10 @@
 //!  0x50  client u128, count u64                        answered request
 //!  0x51  answered ns u64, client u128, count u64       - (answers in order of age)
 //!  0x60  node u128                                     node record
-//!  0x61  device u128                                   node that serves it
+//!  0x61  device u128                                   node that serves it, or was the last that did
 //!  0x62  device u128                                   standing of a draining device
 //!  0x63  device u128                                   device that was removed
+//!  0x64  device u128                                   standing that a device begins with when it drains again
 //! ```
 //!
 //! Integers in keys are big-endian. A value is [`FORMAT`], the CRC-32C of key and body (4 bytes,
@@ -60,6 +61,7 @@ const NODE: u8 = 0x60;
 const DEVICE: u8 = 0x61;
 const DRAINING: u8 = 0x62;
 const REMOVED: u8 = 0x63;
+const RETURNED: u8 = 0x64;
 
 /// Records that are counted for whoever watches a metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,7 +160,12 @@ pub(super) fn expired_intents(now: Time) -> (Key, Key) {
     (vec![INTENT_EXPIRY], key(INTENT_EXPIRY, &[&now.0.saturating_add(1).to_be_bytes()]))
 }
 
-/// The intent of a key of [`expired_intents`].
+/// From and to of leases that end after `until`.
+pub(super) fn intents_beyond(until: Time) -> (Key, Key) {
+    (key(INTENT_EXPIRY, &[&until.0.saturating_add(1).to_be_bytes()]), vec![INTENT_EXPIRY + 1])
+}
+
+/// The intent of a key of [`expired_intents`] or [`intents_beyond`].
 pub(super) fn expired_intent(stored: &[u8]) -> Result<IntentId, ViewError> {
     let bytes = stored.get(9..17).and_then(|bytes| bytes.try_into().ok());
     let damaged = ViewError::Damaged { what: "lease key", length: stored.len() };
@@ -190,7 +197,12 @@ pub(super) fn old_requests(until: Time) -> (Key, Key) {
     (vec![REQUEST_AGE], key(REQUEST_AGE, &[&until.0.saturating_add(1).to_be_bytes()]))
 }
 
-/// The request of a key of [`old_requests`].
+/// From and to of requests answered after `now`.
+pub(super) fn requests_beyond(now: Time) -> (Key, Key) {
+    (key(REQUEST_AGE, &[&now.0.saturating_add(1).to_be_bytes()]), vec![REQUEST_AGE + 1])
+}
+
+/// The request of a key of [`old_requests`] or [`requests_beyond`].
 pub(super) fn old_request(stored: &[u8]) -> Result<RequestId, ViewError> {
     let client = stored.get(9..25).and_then(|bytes| bytes.try_into().ok()).map(u128::from_be_bytes);
     let count = stored.get(25..33).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes);
@@ -210,9 +222,14 @@ pub(super) fn nodes() -> (Key, Key) {
     (vec![NODE], vec![NODE + 1])
 }
 
-/// Which node serves a device.
+/// Which node serves a device, or was the last that did.
 pub(super) fn device(device: DeviceId) -> Key {
     key(DEVICE, &[&device.0.to_be_bytes()])
+}
+
+/// From and to of all devices that are known.
+pub(super) fn devices() -> (Key, Key) {
+    (vec![DEVICE], vec![DEVICE + 1])
 }
 
 /// A device that is draining.
@@ -228,6 +245,11 @@ pub(super) fn all_draining() -> (Key, Key) {
 /// A device that was removed.
 pub(super) fn removed(device: DeviceId) -> Key {
     key(REMOVED, &[&device.0.to_be_bytes()])
+}
+
+/// Where the count of a device goes on that was draining and is active again.
+pub(super) fn returned(device: DeviceId) -> Key {
+    key(RETURNED, &[&device.0.to_be_bytes()])
 }
 
 /// From and to of all segments' records after `after`.
@@ -300,6 +322,25 @@ pub(super) fn read<T: DeserializeOwned>(
     key: &[u8],
 ) -> Result<Option<T>, ViewError> {
     view.get(key)?.map(|value| parse(what, key, &value)).transpose()
+}
+
+/// The record stored at `key` as `value`, unless it is damaged: then the view hears of it, and others are not held up.
+pub(super) fn whole<T: DeserializeOwned>(
+    view: &dyn View,
+    what: &'static str,
+    key: &[u8],
+    value: &[u8],
+) -> Option<T> {
+    parse(what, key, value).map_err(|error| view.left_out(key, &error)).ok()
+}
+
+/// Reads the record at `key`, if there is one that is whole: [`whole`].
+pub(super) fn read_whole<T: DeserializeOwned>(
+    view: &dyn View,
+    what: &'static str,
+    key: &[u8],
+) -> Result<Option<T>, ViewError> {
+    Ok(view.get(key)?.and_then(|value| whole(view, what, key, &value)))
 }
 
 /// Writes a record.

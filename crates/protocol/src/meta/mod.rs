@@ -10,11 +10,13 @@
 //! | `segments` | what became of a segment, for the sweep of the storage servers |
 //! | `requests` | each mutating request takes effect once and answers the same when asked again |
 //! | `registry` | storage servers and devices; who is alive |
+//! | `reports` | what clients say that they do, for whoever watches |
 //! | `standing` | devices that are draining or were removed |
 //! | `holdings` | which segments lie on a device, in bounded looks |
 //!
 //! The driver calls [`change`] in a [`Txn`] and applies its writes atomically, and [`ask`] on any consistent [`View`];
-//! at each tick it calls [`expire`] until nothing more is due. None of them performs I/O, reads a clock or draws a
+//! at each tick it calls [`expire`] until nothing more is due. A driver that shares what it remembers between threads calls
+//! [`look`] and [`vouched`] instead, which read the view without it. None of them performs I/O, reads a clock or draws a
 //! number. A transaction reads and writes at most about three records for each segment of one put
 //! ([`SEGMENTS_PER_PUT_MAX`]) and each piece of the segments that it changes.
 //!
@@ -30,6 +32,7 @@ mod keys;
 pub mod names;
 mod objects;
 mod registry;
+mod reports;
 mod requests;
 mod segments;
 mod standing;
@@ -40,7 +43,10 @@ pub use buckets::BUCKETS_MAX;
 pub use counters::{cluster, establish};
 pub use intents::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX};
 pub use keys::{Counted, FORMAT};
-pub use registry::{ADDRESS_BYTES_MAX, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness, heartbeat};
+pub use registry::{
+    ADDRESS_BYTES_MAX, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness, Registered, heartbeat, vouched,
+};
+pub use reports::ClientReports;
 pub use validate::{BLOCKS_PER_ORIGINAL_MAX, LAYOUTS_BYTES_MAX};
 pub use view::{MemoryStore, Txn, View, ViewError, Writes, transact};
 
@@ -58,14 +64,22 @@ pub struct Terms {
     pub lease: Duration,
     /// A request's answer is kept this long: a client asks again within it or takes the outcome as unknown.
     pub answers_kept: Duration,
+    /// When the server started. Its clock may have jumped since what is stored was stored, so all of that has its whole span
+    /// from here on: no lease ends and no answer is forgotten before, nor, where the clock was set back, much later.
+    pub started: Time,
 }
 
 impl Default for Terms {
     /// A lease of 30 s, so that a client that renews every 10 s survives two lost renewals or a restart of the
-    /// server; answers for 10 minutes, longer than any client goes on asking. Both picked by eye.
+    /// server; answers for 10 minutes, longer than any client goes on asking. Both picked by eye. Started when time began.
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), answers_kept: Duration::from_secs(600) }
+        Self { lease: Duration::from_secs(30), answers_kept: Duration::from_secs(600), started: Time(0) }
     }
+}
+
+/// Whether [`change`] looks at who lives: all but these few changes may be given what was heard of nobody.
+pub fn needs_liveness(change: &Change) -> bool {
+    matches!(change, Change::CreateBucket { .. } | Change::RegisterNode(_))
 }
 
 /// Carries out one change, once: under an `id` that was answered before, gives that answer and changes nothing.
@@ -116,9 +130,11 @@ fn dispatch(
             let basis = Basis::Version { base: *base, rewrites: *rewrites };
             intents::begin(txn, now, terms, bucket, key, basis, *segments)
         }
-        Change::MoreSegments { intent, segments } => intents::more(txn, now, *intent, *segments),
+        Change::MoreSegments { intent, segments } => intents::more(txn, now, terms, *intent, *segments),
         Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
-        Change::Commit { intent, size, segments } => intents::commit(txn, now, *intent, *size, segments),
+        Change::Commit { intent, size, segments } => {
+            intents::commit(txn, now, terms, *intent, *size, segments)
+        }
         Change::Abort { intent } => intents::abort(txn, *intent),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),
         Change::RegisterNode(record) => registry::register(txn, now, liveness, record),
@@ -133,20 +149,42 @@ fn dispatch(
 /// # Errors
 /// What stands against the answer.
 pub fn ask(view: &dyn View, now: Time, liveness: &Liveness, query: &Query) -> Result<MetaAnswer, MetaFault> {
-    match query {
+    Ok(match look(view, query)? {
+        Looked::Answer(answer) => answer,
+        Looked::Registered(registered) => registered.report(now, liveness, liveness.reports()),
+    })
+}
+
+/// What a consistent view says to a query.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Looked {
+    /// The answer.
+    Answer(MetaAnswer),
+    /// What is registered; the answer is its [`Registered::report`].
+    Registered(Registered),
+}
+
+/// Answers a query as far as the view does: what is remembered is needed only afterwards, so that no store, however slow,
+/// holds up who writes that down.
+///
+/// # Errors
+/// What stands against the answer.
+pub fn look(view: &dyn View, query: &Query) -> Result<Looked, MetaFault> {
+    let answer = match query {
         Query::Lookup { bucket, key } => objects::lookup(view, bucket, key),
         Query::List { bucket, prefix, after, limit } => {
             objects::list(view, bucket, prefix, after.as_deref(), *limit)
         }
         Query::Bucket { bucket } => Ok(MetaAnswer::Bucket(buckets::read(view, bucket)?)),
         Query::Buckets => buckets::all(view),
-        Query::Registry => registry::report(view, now, liveness),
+        Query::Registry => return Ok(Looked::Registered(registry::registered(view)?)),
         Query::SegmentStates { segments, device } => segments::states(view, segments, *device),
         Query::Layout { segment } => segments::layout(view, *segment),
         Query::ObjectsOn { devices, after, limit } => holdings::objects_on(view, devices, *after, *limit),
         Query::Degraded { after, limit } => holdings::degraded(view, *after, *limit),
         Query::Holdings { after } => holdings::sums(view, *after),
-    }
+    };
+    answer.map(Looked::Answer)
 }
 
 /// What one step of [`expire`] did.
@@ -160,12 +198,13 @@ pub struct Expired {
     pub more: bool,
 }
 
-/// Gives up puts whose lease has ended and forgets old answers; a bounded step.
+/// Gives up puts whose lease has ended and forgets old answers; a bounded step. A put whose record is damaged is given up as
+/// well: nobody can renew or commit it.
 ///
 /// # Errors
-/// When the store cannot be read or holds a damaged record; the transaction is then to be dropped.
+/// When the store cannot be read; the transaction is then to be dropped.
 pub fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<Expired, ViewError> {
-    let (intents, more_intents) = intents::expire(txn, now)?;
+    let (intents, more_intents) = intents::expire(txn, now, terms)?;
     let (answers, more_answers) = requests::expire(txn, now, terms)?;
     Ok(Expired { intents, answers, more: more_intents || more_answers })
 }

@@ -1,17 +1,25 @@
 //! Storage servers and their devices. What they are is stored; that they live, and how their devices do, is only
 //! remembered ([`Liveness`]), for it changes every second and is learned again after a restart.
 //!
+//! A device that its node registers no more, for its disk is dead or it was taken out, is *missing*: it may stand in layouts,
+//! so it stays known, as the last node's that served it, until it is removed (`standing`) or any node registers it again.
+//!
+//! A node's damaged record is left out of what is known: told so by the answer to its next heartbeat, the node registers
+//! over it.
+//!
 //! Invariants: a device is served by at most one node; devices of another cluster never enter.
 
 use super::{
-    counters, keys, standing,
+    counters, keys,
+    reports::ClientReports,
+    standing,
     view::{Txn, View, ViewError},
 };
 use crate::{
     ClusterId, DeviceId, NodeId, Time,
     message::{
-        AccessTotals, DeviceHealth, DeviceReport, DrainProgress, DrainState, Heartbeat, MetaAnswer,
-        MetaFault, NodeActivity, NodeRecord, NodeState, Registry, Standing,
+        AccessTotals, DeviceHealth, DeviceReport, DrainProgress, Heartbeat, MetaAnswer, MetaFault,
+        NodeActivity, NodeRecord, NodeState, Registry, Standing,
     },
 };
 use core::time::Duration;
@@ -21,6 +29,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const DEVICES_PER_NODE_MAX: usize = 256;
 /// The most devices, and so the most nodes, of a cluster: a report of them all fits into one answer.
 pub const DEVICES_MAX: usize = 8192;
+/// The most devices that no node registers any more and that are remembered all the same: what a node leaves out beyond is
+/// forgotten, for servers that come with new devices at each start must not fill the store.
+const MISSING_MAX: usize = DEVICES_MAX;
+/// The most devices that are known.
+pub(super) const KNOWN_MAX: usize = DEVICES_MAX + MISSING_MAX;
 /// The longest address or site name in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 255;
 /// The longest admin address that is passed on, in bytes.
@@ -32,9 +45,8 @@ pub struct Liveness {
     started: Time,
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
-    accesses: AccessTotals,
-    /// What clients said of drains, and when; the latest last. No device is in two of them.
-    drains: Vec<(Time, DrainProgress)>,
+    /// Of a driver that keeps no others.
+    reports: ClientReports,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -48,8 +60,8 @@ impl Liveness {
     /// Nobody was heard of yet. A node is dead once silent for `dead_after`; one that was not heard of since `started`
     /// is given that long too, for it may just not have noticed that the server is back.
     pub fn new(started: Time, dead_after: Duration) -> Self {
-        let (heard, accesses, drains) = Default::default();
-        Self { started, dead_after, heard, accesses, drains }
+        let (heard, reports) = Default::default();
+        Self { started, dead_after, heard, reports }
     }
 
     /// A node has registered: it lives, and what it reported before is void.
@@ -62,50 +74,31 @@ impl Liveness {
         now.since(self.heard.get(&node).map_or(self.started, |heard| heard.at)) < self.dead_after
     }
 
-    /// Adds what a client says that it did.
+    /// [`ClientReports::account`].
     pub fn account(&mut self, accesses: &AccessTotals) {
-        self.accesses.add(accesses);
+        self.reports.account(accesses);
     }
 
-    /// What clients did, as far as they said.
-    pub fn accesses(&self) -> &AccessTotals {
-        &self.accesses
-    }
-
-    /// Takes what a client says of a drain, in place of what was said of its devices before.
+    /// [`ClientReports::drain`].
     ///
     /// # Errors
-    /// For no devices, or more than a cluster can have.
+    /// As that.
     pub fn drain(&mut self, now: Time, progress: DrainProgress) -> Result<MetaAnswer, MetaFault> {
-        let devices: BTreeSet<DeviceId> = progress.devices.iter().copied().collect();
-        if devices.is_empty() || progress.devices.len() > DEVICES_MAX {
-            return Err(MetaFault::Invalid(format!(
-                "a drain of {} devices, 1 to {DEVICES_MAX} are possible",
-                progress.devices.len()
-            )));
-        }
-        self.drains.retain(|(_, other)| !other.devices.iter().any(|device| devices.contains(device)));
-        self.drains.push((now, DrainProgress { devices: devices.into_iter().collect(), ..progress }));
-        // Of devices that nobody has, the oldest word goes.
-        let named = |drains: &[(Time, DrainProgress)]| -> usize {
-            drains.iter().map(|(_, drain)| drain.devices.len()).sum()
-        };
-        while named(&self.drains) > DEVICES_MAX {
-            self.drains.remove(0);
-        }
-        Ok(MetaAnswer::Done)
+        self.reports.drain(now, progress)
     }
 
-    /// What was said of drains of devices that are `draining`.
-    fn drains(&self, now: Time, draining: &[Standing]) -> Vec<DrainState> {
-        let goes_on = |device: &DeviceId| draining.iter().any(|standing| standing.device == *device);
-        let told = self.drains.iter().filter_map(|(at, progress)| {
-            let devices: Vec<DeviceId> = progress.devices.iter().copied().filter(goes_on).collect();
-            let silent_ms = u64::try_from(now.since(*at).as_millis()).unwrap_or(u64::MAX);
-            let progress = DrainProgress { devices, ..progress.clone() };
-            (!progress.devices.is_empty()).then_some(DrainState { progress, silent_ms })
-        });
-        told.collect()
+    /// What clients said.
+    pub fn reports(&self) -> &ClientReports {
+        &self.reports
+    }
+
+    /// Takes a sign of life that came at `at`, as [`vouched`] gives it. Where the store was slow to vouch for it, what came
+    /// later stands.
+    pub fn heard(&mut self, at: Time, heartbeat: Heartbeat) {
+        let Heartbeat { node, devices, activity } = heartbeat;
+        if self.heard.get(&node).is_none_or(|heard| heard.at <= at) {
+            self.heard.insert(node, Heard { at, devices, activity });
+        }
     }
 
     /// Whether a node reported that a device of it has failed.
@@ -118,20 +111,31 @@ impl Liveness {
 /// Takes a sign of life. A node that is not registered is told so and not remembered.
 ///
 /// # Errors
-/// When the store cannot be read, or the heartbeat reports more devices than a node can have.
+/// When the store cannot be read.
 pub fn heartbeat(
     view: &dyn View,
     now: Time,
     liveness: &mut Liveness,
     heartbeat: Heartbeat,
 ) -> Result<MetaAnswer, MetaFault> {
+    let vouched = vouched(view, heartbeat)?;
+    let registered = vouched.is_some();
+    vouched.into_iter().for_each(|heartbeat| liveness.heard(now, heartbeat));
+    Ok(MetaAnswer::Heard { registered })
+}
+
+/// What of a sign of life is to be remembered ([`Liveness::heard`]): nothing of a node that has to register first.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn vouched(view: &dyn View, heartbeat: Heartbeat) -> Result<Option<Heartbeat>, MetaFault> {
     let Heartbeat { node, mut devices, mut activity } = heartbeat;
-    let Some(record) = read(view, node)? else { return Ok(MetaAnswer::Heard { registered: false }) };
-    // One that was added a moment ago and one that was removed: registering again, the node learns which.
+    let Some(record) = read(view, node)? else { return Ok(None) };
+    // One that was added a moment ago, or is back, and one that was removed: registering again, the node learns which.
     for report in &devices {
         let known = record.devices.iter().any(|&(device, _)| device == report.device);
-        if !known && !has_device(view, report.device)? {
-            return Ok(MetaAnswer::Heard { registered: false });
+        if !known && !is_served(view, report.device)? {
+            return Ok(None);
         }
     }
     let mut reported = BTreeSet::new();
@@ -141,8 +145,7 @@ pub fn heartbeat(
     });
     // Any socket's address is shorter, and a report of all nodes has to fit into one answer.
     activity.admin = activity.admin.filter(|admin| admin.len() <= ADMIN_BYTES_MAX);
-    liveness.heard.insert(node, Heard { at: now, devices, activity });
-    Ok(MetaAnswer::Heard { registered: true })
+    Ok(Some(Heartbeat { node, devices, activity }))
 }
 
 /// Registers a node and its devices, over what it registered before.
@@ -159,12 +162,14 @@ pub(super) fn register(
     check_record(txn, record)?;
     for &(device, _) in &record.devices {
         standing::check_here(txn, device)?;
-        match keys::read::<NodeId>(txn, "device", &keys::device(device))? {
-            Some(node) if node != record.node && liveness.is_alive(node, now) => {
+        let at = last_node(txn, device)?.filter(|&node| node != record.node);
+        if let Some(node) = at
+            && serves(txn, node, device)?
+        {
+            if liveness.is_alive(node, now) {
                 return Err(MetaFault::DeviceTaken { device, node });
             }
-            Some(node) if node != record.node => release(txn, node, device)?,
-            _ => {}
+            release(txn, node, device)?;
         }
     }
     // What is left of servers whose devices were all removed or taken over.
@@ -173,63 +178,156 @@ pub(super) fn register(
             txn.delete(keys::node(other.node));
         }
     }
-    if let Some(before) = read(txn, record.node)? {
-        before.devices.iter().for_each(|&(device, _)| txn.delete(keys::device(device)));
-    }
+    let mut left_out = read(txn, record.node)?.map_or_else(Vec::new, |before| before.devices);
+    left_out.retain(|&(device, _)| record.devices.iter().all(|&(named, _)| named != device));
     for &(device, _) in &record.devices {
         keys::write(txn, keys::device(device), &record.node);
     }
     keys::write(txn, keys::node(record.node), &NodeRecord { cluster: Some(ours), ..record.clone() });
+    if !left_out.is_empty() && missing(txn)? > MISSING_MAX {
+        left_out.iter().for_each(|&(device, _)| txn.delete(keys::device(device)));
+    }
     Ok(MetaAnswer::Done)
 }
 
-/// Every registered node with what was heard of it.
-pub(super) fn report(view: &dyn View, now: Time, liveness: &Liveness) -> Result<MetaAnswer, MetaFault> {
-    let state = |record: NodeRecord| {
-        let heard = liveness.heard.get(&record.node);
-        let silent = heard.map(|heard| u64::try_from(now.since(heard.at).as_millis()).unwrap_or(u64::MAX));
-        let devices = heard.map_or_else(Vec::new, |heard| heard.devices.clone());
-        let activity = heard.map_or_else(NodeActivity::default, |heard| heard.activity.clone());
-        NodeState { alive: liveness.is_alive(record.node, now), silent_ms: silent, devices, record, activity }
-    };
-    // One whose devices were all removed, or taken over, is gone once it is silent: nothing is missing with it.
-    let nodes = nodes(view)?.into_iter().map(state);
-    let nodes = nodes.filter(|node| node.alive || !node.record.devices.is_empty()).collect();
-    let standings = standing::draining(view)?;
-    Ok(MetaAnswer::Registry(Registry {
-        cluster: cluster(view)?,
-        nodes,
-        admin: None,
-        accesses: liveness.accesses,
-        drains: liveness.drains(now, &standings),
-        standings,
-    }))
+/// How many devices are known that no node serves.
+fn missing(view: &dyn View) -> Result<usize, ViewError> {
+    let served: usize = nodes(view)?.iter().map(|record| record.devices.len()).sum();
+    let (from, to) = keys::devices();
+    Ok(view.scan(&from, &to, KNOWN_MAX + 1)?.len().saturating_sub(served))
 }
 
-/// Every registered node.
+/// What is registered, as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Registered {
+    cluster: ClusterId,
+    nodes: Vec<NodeRecord>,
+    standings: Vec<Standing>,
+}
+
+/// Reads what is registered.
+pub(super) fn registered(view: &dyn View) -> Result<Registered, ViewError> {
+    Ok(Registered { cluster: cluster(view)?, nodes: nodes(view)?, standings: standing::draining(view)? })
+}
+
+impl Registered {
+    /// Every registered node with what was heard of it, and what clients say.
+    pub fn report(self, now: Time, liveness: &Liveness, reports: &ClientReports) -> MetaAnswer {
+        let Self { cluster, nodes, standings } = self;
+        let state = |record: NodeRecord| {
+            let heard = liveness.heard.get(&record.node);
+            let silent =
+                heard.map(|heard| u64::try_from(now.since(heard.at).as_millis()).unwrap_or(u64::MAX));
+            let devices = heard.map_or_else(Vec::new, |heard| heard.devices.clone());
+            let activity = heard.map_or_else(NodeActivity::default, |heard| heard.activity.clone());
+            let alive = liveness.is_alive(record.node, now);
+            NodeState { alive, silent_ms: silent, devices, record, activity }
+        };
+        // One whose devices were all removed, or taken over, is gone once it is silent: nothing is missing with it.
+        let nodes = nodes.into_iter().map(state);
+        let nodes = nodes.filter(|node| node.alive || !node.record.devices.is_empty()).collect();
+        MetaAnswer::Registry(Registry {
+            cluster,
+            nodes,
+            admin: None,
+            accesses: *reports.accesses(),
+            drains: reports.drains(now, &standings),
+            standings,
+        })
+    }
+}
+
+/// Every registered node whose record is whole.
 pub(super) fn nodes(view: &dyn View) -> Result<Vec<NodeRecord>, ViewError> {
     let (from, to) = keys::nodes();
     let entries = view.scan(&from, &to, DEVICES_MAX)?;
-    entries.iter().map(|(key, value)| keys::parse("node", key, value)).collect()
+    Ok(entries.iter().filter_map(|(key, value)| keys::whole(view, "node", key, value)).collect())
 }
 
-/// Whether a device is registered.
-pub(super) fn has_device(view: &dyn View, device: DeviceId) -> Result<bool, ViewError> {
+/// Whether a node registers the device, or did and it was not removed since.
+pub(super) fn is_known(view: &dyn View, device: DeviceId) -> Result<bool, ViewError> {
     Ok(view.get(&keys::device(device))?.is_some())
 }
 
+/// The first of these devices that no node registers.
+pub(super) fn first_unserved(
+    view: &dyn View,
+    devices: &BTreeSet<DeviceId>,
+) -> Result<Option<DeviceId>, ViewError> {
+    // A commit lists many devices of few nodes: each node's record is read once.
+    let mut by_node: BTreeMap<NodeId, Vec<DeviceId>> = BTreeMap::new();
+    for &device in devices {
+        match last_node(view, device)? {
+            Some(node) => by_node.entry(node).or_default().push(device),
+            None => return Ok(Some(device)),
+        }
+    }
+    for (node, devices) in by_node {
+        let served = served_by(view, node)?;
+        if let Some(device) = devices.into_iter().find(|device| !served.has(*device)) {
+            return Ok(Some(device));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a node registers the device.
+fn is_served(view: &dyn View, device: DeviceId) -> Result<bool, ViewError> {
+    match last_node(view, device)? {
+        Some(node) => serves(view, node, device),
+        None => Ok(false),
+    }
+}
+
+fn serves(view: &dyn View, node: NodeId, device: DeviceId) -> Result<bool, ViewError> {
+    Ok(served_by(view, node)?.has(device))
+}
+
+/// What a node serves.
+enum Served {
+    These(BTreeSet<DeviceId>),
+    /// Its record is damaged: all that is known as its own, until it registers over it.
+    Unknown,
+}
+
+impl Served {
+    fn has(&self, device: DeviceId) -> bool {
+        match self {
+            Served::These(devices) => devices.contains(&device),
+            Served::Unknown => true,
+        }
+    }
+}
+
+fn served_by(view: &dyn View, node: NodeId) -> Result<Served, ViewError> {
+    let key = keys::node(node);
+    let Some(value) = view.get(&key)? else { return Ok(Served::These(BTreeSet::new())) };
+    let record: Option<NodeRecord> = keys::whole(view, "node", &key, &value);
+    let devices = |record: NodeRecord| record.devices.into_iter().map(|(device, _)| device).collect();
+    Ok(record.map_or(Served::Unknown, |record| Served::These(devices(record))))
+}
+
+/// The node that serves a device, or was the last that did.
+fn last_node(view: &dyn View, device: DeviceId) -> Result<Option<NodeId>, ViewError> {
+    keys::read_whole(view, "device", &keys::device(device))
+}
+
 fn read(view: &dyn View, node: NodeId) -> Result<Option<NodeRecord>, ViewError> {
-    keys::read(view, "node", &keys::node(node))
+    keys::read_whole(view, "node", &keys::node(node))
 }
 
 fn cluster(view: &dyn View) -> Result<ClusterId, ViewError> {
     counters::cluster(view)?.ok_or(ViewError::Damaged { what: "missing cluster", length: 0 })
 }
 
-/// Takes a device from the node that serves it, and the node's record with its last.
+/// Forgets a device; takes it from the node that serves it, if one does, and the node's record with its last.
 pub(super) fn remove(txn: &mut Txn<'_>, device: DeviceId) -> Result<(), ViewError> {
-    let Some(node) = keys::read::<NodeId>(txn, "device", &keys::device(device))? else { return Ok(()) };
+    let node = last_node(txn, device)?;
     txn.delete(keys::device(device));
+    let Some(node) = node else { return Ok(()) };
+    if !serves(txn, node, device)? {
+        return Ok(());
+    }
     release(txn, node, device)?;
     if read(txn, node)?.is_some_and(|record| record.devices.is_empty()) {
         txn.delete(keys::node(node));

@@ -10,7 +10,8 @@
 //!
 //! Invariants: Gone is final, so it is said only of a segment that was named here and is neither pending nor
 //! committed. A number beyond the counter is Pending: the store may have been put back from an older copy, and a
-//! sweep must not free what it does not know. A put whose lease ended stays Pending until it is given up.
+//! sweep must not free what it does not know. A put whose lease ended stays Pending until it is given up. So does, for the
+//! sweep, a segment whose record is damaged, and what does not fit into the answer: it asks again, and others go on.
 
 use super::{
     counters::Counters,
@@ -21,7 +22,9 @@ use super::{
 use crate::{
     DeviceId, Epoch, IndexRanges, IntentId, SegmentId,
     layout::{CodeKind, Piece, SegmentLayout},
-    message::{Freed, MetaAnswer, MetaFault, SEGMENT_STATES_MAX, SegmentState, encode},
+    message::{
+        Freed, MetaAnswer, MetaFault, SEGMENT_STATES_BYTES_MAX, SEGMENT_STATES_MAX, SegmentState, encode,
+    },
     policy::Policy,
 };
 use serde::{Deserialize, Serialize};
@@ -170,22 +173,65 @@ pub(super) fn states(
             segments.len()
         )));
     }
+    let mut distinct = BTreeSet::new();
+    if let Some(twice) = segments.iter().find(|&&segment| !distinct.insert(segment)) {
+        return Err(MetaFault::Invalid(format!("segment {twice} is asked about twice")));
+    }
     let counters = Counters::read(view)?;
-    let state = |&segment: &SegmentId| -> Result<SegmentState, ViewError> {
-        let layout = match record(view, segment)? {
-            Some(Record::Coded(committed)) => Some(committed.layout),
-            Some(Record::PieceOf(whole)) => Some(coded(view, whole)?),
-            None => None,
+    let (mut states, mut bytes) = (Vec::with_capacity(segments.len()), 0);
+    for &segment in segments {
+        // One may take nearly as many bytes as an answer has, and not more.
+        let state = if bytes < SEGMENT_STATES_BYTES_MAX {
+            state(view, &counters, segment, device)?
+        } else {
+            SegmentState::Pending
         };
-        if let Some(layout) = layout {
+        bytes += encode(&state).len();
+        states.push(state);
+    }
+    Ok(MetaAnswer::SegmentStates(states))
+}
+
+/// What became of a segment, for `device`; Pending where a damaged record does not say.
+fn state(
+    view: &dyn View,
+    counters: &Counters,
+    segment: SegmentId,
+    device: DeviceId,
+) -> Result<SegmentState, ViewError> {
+    let key = keys::segment(segment);
+    let Some(value) = view.get(&key)? else {
+        if !counters.gave(segment) {
+            return Ok(SegmentState::Pending);
+        }
+        return Ok(match granted(view, segment) {
+            Ok(None) => SegmentState::Gone,
+            Ok(Some(_)) => SegmentState::Pending,
+            Err(error) => unsure(view, &key, error)?,
+        });
+    };
+    let layout = match keys::parse("segment", &key, &value) {
+        Ok(Record::Coded(committed)) => Ok(committed.layout),
+        Ok(Record::PieceOf(whole)) => coded(view, whole),
+        Err(error) => Err(error),
+    };
+    match layout {
+        Ok(layout) => {
             let piece = layout.holder(device).and_then(|holder| holder.piece(segment));
             let keep = piece.map_or_else(IndexRanges::new, |piece| piece.blocks.clone());
-            return Ok(SegmentState::Committed { keep, epoch: layout.epoch });
+            Ok(SegmentState::Committed { keep, epoch: layout.epoch })
         }
-        let pending = !counters.gave(segment) || granted(view, segment)?.is_some();
-        Ok(if pending { SegmentState::Pending } else { SegmentState::Gone })
-    };
-    Ok(MetaAnswer::SegmentStates(segments.iter().map(state).collect::<Result<_, _>>()?))
+        Err(error) => unsure(view, &key, error),
+    }
+}
+
+/// Damage leaves it open what became of a segment, and so frees nothing; a store that cannot be read says nothing at all.
+fn unsure(view: &dyn View, key: &[u8], error: ViewError) -> Result<SegmentState, ViewError> {
+    if let ViewError::Failed(_) = error {
+        return Err(error);
+    }
+    view.left_out(key, &error);
+    Ok(SegmentState::Pending)
 }
 
 /// Where a coded segment lies.

@@ -8,9 +8,14 @@
 //!
 //! Whether a device holds nothing takes a look at every segment, far more than one transaction may do. So the asker looks
 //! (`holdings`), and each commit that still stores on a draining device is counted: a removal names the count from before
-//! the look, and is refused where the count has moved.
+//! the look, and is refused where the count has moved. What is stored on a device while it is active is not counted, so the
+//! count moves when it becomes active, and goes on from there when it drains again: whoever looked before is refused.
 //!
-//! Invariants: an active device has no record here; a removed one is not registered, so that no layout can list it anew.
+//! A device that its server names no more, for its disk is dead, is known until it is removed: what it held is repaired first,
+//! in whatever order the operator goes about it.
+//!
+//! Invariants: a device has one record here at most; its count only grows; a removed one is not registered, so that no layout
+//! can list it anew.
 
 use super::{
     keys, registry,
@@ -33,14 +38,22 @@ pub(super) fn set(
         let again = state == DeviceState::Removed;
         return if again { Ok(MetaAnswer::Done) } else { Err(MetaFault::DeviceRemoved(device)) };
     }
-    if !registry::has_device(txn, device)? {
+    if !registry::is_known(txn, device)? {
         return Err(MetaFault::NoDevice(device));
     }
     let before: Option<Standing> = keys::read(txn, "standing", &keys::draining(device))?;
     match (before, state) {
-        (_, DeviceState::Active) => txn.delete(keys::draining(device)),
+        (None, DeviceState::Active) => {}
+        (Some(before), DeviceState::Active) => {
+            let next = Standing { arrivals: before.arrivals + 1, ..before };
+            txn.delete(keys::draining(device));
+            keys::write(txn, keys::returned(device), &next);
+        }
         (None, DeviceState::Draining) => {
-            keys::write(txn, keys::draining(device), &Standing { device, arrivals: 0 });
+            let goes_on: Option<Standing> = keys::read(txn, "standing", &keys::returned(device))?;
+            txn.delete(keys::returned(device));
+            let standing = goes_on.unwrap_or(Standing { device, arrivals: 0 });
+            keys::write(txn, keys::draining(device), &standing);
         }
         (Some(_), DeviceState::Draining) => {}
         (None, DeviceState::Removed) => return Err(MetaFault::DeviceActive(device)),
@@ -61,10 +74,10 @@ pub(super) fn check_here(view: &dyn View, device: DeviceId) -> Result<(), MetaFa
     if is_removed(view, device)? { Err(MetaFault::DeviceRemoved(device)) } else { Ok(()) }
 }
 
-/// Registered devices that are draining.
+/// Known devices that are draining.
 pub(super) fn draining(view: &dyn View) -> Result<Vec<Standing>, ViewError> {
     let (from, to) = keys::all_draining();
-    let entries = view.scan(&from, &to, registry::DEVICES_MAX)?;
+    let entries = view.scan(&from, &to, registry::KNOWN_MAX)?;
     entries.iter().map(|(key, value)| keys::parse("standing", key, value)).collect()
 }
 

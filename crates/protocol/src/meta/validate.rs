@@ -37,6 +37,9 @@ pub(super) fn layouts(
     let mut total = 0u64;
     let mut seen = BTreeSet::new();
     let mut new = New::default();
+    // A coded segment's name is its own before any piece is looked at: its record is its layout, and a piece of another one
+    // under that name would be written over it.
+    new.owners.extend(layouts.iter().map(|layout| (layout.segment, layout.segment)));
     let mut encoded = 0usize;
     for layout in layouts {
         let id = layout.segment;
@@ -101,7 +104,7 @@ fn check_name(intent: &Intent, before: Option<&SegmentLayout>, layout: &SegmentL
 struct New {
     /// Devices of new pieces.
     devices: BTreeSet<DeviceId>,
-    /// The coded segment of each new piece's name.
+    /// The coded segment of each name: of the layouts themselves, and of each new piece.
     owners: BTreeMap<SegmentId, SegmentId>,
 }
 
@@ -268,10 +271,8 @@ fn check_holders(layout: &SegmentLayout) -> Result<(), String> {
 }
 
 fn check_registered(view: &dyn View, devices: &BTreeSet<DeviceId>) -> Result<(), MetaFault> {
-    for &device in devices {
-        if !registry::has_device(view, device)? {
-            return Err(MetaFault::BadLayout(format!("device {device} is not registered")));
-        }
+    match registry::first_unserved(view, devices)? {
+        Some(device) => Err(MetaFault::BadLayout(format!("device {device} is not registered"))),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -59,6 +59,12 @@ pub trait View {
     /// # Errors
     /// When the store cannot be read.
     fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Vec<(Key, Value)>, ViewError>;
+
+    /// The record at `key` is damaged, and a core went on without it: a driver says so to whoever runs the server. A core
+    /// that runs again says it again.
+    fn left_out(&self, key: &[u8], error: &ViewError) {
+        let _ = (key, error);
+    }
 }
 
 /// Buffered writes over a view.
@@ -120,6 +126,10 @@ impl View for Txn<'_> {
             };
         }
         Ok(merged.into_iter().take(limit).collect())
+    }
+
+    fn left_out(&self, key: &[u8], error: &ViewError) {
+        self.view.left_out(key, error);
     }
 }
 

@@ -9,12 +9,12 @@
 //! of it is trimmed though it was sealed before, and it is freed when its last block was dropped.
 //!
 //! Invariants: nothing is freed unless the metadata server said so of that very segment; an error, a short answer or
-//! an older epoch frees nothing; extents younger than the minimum age are not asked about; one question and one
+//! an older epoch frees nothing; what an answer had no room for is asked about again; extents younger than the minimum age are not asked about; one question and one
 //! change are under way at most, so a sweep never floods a device.
 
 use crate::{
     Epoch, IndexRanges, SegmentId, Time,
-    message::{SEGMENT_STATES_MAX, SegmentState},
+    message::{SEGMENT_STATES_BYTES_MAX, SEGMENT_STATES_MAX, SegmentState, encode},
 };
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -152,9 +152,13 @@ impl Sweep {
             }
             (SweepInput::Extents(None), Stage::Listing) => self.give_up(now),
             (SweepInput::States(states), Stage::Asking) => {
-                let asked = core::mem::take(&mut self.asked);
+                let mut asked = core::mem::take(&mut self.asked);
                 match states.filter(|states| states.len() == asked.len()) {
                     Some(states) => {
+                        // Asked again first: fewer each time, for what filled the answer was told.
+                        for extent in asked.drain(told(&states)..).rev() {
+                            self.to_ask.push_front(extent);
+                        }
                         for (extent, state) in asked.into_iter().zip(states) {
                             self.judge(extent, state);
                         }
@@ -237,4 +241,14 @@ impl Sweep {
         self.stage = Stage::Resting;
         self.next = now + self.options.interval;
     }
+}
+
+/// How many of these states the metadata server has told: once it has no more room in an answer it says Pending of the rest,
+/// whatever became of it.
+fn told(states: &[SegmentState]) -> usize {
+    let bytes: usize = states.iter().map(|state| encode(state).len()).sum();
+    if bytes < SEGMENT_STATES_BYTES_MAX {
+        return states.len();
+    }
+    states.iter().rposition(|state| *state != SegmentState::Pending).map_or(states.len(), |last| last + 1)
 }

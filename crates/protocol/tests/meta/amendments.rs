@@ -361,6 +361,31 @@ fn a_name_holds_pieces_of_one_segment() {
 }
 
 #[test]
+fn a_coded_segments_name_holds_pieces_of_no_other() {
+    let mut world = World::six();
+    let put = world.begin("k", 3);
+    let [first, second, third] = put.segments[..] else { panic!() };
+    let named = |segment, name| {
+        let mut layout = layout(&put, segment, 4 * MIB);
+        layout.holders.iter_mut().for_each(|holder| holder.pieces[0].segment = name);
+        layout
+    };
+    // The first lies under another name, so that its own seems free.
+    for (ours, theirs) in [((first, third), (second, first)), ((second, first), (first, third))] {
+        let crossed = [named(ours.0, ours.1), named(theirs.0, theirs.1)];
+        let refusal = world.commit_layouts(&put, &crossed);
+        assert!(matches!(&refusal, Err(MetaFault::BadLayout(why)) if why.contains("too")), "{refusal:?}");
+    }
+    // Names that nobody else has are fine, and what is committed so is read, replaced and removed.
+    let apart = [named(first, third), named(second, second)];
+    world.commit_layouts(&put, &apart).unwrap();
+    assert_eq!(world.object("k").1, apart);
+    world.put("k", MIB);
+    world.remove("k").unwrap();
+    assert_eq!(world.records(0x30), 0);
+}
+
+#[test]
 fn what_is_freed_fits_into_the_answer() {
     let mut world = World::six();
     let put = world.begin("k", 8);

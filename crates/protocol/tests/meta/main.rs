@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
 mod amendments;
+mod damage;
 mod degraded;
 mod files;
 mod model;
@@ -10,5 +11,7 @@ mod names;
 mod puts;
 mod registry;
 mod requests;
+mod restarts;
 mod standing;
 mod support;
+mod sweeps;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId,
     message::{DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState, Query},
-    meta::{self, DEVICES_PER_NODE_MAX, Liveness},
+    meta::{self, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness},
 };
 
 fn nodes(world: &World) -> Vec<NodeState> {
@@ -82,6 +82,23 @@ fn only_registered_nodes_are_remembered_and_only_for_their_devices() {
 }
 
 #[test]
+fn a_sign_of_life_that_the_store_was_slow_to_vouch_for_does_not_take_the_place_of_a_later_one() {
+    let mut world = World::six();
+    let heartbeat = |health| Heartbeat {
+        node: NodeId(2),
+        devices: vec![report(2, health)],
+        activity: Default::default(),
+    };
+    let vouched = meta::vouched(&world.store, heartbeat(DeviceHealth::Ok)).unwrap().unwrap();
+    let came = world.now;
+    world.pass(Duration::from_secs(1));
+    beat(&mut world, 2, heartbeat(DeviceHealth::Failed).devices).unwrap();
+    world.liveness.heard(came, vouched);
+    let state = &nodes(&world)[1];
+    assert_eq!((state.devices[0].health, state.silent_ms), (DeviceHealth::Failed, Some(0)));
+}
+
+#[test]
 fn after_a_restart_nodes_have_as_long_to_be_heard_as_they_may_be_silent() {
     let mut world = World::six();
     world.liveness = Liveness::new(world.now, DEAD_AFTER);
@@ -134,6 +151,38 @@ fn registering_again_replaces_and_devices_left_out_are_free() {
     let states = nodes(&world);
     assert_eq!(states[0].record.devices, [(DeviceId(12), 1 << 40)]);
     assert_eq!(world.records(0x61), 8);
+}
+
+#[test]
+fn a_device_that_was_left_out_is_known_until_a_node_has_it_again() {
+    let mut world = World::six();
+    world.register(&node_record(1, &[1, 11])).unwrap();
+    world.register(&node_record(1, &[1])).unwrap();
+    // It is added again while the server runs.
+    let both = || vec![report(1, DeviceHealth::Ok), report(11, DeviceHealth::Ok)];
+    assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: false }));
+    world.register(&node_record(1, &[1, 11])).unwrap();
+    assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: true }));
+    // Another server has the disk now: the first still lives, and does not name it.
+    world.register(&node_record(1, &[1])).unwrap();
+    world.register(&node_record(2, &[2, 11])).unwrap();
+    let taken = MetaFault::DeviceTaken { device: DeviceId(11), node: NodeId(2) };
+    assert_eq!(world.register(&node_record(1, &[1, 11])), Err(taken));
+    assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: true }));
+    assert_eq!(nodes(&world)[0].devices, [report(1, DeviceHealth::Ok)]);
+}
+
+#[test]
+fn a_node_that_brings_new_devices_each_time_does_not_fill_the_store() {
+    let mut world = World::six();
+    let size = DEVICES_PER_NODE_MAX as u128;
+    for start in 1..=DEVICES_MAX as u128 / size + 3 {
+        let devices: Vec<u128> = (0..size).map(|device| start * 1000 + device).collect();
+        assert_eq!(world.register(&node_record(1, &devices)), Ok(MetaAnswer::Done));
+    }
+    // Those of the other five, its own, and as many again as a cluster has at most.
+    assert!(world.records(0x61) <= 5 + DEVICES_PER_NODE_MAX + DEVICES_MAX, "{}", world.records(0x61));
+    assert_eq!(nodes(&world)[0].record.devices.len(), DEVICES_PER_NODE_MAX);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use crate::{
     registry::{beat, report},
-    support::{World, node_record},
+    support::{World, add_block, drop_block, layout, node_record},
 };
 use core::time::Duration;
 use std::collections::BTreeMap;
 use steadfast_protocol::{
     DeviceId, NodeId, SegmentId,
+    layout::SegmentLayout,
     message::{
         Change, DeviceHealth, DeviceState, DrainProgress, DrainState, Held, Holding, MetaAnswer, MetaFault,
         Query, Registry, Standing,
@@ -111,6 +112,90 @@ fn a_device_is_removed_when_it_drains_and_nothing_came_in_since_the_look() {
     let refused = world.commit(&begun, &[64 * MIB]);
     assert!(matches!(refused, Err(MetaFault::BadLayout(why)) if why.contains("not registered")));
     assert_eq!(world.register(&node_record(1, &[11])), Ok(MetaAnswer::Done));
+}
+
+#[test]
+fn a_removal_is_refused_where_the_device_was_active_since_the_look() {
+    let mut world = World::six();
+    let removed = |world: &mut World, arrivals| set(world, 1, DeviceState::Removed, arrivals);
+    let arrivals = |world: &World| registry(world).standings[0].arrivals;
+    let returns = |world: &mut World| {
+        set(world, 1, DeviceState::Active, 0).unwrap();
+        world.put("meanwhile", 100);
+        set(world, 1, DeviceState::Draining, 0).unwrap();
+    };
+    set(&mut world, 1, DeviceState::Draining, 0).unwrap();
+    let mut looks = vec![arrivals(&world)];
+    for _ in 0..3 {
+        // One looks; the device returns, with and without what was counted before.
+        world.put("late", 100);
+        looks.push(arrivals(&world));
+        returns(&mut world);
+        looks.push(arrivals(&world));
+        returns(&mut world);
+        for &look in &looks {
+            let took = MetaFault::DeviceTook { device: DeviceId(1), arrivals: arrivals(&world) };
+            assert_eq!(removed(&mut world, look), Err(took), "looked at {look}");
+        }
+        looks.push(arrivals(&world));
+    }
+    assert!(looks.is_sorted_by(|before, after| before < after), "{looks:?}");
+    // Saying what it is does not change the count.
+    set(&mut world, 1, DeviceState::Draining, 0).unwrap();
+    assert_eq!(looks.last(), Some(&arrivals(&world)));
+    for key in ["late", "meanwhile"] {
+        world.remove(key).unwrap();
+    }
+    let last = arrivals(&world);
+    assert_eq!(removed(&mut world, last), Ok(MetaAnswer::Done));
+    assert_eq!([0x62, 0x64].map(|tag| world.records(tag)), [0; 2]);
+}
+
+#[test]
+fn a_device_that_its_node_names_no_more_is_repaired_and_removed() {
+    let mut world = World::six();
+    world.register(&node_record(1, &[1, 11])).unwrap();
+    let begun = world.begin("k", 1);
+    let mut there = layout(&begun, begun.segments[0], 4 * MIB);
+    there.holders[0].device = DeviceId(11);
+    world.commit_layouts(&begun, &[there.clone()]).unwrap();
+    // Its disk is dead, and its server was started without it.
+    world.register(&node_record(1, &[1])).unwrap();
+    assert!(registry(&world).nodes.iter().all(|node| node.record.node.0 != 11));
+    let new = world.begin("new", 1);
+    let mut on_it = layout(&new, new.segments[0], 4 * MIB);
+    on_it.holders[0].device = DeviceId(11);
+    let refused = world.commit_layouts(&new, &[on_it]);
+    assert!(matches!(refused, Err(MetaFault::BadLayout(why)) if why.contains("not registered")));
+
+    assert_eq!(set(&mut world, 11, DeviceState::Removed, 0), Err(MetaFault::DeviceActive(DeviceId(11))));
+    assert_eq!(set(&mut world, 11, DeviceState::Draining, 0), Ok(MetaAnswer::Done));
+    let seen = registry(&world);
+    assert_eq!((seen.state(DeviceId(11)), seen.standings[0].arrivals), (DeviceState::Draining, 0));
+    let progress = DrainProgress { devices: vec![DeviceId(11)], lost: true, ..DrainProgress::default() };
+    let now = world.now;
+    world.liveness.drain(now, progress).unwrap();
+    assert!(registry(&world).drain(DeviceId(11)).is_some());
+    let (held, _) = page(&world, &[11], None, 10);
+    assert_eq!((held[0].key.as_str(), sums(&world)[&11].segments), ("k", 1));
+    let repair = world.amend("k", begun.version, 1, false).unwrap();
+    let mut amended = SegmentLayout { epoch: repair.epoch, ..there };
+    for index in amended.holders[0].blocks().iter().collect::<Vec<_>>() {
+        drop_block(&mut amended, index);
+        add_block(&mut amended, &repair, repair.segments[0], 1, index);
+    }
+    world.commit_layouts(&repair, &[amended]).unwrap();
+    assert!(!sums(&world).contains_key(&11));
+
+    assert_eq!(set(&mut world, 11, DeviceState::Removed, 0), Ok(MetaAnswer::Done));
+    assert_eq!(registry(&world).standings, []);
+    for node in [1, 2] {
+        let again = world.register(&node_record(node, &[node, 11]));
+        assert_eq!(again, Err(MetaFault::DeviceRemoved(DeviceId(11))));
+    }
+    assert_eq!(world.records(0x61), 6);
+    // The server has lost nothing by it.
+    assert_eq!(beat(&mut world, 1, vec![]), Ok(MetaAnswer::Heard { registered: true }));
 }
 
 #[test]

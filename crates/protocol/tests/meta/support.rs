@@ -9,7 +9,7 @@ use steadfast_protocol::{
     message::{
         Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query, SegmentState,
     },
-    meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, transact},
+    meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, View, transact},
 };
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -59,6 +59,11 @@ impl World {
         let (answer, writes) = transact(&self.store, body);
         // Re-runnable: the same transaction over the same view gives the same answer and the same writes.
         assert_eq!((&answer, &writes), (&transact(&self.store, body).0, &transact(&self.store, body).1));
+        if !meta::needs_liveness(change) {
+            let nobody = Liveness::new(Time(0), Duration::ZERO);
+            let body = |txn: &mut Txn<'_>| meta::change(txn, self.now, &self.terms, &nobody, id, change);
+            assert_eq!((&answer, &writes), (&transact(&self.store, body).0, &transact(&self.store, body).1));
+        }
         self.store.apply(writes);
         answer
     }
@@ -142,6 +147,19 @@ impl World {
             Ok(MetaAnswer::SegmentStates(states)) => states,
             other => panic!("no states: {other:?}"),
         }
+    }
+
+    /// A restart of the server when its clock says this: only the store stays.
+    pub(crate) fn restart(&mut self, at: Time) {
+        (self.now, self.terms.started) = (at, at);
+        self.liveness = Liveness::new(at, DEAD_AFTER);
+    }
+
+    /// Damages the record at `key`.
+    pub(crate) fn spoil(&mut self, key: &[u8]) {
+        let mut value = self.store.get(key).unwrap().expect("there is a record");
+        *value.last_mut().unwrap() ^= 1;
+        self.store.apply([(key.to_vec(), Some(value))].into());
     }
 
     pub(crate) fn pass(&mut self, span: Duration) {
