@@ -8,7 +8,7 @@ use steadfast_net::{keep_buffers, release_buffers};
 
 /// Accesses to less than this make do with what a process keeps anyway.
 const LARGE_BYTES: u64 = 16 << 20;
-/// Kept beside segments: what a decoder or an encoder may sum (64 MiB), and the windows of 64 streams.
+/// Kept beside segments: what a decoder or an encoder may sum (66 MiB), and the windows of 64 streams.
 const BESIDE_BYTES: usize = 160 << 20;
 /// How long buffers outlive the last large access. Picked by eye: an application that reads on comes back within
 /// it, and one that is done should not hold a segment's memory.

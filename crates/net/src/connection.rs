@@ -5,7 +5,11 @@ use crate::{
     shared::{Owner, Shared},
 };
 use bytes::BytesMut;
-use std::{future::poll_fn, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use steadfast_protocol::{
     Epoch,
     message::{Priority, Role},
@@ -137,6 +141,11 @@ impl Connection {
     /// The optional behaviour both ends know, as the bits of `Hello::features`.
     pub fn features(&self) -> u64 {
         self.features
+    }
+
+    /// For whoever may close it, without keeping it.
+    pub(crate) fn watched(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.owner.0)
     }
 
     fn shared(&self) -> &Shared {

@@ -36,6 +36,8 @@ counters! {
     payload_bytes_received,
     /// Payload bytes that arrived for a stream nobody holds any more.
     payload_bytes_discarded,
+    /// Streams of the peer that were refused here: it had too many open, or what it asked was not taken fast enough.
+    streams_refused,
 }
 
 pub(crate) fn add(counter: &AtomicU64, amount: usize) {

@@ -2,7 +2,7 @@
 
 use crate::{Lost, counters::Counting, counters::add, lanes::OutFrame, tap::Tapping};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     io::{self, IoSlice},
     sync::Arc,
 };
@@ -22,6 +22,17 @@ pub(crate) struct Hand {
     tapping: Option<Tapping>,
     frames: VecDeque<Wire>,
     bytes: usize,
+    written: Written,
+}
+
+/// What the kernel was given since the connection began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) bytes: u64,
+    /// PINGs, whole.
+    pub(crate) pings: u64,
+    /// Where the last of them ends among the bytes.
+    pub(crate) pinged_through: u64,
 }
 
 struct Wire {
@@ -43,6 +54,11 @@ impl Hand {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+
+    /// What the kernel was given so far.
+    pub(crate) fn so_far(&self) -> Written {
+        self.written
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -95,7 +111,12 @@ impl Hand {
             let step = count.min(wire.len() - wire.written);
             wire.written += step;
             count -= step;
+            self.written.bytes += step as u64;
             if wire.written == wire.len() {
+                if wire.frame.header.kind == FrameKind::Ping {
+                    self.written.pings += 1;
+                    self.written.pinged_through = self.written.bytes;
+                }
                 add(&counting.frames_sent, 1);
                 if let Some(tapping) = &self.tapping {
                     tapping.frame(true, &wire.frame.header, &wire.frame.body, &wire.frame.payload);
@@ -108,7 +129,7 @@ impl Hand {
     }
 
     /// Drops DATA of these streams that is not begun.
-    pub(crate) fn drop_purged(&mut self, purged: &[u64], counting: &Counting) {
+    pub(crate) fn drop_purged(&mut self, purged: &BTreeSet<u64>, counting: &Counting) {
         let bytes = &mut self.bytes;
         self.frames.retain(|wire| {
             let header = &wire.frame.header;

@@ -77,6 +77,9 @@ async fn greet(
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes)
             .map_err(|error| io(error.into()))?;
     }
+    // What a peer does not acknowledge for so long ends the connection, whether or not a PING is on its way.
+    let lost_after_ms = u32::try_from(options.lost_after.as_millis()).unwrap_or(u32::MAX);
+    rustix::net::sockopt::set_tcp_user_timeout(&socket, lost_after_ms).map_err(|error| io(error.into()))?;
     let (read_half, write_half) = socket.into_split();
     let shared = Arc::new(Shared::new(way.is_some(), options.clone()));
     let owner = Arc::new(Owner(shared.clone()));

@@ -35,6 +35,7 @@ mod server;
 mod shared;
 mod stream;
 mod tap;
+mod unacknowledged;
 mod writer;
 
 pub use buffer::{keep_buffers, payload_buffer, release_buffers, zeroed_buffer};

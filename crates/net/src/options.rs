@@ -13,8 +13,12 @@ pub struct Options {
     /// Silence, with a stream open, after which a PING is sent. 2 s: rare enough to cost nothing.
     pub ping_after: Duration,
     /// Silence, with a stream open, after which the connection is lost. 6 s: an honest peer starved of its
-    /// processor answers within that; one lost packet certainly does.
+    /// processor answers within that; one lost packet certainly does. A PING that lies behind bytes which the peer is
+    /// taking, however slowly, is no silence; bytes of which it takes none for so long are.
     pub lost_after: Duration,
+    /// Silence, at the end that accepted and without a stream open, after which a PING is sent all the same. 60 s: a peer
+    /// that vanished keeps its place for so long at most, and one that has nothing to say costs next to nothing.
+    pub idle_ping_after: Duration,
     /// How long a connection that nobody holds any more may take to send what is queued. 2 s, as for HELLO.
     pub linger: Duration,
     /// The most streams a peer may have open here; more are refused as overloaded. 4096: a client of 64 devices
@@ -40,6 +44,7 @@ impl Default for Options {
             hello_timeout: Duration::from_secs(2),
             ping_after: Duration::from_secs(2),
             lost_after: Duration::from_secs(6),
+            idle_ping_after: Duration::from_secs(60),
             linger: Duration::from_secs(2),
             streams_max: 4096,
             unsent_bytes_max: 1 << 20,

@@ -3,9 +3,11 @@
 //! ```text
 //!            ping_after without a byte, a stream open        lost_after in all
 //!   Hearing ───────────────────────────────────────▶ Asked ───────────────────▶ Lost(Silent)
-//!      ▲ └─ no stream open: look again later           │
-//!      └────────────────── any byte ───────────────────┘
+//!      ▲ └─ no stream open: look again later          │ ▲ └── the PING is on its way yet, and the peer took bytes:
+//!      └────────────────── any byte ──────────────────┘ └──── counted from there
 //! ```
+//!
+//! An end that accepted asks now and then without a stream, too: a peer that vanished does not keep its place for ever.
 
 use crate::{
     Lost,
@@ -14,9 +16,10 @@ use crate::{
     parser::HeadParser,
     shared::{Shared, Verdict},
     tap::Tapping,
+    unacknowledged::unacknowledged_bytes,
 };
 use bytes::{BufMut, BytesMut};
-use std::{io, pin::Pin, sync::Arc};
+use std::{io, ops::Range, pin::Pin, sync::Arc};
 use steadfast_protocol::message::{HEADER_BYTES, Header};
 use tokio::{
     io::AsyncReadExt,
@@ -27,6 +30,9 @@ use tokio::{
 /// Heads are read through a buffer of this size; a payload's bytes beyond it come straight from the socket into
 /// their own. 8 KiB: holds a slice's head many times over, and copying that much of a payload costs nothing.
 const BUFFER_BYTES: usize = 8 << 10;
+/// How often it is seen, in the time that a peer has for its answer, whether it takes what was written. 4: one that dies
+/// while it does is found a quarter of that time later.
+const LOOKS: u32 = 4;
 
 pub(crate) struct Reader {
     shared: Arc<Shared>,
@@ -34,11 +40,21 @@ pub(crate) struct Reader {
     parser: HeadParser,
     buffer: Box<[u8]>,
     /// Bytes of `buffer` not yet parsed.
-    unread: std::ops::Range<usize>,
+    unread: Range<usize>,
     heard_at: Instant,
-    asked_at: Option<Instant>,
+    asked: Option<Asked>,
+    /// PINGs queued so far.
+    pings: u64,
     timer: Pin<Box<Sleep>>,
     tapping: Option<Tapping>,
+}
+
+/// The peer was asked whether it lives.
+struct Asked {
+    /// From when its silence counts.
+    since: Instant,
+    /// How much of what was written it had by then, in bytes.
+    taken_bytes: u64,
 }
 
 impl Reader {
@@ -53,7 +69,8 @@ impl Reader {
             buffer: vec![0; BUFFER_BYTES].into(),
             unread: 0..0,
             heard_at: Instant::now(),
-            asked_at: None,
+            asked: None,
+            pings: 0,
             timer,
         }
     }
@@ -167,7 +184,7 @@ impl Reader {
             Some(Ok(0)) => Err(Lost::Closed),
             Some(Ok(count)) => {
                 self.heard_at = Instant::now();
-                self.asked_at = None;
+                self.asked = None;
                 Ok(Some(count))
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
@@ -180,25 +197,42 @@ impl Reader {
     }
 
     fn look_for_life(&mut self) -> Result<(), Lost> {
-        let options = &self.shared.options;
         let now = Instant::now();
-        let patience = options.lost_after.saturating_sub(options.ping_after);
-        let next = match self.asked_at {
-            Some(asked_at) if now >= asked_at + patience => {
+        let (ping_after, lost_after) = (self.shared.options.ping_after, self.shared.options.lost_after);
+        let patience = lost_after.saturating_sub(ping_after);
+        let (taken_bytes, heard_it) = self.taken();
+        let next = if let Some(asked) = &mut self.asked {
+            if !heard_it && taken_bytes > asked.taken_bytes {
+                *asked = Asked { since: now, taken_bytes };
+            }
+            let until = asked.since + patience;
+            if now >= until {
                 return Err(Lost::Silent { silence: now - self.heard_at });
             }
-            Some(asked_at) => asked_at + patience,
-            None if now < self.heard_at + options.ping_after => self.heard_at + options.ping_after,
-            None => {
-                if self.shared.ping() {
-                    self.asked_at = Some(now);
-                    now + patience
-                } else {
-                    now + options.ping_after
-                }
-            }
+            until.min(now + patience / LOOKS)
+        } else if now < self.heard_at + ping_after {
+            self.heard_at + ping_after
+        } else if self.shared.ping(self.is_due_though_idle(now)) {
+            self.pings += 1;
+            self.asked = Some(Asked { since: now, taken_bytes });
+            now + patience / LOOKS
+        } else {
+            now + ping_after
         };
         self.timer.as_mut().reset(next);
         Ok(())
+    }
+
+    fn is_due_though_idle(&self, now: Instant) -> bool {
+        self.shared.accepted() && now >= self.heard_at + self.shared.options.idle_ping_after
+    }
+
+    /// How much of what was written the peer's system has, in bytes, and whether the last PING is part of it.
+    fn taken(&self) -> (u64, bool) {
+        // Under the lock, so that nothing is written between the two.
+        let hand = self.shared.hand();
+        let written = hand.so_far();
+        let taken_bytes = written.bytes.saturating_sub(unacknowledged_bytes(self.half.as_ref()));
+        (taken_bytes, written.pings >= self.pings && taken_bytes >= written.pinged_through)
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
@@ -35,7 +35,10 @@ use steadfast_protocol::{
     Epoch,
     message::{self, Fault, FrameKind, Header, HeaderError, Priority, RefusalReason},
 };
-use tokio::{sync::Notify, task::AbortHandle};
+use tokio::{sync::Notify, task::AbortHandle, time::Instant};
+
+#[cfg(test)]
+mod tests;
 
 /// Bytes of messages beyond their payload that may wait on one stream: two bodies of the greatest length. Each
 /// 64 KiB of payload waiting allows another 4 KiB, far more than a slice's own body.
@@ -68,8 +71,8 @@ pub(crate) struct State {
     pub(crate) lanes: Lanes,
     pub(crate) closing: bool,
     pub(crate) lost: Option<Lost>,
-    /// Streams purged since the writer last looked.
-    pub(crate) purged: Vec<u64>,
+    /// Streams purged since the writer last looked, each once however often a peer that does not read cancels it.
+    pub(crate) purged: BTreeSet<u64>,
     pub(crate) tasks: Vec<AbortHandle>,
     /// Whether this end connected: its ids are odd.
     connector: bool,
@@ -84,6 +87,8 @@ pub(crate) struct State {
     incoming_waker: Option<Waker>,
     accepting: bool,
     pong_queued: bool,
+    /// When a stream was last begun or ended.
+    used_at: Instant,
 }
 
 struct Entry {
@@ -112,6 +117,13 @@ pub(crate) enum Verdict {
     Discard,
 }
 
+/// What became of an OPEN that arrived.
+enum Opening {
+    /// It is for whom to wake.
+    Taken(Option<Waker>),
+    Refused,
+}
+
 /// Keeps a connection alive: dropped with the last handle, it lets the queued frames go out and closes.
 pub(crate) struct Owner(pub(crate) Arc<Shared>);
 
@@ -129,7 +141,7 @@ impl Shared {
             lanes: Lanes::default(),
             closing: false,
             lost: None,
-            purged: Vec::new(),
+            purged: BTreeSet::new(),
             tasks: Vec::new(),
             connector,
             last_ours: 0,
@@ -142,6 +154,7 @@ impl Shared {
             incoming_waker: None,
             accepting: true,
             pong_queued: false,
+            used_at: Instant::now(),
         };
         Self {
             options,
@@ -245,6 +258,12 @@ impl Shared {
         drop(state);
         self.wake_writer();
         Ok(())
+    }
+
+    /// Whether fewer bytes are queued than the bound, and the connection lives.
+    pub(crate) fn is_ready(&self) -> bool {
+        let state = self.lock();
+        state.lost.is_none() && state.lanes.bulk_bytes() < self.options.unsent_bytes_max
     }
 
     /// Waits until fewer bytes are queued than the bound.
@@ -395,16 +414,27 @@ impl Shared {
         self.wake_writer();
     }
 
-    /// Queues a PING if a stream is open; says whether it did.
-    pub(crate) fn ping(&self) -> bool {
+    /// Queues a PING if a stream is open, or `idle` connections are to be asked, too; says whether it did.
+    pub(crate) fn ping(&self, idle: bool) -> bool {
         let mut state = self.lock();
-        let open = state.ours_open + state.theirs_open > 0;
-        if open {
+        let asks = idle || state.streams_open() > 0;
+        if asks {
             state.lanes.push_control(OutFrame::bare(FrameKind::Ping, 0));
             drop(state);
             self.wake_writer();
         }
-        open
+        asks
+    }
+
+    /// Whether the peer connected.
+    pub(crate) fn accepted(&self) -> bool {
+        !self.lock().connector
+    }
+
+    /// Since when no stream is open; `None` while one is, and once the connection is over.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        (state.streams_open() == 0 && state.lost.is_none()).then_some(state.used_at)
     }
 
     /// Deals with the head of a frame that arrived.
@@ -422,7 +452,15 @@ impl Shared {
                 None
             }
             FrameKind::Pong => None,
-            FrameKind::Open => state.opened(&header, std::mem::take(body), self.options.streams_max)?,
+            FrameKind::Open => {
+                match state.opened(&header, std::mem::take(body), self.options.streams_max)? {
+                    Opening::Taken(waker) => waker,
+                    Opening::Refused => {
+                        add(&self.counting.streams_refused, 1);
+                        None
+                    }
+                }
+            }
             FrameKind::Cancel => {
                 let (known, waker) = state.cancelled(header.stream)?;
                 if known {
@@ -478,7 +516,7 @@ impl Shared {
 
     fn purge(&self, state: &mut State, stream: u64) {
         let payload_bytes = state.lanes.purge(stream);
-        state.purged.push(stream);
+        state.purged.insert(stream);
         add(&self.counting.payload_bytes_purged, payload_bytes);
         if state.lanes.bulk_bytes() < self.options.unsent_bytes_max {
             self.room.notify_waiters();
@@ -487,17 +525,16 @@ impl Shared {
 }
 
 impl State {
+    fn streams_open(&self) -> usize {
+        self.ours_open + self.theirs_open
+    }
+
     /// The writer took the PONG.
     pub(crate) fn pong_sent(&mut self) {
         self.pong_queued = false;
     }
 
-    fn opened(
-        &mut self,
-        header: &Header,
-        body: Vec<u8>,
-        streams_max: usize,
-    ) -> Result<Option<Waker>, Violation> {
+    fn opened(&mut self, header: &Header, body: Vec<u8>, streams_max: usize) -> Result<Opening, Violation> {
         let Header { stream, priority, epoch, credit, .. } = *header;
         let odd = !self.connector;
         if (stream % 2 == 1) != odd || stream <= self.last_theirs {
@@ -515,14 +552,14 @@ impl State {
         if let Some(reason) = refusal {
             let (kind, body) = refused(reason);
             self.lanes.push_control(OutFrame::new(Header::new(kind, stream), body, Bytes::new()));
-            return Ok(None);
+            return Ok(Opening::Refused);
         }
         self.theirs_open += 1;
         self.queued_bytes += bytes;
         self.streams.insert(stream, Entry::new(false, priority, epoch, 0));
         let deadline = (header.deadline_us > 0).then(|| Duration::from_micros(u64::from(header.deadline_us)));
         self.incoming.push_back((stream, Opened { body, priority, epoch, deadline, credit }));
-        Ok(self.incoming_waker.take())
+        Ok(Opening::Taken(self.incoming_waker.take()))
     }
 
     /// A CANCEL arrived: whether the stream is here, and whom to wake.
@@ -593,9 +630,10 @@ impl State {
         if last {
             entry.finished = true;
             self.ours_open -= 1;
+            self.used_at = Instant::now();
             // Nobody takes what is still queued for it.
             self.lanes.purge(stream);
-            self.purged.push(stream);
+            self.purged.insert(stream);
         }
         self.queue(stream, event)
     }
@@ -624,6 +662,7 @@ impl State {
         entry.finished = true;
         let header = Header { priority: entry.priority, epoch: entry.epoch, ..Header::new(kind, stream) };
         self.theirs_open -= 1;
+        self.used_at = Instant::now();
         self.lanes.push_last(OutFrame::new(header, body, Bytes::new()));
     }
 
@@ -632,6 +671,7 @@ impl State {
         let entry = self.streams.remove(&stream)?;
         if !entry.finished {
             *if entry.ours { &mut self.ours_open } else { &mut self.theirs_open } -= 1;
+            self.used_at = Instant::now();
         }
         self.queued_bytes -= entry.queued_bytes;
         Some(entry.events)

@@ -164,6 +164,11 @@ impl StreamSender {
         self.shared().data(self.core.id, body, payload)
     }
 
+    /// Whether few enough bytes are queued on the connection that [`ready`](Self::ready) would not wait; `false` once it is gone.
+    pub fn is_ready(&self) -> bool {
+        self.shared().is_ready()
+    }
+
     /// Waits until few enough bytes are queued on the connection.
     ///
     /// # Errors

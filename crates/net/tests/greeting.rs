@@ -178,3 +178,36 @@ async fn silent_connections_are_dropped_and_those_above_the_limit_closed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn who_keeps_a_place_without_a_stream_gives_it_to_a_newcomer() {
+    let address = echo_server(Options::default(), 1).await;
+    let mut idle = RawPeer::new(TcpStream::connect(&address).await.unwrap());
+    idle.send(hello_frame().0, &hello_frame().1, &[]).await;
+    assert_eq!(idle.recv().await.unwrap().header.kind, FrameKind::Hello);
+    // The server has to have seen the HELLO.
+    idle.send(Header::new(FrameKind::Open, 1), b"here", &[]).await;
+    assert_eq!(idle.answer().await.unwrap().body, b"here");
+    let newcomer = soon(connect(&address, hello(), &Options::default())).await.unwrap().connection;
+    let open = Open { body: b"served".to_vec(), ..Open::default() };
+    assert_eq!(soon(newcomer.call(open)).await.unwrap().0, b"served");
+    assert!(idle.recv().await.is_none(), "its place was needed");
+}
+
+#[tokio::test]
+async fn who_has_a_stream_open_keeps_its_place() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap().connections_max(1);
+    let address = server.local_addr().unwrap().to_string();
+    tokio::spawn(server.serve(hello(), Options::default(), |mut connected| async move {
+        let mut held = Vec::new();
+        while let Some((_, stream)) = connected.incoming.next().await {
+            stream.send_now(b"held".to_vec(), bytes::Bytes::new()).unwrap();
+            held.push(stream);
+        }
+    }));
+    let first = connect(&address, hello(), &Options::default()).await.unwrap().connection;
+    let mut stream = first.open(Open::default()).unwrap();
+    expect_data(&mut stream).await;
+    assert!(soon(connect(&address, hello(), &Options::default())).await.is_err());
+    assert_eq!(first.lost(), None);
+}

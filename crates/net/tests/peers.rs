@@ -278,3 +278,61 @@ async fn a_peer_that_stops_answering_pings_is_lost_and_not_before() {
     let Some(Event::Lost(Lost::Silent { silence })) = soon(stream.recv()).await else { panic!("silent") };
     assert!(silence >= Duration::from_secs(3), "{silence:?}");
 }
+
+/// Its PING waits behind what the kernel has of slices: a peer that takes these slowly is not silent.
+#[tokio::test]
+async fn a_peer_that_takes_its_bytes_slowly_is_not_lost_and_one_that_takes_none_is() {
+    let options = Options {
+        ping_after: Duration::from_millis(200),
+        lost_after: Duration::from_millis(2000),
+        ..Options::default()
+    };
+    let (mut raw, mut connected) = RawPeer::connected_with(options, Some(64 << 10)).await;
+    raw.send(credit(header(FrameKind::Open, 1), u32::MAX), b"read all", &[]).await;
+    let (_, mut stream) = soon(connected.incoming.next()).await.unwrap();
+    let slices = 8;
+    for _ in 0..slices {
+        stream.send_now(Vec::new(), Bytes::from(vec![7; PAYLOAD_BYTES_MAX as usize])).unwrap();
+    }
+    // 320 KB/s: what the kernel has beside the PING takes longer than the peer has to answer.
+    let (mut received, mut pings) = (0, 0);
+    let begun = std::time::Instant::now();
+    while received < slices * PAYLOAD_BYTES_MAX as usize {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for frame in raw.read_some(16 << 10).await {
+            received += frame.payload.len();
+            if frame.header.kind == FrameKind::Ping {
+                pings += 1;
+                raw.send(header(FrameKind::Pong, 0), &[], &[]).await;
+            }
+        }
+        assert_eq!(connected.connection.lost(), None, "after {received} bytes");
+    }
+    assert!(begun.elapsed() > Duration::from_secs(4) && pings > 0, "{pings} PINGs");
+    // It stops reading, with more on its way than the kernel takes.
+    for _ in 0..slices {
+        stream.send_now(Vec::new(), Bytes::from(vec![7; PAYLOAD_BYTES_MAX as usize])).unwrap();
+    }
+    let stopped = std::time::Instant::now();
+    let lost = soon(stream.recv()).await;
+    let is_timely = stopped.elapsed() < Duration::from_secs(8);
+    assert!(is_timely && matches!(lost, Some(Event::Lost(_))), "{lost:?} after {:?}", stopped.elapsed());
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_without_a_stream_is_lost_and_one_that_answers_is_not() {
+    let options = Options {
+        ping_after: Duration::from_millis(30),
+        lost_after: Duration::from_secs(1),
+        idle_ping_after: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let (mut raw, mut connected) = RawPeer::connected(options).await;
+    for _ in 0..3 {
+        assert_eq!(raw.recv().await.unwrap().header.kind, FrameKind::Ping);
+        assert_eq!(connected.connection.lost(), None);
+        raw.send(header(FrameKind::Pong, 0), &[], &[]).await;
+    }
+    assert!(soon(connected.incoming.next()).await.is_none());
+    assert!(matches!(connected.connection.lost(), Some(Lost::Silent { .. })));
+}

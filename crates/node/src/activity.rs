@@ -49,6 +49,7 @@ pub(crate) struct Traffic {
     pub(crate) payload_sent: u64,
     pub(crate) payload_unsent: u64,
     pub(crate) payload_received: u64,
+    pub(crate) streams_refused: u64,
 }
 
 impl Activity {
@@ -121,6 +122,7 @@ impl Traffic {
         self.payload_sent += counters.payload_bytes_sent;
         self.payload_unsent += counters.payload_bytes_purged;
         self.payload_received += counters.payload_bytes_received;
+        self.streams_refused += counters.streams_refused;
     }
 }
 
@@ -129,6 +131,13 @@ impl Traffic {
 pub(crate) struct Counted<'a> {
     activity: &'a Activity,
     id: u64,
+}
+
+impl Counted<'_> {
+    /// What no other connection of this process is called.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 impl Drop for Counted<'_> {

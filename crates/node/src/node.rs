@@ -233,14 +233,15 @@ impl std::fmt::Debug for Node {
 pub(crate) async fn connection(service: Arc<Service>, connected: Connected) {
     let Connected { connection, mut incoming, .. } = connected;
     // Only the peer opens streams here.
-    let _counted = service.activity.connected(connection);
+    let counted = service.activity.connected(connection);
+    let id = counted.id();
     let mut streams = JoinSet::new();
     loop {
         tokio::select! {
             next = incoming.next() => match next {
                 Some((opened, stream)) => {
                     let service = service.clone();
-                    streams.spawn(async move { service.serve(opened, stream).await });
+                    streams.spawn(async move { service.serve(id, opened, stream).await });
                 }
                 None => break,
             },
@@ -278,7 +279,7 @@ fn advertised(options: &NodeOptions, address: SocketAddr) -> String {
     match local {
         Ok(local) => SocketAddr::new(local.ip(), address.port()).to_string(),
         Err(error) => {
-            tracing::warn!(%error, "cannot tell by which address others reach this node; name it with --advertise");
+            tracing::warn!(%error, "cannot tell by which address others reach this node; give --listen that address instead of one for all");
             address.to_string()
         }
     }

@@ -23,7 +23,7 @@ use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     DeviceId, IndexRanges, ReservationId, Time,
     message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority, RefusalReason},
-    serve::{Admission, Budget, Limits, Load},
+    serve::{Admission, Budget, Limits, Load, ReaderId},
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -133,15 +133,15 @@ impl Service {
         Ok(Admitted { service: self })
     }
 
-    /// Serves one stream to its end.
-    pub(crate) async fn serve(&self, opened: Opened, mut stream: Stream) {
+    /// Serves one stream to its end; `reader` names its connection.
+    pub(crate) async fn serve(&self, reader: ReaderId, opened: Opened, mut stream: Stream) {
         let (request, reservation) = match request(&opened.body) {
             Ok(request) => request,
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
         let outcome = match request {
             NodeRequest::Read { device, pieces } => {
-                read::serve(self, &opened, &mut stream, device, &pieces, reservation).await
+                read::serve(self, &opened, &mut stream, device, &pieces, reservation, reader).await
             }
             NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
             NodeRequest::Ingest(open) => ingest::serve(self, &opened, &mut stream, open).await,
@@ -153,7 +153,12 @@ impl Service {
             short => match self.short(&opened, &mut stream, short).await {
                 // Lost: the asker knows by itself.
                 Ok(answer) => stream.end(message::encode(&answer)).or(Ok(())),
-                Err(fault) => Err(fault),
+                Err(fault) => {
+                    if matches!(fault, Fault::Cancelled) {
+                        self.activity.cancelled(Kind::Request);
+                    }
+                    Err(fault)
+                }
             },
         };
         if let Err(fault) = outcome {
@@ -212,12 +217,16 @@ impl Service {
                 Ok(NodeAnswer::Done)
             }
             NodeRequest::ChunkVersions { device, segment } => {
-                rows::versions(self, &*self.device(device)?, segment).await.map(NodeAnswer::ChunkVersions)
+                let served = self.device(device)?;
+                let versions = rows::versions(self, &served, segment);
+                unless_gone(opened, stream, versions).await.map(NodeAnswer::ChunkVersions)
             }
             NodeRequest::ReadRows(wanted) => {
                 let served = self.device(wanted.device)?;
                 let _admitted = self.admit(opened.priority, self.load(&served, false, None))?;
-                rows::read(self, &served, stream, &wanted, opened.credit).await
+                let sender = stream.sender();
+                let rows = rows::read(self, &served, &sender, &wanted, opened.credit);
+                unless_gone(opened, stream, rows).await
             }
             NodeRequest::Fence { device, segment } => {
                 let op = Op::Fence { segment, epoch: opened.epoch };
@@ -308,15 +317,27 @@ impl Service {
         op: Op,
     ) -> Result<OpOutput, Fault> {
         let served = self.device(device)?;
-        let answer = operation(self, &served, class, op);
-        let deadline = opened.deadline.unwrap_or(Duration::MAX);
-        // A short request has nothing more to say; whatever comes is not for it.
-        let mut early = Vec::new();
-        tokio::select! {
-            answer = answer => answer.map_err(|error| Fault::Node(fault(device, error))),
-            fault = gone(stream, &mut early) => Err(fault),
-            () = tokio::time::sleep(deadline) => Err(Fault::DeadlinePassed),
-        }
+        let answer = async {
+            let answer = operation(self, &served, class, op).await;
+            answer.map_err(|error| Fault::Node(fault(device, error)))
+        };
+        unless_gone(opened, stream, answer).await
+    }
+}
+
+/// The answer to a short request, unless the asker goes away or its deadline passes first: then what it waits for is withdrawn.
+async fn unless_gone<T>(
+    opened: &Opened,
+    stream: &mut Stream,
+    answer: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let deadline = opened.deadline.unwrap_or(Duration::MAX);
+    // A short request has nothing more to say; whatever comes is not for it.
+    let mut early = Vec::new();
+    tokio::select! {
+        answer = answer => answer,
+        fault = gone(stream, &mut early) => Err(fault),
+        () = tokio::time::sleep(deadline) => Err(Fault::DeadlinePassed),
     }
 }
 

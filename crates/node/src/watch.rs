@@ -98,12 +98,14 @@ impl Watched {
         for (reason, count) in activity.refused_so_far() {
             refused.whole(&[("reason", &reason)], count);
         }
+        let traffic = activity.traffic();
+        // By the connection itself, before anybody saw what was asked.
+        refused.whole(&[("reason", "connection")], traffic.streams_refused);
         let cancelled =
             page.counter("node_cancelled_streams", "Streams that ended by their opener's wish or loss");
         for (kind, count) in KINDS.into_iter().zip(activity.cancelled_so_far()) {
             cancelled.whole(&[("kind", kind)], count);
         }
-        let traffic = activity.traffic();
         page.gauge("node_open_connections", "Connections open now").whole(&[], traffic.connections);
         for (name, help, bytes) in [
             ("node_sent_bytes", "Bytes that the kernel took for sending, frames included", traffic.sent),

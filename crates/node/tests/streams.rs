@@ -10,10 +10,11 @@ use steadfast_node::Node;
 use steadfast_protocol::{
     DeviceId, IndexRanges, SegmentId, Version,
     message::{
-        self, DeviceHealth, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, ReadPiece,
-        RefusalReason, Slice, Want,
+        self, DeviceHealth, Fault, FrameKind, Header, NodeAnswer, NodeEvent, NodeFault, NodePush,
+        NodeRequest, ReadPiece, RefusalReason, Slice, Want,
     },
 };
+use tokio::io::AsyncWriteExt;
 
 #[tokio::test]
 async fn what_was_written_is_read_sealed_and_deleted() {
@@ -354,6 +355,31 @@ async fn a_stalled_device_holds_up_nobody_else_and_not_the_stop() {
     client.emulate(devices[0], "stall").await.unwrap();
     let _stalled = client.open_read(devices[0], 1, Want::All, 1 << 20);
     client.status_when("stalled", |status| health(status, devices[0]) == DeviceHealth::Stalled).await;
+    // Who asked for chunks there and gave up, or waited as long as it would, takes no place among the streams.
+    let segment = SegmentId(1);
+    let versions = NodeRequest::ChunkVersions { device: devices[0], segment };
+    let rows = NodeRequest::ReadRows(message::ReadRows {
+        device: devices[0],
+        segment,
+        offset: 0,
+        length: 64 << 10,
+        at: message::RowsAt::Newest,
+    });
+    let mut asked = Vec::new();
+    for request in [&versions, &rows] {
+        asked.extend((0..50).map(|_| client.open_request(request, 1 << 20)));
+    }
+    client.status_when("all asked", |status| status.streams > 100).await;
+    asked.iter().for_each(steadfast_net::Stream::cancel);
+    client.status_when("all given up", |status| status.streams == 1).await;
+    for request in [&versions, &rows] {
+        let deadline = Some(std::time::Duration::from_millis(20));
+        let body = message::encode(request);
+        let open = steadfast_net::Open { body, deadline, credit: 1 << 20, ..Default::default() };
+        let mut late = client.connection.open(open).unwrap();
+        let answer = tokio::time::timeout(WITHIN, late.recv()).await.unwrap();
+        assert!(matches!(answer, Some(Event::Failed(Fault::DeadlinePassed))), "{answer:?}");
+    }
     let stopping = node.stop();
     tokio::time::timeout(WITHIN, stopping).await.expect("it stops");
 }
@@ -419,6 +445,9 @@ async fn many_writers_share_the_memory_and_the_last_are_told_when_to_return() {
             Some(Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms })) => {
                 assert!(retry_after_ms > 0);
                 refused += 1;
+                // Nothing is left of it.
+                let unknown = Fault::Node(NodeFault::UnknownSegment { device, segment: SegmentId(segment) });
+                assert_eq!(client.describe(device, segment).await, Err(unknown));
             }
             Some(other) => panic!("{other:?}"),
         }
@@ -437,4 +466,64 @@ async fn many_writers_share_the_memory_and_the_last_are_told_when_to_return() {
     }
     let again = client.write(open(device, 50, 1 << 20, Granule::KIB_64), &blocks(50, 0..2, 1 << 20)).await;
     assert_eq!(again.unwrap().count(), 2);
+}
+
+#[tokio::test]
+async fn writers_that_send_nothing_keep_nobody_from_writing() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.write_budget_bytes = 8 << 20;
+    options.capacity_bytes = Some(1 << 30);
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let block_bytes = 128 << 10;
+    let mut idle = Vec::new();
+    for segment in 0..32 {
+        let mut writer = client.writer(open(device, segment, block_bytes, Granule::KIB_64)).await;
+        assert_eq!(writer.event().await, None, "writer {segment} is granted something");
+        idle.push(writer);
+    }
+    let written = blocks(40, 0..8, block_bytes as usize);
+    let durable = client.write(open(device, 40, block_bytes, Granule::KIB_64), &written).await.unwrap();
+    assert_eq!(durable, IndexRanges::from(0..8));
+    // Whoever waited begins when it likes.
+    let mut first = idle.remove(0);
+    for (index, block) in blocks(0, 0..4, block_bytes as usize) {
+        first.push(index, &block).await.unwrap();
+    }
+    assert_eq!(first.finish().await.unwrap(), IndexRanges::from(0..4));
+}
+
+/// It has credit for all it asked for, and never takes a byte.
+#[tokio::test]
+async fn a_reader_that_takes_nothing_keeps_no_other_from_reading() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..16, 256 << 10);
+    client.write(open(device, 1, 256 << 10, Granule::KIB_64), &written).await.unwrap();
+    let mut raw = tokio::net::TcpStream::connect(node.address()).await.unwrap();
+    let hello = message::Hello {
+        version: message::VERSION,
+        features: 0,
+        role: message::Role::Client,
+        cluster: Some(node.cluster()),
+    };
+    let mut frames = frame(Header::new(FrameKind::Hello, 0), &message::encode(&hello));
+    let body = message::encode(&NodeRequest::Read { device, pieces: vec![common::piece(1, Want::All)] });
+    for number in 0..40 {
+        let header = Header { credit: 1 << 30, ..Header::new(FrameKind::Open, 2 * number + 1) };
+        frames.extend(frame(header, &body));
+    }
+    raw.write_all(&frames).await.unwrap();
+    client.status_when("many are served", |status| status.streams >= 20).await;
+    let (read, _) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read == written);
+}
+
+fn frame(header: Header, body: &[u8]) -> Vec<u8> {
+    let header = Header { body_bytes: u32::try_from(body.len()).expect("a short body"), ..header };
+    [&header.to_bytes(body)[..], body].concat()
 }

@@ -16,7 +16,7 @@ use steadfast_net::{
 use steadfast_protocol::message::{self, FrameKind, Header, Hello, Role, VERSION};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
 };
 
 pub fn hello() -> Hello {
@@ -54,8 +54,17 @@ impl RawPeer {
 
     /// A raw peer that connected to a real end, HELLO exchanged.
     pub async fn connected(options: Options) -> (Self, Connected) {
+        Self::connected_with(options, None).await
+    }
+
+    /// The same with a receive buffer of so many bytes.
+    pub async fn connected_with(options: Options, receive_buffer: Option<u32>) -> (Self, Connected) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut raw = Self::new(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let socket = TcpSocket::new_v4().unwrap();
+        if let Some(bytes) = receive_buffer {
+            socket.set_recv_buffer_size(bytes).unwrap();
+        }
+        let mut raw = Self::new(socket.connect(listener.local_addr().unwrap()).await.unwrap());
         let (socket, _) = listener.accept().await.unwrap();
         let greeting = async {
             raw.send(hello_frame().0, &hello_frame().1, &[]).await;
@@ -88,6 +97,17 @@ impl RawPeer {
             }
         })
         .await
+    }
+
+    /// The frames that up to so many bytes complete.
+    pub async fn read_some(&mut self, bytes: usize) -> Vec<Frame> {
+        let mut buffer = vec![0; bytes];
+        let count = soon(self.socket.read(&mut buffer)).await.unwrap();
+        let (mut input, mut frames) = (&buffer[..count], Vec::new());
+        while let Some(frame) = self.parser.feed(&mut input).unwrap() {
+            frames.push(frame);
+        }
+        frames
     }
 
     /// The next frame that is not about credit or life.

@@ -13,7 +13,7 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
-use steadfast_net::{Event, Opened, Stream};
+use steadfast_net::{Event, Opened, Stream, StreamSender};
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
     layout::PIECES_PER_HOLDER_MAX,
@@ -21,7 +21,7 @@ use steadfast_protocol::{
         self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, ReadState,
         Slice, Want,
     },
-    serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId},
+    serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, ReaderId, SliceId},
 };
 use tokio::sync::mpsc;
 
@@ -50,6 +50,7 @@ pub(crate) async fn serve(
     device: DeviceId,
     pieces: &[ReadPiece],
     reservation: Option<ReservationId>,
+    reader: ReaderId,
 ) -> Result<(), Fault> {
     let served = &*service.device(device)?;
     check(pieces)?;
@@ -61,7 +62,7 @@ pub(crate) async fn serve(
     // Whole granules, which divide the largest payload.
     let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
     let load = service.load(served, false, reservation);
-    let ticket = service.admission().admit_read(opened.priority, load, slice_bytes)?;
+    let ticket = service.admission().admit_read_of(reader, opened.priority, load, slice_bytes)?;
     let admitted = Admitted(service, ticket);
     service.activity.admitted(Kind::Read);
     let (places, blocks) = (found.places, found.blocks);
@@ -75,15 +76,15 @@ pub(crate) async fn serve(
         class: lane_priority(opened.priority),
         lane_stream: service.lane_stream(),
         core,
+        admitted,
+        charged: BTreeMap::new(),
         held: BTreeMap::new(),
         told: ReadState::default(),
         sending: Vec::new(),
         answer,
         answers,
     };
-    let outcome = driver.run(stream, early).await;
-    drop(admitted);
-    outcome
+    driver.run(stream, early).await
 }
 
 /// Refuses a request that names no pieces, too many, or one twice.
@@ -160,6 +161,10 @@ struct Driver<'a> {
     class: LanePriority,
     lane_stream: u64,
     core: ReadStream,
+    /// What it may hold, charged with what it does; given back with the driver.
+    admitted: Admitted<'a>,
+    /// Bytes of the slices that are being read, wait or are being sent.
+    charged: BTreeMap<SliceId, u32>,
     /// Slices that were read and wait for their turn.
     held: BTreeMap<SliceId, Held>,
     /// What the reader knows of the chunk that it reads.
@@ -185,13 +190,16 @@ impl Driver<'_> {
             self.heard(Some(event), &mut listening)?;
         }
         loop {
-            while let Some(action) = self.core.poll() {
+            while let Some(action) = self.next_action(&sender) {
                 match action {
                     ReadAction::Read { slice, index, offset, length } => {
                         self.read(slice, index, offset, length)
                     }
                     ReadAction::Send { slice, index, offset } => self.send(stream, slice, index, offset),
-                    ReadAction::Discard { slice } => drop(self.held.remove(&slice)),
+                    ReadAction::Discard { slice } => {
+                        self.held.remove(&slice);
+                        self.left(slice);
+                    }
                     ReadAction::Withdraw => self.served.paced.cancel(self.lane_stream),
                     ReadAction::End(done) => {
                         // Lost: nobody is left to tell.
@@ -212,16 +220,38 @@ impl Driver<'_> {
                     }
                 },
                 ready = sender.ready(), if !self.sending.is_empty() => {
-                    let input = |slice| ReadInput::Sent { slice };
-                    for slice in self.sending.drain(..) {
-                        self.core.handle(now, input(slice));
+                    for slice in std::mem::take(&mut self.sending) {
+                        self.left(slice);
+                        self.core.handle(now, ReadInput::Sent { slice });
                     }
-                    if ready.is_err() {
-                        listening = false;
+                    if ready.is_err() && std::mem::replace(&mut listening, false) {
+                        self.service.activity.cancelled(Kind::Read);
                         self.core.handle(now, ReadInput::Cancel);
                     }
                 },
             }
+        }
+    }
+
+    /// The next action but for reads for which there is no room: they wait for a slice of this stream to leave. Beyond its floor it reads
+    /// nothing that the connection would not take either.
+    fn next_action(&mut self, sender: &StreamSender) -> Option<ReadAction> {
+        if let Some(action) = self.core.poll_but_reads() {
+            return Some(action);
+        }
+        let bytes = self.core.next_read_bytes()?;
+        if !self.charged.is_empty() && !sender.is_ready() {
+            return None;
+        }
+        let Admitted(service, ticket) = &mut self.admitted;
+        service.admission().slice_read(ticket, bytes).then(|| self.core.poll())?
+    }
+
+    /// A slice is not held any more.
+    fn left(&mut self, slice: SliceId) {
+        if let Some(bytes) = self.charged.remove(&slice) {
+            let Admitted(service, ticket) = &mut self.admitted;
+            service.admission().slice_left(ticket, bytes);
         }
     }
 
@@ -245,7 +275,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn read(&self, slice: SliceId, index: BlockIndex, offset: u32, length: u32) {
+    fn read(&mut self, slice: SliceId, index: BlockIndex, offset: u32, length: u32) {
+        self.charged.insert(slice, length);
         let op = Op::ReadSlice { segment: self.places.segment_of(index), index, offset, len: length };
         let answer = self.answer.clone();
         // The stream is over: its bytes are not needed.
@@ -289,6 +320,9 @@ impl Driver<'_> {
             Err(OpError::Cancelled) => ReadResult::Withdrawn,
             Err(error) => ReadResult::Failed(fault(self.served.id, error)),
         };
+        if result != ReadResult::Good {
+            self.left(slice);
+        }
         self.core.handle(self.service.now(), ReadInput::ReadDone { slice, result });
     }
 }

@@ -36,14 +36,11 @@ pub(crate) async fn serve(
     service.admission().admit(opened.priority, load)?;
     let _admitted = crate::service::Admitted { service };
     service.activity.admitted(Kind::Write);
-    let mut early = Vec::new();
-    let held = tokio::select! {
-        held = create(service, served, opened.epoch, &open) => held?,
-        fault = gone(stream, &mut early) => return Err(fault),
-    };
-    let core = WriteStream::new(service.now(), &open, held, load.bytes_per_s, &mut service.budget())?;
+    // Before the extent: a stream that finds no room leaves none.
+    let nothing = IndexRanges::new();
+    let core = WriteStream::new(service.now(), &open, nothing, load.bytes_per_s, &mut service.budget())?;
     let (answer, answers) = mpsc::unbounded_channel();
-    let driver = Driver {
+    let mut driver = Driver {
         service,
         served,
         epoch: opened.epoch,
@@ -52,11 +49,19 @@ pub(crate) async fn serve(
         lane_stream: service.lane_stream(),
         open,
         core,
-        pieces: Vec::new(),
-        sums: Vec::new(),
+        arriving: Arriving::default(),
         answer,
         answers,
     };
+    let mut early = Vec::new();
+    let held = tokio::select! {
+        held = create(service, served, opened.epoch, &driver.open) => held?,
+        fault = gone(stream, &mut early) => {
+            service.activity.cancelled(Kind::Write);
+            return Err(fault);
+        }
+    };
+    driver.core.begin(service.now(), held);
     driver.run(stream, early).await
 }
 
@@ -98,6 +103,25 @@ async fn create(
     }
 }
 
+/// Slices of the block that is arriving, and their checksums.
+#[derive(Default)]
+struct Arriving {
+    pieces: Vec<Bytes>,
+    sums: Vec<u32>,
+}
+
+impl Arriving {
+    /// Keeps a slice that the core has judged: one that it did not take made it stop, and then nothing is kept. Checksums are not
+    /// under the stream's credit.
+    fn judged(&mut self, core: &WriteStream, payload: Bytes, sums: Vec<u32>) {
+        if core.is_stopping() {
+            return *self = Self::default();
+        }
+        self.pieces.push(payload);
+        self.sums.extend(sums);
+    }
+}
+
 struct Driver<'a> {
     service: &'a Service,
     served: &'a ServedDevice,
@@ -107,9 +131,7 @@ struct Driver<'a> {
     lane_stream: u64,
     open: WriteOpen,
     core: WriteStream,
-    /// Slices of the block that is arriving, and their checksums.
-    pieces: Vec<Bytes>,
-    sums: Vec<u32>,
+    arriving: Arriving,
     answer: mpsc::UnboundedSender<Answer>,
     answers: mpsc::UnboundedReceiver<Answer>,
 }
@@ -174,9 +196,8 @@ impl Driver<'_> {
             Ok(NodePush::Slice(slice)) => {
                 let bytes = u32::try_from(payload.len()).expect("a payload fits a frame");
                 let sums = u32::try_from(slice.sums.len()).unwrap_or(u32::MAX);
-                self.pieces.push(payload.freeze());
-                self.sums.extend(slice.sums);
                 self.tell(WriteInput::Slice { index: slice.index, offset: slice.offset, bytes, sums });
+                self.arriving.judged(&self.core, payload.freeze(), slice.sums);
             }
             Ok(NodePush::Finish) => self.tell(WriteInput::Finish),
             Ok(NodePush::Log(_)) => {
@@ -188,8 +209,7 @@ impl Driver<'_> {
 
     fn write(&mut self, index: BlockIndex) {
         // As they came: a slice is whole granules, and its buffer page-aligned.
-        let pieces = std::mem::take(&mut self.pieces);
-        let sums = std::mem::take(&mut self.sums);
+        let Arriving { pieces, sums } = std::mem::take(&mut self.arriving);
         let op = Op::WriteBlock { segment: self.open.segment, epoch: self.epoch, index, pieces, sums };
         let answer = self.answer.clone();
         // The stream is over: nobody waits for the confirmation.
@@ -215,6 +235,9 @@ impl Driver<'_> {
         let mut budget = self.service.budget();
         let before = budget.used_bytes();
         self.core.handle(now, input, &mut budget);
+        if self.core.is_stopping() {
+            self.arriving = Arriving::default();
+        }
         if budget.used_bytes() < before {
             self.service.budget_freed.notify_waiters();
         }
@@ -227,5 +250,43 @@ impl Drop for Driver<'_> {
         self.served.paced.cancel(self.lane_stream);
         self.core.abandon(&mut self.service.budget());
         self.service.budget_freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+    use super::*;
+    use steadfast_protocol::{DeviceId, IntentId, SegmentId, Time, Version, serve::Budget};
+
+    #[test]
+    fn what_the_core_did_not_take_is_not_kept() {
+        let open = WriteOpen {
+            device: DeviceId(1),
+            segment: SegmentId(1),
+            version: Version(1),
+            intent: IntentId(1),
+            block_bytes: 128 << 10,
+            granule_bytes: 64 << 10,
+            expected_blocks: 16,
+            reserve_bytes: None,
+        };
+        let mut budget = Budget::new(1 << 20);
+        let mut core = WriteStream::new(Time(0), &open, IndexRanges::new(), 0, &mut budget).unwrap();
+        let mut arriving = Arriving::default();
+        let mut slice = |core: &mut WriteStream, offset, sums: Vec<u32>| {
+            let bytes = 64 << 10;
+            let input = WriteInput::Slice { index: 0, offset, bytes, sums: sums.len() as u32 };
+            core.handle(Time(0), input, &mut budget);
+            arriving.judged(core, Bytes::from(vec![0; bytes as usize]), sums);
+            (arriving.pieces.len(), arriving.sums.len())
+        };
+        assert_eq!(slice(&mut core, 0, vec![7]), (1, 1));
+        // Not the rest of the block, and more checksums than any has.
+        for _ in 0..3 {
+            assert_eq!(slice(&mut core, 0, vec![7; 100_000]), (0, 0));
+        }
+        assert!(core.is_stopping());
     }
 }

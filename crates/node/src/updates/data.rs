@@ -5,6 +5,7 @@ use super::{
     host::{Lane, Running},
     link::{self, Link, LinkEvent},
     medium, not_in_place,
+    waiting::Room,
 };
 use crate::{devices::ServedDevice, fault::fault};
 use bytes::Bytes;
@@ -39,7 +40,14 @@ const VERSION_MAX: u64 = u64::MAX / 2;
 /// What a host hears.
 pub(super) enum Event {
     /// Change bytes.
-    Update { epoch: Epoch, offset: u64, bytes: Bytes, reply: oneshot::Sender<Result<u64, Fault>> },
+    Update {
+        epoch: Epoch,
+        offset: u64,
+        bytes: Bytes,
+        reply: oneshot::Sender<Result<u64, Fault>>,
+        /// Until it is heard.
+        room: Room,
+    },
     /// Level what the device holds.
     Begin,
     /// Something about the link to a parity node.
@@ -254,8 +262,9 @@ impl Host {
             self.busy_at = Instant::now();
         }
         match event {
-            Event::Update { epoch, offset, bytes, reply } => match self.check(epoch, offset, &bytes) {
+            Event::Update { epoch, offset, bytes, reply, room } => match self.check(epoch, offset, &bytes) {
                 Ok(()) => {
+                    drop(room);
                     let request = self.next_request;
                     self.next_request += 1;
                     self.window.ask(request, offset, bytes.len() as u64);

@@ -21,8 +21,9 @@ use tokio::{
     time::sleep,
 };
 
-/// Between two attempts to reach a node.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Between two attempts to reach a node: first, and at most; doubled while it says nothing. Updates wait for a node that is started again, a
+/// second at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(400));
 /// Bytes of records that may come back at a time: what a levelling fetches, one after the other.
 const CREDIT: u32 = 4 * UPDATE_BYTES_MAX;
 
@@ -116,6 +117,7 @@ async fn run(
     host: mpsc::UnboundedSender<data::Event>,
 ) {
     let say = |event| host.send(data::Event::Link { parity: target.parity, event }).is_ok();
+    let mut pause = PAUSE.0;
     loop {
         if let Some(stream) = open(&updates, &target).await {
             let sender = stream.sender();
@@ -125,18 +127,21 @@ async fn run(
                 (outgoing.stream, outgoing.credit) = (Some(sender), 0);
             }
             say(LinkEvent::Reached);
-            let again = carry(stream, &link, &say, &|| updates.peers.forget(target.device)).await;
+            let ended = carry(stream, &link, &say, &|| updates.peers.forget(target.device)).await;
             let mut outgoing = link.outgoing();
             outgoing.stream = None;
             outgoing.waiting.clear();
-            if !again {
-                return;
+            match ended {
+                Ended::HostGone => return,
+                Ended::Lost { heard: true } => pause = PAUSE.0,
+                Ended::Lost { heard: false } => {}
             }
         }
         if !say(LinkEvent::Lost) || link.outgoing().ended {
             return;
         }
-        sleep(PAUSE).await;
+        sleep(pause).await;
+        pause = (pause * 2).min(PAUSE.1);
     }
 }
 
@@ -163,19 +168,29 @@ async fn open(updates: &Updates, target: &Target) -> Option<Stream> {
     connection.open(open).ok()
 }
 
-/// Hears until the stream is lost; false once the host is gone.
+/// How a stream ended.
+enum Ended {
+    HostGone,
+    Lost {
+        /// Whether the parity node said anything on it: then the next is tried soon.
+        heard: bool,
+    },
+}
+
+/// Hears until the stream is lost or the host is gone.
 async fn carry(
     mut stream: Stream,
     link: &Shared,
     say: &impl Fn(LinkEvent) -> bool,
     moved: &impl Fn(),
-) -> bool {
+) -> Ended {
+    let mut heard = false;
     loop {
         let event = tokio::select! {
             event = stream.recv() => event,
             () = link.ended.notified() => {
                 stream.cancel();
-                return false;
+                return Ended::HostGone;
             }
         };
         match event {
@@ -185,10 +200,11 @@ async fn carry(
                 outgoing.send();
             }
             Some(NetEvent::Data { body, payload }) => {
-                let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return true };
+                let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return Ended::Lost { heard } };
+                heard = true;
                 stream.grant(u32::try_from(payload.len()).unwrap_or(0));
                 if !say(LinkEvent::Heard(event, payload.freeze())) {
-                    return false;
+                    return Ended::HostGone;
                 }
             }
             Some(NetEvent::Failed(fault)) => {
@@ -196,10 +212,10 @@ async fn carry(
                     moved();
                 }
                 tracing::debug!(%fault, "a parity node ended the stream of differences");
-                return true;
+                return Ended::Lost { heard };
             }
             Some(NetEvent::Cancelled) => {}
-            Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return true,
+            Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return Ended::Lost { heard },
         }
     }
 }

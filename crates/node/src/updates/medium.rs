@@ -18,11 +18,21 @@ pub(super) const READ_BYTES: u64 = 1 << 20;
 /// Whose operations they are, and how soon they are done.
 pub(super) type Lane = (u64, LanePriority);
 
-/// One operation of a device's lane, and its answer.
+/// One operation of a device's lane, and its answer. Dropped before that, what the lane has not begun of the stream is withdrawn:
+/// on a device that stands still it would wait for nobody.
 pub(super) async fn ask(device: &ServedDevice, (stream, class): Lane, op: Op) -> Result<OpOutput, OpError> {
+    struct Withdraw<'a>(&'a ServedDevice, u64);
+    impl Drop for Withdraw<'_> {
+        fn drop(&mut self) {
+            self.0.lane.cancel(self.1);
+        }
+    }
     let (answer, answered) = oneshot::channel();
     device.lane.submit(stream, class, op, Box::new(move |result| drop(answer.send(result))));
-    answered.await.unwrap_or(Err(OpError::Closed))
+    let withdraw = Withdraw(device, stream);
+    let result = answered.await.unwrap_or(Err(OpError::Closed));
+    std::mem::forget(withdraw);
+    result
 }
 
 /// Waits until what a host before this one did to the device is durable: what it finds there counts as that.

@@ -21,6 +21,7 @@ mod recover;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub(crate) use merges::{Merges, merge_left};
 pub(crate) use parity::Shrunk;
@@ -49,8 +50,10 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
+use waiting::Waiting;
 
-/// Chunks that may be changed at a time: a host keeps some kilobytes, and the differences under way.
+/// Chunks that may be changed at a time: a host keeps some kilobytes, and the differences under way. A device may have half of what the
+/// others leave, so that the hosts of one that stands still keep no other from being changed.
 const HOSTS_MAX: usize = 4096;
 /// A host ends when nothing happened for so long: its streams and its memory are worth less than a question on the next
 /// update. Picked by eye.
@@ -65,6 +68,7 @@ pub(crate) struct Updates {
     data: Hosts<data::Event>,
     parity: Hosts<parity::Event>,
     peers: Peers,
+    waiting: Waiting,
     tasks: Mutex<JoinSet<()>>,
     /// Hosts begin tasks on whatever thread they run.
     runtime: Handle,
@@ -94,6 +98,7 @@ impl Updates {
             data: Hosts(Mutex::default()),
             parity: Hosts(Mutex::default()),
             peers: Peers::new(meta, pool),
+            waiting: Waiting::default(),
             tasks: Mutex::default(),
             runtime: Handle::current(),
             // Above the numbers of streams, which a lane tells apart by them.
@@ -111,7 +116,9 @@ impl Updates {
         bytes: bytes::Bytes,
     ) -> Result<u64, Fault> {
         let (reply, answered) = oneshot::channel();
-        self.tell::<data::Host>(device, segment, data::Event::Update { epoch, offset, bytes, reply })?;
+        let room = self.waiting.room(device.id, bytes.len())?;
+        let update = data::Event::Update { epoch, offset, bytes, reply, room };
+        self.tell::<data::Host>(device, segment, update)?;
         answered.await.unwrap_or_else(|_| Err(not_in_place(segment, "its node stops serving it")))
     }
 
@@ -248,7 +255,7 @@ impl<Event> Hosts<Event> {
         let known = hosts.get(&(device, segment)).filter(|sender| !sender.is_closed());
         let sender = match known {
             Some(sender) => sender.clone(),
-            None if hosts.len() >= HOSTS_MAX => {
+            None if of_device(&hosts, device) + hosts.len() >= HOSTS_MAX => {
                 return Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1000 });
             }
             None => {
@@ -290,6 +297,11 @@ impl<Event> Hosts<Event> {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(DeviceId, SegmentId), mpsc::UnboundedSender<Event>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many of the hosts are a device's.
+fn of_device<Host>(hosts: &BTreeMap<(DeviceId, SegmentId), Host>, device: DeviceId) -> usize {
+    hosts.keys().filter(|(of, _)| *of == device).count()
 }
 
 pub(crate) fn not_in_place(segment: SegmentId, detail: impl std::fmt::Display) -> Fault {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use steadfast_disk::{
     Granule, Op, OpError, OpOutput, Priority as LanePriority, checksum, device::UpdateError,
 };
-use steadfast_net::Stream;
+use steadfast_net::StreamSender;
 use steadfast_protocol::{
     BlockIndex, SegmentId,
     layout::BLOCK_BYTES_MAX,
@@ -57,7 +57,7 @@ async fn durable(service: &Service, device: &ServedDevice) -> Result<(), Fault> 
 pub(crate) async fn read(
     service: &Service,
     device: &ServedDevice,
-    stream: &mut Stream,
+    stream: &StreamSender,
     wanted: &ReadRows,
     credit: u32,
 ) -> Result<NodeAnswer, Fault> {

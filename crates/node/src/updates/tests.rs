@@ -496,3 +496,18 @@ async fn a_host_that_cannot_go_on_leaves_nothing_held_that_is_committed() {
     assert_eq!(held, [], "nobody would release it");
     life.end().await;
 }
+
+#[test]
+fn a_device_leaves_room_for_the_hosts_of_others() {
+    let hosts = super::Hosts::<()>(std::sync::Mutex::default());
+    let running = std::cell::RefCell::new(Vec::new());
+    let begin = |device, segment| {
+        let begin = |events, _| running.borrow_mut().push(events);
+        hosts.tell(DeviceId(device), SegmentId(segment), (), begin).map(drop)
+    };
+    let refused = (0..).find(|&segment| begin(1, segment).is_err()).unwrap();
+    assert_eq!(refused, super::HOSTS_MAX as u64 / 2);
+    assert_eq!(begin(2, 0), Ok(()));
+    // One that is there is told all the same.
+    assert_eq!(begin(1, 0), Ok(()));
+}

@@ -23,8 +23,8 @@ pub enum DeviceState {
 pub struct Standing {
     /// The device.
     pub device: DeviceId,
-    /// Puts that had chosen it before it was draining and have committed blocks on it since: whoever looked at what it
-    /// holds before the last of them looks again.
+    /// Puts that had chosen it before it was draining and have committed blocks on it since, and how often it took data again: the number
+    /// only grows, and whoever looked at what it holds before it last did looks again.
     pub arrivals: u64,
 }
 

@@ -3,9 +3,15 @@
 //! Invariants: control requests are never refused, so that status and deletes work on a busy node; background work
 //! is shed at half the limits, before anything a person waits for; a stream under a reservation is not refused for what
 //! others queued, and finds a part of the memory that they leave.
+//!
+//! Of the memory for reads every stream has one slice set aside while it is open, its floor, so that none waits for others. What it holds
+//! beyond is charged when it is read and given back when it is sent. All streams of one connection have a share, which shrinks with
+//! every connection that reads, and a connection that has nothing finds a part that the others leave: readers that take
+//! nothing, however many streams they open, keep nobody out.
 
 use crate::message::{Fault, Priority, RefusalReason};
 use core::{fmt, str::FromStr, time::Duration};
+use std::collections::BTreeMap;
 
 /// How a node decides who may reserve bandwidth of its devices (dissertation §5.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,15 +82,37 @@ pub struct Admission {
     streams: u32,
     reading_bytes: u64,
     kept_bytes: u64,
+    /// Of the connections that read: their streams, and what these hold.
+    readers: BTreeMap<ReaderId, Reader>,
+}
+
+/// Names a connection whose streams share its part of the memory.
+pub type ReaderId = u64;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Reader {
+    streams: u32,
+    bytes: u64,
 }
 
 /// What a read stream was admitted with; given back by [`Admission::read_closed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an admitted stream is given back when it is over"]
 pub struct ReadTicket {
-    /// Slices it may hold at once.
+    /// Slices it may hold at once, while there is room for them.
     pub slices_max: usize,
-    bytes: u64,
+    reader: Option<ReaderId>,
+    reserved: bool,
+    /// Set aside for it.
+    floor_bytes: u64,
+    /// What it holds, part of which is its floor.
+    held_bytes: u64,
+}
+
+impl ReadTicket {
+    fn charged_bytes(&self) -> u64 {
+        self.held_bytes.max(self.floor_bytes)
+    }
 }
 
 /// Slices a read stream holds at most: one on the medium, one behind it, one ready and one being sent keep both ends busy.
@@ -92,6 +120,8 @@ const SLICES_MAX: u64 = 4;
 /// The part of the memory for reads (one quarter) that only streams under a reservation may take: whoever reserved finds
 /// room for a stream however many others read.
 const KEPT_SHARE: u64 = 4;
+/// The part of the memory for reads (one quarter) that only a connection without any stream that reads may take: one more finds room.
+const NEWCOMERS_SHARE: u64 = 4;
 /// Bounds on when a refused client is told to come back: not so soon that asking is work of its own, not so late
 /// that it gives up on a node that was busy for a moment. Picked by eye.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(2));
@@ -107,7 +137,7 @@ impl Default for Limits {
 impl Admission {
     /// An idle node's admission.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, streams: 0, reading_bytes: 0, kept_bytes: 0 }
+        Self { limits, streams: 0, reading_bytes: 0, kept_bytes: 0, readers: BTreeMap::new() }
     }
 
     /// Streams open now.
@@ -133,7 +163,7 @@ impl Admission {
     }
 
     /// Takes a read stream of slices of `slice_bytes`: one that holds four slices while there is much room,
-    /// fewer where many streams share it.
+    /// fewer where many streams share it. It shares with no other stream.
     ///
     /// # Errors
     /// As [`Admission::admit`], and while not one slice more may be held.
@@ -143,17 +173,111 @@ impl Admission {
         load: Load,
         slice_bytes: u32,
     ) -> Result<ReadTicket, Fault> {
+        self.admit_reader(None, priority, load, slice_bytes)
+    }
+
+    /// Takes a read stream of a connection.
+    ///
+    /// # Errors
+    /// As [`Admission::admit_read`], and while its connection's other streams have all that the connection may hold.
+    pub fn admit_read_of(
+        &mut self,
+        reader: ReaderId,
+        priority: Priority,
+        load: Load,
+        slice_bytes: u32,
+    ) -> Result<ReadTicket, Fault> {
+        self.admit_reader(Some(reader), priority, load, slice_bytes)
+    }
+
+    fn admit_reader(
+        &mut self,
+        reader: Option<ReaderId>,
+        priority: Priority,
+        load: Load,
+        slice_bytes: u32,
+    ) -> Result<ReadTicket, Fault> {
         let slice = u64::from(slice_bytes.max(1));
-        let kept = if load.reserved { 0 } else { self.kept_bytes };
-        let free = self.limits.reading_bytes_max.saturating_sub(self.reading_bytes + kept);
-        if free < slice {
+        let free = self.free_bytes(load.reserved);
+        if free < slice || self.room_of(reader, load.reserved) < slice {
             return Err(refused(self.reading_bytes / 2, load.bytes_per_s));
         }
         self.admit(priority, load)?;
         // A quarter of what is free, so that room is left for those who come next.
-        let slices = (free / 4 / slice).clamp(1, SLICES_MAX);
-        self.reading_bytes += slices * slice;
-        Ok(ReadTicket { slices_max: slices as usize, bytes: slices * slice })
+        let slices_max = (free / 4 / slice).clamp(1, SLICES_MAX) as usize;
+        let ticket =
+            ReadTicket { slices_max, reader, reserved: load.reserved, floor_bytes: slice, held_bytes: 0 };
+        if let Some(reader) = reader {
+            self.readers.entry(reader).or_default().streams += 1;
+        }
+        self.charge(&ticket, 0, slice);
+        Ok(ticket)
+    }
+
+    /// A read stream is about to read a slice of `bytes`, which it holds until [`Admission::slice_left`]; `false`: there is no
+    /// room beyond its floor now. It is to try again when a slice of its own has left.
+    #[must_use = "a slice for which there is no room is not read"]
+    pub fn slice_read(&mut self, ticket: &mut ReadTicket, bytes: u32) -> bool {
+        let before = ticket.charged_bytes();
+        let held_bytes = ticket.held_bytes + u64::from(bytes);
+        let more = held_bytes.max(ticket.floor_bytes) - before;
+        if more > 0 && !self.has_room_ahead(ticket, before + more, more) {
+            return false;
+        }
+        ticket.held_bytes = held_bytes;
+        self.charge(ticket, before, ticket.charged_bytes());
+        true
+    }
+
+    /// A read stream holds a slice of `bytes` no longer: it was sent, or is not needed.
+    ///
+    /// # Panics
+    /// When it did not hold so much: the driver's mistake.
+    pub fn slice_left(&mut self, ticket: &mut ReadTicket, bytes: u32) {
+        let before = ticket.charged_bytes();
+        let held_bytes = ticket.held_bytes.checked_sub(u64::from(bytes));
+        ticket.held_bytes = held_bytes.expect("a stream gives back what it holds");
+        self.charge(ticket, before, ticket.charged_bytes());
+    }
+
+    /// Whether a stream may have `after` bytes, which is `more` than it has: what is left is for those who come next.
+    fn has_room_ahead(&self, ticket: &ReadTicket, after: u64, more: u64) -> bool {
+        let fits = more <= self.free_bytes(ticket.reserved) / 4;
+        let Some(held) = ticket.reader.and_then(|reader| self.readers.get(&reader)) else { return fits };
+        let share = self.share_bytes();
+        fits && more <= self.room_of(ticket.reader, ticket.reserved)
+            && held.bytes + more <= share / 4 * 3
+            // One part more than it has streams.
+            && after <= share / (u64::from(held.streams) + 1)
+    }
+
+    /// What the streams of a connection may hold together.
+    fn share_bytes(&self) -> u64 {
+        let pool = self.limits.reading_bytes_max - self.limits.reading_bytes_max / NEWCOMERS_SHARE;
+        // As if there were one or two more than there are, so that the next finds room.
+        2 * pool / (self.readers.len() as u64 + 2)
+    }
+
+    /// Bytes that no stream has, for one with or without a reservation.
+    fn free_bytes(&self, reserved: bool) -> u64 {
+        let kept = if reserved { 0 } else { self.kept_bytes };
+        self.limits.reading_bytes_max.saturating_sub(self.reading_bytes + kept)
+    }
+
+    /// Bytes that the streams of a connection may hold beside what they do.
+    fn room_of(&self, reader: Option<ReaderId>, reserved: bool) -> u64 {
+        let Some(held) = reader.and_then(|reader| self.readers.get(&reader)) else { return u64::MAX };
+        let newcomers = self.limits.reading_bytes_max / NEWCOMERS_SHARE;
+        let shared = self.free_bytes(reserved).saturating_sub(newcomers);
+        self.share_bytes().saturating_sub(held.bytes).min(shared)
+    }
+
+    /// What a stream has changes.
+    fn charge(&mut self, ticket: &ReadTicket, before: u64, after: u64) {
+        self.reading_bytes = self.reading_bytes - before + after;
+        if let Some(reader) = ticket.reader.and_then(|reader| self.readers.get_mut(&reader)) {
+            reader.bytes = reader.bytes - before + after;
+        }
     }
 
     /// Whether bandwidth of any device is reserved: then a part of the memory is kept for those who did.
@@ -163,7 +287,15 @@ impl Admission {
 
     /// A read stream that was admitted is over.
     pub fn read_closed(&mut self, ticket: ReadTicket) {
-        self.reading_bytes -= ticket.bytes;
+        self.charge(&ticket, ticket.charged_bytes(), 0);
+        if let Some(id) = ticket.reader
+            && let Some(reader) = self.readers.get_mut(&id)
+        {
+            reader.streams -= 1;
+            if reader.streams == 0 {
+                self.readers.remove(&id);
+            }
+        }
         self.closed();
     }
 

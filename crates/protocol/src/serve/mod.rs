@@ -35,7 +35,7 @@ mod sweep;
 mod tests;
 mod write_stream;
 
-pub use admission::{Admission, AdmissionPolicy, AdmissionPolicyError, Limits, Load, ReadTicket};
+pub use admission::{Admission, AdmissionPolicy, AdmissionPolicyError, Limits, Load, ReadTicket, ReaderId};
 pub use budget::Budget;
 pub use fair::{Fair, Flow};
 pub use health::{HealthFacts, health};

@@ -187,6 +187,21 @@ impl ReadStream {
         self.actions.pop_front()
     }
 
+    /// The next action to carry out but for reads: for a driver that has no room for one now. What waits is taken back as ever by
+    /// [`ReadInput::Finish`] and [`ReadInput::Cancel`].
+    pub fn poll_but_reads(&mut self) -> Option<ReadAction> {
+        let at = self.actions.iter().position(|action| !matches!(action, ReadAction::Read { .. }))?;
+        self.actions.remove(at)
+    }
+
+    /// Bytes of the next slice that is to be read, where that is the next action.
+    pub fn next_read_bytes(&self) -> Option<u32> {
+        match self.actions.front() {
+            Some(ReadAction::Read { length, .. }) => Some(*length),
+            _ => None,
+        }
+    }
+
     /// Never: the stream waits for its device and its reader only.
     pub fn wake_at(&self) -> Option<Time> {
         None

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants: bytes granted, arriving and being written never exceed the stream's window, nor together with all
-//! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. The
+//! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
+//! stream is granted its floor and no more: a writer that sends nothing has nothing that others could use. The
 //! window follows the device's measured pace and how long blocks stay, and is a small share of what is expected.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
@@ -153,6 +154,12 @@ impl WriteStream {
         Ok(stream)
     }
 
+    /// What the device holds of the segment, where that was not known before; the stream begins now. To be said before any slice.
+    pub fn begin(&mut self, now: Time, held: IndexRanges) {
+        self.opened = now;
+        self.taken = held;
+    }
+
     /// Something happened; see the crate's head for the contract.
     ///
     /// # Panics
@@ -208,6 +215,12 @@ impl WriteStream {
     /// Whether it would grant more if the budget had room: the driver ticks it when others give some back.
     pub fn is_starved(&self) -> bool {
         self.stage == Stage::Open && self.credit_bytes < self.window.bytes().min(u64::from(self.block_bytes))
+    }
+
+    /// Whether it was given up, or what its writer sent was wrong: it takes no slice any more, and what has arrived of a block is
+    /// not needed.
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.stage, Stage::Stopping(_) | Stage::Over)
     }
 
     /// Blocks being written.
@@ -317,10 +330,14 @@ impl WriteStream {
     }
 
     fn grant(&mut self, budget: &mut Budget) {
-        let room = self.window.bytes().saturating_sub(self.share.held_bytes());
+        let window = match self.heard_first {
+            true => self.window.bytes(),
+            false => self.window.bytes().min(u64::from(self.block_bytes)),
+        };
+        let room = window.saturating_sub(self.share.held_bytes());
         // Few grants: a quarter of the window at a time, unless the writer is about to run dry.
         let slice = u64::from(self.block_bytes.min(PAYLOAD_BYTES_MAX));
-        if room < (self.window.bytes() / 4).max(slice) && self.credit_bytes >= slice {
+        if room < (window / 4).max(slice) && self.credit_bytes >= slice {
             return;
         }
         let granted = budget.take(&mut self.share, room.min(u64::from(u32::MAX)));

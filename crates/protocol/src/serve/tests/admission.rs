@@ -53,10 +53,76 @@ fn read_streams_share_their_memory_and_the_last_are_refused() {
         }
     };
     assert!(matches!(refused, Fault::Refused { retry_after_ms: 40, .. }), "{refused:?}");
+    // One slice of each is set aside, the others are taken while there is room.
     let slices: Vec<usize> = tickets.iter().map(|ticket| ticket.slices_max).collect();
-    assert_eq!(slices.iter().sum::<usize>(), 32);
-    assert_eq!((slices[0], slices[slices.len() - 1]), (4, 1));
+    assert_eq!((slices.len(), slices[0], slices[31]), (32, 4, 1));
     admission.read_closed(tickets.remove(0));
     assert_eq!(admission.streams() as usize, tickets.len());
     assert_eq!(admission.admit_read(Priority::Foreground, load, 256 << 10).unwrap().slices_max, 1);
+}
+
+const SLICE: u32 = 256 << 10;
+
+/// All that a connection gets, of streams and of slices for them.
+fn take_all(admission: &mut Admission, reader: ReaderId) -> Vec<(ReadTicket, usize)> {
+    let mut taken = Vec::new();
+    while let Ok(ticket) = admission.admit_read_of(reader, Priority::Foreground, Load::default(), SLICE) {
+        taken.push((ticket, 0));
+    }
+    for (ticket, slices) in &mut taken {
+        while *slices < ticket.slices_max && admission.slice_read(ticket, SLICE) {
+            *slices += 1;
+        }
+    }
+    taken
+}
+
+#[test]
+fn no_connection_takes_what_others_need_and_every_stream_has_a_slice() {
+    let mut admission = Admission::new(Limits { reading_bytes_max: 32 << 20, ..Limits::default() });
+    let mut readers: Vec<_> = (0..8).map(|reader| take_all(&mut admission, reader)).collect();
+    let slices: Vec<usize> =
+        readers.iter().map(|taken| taken.iter().map(|(_, slices)| slices).sum()).collect();
+    // Two thirds of three quarters, what is left of these; then one of what is kept for those who have nothing.
+    assert_eq!(slices, [64, 32, 1, 1, 1, 1, 1, 1]);
+    assert!(readers.iter().flatten().all(|(_, slices)| *slices >= 1), "{slices:?}");
+    // What is given back another takes, up to its share, which is smaller now that there are many.
+    for (ticket, slices) in readers.remove(0) {
+        let mut ticket = ticket;
+        (0..slices).for_each(|_| admission.slice_left(&mut ticket, SLICE));
+        admission.read_closed(ticket);
+    }
+    let more = take_all(&mut admission, 7);
+    assert_eq!(more.iter().map(|(_, slices)| slices).sum::<usize>(), 20);
+    for (ticket, _) in readers.into_iter().flatten().chain(more) {
+        admission.read_closed(ticket);
+    }
+    assert_eq!(admission.streams(), 0);
+    assert_eq!(take_all(&mut admission, 0).len(), 64, "all was given back");
+}
+
+#[test]
+fn a_stream_reads_ahead_while_there_is_room_and_one_slice_ever() {
+    let mut admission = Admission::new(Limits { reading_bytes_max: 4 << 20, ..Limits::default() });
+    let mut first = admission.admit_read_of(1, Priority::Foreground, Load::default(), SLICE).unwrap();
+    let mut ahead = 0;
+    while ahead < first.slices_max && admission.slice_read(&mut first, SLICE) {
+        ahead += 1;
+    }
+    assert!(ahead > 1, "{ahead}");
+    for reader in 2.. {
+        match admission.admit_read_of(reader, Priority::Foreground, Load::default(), SLICE) {
+            Ok(mut ticket) => {
+                assert!(admission.slice_read(&mut ticket, SLICE));
+                admission.slice_left(&mut ticket, SLICE);
+                assert!(admission.slice_read(&mut ticket, SLICE));
+            }
+            Err(Fault::Refused { reason: RefusalReason::Overloaded, .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    (0..ahead).for_each(|_| admission.slice_left(&mut first, SLICE));
+    assert!(admission.slice_read(&mut first, SLICE));
+    assert!(!admission.slice_read(&mut first, SLICE), "the others have the rest");
+    admission.read_closed(first);
 }

@@ -249,8 +249,7 @@ fn a_reserved_stream_is_taken_where_others_are_refused() {
     while let Ok(ticket) = admission.admit_read(Priority::Foreground, idle, 256 << 10) {
         tickets.push(ticket);
     }
-    let slices: usize = tickets.iter().map(|ticket| ticket.slices_max).sum();
-    assert_eq!(slices, 12);
+    assert_eq!(tickets.len(), 12);
     let ticket =
         admission.admit_read(Priority::Foreground, Load { reserved: true, ..idle }, 256 << 10).unwrap();
     admission.read_closed(ticket);
