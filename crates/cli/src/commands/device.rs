@@ -12,13 +12,16 @@ use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use steadfast_client::{Client, DrainOptions, DrainReport};
 use steadfast_protocol::{
     DeviceId,
     message::{DeviceHealth, DeviceReport, DeviceState, Holding, NodeState, Registry},
     words::{counted, counted_are},
 };
+
+/// What `device ls` says of a device that holds data and that no server registers.
+const MISSING: &str = "missing";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Device {
@@ -106,7 +109,12 @@ pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
         }
         Device::Remove { device, lost, cluster, output } => {
             let client = connect(&cluster).await?;
-            let device = one(&client.registry().await?, &device)?;
+            let registry = client.registry().await?;
+            let device = match one(&registry, &device) {
+                // Its server may have been started without it.
+                Err(error) if lost => missing(&registry, &client.holdings().await?, &device).ok_or(error)?,
+                found => found?,
+            };
             remove(&client, device, lost, output).await
         }
     }
@@ -157,6 +165,25 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
         if let Some(Holding { segments, blocks, bytes, .. }) = held {
             row.extend([segments.to_string(), blocks.to_string(), show_bytes(bytes)]);
         }
+        table.add_row(row);
+    }
+    for held in holdings.iter().flat_map(|all| unserved(&registry, all)) {
+        let (device, state) = (held.device.to_string(), state(registry.state(held.device)));
+        if output.json {
+            print_json(&json!({
+                "device": device,
+                "state": state,
+                "health": MISSING,
+                "segments": held.segments,
+                "blocks": held.blocks,
+                "block_bytes": held.bytes,
+            }))?;
+            continue;
+        }
+        let none = || "-".to_owned();
+        let mut row = vec![device[..12].to_owned(), state.to_owned(), MISSING.to_owned()];
+        row.extend([none(), none(), none(), none()]);
+        row.extend([held.segments.to_string(), held.blocks.to_string(), show_bytes(held.bytes)]);
         table.add_row(row);
     }
     if !output.json {
@@ -317,6 +344,22 @@ fn server<'r>(registry: &'r Registry, address: &str) -> Option<&'r NodeState> {
 fn no_server(registry: &Registry, address: &str) -> Refusal {
     let known: Vec<&str> = registry.nodes.iter().map(|node| node.record.address.as_str()).collect();
     Refusal::Missing(format!("no storage server is at {address}; there are {}", known.join(", ")))
+}
+
+/// Devices that hold data and that no server registers any more.
+fn unserved<'h>(
+    registry: &Registry,
+    held: &'h BTreeMap<DeviceId, Holding>,
+) -> impl Iterator<Item = &'h Holding> {
+    let served: BTreeSet<DeviceId> = devices_of(registry).map(|(_, device, _)| device).collect();
+    held.values().filter(move |holding| !served.contains(&holding.device))
+}
+
+/// The one of those whose name begins so; none where several do.
+fn missing(registry: &Registry, held: &BTreeMap<DeviceId, Holding>, name: &str) -> Option<DeviceId> {
+    let all = unserved(registry, held).map(|holding| holding.device);
+    let mut named = all.filter(|device| !name.is_empty() && device.to_string().starts_with(name));
+    named.next().filter(|_| named.next().is_none())
 }
 
 /// The device whose name begins so.

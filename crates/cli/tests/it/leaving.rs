@@ -302,6 +302,42 @@ fn a_dead_disk_is_repaired_from_the_others() {
     }));
 }
 
+/// Its server was started without it, as is natural with a dead disk: what it held is repaired all the same.
+#[test]
+fn a_dead_disk_that_its_server_left_out_is_repaired() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 5 << 20, seed);
+    let disk = bed.dir.path().join("further disk");
+    let node = devices(&bed, 1)[0].to_string();
+    let add = ["device", "add", "--node", &node, disk.to_str().unwrap(), "--json"];
+    let added: Value = serde_json::from_str(&bed.ok(&add)).unwrap();
+    let lost: DeviceId = added["added"].as_str().unwrap().parse().unwrap();
+    block_on(async {
+        let client = bed.client().await;
+        let original = fs::read(&file).unwrap();
+        eventually("what is new uses it", WITHIN, async || {
+            common::put(&client, "object", &original).await;
+            lies_on(&client, "object", lost).await
+        })
+        .await;
+    });
+    bed.cluster.kill_node(1).unwrap();
+    fs::remove_dir_all(&disk).unwrap();
+    fs::remove_file(bed.cluster.device_dirs(1)[0].join("added")).unwrap();
+    bed.cluster.restart_node(1).unwrap();
+    let name = lost.to_string();
+    block_on(eventually("its server is back without it", WITHIN, async || {
+        listed(&bed)[&name]["health"] == "missing"
+    }));
+    let removed: Value =
+        serde_json::from_str(&bed.settled(&["device", "remove", "--lost", &name[..12], "--json"])).unwrap();
+    assert!(removed["repaired_blocks"].as_u64().unwrap() > 0, "{removed}");
+    assert!(!listed(&bed).contains_key(&name));
+    bed.cluster.kill_node(2).unwrap();
+    bed.get_equals("object", &fs::read(&file).unwrap());
+}
+
 /// What `status` says of a device.
 fn shown(bed: &Bed, device: &str) -> Value {
     let status: Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
