@@ -536,8 +536,8 @@ mod tests {
     #[test]
     fn layouts_that_will_not_fit_are_told_once_the_first_ones_say_so() {
         let most = LAYOUTS_BYTES_MAX as u64;
-        // 80 GiB whose segments of 64 MiB take 3.3 kB each, on 64 devices.
-        let told = (1u64..=1280).find(|&done| beyond_layouts(3_300 * done, done << 26, 80 << 30).is_some());
+        // 70 GiB whose segments of 64 MiB take 3.3 kB each, on 64 devices; and 100 GiB.
+        let told = (1u64..=1120).find(|&done| beyond_layouts(3_300 * done, done << 26, 70 << 30).is_some());
         assert_eq!(told, None, "{most}");
         let told = (1u64..=1600).find(|&done| beyond_layouts(3_300 * done, done << 26, 100 << 30).is_some());
         assert!(told.is_some_and(|done| done > 50 && done < 100), "{told:?}");
