@@ -481,3 +481,33 @@ fn fresh_seed() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn very_large_objects_have_larger_segments_as_far_as_memory_goes() {
+        const MIB: u64 = 1 << 20;
+        let of = |memory_bytes, size| {
+            let options = Options { memory_bytes, ..Options::default() };
+            let bytes = options.segment_bytes_of(size);
+            assert!(bytes.is_multiple_of(MIB) && (64 * MIB..=1024 * MIB).contains(&bytes), "{bytes}");
+            bytes / MIB
+        };
+        let gib = |gib: u64| Some(gib << 30);
+        for (size, expected) in [(None, 64), (Some(0), 64), (gib(64), 64), (gib(65), 128), (gib(1000), 1024)]
+        {
+            assert_eq!(of(2048 * MIB, size), expected, "{size:?}");
+        }
+        assert_eq!(
+            (of(2048 * MIB, Some(u64::MAX)), of(300 * MIB, gib(1000)), of(1, gib(1000))),
+            (1024, 150, 64)
+        );
+    }
+
+    #[test]
+    fn no_two_clients_draw_the_same() {
+        assert_ne!(fresh_seed(), fresh_seed());
+    }
+}
