@@ -75,7 +75,7 @@ use steadfast_protocol::{
         AccessTotals, BucketRecord, Change, DeviceHealth, DrainProgress, Hello, MetaAnswer, MetaRequest,
         NodeAnswer, NodeRequest, NodeStatus, ObjectRecord, Query, Registry, Role, VERSION,
     },
-    plan::{Unserved, Wish},
+    plan::{self, Unserved, Wish},
     policy::Policy,
     read::{Caution, Hedge},
     write::WriteError,
@@ -141,20 +141,13 @@ impl Options {
     /// in memory.
     fn segment_bytes_of(&self, size: Option<u64>) -> u64 {
         let piece = u64::from(BLOCK_BYTES_MAX);
-        let usual = self.segment_bytes();
-        let most = (self.memory_bytes / 2 / piece * piece).clamp(usual, SEGMENT_BYTES_MAX.max(usual));
-        let few = size.unwrap_or(0).div_ceil(SEGMENTS_EASY);
-        few.checked_next_power_of_two().unwrap_or(most).clamp(usual, most)
+        plan::few_segments(self.segment_bytes(), self.memory_bytes / 2 / piece * piece, size.unwrap_or(0))
     }
 }
 
 /// How often an access that takes long looks where servers are and how busy. Picked by eye: some beats of the servers' own reports, and
 /// little beside what such an access moves.
 const FOLLOW_EVERY: Duration = Duration::from_secs(3);
-
-/// Segments of one object up to which they stay as large as usual: each takes some kilobytes of the layout that whoever opens the object
-/// is told, which is bounded.
-const SEGMENTS_EASY: u64 = 1024;
 
 /// Two of the largest segments, or a quarter of the machine's memory, whichever is less. Picked by eye: the rest is the
 /// application's and the page cache's.
@@ -485,26 +478,6 @@ fn fresh_seed() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn very_large_objects_have_larger_segments_as_far_as_memory_goes() {
-        const MIB: u64 = 1 << 20;
-        let of = |memory_bytes, size| {
-            let options = Options { memory_bytes, ..Options::default() };
-            let bytes = options.segment_bytes_of(size);
-            assert!(bytes.is_multiple_of(MIB) && (64 * MIB..=1024 * MIB).contains(&bytes), "{bytes}");
-            bytes / MIB
-        };
-        let gib = |gib: u64| Some(gib << 30);
-        for (size, expected) in [(None, 64), (Some(0), 64), (gib(64), 64), (gib(65), 128), (gib(1000), 1024)]
-        {
-            assert_eq!(of(2048 * MIB, size), expected, "{size:?}");
-        }
-        assert_eq!(
-            (of(2048 * MIB, Some(u64::MAX)), of(300 * MIB, gib(1000)), of(1, gib(1000))),
-            (1024, 150, 64)
-        );
-    }
 
     #[test]
     fn no_two_clients_draw_the_same() {

@@ -20,7 +20,7 @@ use steadfast_protocol::{
     layout::{CodeSpec, SegmentLayout, Share},
     message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::{LAYOUTS_BYTES_MAX, SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
-    plan::{Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
+    plan::{self, Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
     policy::Policy,
     write::{
         Given, WriteSpec,
@@ -425,7 +425,7 @@ impl Put<'_> {
         stored.layouts.insert(segment.offset, layout);
         let (done, bytes) = (stored.report.size, stored.layouts_bytes);
         let size = self.size.unwrap_or(done);
-        match beyond_layouts(bytes, done, size) {
+        match plan::beyond_layouts(bytes, done, size) {
             Some(bytes) => Err(PutError::Layouts { size, bytes, most: LAYOUTS_BYTES_MAX as u64 }),
             None => Ok(()),
         }
@@ -510,39 +510,11 @@ impl Put<'_> {
     }
 }
 
-/// The bytes of all layouts of an object of `size` bytes where they are more than there may be: `bytes` are those of its first `done`
-/// bytes, and once that says something the others are expected to be as long.
-fn beyond_layouts(bytes: u64, done: u64, size: u64) -> Option<u64> {
-    let most = LAYOUTS_BYTES_MAX as u64;
-    let tells = bytes > most / 16;
-    let all = if tells { (bytes as f64 / done.max(1) as f64 * size as f64) as u64 } else { bytes };
-    // What differs a little from segment to segment is decided once it is known.
-    (bytes > most || all > most + most / 8).then_some(all.max(bytes))
-}
-
 /// Keeps the put's lease alive while it runs.
 pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
     loop {
         tokio::time::sleep(Duration::from_millis(u64::from(lease_ms) / 3)).await;
         // A lost lease shows at the commit.
         let _ = client.metadata.change(Change::Renew { intent }).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layouts_that_will_not_fit_are_told_once_the_first_ones_say_so() {
-        let most = LAYOUTS_BYTES_MAX as u64;
-        // 70 GiB whose segments of 64 MiB take 3.3 kB each, on 64 devices; and 100 GiB.
-        let told = (1u64..=1120).find(|&done| beyond_layouts(3_300 * done, done << 26, 70 << 30).is_some());
-        assert_eq!(told, None, "{most}");
-        let told = (1u64..=1600).find(|&done| beyond_layouts(3_300 * done, done << 26, 100 << 30).is_some());
-        assert!(told.is_some_and(|done| done > 50 && done < 100), "{told:?}");
-        // Not foreseen: of an unknown length, or first ones that are shorter.
-        assert_eq!(beyond_layouts(most, 1 << 30, 1 << 30), None);
-        assert_eq!(beyond_layouts(most + 1, 1 << 30, 1 << 30), Some(most + 1));
     }
 }

@@ -45,7 +45,9 @@ pub use pace::Expected;
 pub use quality::{Quality, QualityError};
 pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
 pub use revise::{Part, revise};
-pub use segment::{SegmentPlan, following, segment_bytes, segments, segments_of};
+pub use segment::{
+    SegmentPlan, beyond_layouts, few_segments, following, segment_bytes, segments, segments_of,
+};
 pub use trim::{Trim, TrimError, trim};
 pub use unserved::Unserved;
 pub use update::{Difference, Update, update};

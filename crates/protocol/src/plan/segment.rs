@@ -6,6 +6,7 @@ use crate::{
         BLOCK_BYTES_MAX, CodeKind, CodeSpec, Geometry, ParityGeometry, REPLICATED_BELOW_BYTES,
         SEGMENT_BYTES_MAX,
     },
+    meta::LAYOUTS_BYTES_MAX,
     policy::{Policy, RatelessCode},
 };
 use steadfast_codes::rateless::{Code, CodeError, Kind};
@@ -31,6 +32,32 @@ pub fn segment_bytes(policy: &Policy, segment_bytes: u64) -> u64 {
         Policy::Parity(parity) => parity.segment_bytes,
         _ => segment_bytes,
     }
+}
+
+/// Segments of one object up to which they stay as large as usual: each takes some kilobytes of the layout that whoever opens the object
+/// is told, which is bounded.
+const SEGMENTS_EASY: u64 = 1024;
+
+/// Bytes of the largest segment of an object of `size` bytes: `usual`, or more where there would be very many, up to `most`.
+///
+/// # Panics
+/// Unless both are multiples of [`BLOCK_BYTES_MAX`] and `usual` at most [`SEGMENT_BYTES_MAX`].
+pub fn few_segments(usual: u64, most: u64, size: u64) -> u64 {
+    let piece = u64::from(BLOCK_BYTES_MAX);
+    assert!(usual <= SEGMENT_BYTES_MAX && usual.is_multiple_of(piece) && most.is_multiple_of(piece));
+    let most = most.clamp(usual, SEGMENT_BYTES_MAX);
+    let few = size.div_ceil(SEGMENTS_EASY).checked_next_power_of_two();
+    few.unwrap_or(most).clamp(usual, most)
+}
+
+/// The bytes of all layouts of an object of `size` bytes where they are more than there may be: `bytes` are those of its first `done`
+/// bytes, and once that says something the others are expected to be as long.
+pub fn beyond_layouts(bytes: u64, done: u64, size: u64) -> Option<u64> {
+    let most = LAYOUTS_BYTES_MAX as u64;
+    let tells = bytes > most / 16;
+    let all = if tells { (bytes as f64 / done.max(1) as f64 * size as f64) as u64 } else { bytes };
+    // What differs a little from segment to segment is decided once it is known.
+    (bytes > most || all > most + most / 8).then_some(all.max(bytes))
 }
 
 /// Cuts an object of `length` bytes into segments of at most [`SEGMENT_BYTES_MAX`]; see [`segments_of`].
@@ -143,5 +170,35 @@ impl SegmentPlan {
             }
         };
         Ok((CodeSpec { kind: self.code, originals, seed: code.seed() }, code))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_that_will_not_fit_are_told_once_the_first_ones_say_so() {
+        let most = LAYOUTS_BYTES_MAX as u64;
+        // 70 GiB whose segments of 64 MiB take 3.3 kB each, on 64 devices; and 100 GiB.
+        let told = (1u64..=1120).find(|&done| beyond_layouts(3_300 * done, done << 26, 70 << 30).is_some());
+        assert_eq!(told, None, "{most}");
+        let told = (1u64..=1600).find(|&done| beyond_layouts(3_300 * done, done << 26, 100 << 30).is_some());
+        assert!(told.is_some_and(|done| done > 50 && done < 100), "{told:?}");
+        // Not foreseen: of an unknown length, or first ones that are shorter.
+        assert_eq!(beyond_layouts(most, 1 << 30, 1 << 30), None);
+        assert_eq!(beyond_layouts(most + 1, 1 << 30, 1 << 30), Some(most + 1));
+    }
+    #[test]
+    fn very_large_objects_have_larger_segments_as_far_as_there_is_room() {
+        const MIB: u64 = 1 << 20;
+        let of = |most, size| few_segments(64 * MIB, most * MIB, size) / MIB;
+        let gib = |gib: u64| gib << 30;
+        for (size, expected) in
+            [(0, 64), (gib(64), 64), (gib(64) + 1, 128), (gib(1000), 1024), (u64::MAX, 1024)]
+        {
+            assert_eq!(of(1024, size), expected, "{size}");
+        }
+        assert_eq!([of(4096, u64::MAX), of(150, gib(1000)), of(0, gib(1000))], [1024, 150, 64]);
     }
 }
