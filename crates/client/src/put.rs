@@ -273,7 +273,12 @@ impl Put<'_> {
                 let mut stored = self.stored();
                 stored.committing = true;
                 let segments = stored.layouts.values().cloned().collect();
-                Change::Commit { intent: self.begun.intent, size: stored.report.size, segments }
+                Change::Commit {
+                    intent: self.begun.intent,
+                    size: stored.report.size,
+                    segments,
+                    pledge: self.wish.quality.pledge(),
+                }
             };
             match self.client.metadata.change(commit).await? {
                 MetaAnswer::Committed { freed, .. } => Ok(freed),

@@ -23,7 +23,7 @@ use steadfast_protocol::{
     layout::{CodeKind, CodeSpec, Geometry, Holder, SegmentLayout},
     message::{Change, MetaAnswer, MetaRequest, NodeRecord, PutBegun, Query},
     meta::{self, Liveness, Terms},
-    policy::Policy,
+    policy::{Pledge, Policy},
 };
 
 const WORKER: &str = "STEADFAST_MILLION_WORKER";
@@ -125,7 +125,12 @@ fn commit(begun: &PutBegun) -> Change {
         granule_bytes: geometry.granule_bytes,
         holders: (0..6).map(holder).collect(),
     };
-    Change::Commit { intent: begun.intent, size: OBJECT_BYTES, segments: vec![layout] }
+    Change::Commit {
+        intent: begun.intent,
+        size: OBJECT_BYTES,
+        segments: vec![layout],
+        pledge: Pledge::default(),
+    }
 }
 
 fn options(dir: &Path) -> MetaOptions {

@@ -9,6 +9,7 @@ use steadfast_meta::{MetaError, MetaOptions, Service};
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId, RequestId,
     message::{Change, Heartbeat, LIST_PAGE_MAX, MetaAnswer, MetaFault, MetaRequest, Query, SegmentState},
+    policy::Pledge,
 };
 use support::{ask, begin, begun, block_on, commit, list, lookup, node, options, query, set_up};
 
@@ -314,6 +315,7 @@ fn a_refused_change_leaves_nothing_among_others_of_its_batch() {
                         intent: steadfast_protocol::IntentId(10_000 + number),
                         size: 1,
                         segments: vec![],
+                        pledge: Pledge::default(),
                     }
                 };
                 tokio::spawn(async move { ask(&service, id(number), change).await })

@@ -2,11 +2,13 @@
 //! and a value for the cores; the words are the papers' (dissertation §5.3.2 for the redundancy D = N/K - 1).
 
 mod parity;
+mod pledge;
 
 pub use parity::{
     CHUNKS_MAX, Parity, ParityCode, ParityUpdate, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, reserve_least_bytes,
     window_bytes,
 };
+pub use pledge::Pledge;
 
 use core::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};

@@ -7,6 +7,7 @@ use steadfast_protocol::{
     Epoch, IntentId, RequestId, SegmentId, Version,
     layout::{CodeSpec, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, MetaRequest, PutBegun, Query},
+    policy::Pledge,
     question::Question,
     write::{WriteDone, WriteSpec},
 };
@@ -109,6 +110,7 @@ impl Asking {
             intent: commit.intent,
             size: commit.length,
             segments: vec![commit.layout(&done)],
+            pledge: Pledge::default(),
         };
         let then = Then::Committed(commit.segment, done);
         Self::new(MetaRequest::Change { id: id(number, 1), change }, then)

@@ -19,6 +19,7 @@ use steadfast_client::{GetOptions, Options, PutOptions};
 use steadfast_protocol::{
     IndexRanges,
     layout::{CodeKind, Holder, Piece, SegmentLayout},
+    policy::Pledge,
     words::counted,
 };
 
@@ -127,6 +128,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             "version": found.object.version.to_string(),
             "size": found.object.size,
             "committed": show_time(found.object.committed),
+            "pledge": {"tolerate": found.object.pledge.tolerate, "sites": found.object.pledge.sites},
             "segments": Vec::from_iter(found.segments.iter().map(segment_json)),
         }));
     }
@@ -134,6 +136,9 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     say!("size       {} ({} bytes)", show_bytes(found.object.size), found.object.size)?;
     say!("version    {}", found.object.version)?;
     say!("committed  {} UTC", show_time(found.object.committed))?;
+    if let Some(promise) = promise(found.object.pledge) {
+        say!("promises   {promise}, whatever its bucket does")?;
+    }
     for segment in &found.segments {
         let code = code_name(segment);
         say!(
@@ -154,6 +159,14 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What an object promises beyond its bucket; none where that is nothing.
+fn promise(Pledge { tolerate, sites }: Pledge) -> Option<String> {
+    let survives = (tolerate > 0).then(|| format!("to survive {}", counted(tolerate, "failure")));
+    let lies = (sites > 0).then(|| format!("to lie on {}", counted(sites, "site")));
+    let both: Vec<String> = survives.into_iter().chain(lies).collect();
+    (!both.is_empty()).then(|| both.join(" and "))
 }
 
 /// What a segment's blocks are.

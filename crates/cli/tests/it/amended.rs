@@ -12,6 +12,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Version,
     layout::{Holder, Piece, SegmentLayout},
     message::{Change, Fault, MetaAnswer, MetaFault, PutBegun},
+    policy::Pledge,
 };
 
 /// The blocks of a segment's bytes.
@@ -85,6 +86,7 @@ async fn amend(
         intent: begun.intent,
         size: layout.length,
         segments: vec![SegmentLayout { epoch: begun.epoch, ..layout.clone() }],
+        pledge: Pledge::default(),
     };
     // What is freed is left to the sweeps.
     let answer = raw.change(bed.cluster.address(), commit).await;

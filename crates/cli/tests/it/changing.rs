@@ -22,7 +22,7 @@ use steadfast_protocol::{
         self, Change, Fault, Hello, MetaAnswer, MetaFault, MetaRequest, NodeState, ObjectRecord, Query,
         Registry, Role, VERSION,
     },
-    policy::{Policy, Rateless},
+    policy::{Pledge, Policy, Rateless},
 };
 use tokio::task::JoinHandle;
 
@@ -208,6 +208,7 @@ fn object(
         contents: Version(contents),
         committed: Time(0),
         segments: segments.iter().map(|layout| layout.segment).collect(),
+        pledge: Pledge::default(),
     };
     Ok((record, segments))
 }

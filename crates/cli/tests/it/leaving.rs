@@ -122,6 +122,40 @@ fn a_drained_server_is_not_missed() {
 }
 
 #[test]
+fn what_an_object_was_wished_to_survive_holds_for_whatever_becomes_of_it() {
+    let seed = seed();
+    let mut bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=1");
+    let file = bed.file("original", 6 << 20, seed);
+    let small = bed.file("small", 3000, seed + 1);
+    for (file, object) in [(&file, "data/object"), (&small, "data/small")] {
+        bed.settled(&["put", file.to_str().unwrap(), object, "--qos", "tolerate=3"]);
+        assert!(bed.ok(&["stat", object]).contains("promises   to survive 3 failures"));
+    }
+    // The bucket's one failure would do with it.
+    let said = bed.fails(6, &["tune", "data/object", "--redundancy", "0.6"]);
+    assert!(said.contains("any 3 failure domains"), "{said}");
+    let patch = bed.file("patch", 200_000, seed + 2);
+    let range = ["--range", "3000000-", "--qos", "tolerate=2"];
+    bed.settled(&[&["put", patch.to_str().unwrap(), "data/object"], &range[..]].concat());
+    let address = bed.cluster.node_address(2).to_owned();
+    bed.settled(&["device", "drain", &address]);
+    let mut expected = fs::read(&file).unwrap();
+    expected[3_000_000..3_200_000].copy_from_slice(&fs::read(&patch).unwrap());
+    assert_eq!(listed(&bed)[&devices(&bed, 2)[0].to_string()]["blocks"], 0);
+    for node in [2, 0, 3, 5] {
+        bed.cluster.kill_node(node).unwrap();
+    }
+    bed.get_equals("object", &expected);
+    bed.get_equals("small", &fs::read(&small).unwrap());
+    // A new version promises what it is wished for, here nothing.
+    for node in [0, 3, 5] {
+        bed.restart(node);
+    }
+    bed.put(&small, "object");
+    assert!(!bed.ok(&["stat", "data/object"]).contains("promises"));
+}
+
+#[test]
 fn a_drain_that_breaks_a_promise_is_refused_and_changes_nothing() {
     let seed = seed();
     let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=2");

@@ -180,7 +180,8 @@ async fn anew(
     let _memory = amendment.client.memory.hold(layout.length);
     let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
     let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
-    amendment.store_anew(layout, offset, originals, &tolerating(tolerate), leaving).await
+    let quality = tolerating(tolerate).quality.under(amendment.pledge);
+    amendment.store_anew(layout, offset, originals, &Wish { quality, ..Wish::default() }, leaving).await
 }
 
 async fn leave(

@@ -164,6 +164,7 @@ mod tests {
         Epoch, SegmentId, Time, Version,
         layout::{CodeKind, CodeSpec, SegmentLayout},
         message::ObjectRecord,
+        policy::Pledge,
     };
 
     const BLOCK: u64 = 4096;
@@ -190,6 +191,7 @@ mod tests {
             contents: Version(1),
             committed: Time(0),
             segments: Vec::new(),
+            pledge: Pledge::default(),
         };
         let policy: Policy = "parity".parse().unwrap();
         ObjectStat { object, segments: lengths.iter().map(segment).collect(), policy }

@@ -182,10 +182,11 @@ impl Client {
             return Ok(Some(found));
         }
         let bytes = left.iter().map(Part::bytes).sum();
-        let (of, wish) = ((left.len(), true), Wish::default());
+        let of = (left.len(), true);
         let added = left.iter().filter(|part| matches!(part.becomes, Becomes::New(_))).count() as u64;
         let anew = left.len() as u64 - added;
-        let mut amendment = Amendment::begin(self, object, found, of, (wish, bytes)).await?;
+        let mut amendment = Amendment::begin(self, object, found, of, (Wish::default(), bytes)).await?;
+        let wish = amendment.wish;
         let kept = amendment.kept();
         let committing = async {
             amendment.take_policy()?;

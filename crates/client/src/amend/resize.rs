@@ -119,9 +119,10 @@ impl Client {
         let start = Instant::now();
         let mut now = ObjectStat { segments: Vec::new(), ..found.clone() };
         let cut = plan::cut(policy, &found.segments, size);
-        let (length, wish) = (cut.last.map_or(0, |plan| plan.length), Wish::default());
+        let length = cut.last.map_or(0, |plan| plan.length);
         let of = (usize::from(cut.last.is_some()), true);
-        let amendment = Amendment::begin(self, object, found, of, (wish, length)).await?;
+        let amendment = Amendment::begin(self, object, found, of, (Wish::default(), length)).await?;
+        let wish = amendment.wish;
         let shortened = amendment.finish(start, async |amendment| {
             let mut dropped = amendment.layouts.split_off(cut.kept);
             if let Some(plan) = &cut.last {

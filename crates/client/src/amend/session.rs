@@ -26,7 +26,7 @@ use steadfast_protocol::{
     },
     meta::SEGMENTS_PER_REQUEST_MAX,
     plan::{self, Dealt, Part, Places, Plan, PlanError, Quality, Scheme, SegmentPlan, Wanted, Wish},
-    policy::Policy,
+    policy::{Pledge, Policy},
     write::{Existing, Given, Target, WriteDone, WriteSpec},
 };
 use steadfast_transfer::{Maker, Originals, SegmentWriter};
@@ -48,6 +48,8 @@ pub(super) struct Amendment<'a> {
     touched: BTreeSet<(DeviceId, SegmentId)>,
     /// The object's bucket and key.
     object: (String, String),
+    /// What it promises beyond its bucket.
+    pub(super) pledge: Pledge,
     /// The version it starts from.
     base: Version,
     /// Bytes in the object as it is to be.
@@ -131,7 +133,8 @@ pub(super) struct Written {
 }
 
 impl<'a> Amendment<'a> {
-    /// Begins to amend an object as found; `segments` of it will be (more names are asked for as they are used). `wish` is for `length` bytes.
+    /// Begins to amend an object as found; `segments` of it will be (more names are asked for as they are used). `wish` is for `length`
+    /// bytes; what the object promises is wished for, too.
     pub(super) async fn begin(
         client: &'a Client,
         (bucket, key): (&str, &str),
@@ -165,10 +168,11 @@ impl<'a> Amendment<'a> {
             object: (bucket.to_owned(), key.to_owned()),
             base: found.object.version,
             size: found.object.size,
+            pledge: found.object.pledge,
             found: (found.segments.clone(), found.object.size),
             layouts: found.segments,
             report,
-            wish,
+            wish: Wish { quality: wish.quality.under(found.object.pledge), ..wish },
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
@@ -283,7 +287,7 @@ impl<'a> Amendment<'a> {
         };
         let (segments, size) = core::mem::take(&mut self.found);
         let segments = segments.into_iter().map(raised).collect();
-        let commit = Change::Commit { intent: self.begun.intent, size, segments };
+        let commit = Change::Commit { intent: self.begun.intent, size, segments, pledge: Pledge::default() };
         match self.client.metadata.change(commit).await {
             Ok(_) => Fate::Over,
             Err(error) => {
@@ -295,8 +299,12 @@ impl<'a> Amendment<'a> {
 
     pub(super) async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
         self.committing = true;
-        let commit =
-            Change::Commit { intent: self.begun.intent, size: self.size, segments: self.layouts.clone() };
+        let commit = Change::Commit {
+            intent: self.begun.intent,
+            size: self.size,
+            segments: self.layouts.clone(),
+            pledge: Pledge::default(),
+        };
         match self.client.metadata.change(commit).await? {
             MetaAnswer::Committed { freed, .. } => Ok(freed),
             other => Err(unexpected("Committed", &other).into()),
@@ -336,7 +344,7 @@ impl<'a> Amendment<'a> {
     /// The devices as last heard of, without those to be left.
     pub(super) fn places(&self, leaving: &BTreeSet<DeviceId>, layout: &SegmentLayout) -> Places {
         let candidates = self.client.candidates();
-        Places::new(&candidates, &self.begun.policy, leaving, layout.block_bytes)
+        Places::new(&candidates, (&self.begun.policy, self.pledge.sites), leaving, layout.block_bytes)
     }
 
     /// Ends changes in place of a segment that is to be replaced, or of which chunks are `leaving`; whether there were any.

@@ -7,6 +7,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges, NodeId, RequestId,
     layout::{CodeKind, CodeSpec, Holder, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, MetaRequest, NodeRecord, ObjectRecord, PutBegun, Query},
+    policy::Pledge,
 };
 
 pub(crate) const BUCKET: &str = "data";
@@ -70,7 +71,12 @@ pub(crate) fn commit(begun: &PutBegun, size: u32) -> Change {
         granule_bytes: 4096,
         holders: (0..3).map(holder).collect(),
     };
-    Change::Commit { intent: begun.intent, size: size.into(), segments: vec![layout] }
+    Change::Commit {
+        intent: begun.intent,
+        size: size.into(),
+        segments: vec![layout],
+        pledge: Pledge::default(),
+    }
 }
 
 pub(crate) fn begun(answer: Result<MetaAnswer, MetaFault>) -> PutBegun {

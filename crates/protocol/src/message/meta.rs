@@ -7,7 +7,9 @@ use super::{
 };
 use crate::{
     ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, RequestId, SegmentId, Time, Version,
-    layout::SegmentLayout, policy::Policy, words::counted_of,
+    layout::SegmentLayout,
+    policy::{Pledge, Policy},
+    words::counted_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +84,8 @@ pub enum Change {
         size: u64,
         /// Its segments in order, confirmed blocks only.
         segments: Vec<SegmentLayout>,
+        /// What it promises beyond its bucket; an amendment's comes on top of what the object promises already.
+        pledge: Pledge,
     },
     /// Gives a put up.
     Abort {
@@ -327,6 +331,8 @@ pub struct ObjectRecord {
     pub committed: Time,
     /// Its segments in order.
     pub segments: Vec<SegmentId>,
+    /// What it promises beyond its bucket.
+    pub pledge: Pledge,
 }
 
 /// A bucket.

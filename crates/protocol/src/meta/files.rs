@@ -20,7 +20,7 @@ use crate::{
     Time, Version,
     layout::ParityGeometry,
     message::{MetaAnswer, MetaFault},
-    policy::{Parity, Policy},
+    policy::{Parity, Pledge, Policy},
 };
 
 /// Makes an empty file, unless there is an object.
@@ -34,8 +34,8 @@ pub(super) fn create(txn: &mut Txn<'_>, now: Time, bucket: &str, key: &str) -> R
             let version = counters.version();
             counters.write(txn);
             let (size, segments) = (0, Vec::new());
-            let object =
-                StoredObject { size, version, contents: version, committed: now, segments, grown: None };
+            let (contents, committed, grown, pledge) = (version, now, None, Pledge::default());
+            let object = StoredObject { size, version, contents, committed, segments, grown, pledge };
             objects::write(txn, bucket, key, &object);
             version
         }

@@ -30,6 +30,7 @@ use crate::{
     Epoch, IntentId, SegmentId, Time, Version,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
     message::{MetaAnswer, MetaFault, PutBegun},
+    policy::Pledge,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -187,18 +188,19 @@ pub(super) fn commit(
     terms: &Terms,
     id: IntentId,
     size: u64,
-    layouts: &[SegmentLayout],
+    (layouts, pledge): (&[SegmentLayout], Pledge),
 ) -> Result<MetaAnswer, MetaFault> {
     let intent = live(txn, now, terms, id)?;
     let policy = buckets::read(txn, &intent.bucket)?.policy;
+    pledge.check(&policy).map_err(MetaFault::Invalid)?;
     let previous = objects::read(txn, &intent.bucket, &intent.key)?;
     let before = match &previous {
         Some(previous) => segments::layouts(txn, &previous.segments)?,
         None => Vec::new(),
     };
     let mut longer = None;
-    let (base, contents) = match intent.basis {
-        Basis::Nothing => (&[][..], intent.version),
+    let (base, contents, pledge) = match intent.basis {
+        Basis::Nothing => (&[][..], intent.version, pledge),
         Basis::Version { base, rewrites } => {
             let current = previous.as_ref().map(|previous| previous.version);
             if current != Some(base) {
@@ -213,7 +215,8 @@ pub(super) fn commit(
                 let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
                 check_same(kept.size == size, &before, layouts)?;
             }
-            (&before[..], kept.map_or(intent.version, |kept| kept.contents))
+            let contents = kept.map_or(intent.version, |kept| kept.contents);
+            (&before[..], contents, previous.as_ref().map_or(pledge, |previous| previous.pledge.and(pledge)))
         }
     };
     let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
@@ -224,7 +227,7 @@ pub(super) fn commit(
     let freed = segments::replace(txn, &intent, &policy, (&before, layouts));
     let segments = layouts.iter().map(|layout| layout.segment).collect();
     let (version, grown) = (intent.version, None);
-    let object = StoredObject { size, version, contents, committed: now, segments, grown };
+    let object = StoredObject { size, version, contents, committed: now, segments, grown, pledge };
     objects::write(txn, &intent.bucket, &intent.key, &object);
     end(txn, id, &intent);
     Ok(MetaAnswer::Committed { version: intent.version, freed })

@@ -132,8 +132,8 @@ fn dispatch(
         }
         Change::MoreSegments { intent, segments } => intents::more(txn, now, terms, *intent, *segments),
         Change::Renew { intent } => intents::renew(txn, now, terms, *intent),
-        Change::Commit { intent, size, segments } => {
-            intents::commit(txn, now, terms, *intent, *size, segments)
+        Change::Commit { intent, size, segments, pledge } => {
+            intents::commit(txn, now, terms, *intent, *size, (segments, *pledge))
         }
         Change::Abort { intent } => intents::abort(txn, *intent),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     SegmentId, Time, Version,
     message::{KEY_BYTES_MAX, LIST_PAGE_MAX, MetaAnswer, MetaFault, ObjectRecord},
+    policy::Pledge,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,7 @@ pub(super) struct StoredObject {
     pub(super) segments: Vec<SegmentId>,
     /// What it did in place since it was last committed; none where that is nothing.
     pub(super) grown: Option<Growth>,
+    pub(super) pledge: Pledge,
 }
 
 /// A time in which an object did nothing but grow in place. Versions that are given by growing are above all that were given
@@ -39,6 +41,13 @@ pub(super) struct Growth {
     first: Version,
 }
 
+/// An object as it was stored before pledges were.
+#[derive(Deserialize)]
+struct Unpledged {
+    oldest: Earlier,
+    grown: Option<Growth>,
+}
+
 /// An object as it was stored before growth was.
 #[derive(Deserialize)]
 struct Earlier {
@@ -47,6 +56,13 @@ struct Earlier {
     contents: Version,
     committed: Time,
     segments: Vec<SegmentId>,
+}
+
+impl Earlier {
+    fn now(self, grown: Option<Growth>) -> StoredObject {
+        let Self { size, version, contents, committed, segments } = self;
+        StoredObject { size, version, contents, committed, segments, grown, pledge: Pledge::default() }
+    }
 }
 
 impl StoredObject {
@@ -63,8 +79,8 @@ impl StoredObject {
     }
 
     fn record(self, key: String) -> ObjectRecord {
-        let Self { size, version, contents, committed, segments, .. } = self;
-        ObjectRecord { key, size, version, contents, committed, segments }
+        let Self { size, version, contents, committed, segments, pledge, grown: _ } = self;
+        ObjectRecord { key, size, version, contents, committed, segments, pledge }
     }
 }
 
@@ -76,11 +92,11 @@ pub(super) fn read(view: &dyn View, bucket: &str, key: &str) -> Result<Option<St
 
 /// An object's record as it is stored now, or as it was before.
 fn parse(key: &[u8], value: &[u8]) -> Result<StoredObject, ViewError> {
-    // An earlier one ends where the other goes on: neither is taken for the other.
-    keys::parse("object", key, value).or_else(|_| {
-        let Earlier { size, version, contents, committed, segments } = keys::parse("object", key, value)?;
-        Ok(StoredObject { size, version, contents, committed, segments, grown: None })
-    })
+    // An earlier one ends where the others go on: none is taken for another.
+    let whole = keys::parse("object", key, value);
+    whole
+        .or_else(|_| keys::parse("object", key, value).map(|Unpledged { oldest, grown }| oldest.now(grown)))
+        .or_else(|_| keys::parse("object", key, value).map(|oldest: Earlier| oldest.now(None)))
 }
 
 /// Writes the record of an object.
@@ -167,20 +183,30 @@ mod tests {
     struct Before(u64, Version, Version, Time, Vec<SegmentId>);
 
     #[test]
-    fn a_record_from_before_growth_was_stored_is_read() {
+    fn records_of_earlier_builds_are_read() {
         let mut store = MemoryStore::new();
         let mut txn = Txn::new(&store);
+        let growth = Growth { from: Version(3), first: Version(6) };
         for (name, segments) in [("empty", vec![]), ("full", vec![SegmentId(4), SegmentId(1 << 40)])] {
             let before = Before(9, Version(7), Version(5), Time(3), segments);
             keys::write(&mut txn, keys::object("b", name), &before);
+            keys::write(&mut txn, keys::object("c", name), &(&before, None::<Growth>));
+            keys::write(&mut txn, keys::object("d", name), &(&before, Some(growth)));
         }
         let writes = txn.into_writes();
         store.apply(writes);
         for (name, segments) in [("empty", vec![]), ("full", vec![SegmentId(4), SegmentId(1 << 40)])] {
             let (version, contents, committed) = (Version(7), Version(5), Time(3));
-            let expected = StoredObject { size: 9, version, contents, committed, segments, grown: None };
+            let (size, grown, pledge) = (9, None, Pledge::default());
+            let expected = StoredObject { size, version, contents, committed, segments, grown, pledge };
+            for (bucket, grown) in [("c", None), ("d", Some(growth))] {
+                let read = read(&store, bucket, name).expect("a whole record").expect("it is there");
+                assert_eq!(read, StoredObject { grown, ..expected.clone() });
+            }
+            let pledge = Pledge { tolerate: 3, sites: 2 };
+            let expected = StoredObject { pledge, ..expected };
             let read = read(&store, "b", name).expect("a whole record").expect("it is there");
-            assert_eq!(read, expected);
+            assert_eq!(StoredObject { pledge, ..read.clone() }, expected);
             assert!(read.was(version) && !read.was(Version(6)) && !read.was(Version(8)));
             let mut txn = Txn::new(&store);
             let longer = expected.longer(10, Version(12), Time(4)).longer(11, Version(15), Time(5));

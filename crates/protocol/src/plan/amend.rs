@@ -26,19 +26,24 @@ pub struct Places {
     usable: Vec<Target>,
     /// Failure domains, numbered from 0.
     pub domains: u32,
+    /// The site of every device in `domain`, numbered from 0.
+    site: BTreeMap<DeviceId, usize>,
+    /// Sites that the object is to lie on at least, as far as there are such.
+    sites: usize,
 }
 
 impl Places {
     /// The devices of `candidates` but for those in `leaving`, under the failure domains of `policy`, for blocks of
-    /// `block_bytes`.
+    /// `block_bytes` of an object that is to lie on `sites` at least.
     pub fn new(
         candidates: &[Candidate],
-        policy: &Policy,
+        (policy, sites): (&Policy, u32),
         leaving: &BTreeSet<DeviceId>,
         block_bytes: u32,
     ) -> Self {
         let mut numbers = BTreeMap::new();
         let (mut domain, mut usable) = (BTreeMap::new(), Vec::new());
+        let (mut names, mut site) = (BTreeMap::new(), BTreeMap::new());
         for candidate in candidates {
             let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
             let number = *numbers.entry(domain_name(policy.domain(), candidate)).or_insert(next);
@@ -47,6 +52,8 @@ impl Places {
                 continue;
             }
             domain.insert(candidate.device, number);
+            let next = names.len();
+            site.insert(candidate.device, *names.entry(&candidate.site).or_insert(next));
             if candidate.health == DeviceHealth::Ok && candidate.free_bytes >= u64::from(block_bytes) {
                 let write_bytes_per_s = candidate.write_bytes_per_s;
                 let load = f64::from(candidate.queue_length) / 4.0 + 1.0;
@@ -56,7 +63,8 @@ impl Places {
         }
         usable.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
         let domains = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-        Self { domain, usable: usable.into_iter().map(|(_, target)| target).collect(), domains }
+        let usable = usable.into_iter().map(|(_, target)| target).collect();
+        Self { domain, usable, domains, site, sites: sites as usize }
     }
 
     /// What the layout lists on devices in reach, but for `dropped`.
@@ -100,8 +108,8 @@ impl Places {
     }
 
     /// The devices to write to and those to turn to: the layout's first, others as far as it would lie on fewer devices
-    /// than before, of domains that have nothing of it where there are such. One more copy of a single block is no use in
-    /// a domain that has one of those `existing`.
+    /// than before, of domains that have nothing of it where there are such, and of others still where its sites would else be
+    /// too few. One more copy of a single block is no use in a domain that has one of those `existing`.
     pub fn targets(&self, layout: &SegmentLayout, existing: &[Existing]) -> (Vec<Target>, Vec<Target>) {
         let holds = |target: &&Target| layout.holder(target.device).is_some();
         let has_copy = |domain: u32| existing.iter().any(|existing| existing.domain == domain);
@@ -115,8 +123,24 @@ impl Places {
         let mut spares = fresh;
         spares.extend(rest);
         let lacking = layout.holders.len().max(1).saturating_sub(devices.len()).min(spares.len());
+        let lacking = lacking.max(self.put_sites_first(existing, &mut spares));
         devices.extend(spares.drain(..lacking));
         (devices, spares)
+    }
+
+    /// Puts first those of `spares` on whose sites nothing of `existing` lies, one for each that is lacking; how many.
+    fn put_sites_first(&self, existing: &[Existing], spares: &mut [Target]) -> usize {
+        let site_of = |device: DeviceId| self.site.get(&device);
+        let mut sites: BTreeSet<_> = existing.iter().filter_map(|held| site_of(held.device)).collect();
+        let mut first = 0;
+        for place in 0..spares.len() {
+            if sites.len() < self.sites && sites.insert(site_of(spares[place].device).expect("it is usable"))
+            {
+                spares[first..=place].rotate_right(1);
+                first += 1;
+            }
+        }
+        first
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::PlanError;
 use crate::{
-    policy::{DEVICES_MAX, Policy},
+    policy::{DEVICES_MAX, Pledge, Policy},
     serve::LEASE_MAX,
 };
 use core::{fmt, str::FromStr, time::Duration};
@@ -90,6 +90,20 @@ impl Quality {
             accesses: self.accesses.or(defaults.accesses),
             background: self.background || defaults.background,
         }
+    }
+
+    /// What an object that is put so promises beyond its bucket.
+    pub fn pledge(&self) -> Pledge {
+        Pledge { tolerate: self.tolerate.unwrap_or(0), sites: self.sites.unwrap_or(0) }
+    }
+
+    /// These wishes, and no less than what the object promises.
+    pub fn under(self, pledge: Pledge) -> Self {
+        // A wish for nothing is none.
+        let most = |wish: Option<u32>, promised: u32| {
+            if promised > wish.unwrap_or(0) { Some(promised) } else { wish }
+        };
+        Self { tolerate: most(self.tolerate, pledge.tolerate), sites: most(self.sites, pledge.sites), ..self }
     }
 
     /// The policy that an object is stored under: the bucket's, raised by what is wished for.
@@ -316,6 +330,20 @@ mod tests {
             let error = text.parse::<Quality>().unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_object_keeps_what_it_promises_and_a_wish_can_raise_it() {
+        let under = |wish: &str, tolerate, sites| {
+            wish.parse::<Quality>().unwrap().under(Pledge { tolerate, sites }).to_string()
+        };
+        assert_eq!(under("", 0, 0), "");
+        assert_eq!(under("tolerate=0", 0, 0), "tolerate=0");
+        assert_eq!(under("tolerate=2,redundancy=1", 3, 2), "redundancy=1,tolerate=3,sites=2");
+        assert_eq!(under("tolerate=4,sites=3", 3, 2), "tolerate=4,sites=3");
+        let pledge = |wish: &str| wish.parse::<Quality>().unwrap().pledge();
+        assert_eq!(pledge("tolerate=3,sites=2,devices=8"), Pledge { tolerate: 3, sites: 2 });
+        assert_eq!(pledge("redundancy=2,latency=1s"), Pledge::default());
     }
 
     #[test]

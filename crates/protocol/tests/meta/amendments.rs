@@ -1,11 +1,12 @@
 //! Amendments: what may stay, what may come, who wins, and what is free afterwards.
 
-use crate::support::{World, add_block, all_freed, drop_block, layout};
+use crate::support::{World, add_block, all_freed, commit_of, drop_block, layout};
 use core::time::Duration;
 use steadfast_protocol::{
     DeviceId, Epoch, IndexRanges, SegmentId, Version,
     layout::{PIECES_PER_HOLDER_MAX, Piece, SegmentLayout},
     message::{BODY_BYTES_MAX, Change, Freed, MetaAnswer, MetaFault, PutBegun, SegmentState, encode},
+    policy::Pledge,
 };
 
 const MIB: u64 = 1 << 20;
@@ -147,6 +148,32 @@ fn an_amendment_of_what_changed_since_is_refused() {
 }
 
 #[test]
+fn what_an_object_promises_is_kept_by_amendments_and_goes_with_the_next_put() {
+    let mut world = World::six();
+    let pledge = |tolerate, sites| Pledge { tolerate, sites };
+    let begun = world.begin("k", 1);
+    let Change::Commit { intent, size, segments, .. } = commit_of(&begun, &[4 * MIB]) else { panic!() };
+    let commit = |pledge| Change::Commit { intent, size, segments: segments.clone(), pledge };
+    // Less than the bucket's, and more than there are.
+    for unfit in [pledge(1, 0), pledge(17, 0), pledge(0, 1025)] {
+        assert!(matches!(world.change(commit(unfit)), Err(MetaFault::Invalid(_))), "{unfit:?}");
+    }
+    world.change(commit(pledge(3, 0))).unwrap();
+    let mut version = begun.version;
+    for (added, now) in
+        [(pledge(0, 0), pledge(3, 0)), (pledge(2, 2), pledge(3, 2)), (pledge(4, 1), pledge(4, 2))]
+    {
+        let begun = world.amend("k", version, 1, false).unwrap();
+        let segments = draft(&world, "k", &begun);
+        world.change(Change::Commit { intent: begun.intent, size, segments, pledge: added }).unwrap();
+        assert_eq!(world.object("k").0.pledge, now);
+        version = begun.version;
+    }
+    world.put("k", MIB);
+    assert_eq!(world.object("k").0.pledge, Pledge::default());
+}
+
+#[test]
 fn a_put_under_way_replaces_whatever_was_amended_meanwhile() {
     let mut world = World::six();
     let put = world.put("k", 4 * MIB);
@@ -206,7 +233,7 @@ fn an_amendment_asked_twice_is_made_once() {
     let mut segments = draft(&world, "k", begun);
     drop_block(&mut segments[0], 7);
     add_block(&mut segments[0], begun, begun.segments[0], 2, 7);
-    let commit = Change::Commit { intent: begun.intent, size: 4 * MIB, segments };
+    let commit = Change::Commit { intent: begun.intent, size: 4 * MIB, segments, pledge: Pledge::default() };
     let committed = world.change_as(second, &commit);
     assert!(matches!(committed, Ok(MetaAnswer::Committed { .. })));
     let store = world.store.clone();

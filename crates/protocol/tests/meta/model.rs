@@ -10,6 +10,7 @@ use steadfast_protocol::{
     DeviceId, Epoch, IndexRanges, IntentId, RequestId, SegmentId, Time, Version,
     layout::{Piece, SegmentLayout},
     message::{Change, Freed, MetaAnswer, MetaFault, PutBegun, Query, SegmentState},
+    policy::Pledge,
 };
 
 /// Each is to be visited often.
@@ -290,7 +291,7 @@ fn commit(rng: &mut Pcg64Mcg, intent: &Intent) -> (Change, Vec<SegmentLayout>) {
                 }
             }
             let size = segments.iter().map(|layout| layout.length).sum();
-            Change::Commit { intent: begun.intent, size, segments }
+            Change::Commit { intent: begun.intent, size, segments, pledge: Pledge::default() }
         }
     };
     let Change::Commit { segments, .. } = &change else { unreachable!("made above") };

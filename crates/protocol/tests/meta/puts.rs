@@ -7,7 +7,7 @@ use steadfast_protocol::{
     layout::{CodeKind, CodeSpec, ParityGeometry, SegmentLayout},
     message::{Change, MetaAnswer, MetaFault, SegmentState},
     meta::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
-    policy::Policy,
+    policy::{Pledge, Policy},
 };
 
 const MIB: u64 = 1 << 20;
@@ -161,7 +161,12 @@ fn refused(bend: impl Fn(&mut SegmentLayout)) -> String {
     let begun = world.begin("k", 1);
     let mut bent = layout(&begun, begun.segments[0], 4 * MIB);
     bend(&mut bent);
-    let commit = Change::Commit { intent: begun.intent, size: 4 * MIB, segments: vec![bent] };
+    let commit = Change::Commit {
+        intent: begun.intent,
+        size: 4 * MIB,
+        segments: vec![bent],
+        pledge: Pledge::default(),
+    };
     let before = [0x20, 0x30, 0x40].map(|tag| world.records(tag));
     let Err(MetaFault::BadLayout(reason)) = world.change(commit) else {
         panic!("a bent layout was committed")
@@ -227,7 +232,12 @@ fn chunks_lie_whole_on_a_device_each_and_fit_their_policy() {
             ..layout(&begun, begun.segments[0], length)
         };
         spoil(&mut layout);
-        let commit = Change::Commit { intent: begun.intent, size: length, segments: vec![layout] };
+        let commit = Change::Commit {
+            intent: begun.intent,
+            size: length,
+            segments: vec![layout],
+            pledge: Pledge::default(),
+        };
         world.change(commit).map_err(|fault| fault.to_string())
     };
     for length in [0, 1, 300_000, 4 * MIB] {
@@ -271,13 +281,23 @@ fn a_segment_is_committed_once() {
     let mut world = World::six();
     let begun = world.begin("k", 2);
     let twice = layout(&begun, begun.segments[0], MIB);
-    let commit = Change::Commit { intent: begun.intent, size: 2 * MIB, segments: vec![twice.clone(), twice] };
+    let commit = Change::Commit {
+        intent: begun.intent,
+        size: 2 * MIB,
+        segments: vec![twice.clone(), twice],
+        pledge: Pledge::default(),
+    };
     assert!(
         matches!(world.change(commit), Err(MetaFault::BadLayout(reason)) if reason.contains("listed twice"))
     );
     let other = world.begin("other", 1);
     let foreign = layout(&begun, other.segments[0], MIB);
-    let commit = Change::Commit { intent: begun.intent, size: MIB, segments: vec![foreign] };
+    let commit = Change::Commit {
+        intent: begun.intent,
+        size: MIB,
+        segments: vec![foreign],
+        pledge: Pledge::default(),
+    };
     assert!(
         matches!(world.change(commit), Err(MetaFault::BadLayout(reason)) if reason.contains("not named"))
     );
@@ -293,7 +313,12 @@ fn a_stripe_holds_every_original_and_an_empty_object_is_an_object() {
     striped.code.kind = CodeKind::Replicated;
     // As many blocks as originals, but 0 twice and 63 never.
     striped.holders = vec![holder(&begun, striped.segment, 0, (0..63).chain([64]).collect())];
-    let commit = |segments| Change::Commit { intent: begun.intent, size: 4 * MIB, segments };
+    let commit = |segments| Change::Commit {
+        intent: begun.intent,
+        size: 4 * MIB,
+        segments,
+        pledge: Pledge::default(),
+    };
     let refusal = world.change(commit(vec![striped.clone()]));
     assert!(matches!(refusal, Err(MetaFault::BadLayout(reason)) if reason.contains("original 63")));
     striped.holders[0].pieces[0].blocks = IndexRanges::from(0..64);
@@ -311,7 +336,9 @@ fn layouts_that_no_answer_could_carry_are_refused() {
     let put = |world: &mut World, segments: u64| {
         let begun = world.begin("k", segments as u32);
         let lengths = vec![1 << 30; begun.segments.len()];
-        let Change::Commit { intent, size, mut segments } = commit_of(&begun, &lengths) else { panic!() };
+        let Change::Commit { intent, size, mut segments, pledge } = commit_of(&begun, &lengths) else {
+            panic!()
+        };
         for layout in &mut segments {
             // No two neighbours on one device: a range of several bytes for each of 64 K blocks.
             let indices = |device: u32| (0..65_536u32).filter(move |index| index % 6 == device).collect();
@@ -319,7 +346,7 @@ fn layouts_that_no_answer_could_carry_are_refused() {
             layout.holders =
                 (0..6u32).map(|device| holder(&begun, segment, device, indices(device))).collect();
         }
-        world.change(Change::Commit { intent, size, segments })
+        world.change(Change::Commit { intent, size, segments, pledge })
     };
     assert!(put(&mut world, 4).is_ok());
     let refusal = put(&mut world, 12);

@@ -10,6 +10,7 @@ use steadfast_protocol::{
         Change, Freed, MetaAnswer, MetaFault, NodeRecord, ObjectRecord, PutBegun, Query, SegmentState,
     },
     meta::{self, Expired, Liveness, MemoryStore, Terms, Txn, View, transact},
+    policy::Pledge,
 };
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -112,7 +113,12 @@ impl World {
         segments: &[SegmentLayout],
     ) -> Result<MetaAnswer, MetaFault> {
         let size = segments.iter().map(|layout| layout.length).sum();
-        self.change(Change::Commit { intent: begun.intent, size, segments: segments.to_vec() })
+        self.change(Change::Commit {
+            intent: begun.intent,
+            size,
+            segments: segments.to_vec(),
+            pledge: Pledge::default(),
+        })
     }
 
     /// An object's record and its layouts.
@@ -299,5 +305,10 @@ pub(crate) fn add_block(
 pub(crate) fn commit_of(begun: &PutBegun, lengths: &[u64]) -> Change {
     let segments =
         begun.segments.iter().zip(lengths).map(|(&segment, &length)| layout(begun, segment, length));
-    Change::Commit { intent: begun.intent, size: lengths.iter().sum(), segments: segments.collect() }
+    Change::Commit {
+        intent: begun.intent,
+        size: lengths.iter().sum(),
+        segments: segments.collect(),
+        pledge: Pledge::default(),
+    }
 }

@@ -89,7 +89,7 @@ fn devices_out_of_reach_are_not_counted_on() {
     candidates[3].health = DeviceHealth::Full;
     candidates[5].health = DeviceHealth::Failed;
     let policy = "rateless".parse().unwrap();
-    let places = Places::new(&candidates, &policy, &BTreeSet::new(), BLOCK);
+    let places = Places::new(&candidates, (&policy, 0), &BTreeSet::new(), BLOCK);
     assert_eq!(places.domains, 5);
     let existing = places.existing(&before, &(0..4).into());
     // The dead one and the unknown one are left out; the full one has what it has.
@@ -106,7 +106,7 @@ fn what_is_to_be_left_is_neither_counted_nor_written_to() {
     let before = layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)])]);
     let candidates: Vec<Candidate> = [10, 20, 30, 31].map(candidate).into();
     let leaving = BTreeSet::from([DeviceId(20)]);
-    let places = Places::new(&candidates, &"rateless".parse().unwrap(), &leaving, BLOCK);
+    let places = Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &leaving, BLOCK);
     let existing = places.existing(&before, &IndexRanges::new());
     assert_eq!(existing.len(), 1);
     let (devices, spares) = places.targets(&before, &existing);
@@ -119,7 +119,7 @@ fn one_more_copy_goes_to_a_domain_without_one() {
     before.code.kind = CodeKind::Replicated;
     let candidates: Vec<Candidate> = [10, 11, 20, 30].map(candidate).into();
     let places =
-        Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::from([DeviceId(20)]), BLOCK);
+        Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &BTreeSet::from([DeviceId(20)]), BLOCK);
     let (devices, spares) = places.targets(&before, &places.existing(&before, &IndexRanges::new()));
     assert_eq!((names(&devices), names(&spares)), (vec![30], vec![]));
 }
@@ -143,7 +143,7 @@ fn small_pieces_are_merged_before_there_are_too_many() {
     let none = IndexRanges::new();
     let places = |devices: &[u128]| {
         let candidates: Vec<Candidate> = devices.iter().map(|&device| candidate(device)).collect();
-        Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::new(), BLOCK)
+        Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &BTreeSet::new(), BLOCK)
     };
     let here = places(&[10, 20]);
     let limit = PIECES_MERGED_AT as u32;
@@ -175,7 +175,7 @@ fn small_pieces_are_merged_before_there_are_too_many() {
 #[test]
 fn an_object_that_is_amended_for_ever_stays_in_few_pieces() {
     let candidates = [candidate(10), candidate(20)];
-    let places = Places::new(&candidates, &"rateless".parse().unwrap(), &BTreeSet::new(), BLOCK);
+    let places = Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &BTreeSet::new(), BLOCK);
     let mut now = layout(400, &[(10, &[(7, 0..300)]), (20, &[(7, 300..600)])]);
     let all = stored(&now);
     let (mut changed, mut written_again) = (0, 0);
@@ -204,4 +204,36 @@ fn an_object_that_is_amended_for_ever_stays_in_few_pieces() {
         assert!(now.holders.iter().all(|holder| holder.pieces.len() <= PIECES_MERGED_AT));
     }
     assert!(written_again > 0 && written_again < 2 * changed, "{written_again} merged for {changed} changed");
+}
+
+#[test]
+fn what_is_to_lie_on_several_sites_goes_to_those_that_it_left() {
+    let before = layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)])]);
+    let mut candidates: Vec<Candidate> = [10, 20, 30, 31, 40, 50].map(candidate).into();
+    for (candidate, site) in
+        candidates.iter_mut().zip(["here", "there", "here", "here", "there", "elsewhere"])
+    {
+        candidate.site = site.to_owned();
+    }
+    let leaving = BTreeSet::from([DeviceId(20)]);
+    let names_for = |sites, leaving: &BTreeSet<DeviceId>| {
+        let places = Places::new(&candidates, (&"rateless".parse().unwrap(), sites), leaving, BLOCK);
+        let existing = places.existing(&before, &IndexRanges::new());
+        let (devices, spares) = places.targets(&before, &existing);
+        (names(&devices), names(&spares))
+    };
+    // Without a promise the fastest takes the place of the one that leaves.
+    assert_eq!(names_for(0, &leaving), (vec![10, 50], vec![40, 31, 30]));
+    assert_eq!(names_for(1, &leaving), (vec![10, 50], vec![40, 31, 30]));
+    let without_50 = BTreeSet::from([DeviceId(20), DeviceId(50)]);
+    assert_eq!(names_for(0, &without_50), (vec![10, 40], vec![31, 30]));
+    // One that is slower, where only it is on another site.
+    let slow_elsewhere = BTreeSet::from([DeviceId(20), DeviceId(40)]);
+    assert_eq!(names_for(2, &slow_elsewhere), (vec![10, 50], vec![31, 30]));
+    // All three, though it lay on two devices; where there are but two, those.
+    assert_eq!(names_for(3, &leaving), (vec![10, 50, 40], vec![31, 30]));
+    assert_eq!(names_for(3, &without_50), (vec![10, 40], vec![31, 30]));
+    // What is there counts.
+    assert_eq!(names_for(2, &BTreeSet::new()).0, [20, 10]);
+    assert_eq!(names_for(3, &BTreeSet::new()), (vec![20, 10, 50], vec![40, 31, 30]));
 }
