@@ -34,6 +34,7 @@ use steadfast_disk::{
     media::{Made, OpenFileError},
 };
 use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId, serve::AdmissionPolicy};
+use tokio::sync::Semaphore;
 
 /// One device that is served.
 pub(crate) struct ServedDevice {
@@ -44,6 +45,8 @@ pub(crate) struct ServedDevice {
     pub(crate) paced: Arc<Paced>,
     /// When its logs are merged.
     pub(crate) merges: Merges,
+    /// Readers that may have one of its logs in memory.
+    pub(crate) logs: Semaphore,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
@@ -55,6 +58,9 @@ pub(crate) struct ServedDevice {
     corrupt_told: Mutex<BTreeSet<SegmentId>>,
 }
 
+/// Logs that are in memory for readers at a time. A log has as many bytes as its chunk by default, 4 MiB, and one at a time keeps the device
+/// busy; the second is read while the first is used.
+const LOGS_MAX: usize = 2;
 /// Segments whose damage is told; a device with more is broken, as its count of corrupt blocks says.
 const CORRUPT_TOLD_MAX: usize = 256;
 
@@ -95,6 +101,7 @@ impl ServedDevice {
             lane,
             paced,
             merges: Merges::default(),
+            logs: Semaphore::new(LOGS_MAX),
             emulation,
             stream_read_bytes,
             stream_sent_bytes,

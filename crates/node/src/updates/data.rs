@@ -258,7 +258,7 @@ impl Host {
     }
 
     fn heard(&mut self, event: Event) {
-        if !matches!(event, Event::Link { event: LinkEvent::Lost, .. }) {
+        if !matches!(event, Event::Link { event: LinkEvent::Lost | LinkEvent::Failed(_), .. }) {
             self.busy_at = Instant::now();
         }
         match event {
@@ -504,6 +504,14 @@ impl Host {
                 self.core.handle(DataInput::NotFetched { version });
             }
             LinkEvent::Reached => self.window.reached(parity),
+            LinkEvent::Failed(Fault::Node(fault @ NodeFault::DamagedParity { .. })) => {
+                // No stream changes that: who stores the segment anew mends it.
+                self.over = Some(not_in_place(self.chunk.segment, fault));
+            }
+            // They may wait for longer than it takes to have room: whoever asked asks again.
+            LinkEvent::Failed(fault @ Fault::Refused { .. }) => self.fail_all(&fault),
+            // The next stream tells.
+            LinkEvent::Failed(_) => {}
             LinkEvent::Lost => {
                 self.window.lost(self.now(), parity);
                 self.core.handle(DataInput::Lost { parity });

@@ -151,6 +151,8 @@ pub(crate) enum LinkEvent {
     Heard(LogEvent, Bytes),
     /// There is a stream, on which nothing was said yet.
     Reached,
+    /// The parity node ended the stream, and why: [`LinkEvent::Lost`] comes next.
+    Failed(Fault),
     /// There is no stream.
     Lost,
 }
@@ -212,6 +214,9 @@ async fn carry(
                     moved();
                 }
                 tracing::debug!(%fault, "a parity node ended the stream of differences");
+                if !say(LinkEvent::Failed(fault)) {
+                    return Ended::HostGone;
+                }
                 return Ended::Lost { heard };
             }
             Some(NetEvent::Cancelled) => {}

@@ -1,16 +1,26 @@
 //! What hosts and readers ask of a device: one operation of its lane at a time, and its answer.
 
-use super::not_in_place;
+use super::damaged_parity;
 use crate::{devices::ServedDevice, fault::fault};
 use steadfast_disk::{
     DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
-    device::{LogError, Staged, UpdateError, UpdatesInfo},
+    device::{LogError, ReadError, Staged, UpdateError, UpdatesInfo},
 };
 use steadfast_protocol::{
     message::{Fault, NodeFault},
     serve::parity_log::Difference,
 };
 use tokio::sync::oneshot;
+
+/// What stands against a change of parity, as a fault: damage of what is there ends all of them.
+pub(super) fn not_changed(device: DeviceId, error: OpError) -> Fault {
+    match error {
+        OpError::Update(UpdateError::Read(error @ ReadError::Corrupt { segment, .. })) => {
+            damaged_parity(device, segment, error)
+        }
+        error => Fault::Node(fault(device, error)),
+    }
+}
 
 /// Bytes of a log that are read at once: 10 ms of a disk of 100 MB/s is what others wait.
 pub(super) const READ_BYTES: u64 = 1 << 20;
@@ -76,7 +86,7 @@ pub(super) async fn log(
     'again: for _ in 0..ATTEMPTS {
         let info = describe(device, lane, segment).await?;
         if info.damaged {
-            return Err(not_in_place(segment, "the log of its parity lost records"));
+            return Err(damaged_parity(device.id, segment, "its log lost records"));
         }
         let mut log = Vec::with_capacity(info.log.len());
         while let Some(next) = info.log.get(log.len()) {
@@ -86,7 +96,7 @@ pub(super) async fn log(
                 Ok(OpOutput::LogRecords(records)) => {
                     for record in &records {
                         let decoded = Difference::decode(record);
-                        log.push(decoded.map_err(|malformed| not_in_place(segment, malformed))?);
+                        log.push(decoded.map_err(|malformed| damaged_parity(device.id, segment, malformed))?);
                     }
                 }
                 Ok(other) => unreachable!("records are answered by records, not {other:?}"),

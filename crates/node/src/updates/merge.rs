@@ -6,12 +6,11 @@
 //! there is, and one that waits in the lane's queue is taken out and put in again before others.
 
 use super::{
-    Chunk,
+    Chunk, damaged_parity,
     medium::{self, READ_BYTES},
     merges::hurried,
     not_in_place,
 };
-use crate::fault::fault;
 use bytes::Bytes;
 use std::{ops::Range, sync::Arc};
 use steadfast_disk::{
@@ -59,7 +58,7 @@ impl Merge {
         let chunk = self.chunk.clone();
         let (device, segment) = (&*chunk.device, chunk.segment);
         let _permit = device.merges.take(&mut self.haste).await;
-        let failed = |error| Fault::Node(fault(device.id, error));
+        let failed = |error| medium::not_changed(device.id, error);
         let before = match self.ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
             OpOutput::Updates(info) => info,
             other => unreachable!("a description answers a description, not {other:?}"),
@@ -76,7 +75,7 @@ impl Merge {
                 OpOutput::LogRecords(records) => {
                     for record in &records {
                         let record = Difference::decode(record);
-                        fold.add(&record.map_err(|malformed| not_in_place(segment, malformed))?);
+                        fold.add(&record.map_err(|malformed| damaged_parity(device.id, segment, malformed))?);
                     }
                     next += records.len() as u64;
                 }

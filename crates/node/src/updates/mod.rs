@@ -304,6 +304,11 @@ fn of_device<Host>(hosts: &BTreeMap<(DeviceId, SegmentId), Host>, device: Device
     hosts.keys().filter(|(of, _)| *of == device).count()
 }
 
+/// What is read of parity cannot be right: neither can what it becomes.
+fn damaged_parity(device: DeviceId, segment: SegmentId, detail: impl std::fmt::Display) -> Fault {
+    Fault::Node(NodeFault::DamagedParity { device, segment, detail: detail.to_string() })
+}
+
 pub(crate) fn not_in_place(segment: SegmentId, detail: impl std::fmt::Display) -> Fault {
     Fault::Node(NodeFault::NotInPlace { segment, detail: detail.to_string() })
 }

@@ -1,13 +1,13 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
 use super::{
-    Chunk, Hosts, IDLE_MAX, Updates, host,
+    Chunk, Hosts, IDLE_MAX, Updates, damaged_parity, host,
     host::{Lane, Running},
     medium,
     merge::Merge,
     not_in_place, recover,
 };
-use crate::{devices::ServedDevice, fault::fault};
+use crate::devices::ServedDevice;
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -212,7 +212,7 @@ impl host::Host for Host {
         let mode = if info.reserve_bytes == 0 { Mode::InPlace } else { Mode::Logged };
         // What a merge changes is one record, and no more than the records of the log that it takes.
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
-            .map_err(|broken| not_in_place(segment, broken))?;
+            .map_err(|broken| damaged_parity(chunk.device.id, segment, broken))?;
         let held = held.into_iter().filter_map(|staged| {
             let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
             Some((staged.version, Held { chunk, version, bytes }))
@@ -717,6 +717,6 @@ impl Host {
     }
 
     fn failed(&self, error: OpError) -> Fault {
-        Fault::Node(fault(self.chunk.device.id, error))
+        medium::not_changed(self.chunk.device.id, error)
     }
 }

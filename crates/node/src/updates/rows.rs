@@ -37,11 +37,15 @@ pub(crate) async fn versions(
         // It never changes.
         return Ok(ChunkVersions::default());
     }
-    let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
+    let (version, held) = {
+        let _one_of_few = device.logs.acquire().await.expect("it is never closed");
+        let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
+        let mut held: VersionsByChunk = info.merged.into_iter().collect();
+        held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
+        (info.version, held)
+    };
     durable(service, device).await?;
-    let mut held: VersionsByChunk = info.merged.into_iter().collect();
-    held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
-    Ok(ChunkVersions { version: info.version, held: held.into_iter().collect() })
+    Ok(ChunkVersions { version, held: held.into_iter().collect() })
 }
 
 /// Waits until what was read is durable: a version that is named is not lost and stamped again with other bytes, which parity
@@ -88,10 +92,11 @@ pub(crate) async fn read(
         return Err(invalid("rows are whole granules within one block"));
     }
     let begin = extent.blocks.first().map_or(0, |range| range.start);
-    let block = u32::try_from(first).map_err(|_| invalid("rows beyond any chunk"))?;
+    let index = u32::try_from(first).ok().and_then(|block| begin.checked_add(block));
+    let index = index.ok_or_else(|| invalid("rows beyond any chunk"))?;
     let (bytes, version) = match &wanted.at {
-        RowsAt::Newest => data(service, device, wanted, begin + block, None).await?,
-        RowsAt::Data(version) => data(service, device, wanted, begin + block, Some(*version)).await?,
+        RowsAt::Newest => data(service, device, wanted, index, None).await?,
+        RowsAt::Data(version) => data(service, device, wanted, index, Some(*version)).await?,
         RowsAt::Parity { data, parity, number, versions } => {
             let chunk_bytes = extent.block_count() * block_bytes;
             let of = ParityOf::new(*data, *parity, *number, chunk_bytes);
@@ -109,7 +114,6 @@ pub(crate) async fn read(
             (rows?, 0)
         }
     };
-    let index = begin + block;
     let granule_first =
         u32::try_from(wanted.offset % block_bytes / granule).expect("a block has few granules");
     let sums = sums(&bytes, extent.granule, segment, extent.version, index, granule_first);
@@ -211,6 +215,7 @@ async fn parity_rows(
 ) -> Result<Vec<u8>, Fault> {
     let failed = |error| Fault::Node(fault(device.id, error));
     let segment = wanted.segment;
+    let _one_of_few = device.logs.acquire().await.expect("it is never closed");
     // The log first: what is merged between the two is then seen in the chunk, and is told.
     let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
     let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };

@@ -497,6 +497,35 @@ async fn a_host_that_cannot_go_on_leaves_nothing_held_that_is_committed() {
     life.end().await;
 }
 
+#[tokio::test]
+async fn changes_of_what_damaged_parity_cannot_follow_are_refused_at_once() {
+    // Logged, what is damaged is met by the merge; overwritten, by the change.
+    for (reserve_bytes, most) in [(RESERVE_BYTES, 200), (0, 1)] {
+        let images: Vec<Vec<u8>> = (0..SHAPE.chunks).map(|chunk| stored(chunk, reserve_bytes)).collect();
+        let parity = SHAPE.data as usize;
+        let granule = Opened::of(images[parity].clone()).0.locate_chunk(SEGMENT, 0).unwrap();
+        let life = Life::begin(images, SHAPE.chunks).await;
+        life.media[parity].write_at(granule, &[1]).unwrap();
+        for round in 0..2 {
+            let mut made = 0;
+            let refused = loop {
+                let bytes = Bytes::from(vec![made as u8; UPDATE_BYTES_MAX as usize]);
+                let update = Update { chunk: 1, offset: 5, bytes, version: None };
+                // Its client's patience ends after ten seconds.
+                let answer = tokio::time::timeout(Duration::from_secs(10), make(&life, &update)).await;
+                match answer.expect("the update is answered") {
+                    Ok(_) => made += 1,
+                    Err(refused) => break refused,
+                }
+                assert!(made < most, "round {round}: {made} were made");
+            };
+            let said = refused.to_string();
+            assert!(said.contains("damaged") && said.contains("store the segment anew"), "{round}: {said}");
+        }
+        life.end().await;
+    }
+}
+
 #[test]
 fn a_device_leaves_room_for_the_hosts_of_others() {
     let hosts = super::Hosts::<()>(std::sync::Mutex::default());

@@ -533,4 +533,14 @@ pub enum NodeFault {
         /// Why.
         detail: String,
     },
+    /// Parity that cannot follow its data any more.
+    #[error("parity of segment {segment} on device {device} is damaged ({detail}); store the segment anew")]
+    DamagedParity {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
+        /// What of it.
+        detail: String,
+    },
 }
