@@ -52,8 +52,11 @@ impl IndexRanges {
         after > 0 && index < self.ranges[after - 1].end
     }
 
-    /// Adds one index; `false` if it was there.
+    /// Adds one index; `false` if it was there, or is the largest number, which no block has and no range can end behind.
     pub fn insert(&mut self, index: BlockIndex) -> bool {
+        if index == BlockIndex::MAX {
+            return false;
+        }
         let after = self.ranges.partition_point(|range| range.start <= index);
         if after > 0 && index < self.ranges[after - 1].end {
             return false;
@@ -243,6 +246,12 @@ mod tests {
                 prop_assert_eq!(&IndexRanges::try_from(pairs).unwrap(), &ranges);
             }
         }
+    }
+
+    #[test]
+    fn the_largest_number_is_no_index() {
+        let mut ranges = IndexRanges::from(u32::MAX - 2..u32::MAX);
+        assert!(!ranges.insert(u32::MAX) && !ranges.contains(u32::MAX) && ranges.count() == 2);
     }
 
     fn sets() -> impl Strategy<Value = BTreeSet<u32>> {

@@ -20,7 +20,7 @@ use steadfast_protocol::{
     words::{counted, counted_are},
 };
 
-/// What `device ls` says of a device that holds data and that no server registers.
+/// What `device ls` says of a device that no server registers and that was not removed.
 const MISSING: &str = "missing";
 
 #[derive(Debug, Subcommand)]
@@ -167,23 +167,26 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
         }
         table.add_row(row);
     }
-    for held in holdings.iter().flat_map(|all| unserved(&registry, all)) {
-        let (device, state) = (held.device.to_string(), state(registry.state(held.device)));
+    for device in unserved(&registry, holdings.as_ref()) {
+        let held = holdings.as_ref().map(|all| all.get(&device).copied().unwrap_or_default());
+        let (device, state) = (device.to_string(), state(registry.state(device)));
         if output.json {
             print_json(&json!({
                 "device": device,
                 "state": state,
                 "health": MISSING,
-                "segments": held.segments,
-                "blocks": held.blocks,
-                "block_bytes": held.bytes,
+                "segments": held.map(|held| held.segments),
+                "blocks": held.map(|held| held.blocks),
+                "block_bytes": held.map(|held| held.bytes),
             }))?;
             continue;
         }
         let none = || "-".to_owned();
         let mut row = vec![device[..12].to_owned(), state.to_owned(), MISSING.to_owned()];
         row.extend([none(), none(), none(), none()]);
-        row.extend([held.segments.to_string(), held.blocks.to_string(), show_bytes(held.bytes)]);
+        if let Some(Holding { segments, blocks, bytes, .. }) = held {
+            row.extend([segments.to_string(), blocks.to_string(), show_bytes(bytes)]);
+        }
         table.add_row(row);
     }
     if !output.json {
@@ -346,19 +349,21 @@ fn no_server(registry: &Registry, address: &str) -> Refusal {
     Refusal::Missing(format!("no storage server is at {address}; there are {}", known.join(", ")))
 }
 
-/// Devices that hold data and that no server registers any more.
-fn unserved<'h>(
-    registry: &Registry,
-    held: &'h BTreeMap<DeviceId, Holding>,
-) -> impl Iterator<Item = &'h Holding> {
-    let served: BTreeSet<DeviceId> = devices_of(registry).map(|(_, device, _)| device).collect();
-    held.values().filter(move |holding| !served.contains(&holding.device))
+/// Devices that no server registers any more and that were not removed: of very many the first, and all that hold data where that is
+/// known.
+fn unserved(registry: &Registry, held: Option<&BTreeMap<DeviceId, Holding>>) -> BTreeSet<DeviceId> {
+    let mut all: BTreeSet<DeviceId> = registry.missing.iter().map(|&(device, _)| device).collect();
+    all.extend(held.into_iter().flat_map(BTreeMap::keys));
+    devices_of(registry).for_each(|(_, device, _)| {
+        all.remove(&device);
+    });
+    all
 }
 
 /// The one of those whose name begins so; none where several do.
 fn missing(registry: &Registry, held: &BTreeMap<DeviceId, Holding>, name: &str) -> Option<DeviceId> {
-    let all = unserved(registry, held).map(|holding| holding.device);
-    let mut named = all.filter(|device| !name.is_empty() && device.to_string().starts_with(name));
+    let is_named = |device: &DeviceId| !name.is_empty() && device.to_string().starts_with(name);
+    let mut named = unserved(registry, Some(held)).into_iter().filter(is_named);
     named.next().filter(|_| named.next().is_none())
 }
 

@@ -8,7 +8,9 @@ use std::{
 };
 use steadfast_protocol::{
     DeviceId, NodeId,
-    message::{BucketRecord, DeviceHealth, DeviceState, DrainPhase, Registry, ReservationCounts},
+    message::{
+        BucketRecord, DeviceHealth, DeviceState, DrainPhase, MISSING_SHOWN_MAX, Registry, ReservationCounts,
+    },
     policy::Domain,
     straggler::{Pace, straggling},
     words::{counted, counted_are},
@@ -162,6 +164,21 @@ impl Devices {
     }
 }
 
+/// What is to be said of devices that no storage server registers any more; nothing where there are none.
+pub(super) fn missing(registry: &Registry) -> Option<String> {
+    let first = registry.missing.first()?.0.to_string();
+    let (count, or_more) = (registry.missing.len(), registry.missing.len() >= MISSING_SHOWN_MAX);
+    let all = if count == 1 { "it" } else { "each" };
+    Some(format!(
+        "missing: {}{} that no storage server registers any more ({}{}): start its server with it again, or `steadfast device \
+         remove --lost` {all}",
+        counted(count, "device"),
+        if or_more { " or more" } else { "" },
+        &first[..12],
+        if count == 1 { "" } else { ", ..." },
+    ))
+}
+
 /// Buckets of which as many failure domains have a device out of reach as they tolerate, or more; told for a person.
 pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketRecord]) -> Vec<String> {
     let lost: BTreeSet<DeviceId> = devices
@@ -172,14 +189,15 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
         .collect();
     let held =
         || registry.nodes.iter().flat_map(|node| node.record.devices.iter().map(move |&(id, _)| (node, id)));
-    let lost_nodes: BTreeSet<NodeId> =
+    let mut lost_nodes: BTreeSet<NodeId> =
         held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.node).collect();
-    let lost_sites: BTreeSet<&str> =
-        held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.site.as_str()).collect();
+    lost_nodes.extend(registry.missing.iter().map(|&(_, node)| node));
+    let of_lost = registry.nodes.iter().filter(|node| lost_nodes.contains(&node.record.node));
+    let lost_sites: BTreeSet<&str> = of_lost.map(|node| node.record.site.as_str()).collect();
     let told = |bucket: &BucketRecord| {
         let tolerate = bucket.policy.tolerate() as usize;
         let (lost, what) = match bucket.policy.domain() {
-            Domain::Device => (lost.len(), "device"),
+            Domain::Device => (lost.len() + registry.missing.len(), "device"),
             Domain::Node => (lost_nodes.len(), "storage server"),
             Domain::Site => (lost_sites.len(), "site"),
         };

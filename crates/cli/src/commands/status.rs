@@ -4,7 +4,7 @@ use super::{
     connect,
     device::one,
     doings::{self, Kept, is_silent},
-    health::{DeviceNow, Devices, at_risk, show_time},
+    health::{DeviceNow, Devices, at_risk, missing, show_time},
     print_json, repair,
 };
 use crate::{
@@ -55,7 +55,11 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     if let Some(admin) = &registry.admin {
         say!("metadata server: http://{admin}/metrics")?;
     }
-    if devices.devices.iter().any(|device| !matches!(device.state, "ok" | "full")) {
+    if let Some(line) = missing(&registry) {
+        say!("{line}")?;
+    }
+    let ill = devices.devices.iter().any(|device| !matches!(device.state, "ok" | "full"));
+    if ill || !registry.missing.is_empty() {
         for risk in at_risk(&registry, &devices, &client.buckets().await?).iter() {
             say!("{risk}")?;
         }

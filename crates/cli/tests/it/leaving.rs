@@ -364,10 +364,15 @@ fn a_dead_disk_that_its_server_left_out_is_repaired() {
     block_on(eventually("its server is back without it", WITHIN, async || {
         listed(&bed)[&name]["health"] == "missing"
     }));
+    let quick = bed.ok(&["device", "ls", "--quick"]);
+    assert!(quick.lines().any(|line| line.contains(&name[..12]) && line.contains("missing")), "{quick}");
+    let said = bed.ok(&["status"]);
+    assert!(said.contains("missing: 1 device that") && said.contains("tolerates no further one"), "{said}");
     let removed: Value =
         serde_json::from_str(&bed.settled(&["device", "remove", "--lost", &name[..12], "--json"])).unwrap();
     assert!(removed["repaired_blocks"].as_u64().unwrap() > 0, "{removed}");
     assert!(!listed(&bed).contains_key(&name));
+    assert!(!bed.ok(&["status"]).contains("missing"));
     bed.cluster.kill_node(2).unwrap();
     bed.get_equals("object", &fs::read(&file).unwrap());
 }

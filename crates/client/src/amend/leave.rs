@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{Client, ObjectStat};
 use bytes::BytesMut;
+use core::cmp::Reverse;
 use std::{collections::BTreeSet, time::Instant};
 use steadfast_codes::rateless::Kind;
 use steadfast_protocol::{
@@ -36,7 +37,7 @@ impl Client {
         let lies = |layout: &SegmentLayout| layout.pieces().any(|(device, _)| leaving.contains(&device));
         self.segments_of(
             (bucket, key),
-            |_, layout| Ok(lies(layout)),
+            |_, layout| Ok(u32::from(lies(layout))),
             async |amendment, layout, offset| leave(amendment, (layout, offset), leaving).await,
         )
         .await
@@ -51,12 +52,12 @@ impl Client {
         self.segments_of(
             (bucket, key),
             |policy, layout| {
-                let degraded = layout.missing_chunks(policy) > 0;
-                if degraded {
+                let missing = layout.missing_chunks(policy);
+                if missing > 0 {
                     // Fenced in vain, it would not be changed in place for a while.
                     self.has_devices_for(policy, layout.length, tolerates(layout) + 1)?;
                 }
-                Ok(degraded)
+                Ok(missing)
             },
             async |amendment, layout, offset| {
                 amendment.fence(layout, &BTreeSet::new()).await?;
@@ -66,13 +67,13 @@ impl Client {
         .await
     }
 
-    /// Changes each segment of an object that is `concerned`, whose bytes stay the same, in one amendment or in several: of chunks
-    /// that change in place none is fenced for long, and what was replaced is freed in between. Those that cannot be changed now
-    /// are an error where there are no others.
+    /// Changes each segment of an object that is `concerned` (above 0), whose bytes stay the same, in one amendment or in several: of
+    /// chunks that change in place none is fenced for long, and what was replaced is freed in between; the most concerned go first. Those
+    /// that cannot be changed now are an error where there are no others.
     async fn segments_of(
         &self,
         (bucket, key): (&str, &str),
-        concerned: impl Fn(&Policy, &SegmentLayout) -> Result<bool, PlanError>,
+        concerned: impl Fn(&Policy, &SegmentLayout) -> Result<u32, PlanError>,
         change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
@@ -83,8 +84,8 @@ impl Client {
                 let (mut affected, mut lacking) = (Vec::new(), None);
                 for (position, layout) in found.segments.iter().enumerate() {
                     match concerned(&found.policy, layout) {
-                        Ok(true) => affected.push(position),
-                        Ok(false) => {}
+                        Ok(0) => {}
+                        Ok(urgency) => affected.push((position, urgency)),
                         Err(error) => lacking = lacking.or(Some(error)),
                     }
                 }
@@ -93,11 +94,10 @@ impl Client {
                 }
                 let all = affected.len();
                 if matches!(found.policy, Policy::Parity(_)) {
-                    // While a file is appended to its last segment is not moved easily: the others do not wait for that.
-                    let last_too = all > 1 && affected.last() == Some(&(found.segments.len() - 1));
-                    affected.truncate(lot_of(all).min(all - usize::from(last_too)));
+                    affected = next_lot(affected, found.segments.len());
                 }
                 more = affected.len() < all;
+                let affected = affected.into_iter().map(|(position, _)| position).collect();
                 change_some(client, (bucket, key), found, affected, &change).await
             });
             let lot = lot.await?;
@@ -108,6 +108,17 @@ impl Client {
             report = Some(so_far);
         }
     }
+}
+
+/// The segments, by position and urgency, that go into the next amendment of a file of `segments`.
+fn next_lot(mut affected: Vec<(usize, u32)>, segments: usize) -> Vec<(usize, u32)> {
+    let all = affected.len();
+    let is_last = |position: usize| position + 1 == segments;
+    // While a file is appended to its last segment is not moved easily: the others do not wait for that.
+    let last_too = all > 1 && affected.iter().any(|&(position, _)| is_last(position));
+    affected.sort_by_key(|&(position, urgency)| (is_last(position), Reverse(urgency), position));
+    affected.truncate(lot_of(all).min(all - usize::from(last_too)));
+    affected
 }
 
 /// Segments that are changed in one amendment, of so many: each commit lists all segments of the object, so that a large one has
@@ -226,4 +237,21 @@ async fn leave(
     let written = amendment.write(layout, rule, &places, given, contents).await?;
     let written = written.expect("any block can be made of the originals");
     Ok(amendment.amended(layout, &replaced, &written))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_degraded_go_first_and_the_last_segment_when_it_is_alone() {
+        let positions = |affected: &[(usize, u32)], segments| -> Vec<usize> {
+            next_lot(affected.to_vec(), segments).into_iter().map(|(position, _)| position).collect()
+        };
+        assert_eq!(positions(&[(0, 1), (2, 2), (3, 1), (4, 2)], 5), [2, 0, 3]);
+        assert_eq!(positions(&[(0, 1), (2, 2), (3, 1), (4, 2)], 6), [2, 4, 0, 3]);
+        assert_eq!(positions(&[(4, 1)], 5), [4]);
+        let many: Vec<(usize, u32)> = (0..20).map(|position| (position, 1 + position as u32 % 2)).collect();
+        assert_eq!(positions(&many, 20), [1, 3, 5, 7, 9, 11, 13, 15]);
+    }
 }

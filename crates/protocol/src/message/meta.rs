@@ -13,6 +13,8 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
+/// The most missing devices that a [`Registry`] names.
+pub const MISSING_SHOWN_MAX: usize = 256;
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 /// The longest bucket name in bytes.
@@ -387,6 +389,9 @@ pub struct Registry {
     pub standings: Vec<Standing>,
     /// Drains of those, as far as their clients said since the metadata server started.
     pub drains: Vec<DrainState>,
+    /// Devices that no node registers any more and that were not removed, the first [`MISSING_SHOWN_MAX`] of them, and the node that was
+    /// the last to register each. They may hold data.
+    pub missing: Vec<(DeviceId, NodeId)>,
 }
 
 impl Registry {

@@ -227,6 +227,13 @@ pub(super) fn device(device: DeviceId) -> Key {
     key(DEVICE, &[&device.0.to_be_bytes()])
 }
 
+/// The device that such a record is of.
+pub(super) fn device_of(stored: &[u8]) -> Result<DeviceId, ViewError> {
+    let bytes = stored.get(1..).and_then(|bytes| bytes.try_into().ok());
+    let damaged = ViewError::Damaged { what: "device key", length: stored.len() };
+    bytes.map(|bytes| DeviceId(u128::from_be_bytes(bytes))).ok_or(damaged)
+}
+
 /// From and to of all devices that are known.
 pub(super) fn devices() -> (Key, Key) {
     (vec![DEVICE], vec![DEVICE + 1])

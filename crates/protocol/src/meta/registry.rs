@@ -18,8 +18,8 @@ use super::{
 use crate::{
     ClusterId, DeviceId, NodeId, Time,
     message::{
-        AccessTotals, DeviceHealth, DeviceReport, DrainProgress, Heartbeat, MetaAnswer, MetaFault,
-        NodeActivity, NodeRecord, NodeState, Registry, Standing,
+        AccessTotals, DeviceHealth, DeviceReport, DrainProgress, Heartbeat, MISSING_SHOWN_MAX, MetaAnswer,
+        MetaFault, NodeActivity, NodeRecord, NodeState, Registry, Standing,
     },
 };
 use core::time::Duration;
@@ -203,17 +203,40 @@ pub struct Registered {
     cluster: ClusterId,
     nodes: Vec<NodeRecord>,
     standings: Vec<Standing>,
+    missing: Vec<(DeviceId, NodeId)>,
 }
 
 /// Reads what is registered.
 pub(super) fn registered(view: &dyn View) -> Result<Registered, ViewError> {
-    Ok(Registered { cluster: cluster(view)?, nodes: nodes(view)?, standings: standing::draining(view)? })
+    let (cluster, nodes, standings) = (cluster(view)?, nodes(view)?, standing::draining(view)?);
+    let missing = unserved(view, &nodes)?;
+    Ok(Registered { cluster, nodes, standings, missing })
+}
+
+/// The first devices that are known and that none of the nodes, all that there are, serves.
+fn unserved(view: &dyn View, nodes: &[NodeRecord]) -> Result<Vec<(DeviceId, NodeId)>, ViewError> {
+    let named = nodes.iter().flat_map(|record| &record.devices);
+    let served: BTreeSet<DeviceId> = named.map(|&(device, _)| device).collect();
+    let (from, to) = keys::devices();
+    let mut unserved = Vec::new();
+    for (key, value) in view.scan(&from, &to, KNOWN_MAX)? {
+        let device = keys::device_of(&key)?;
+        if unserved.len() == MISSING_SHOWN_MAX || served.contains(&device) {
+            continue;
+        }
+        if let Some(node) = keys::whole::<NodeId>(view, "device", &key, &value)
+            && !serves(view, node, device)?
+        {
+            unserved.push((device, node));
+        }
+    }
+    Ok(unserved)
 }
 
 impl Registered {
     /// Every registered node with what was heard of it, and what clients say.
     pub fn report(self, now: Time, liveness: &Liveness, reports: &ClientReports) -> MetaAnswer {
-        let Self { cluster, nodes, standings } = self;
+        let Self { cluster, nodes, standings, missing } = self;
         let state = |record: NodeRecord| {
             let heard = liveness.heard.get(&record.node);
             let silent =
@@ -233,6 +256,7 @@ impl Registered {
             accesses: *reports.accesses(),
             drains: reports.drains(now, &standings),
             standings,
+            missing,
         })
     }
 }

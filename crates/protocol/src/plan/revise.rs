@@ -52,11 +52,36 @@ pub fn revise(
     let known: Vec<&Candidate> = here.iter().map(|&(_, candidate)| candidate).collect();
     let round_trips = wish.round_trip.saturating_mul(ROUND_TRIPS_UPDATE);
     let wanted_s = wanted_seconds(length, wish, round_trips);
+    let devices = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    let too_slow = |wanted_bytes_per_s, given_bytes_per_s, reserved_bytes_per_s| PlanError::Bandwidth {
+        wanted_bytes_per_s,
+        accesses: quality.accesses(),
+        devices,
+        verb: "change it",
+        given_bytes_per_s,
+        reserved_bytes_per_s,
+    };
+    let too_late = |wanted, expected, reserved_bytes_per_s| PlanError::Latency {
+        bytes: length,
+        wanted,
+        accesses: quality.accesses(),
+        devices,
+        verb: "change it",
+        expected,
+        round_trips,
+        reserved_bytes_per_s,
+    };
+    let never = Expected { mean: Duration::MAX, late: Duration::MAX };
     let Some(median) = pace::median(&known, Access::Write) else {
         // Nothing is known: each keeps its part, and the nodes decide.
         let part = |part: &Part| ((part.read_bytes + part.write_bytes) as f64 / wanted_s).ceil() as u64;
         let willing = here.iter().filter(|(_, candidate)| !candidate.refused);
-        return Ok(willing.map(|(of, _)| (of.device, part(of).max(1))).collect());
+        let kept: Vec<_> = willing.map(|(of, _)| (of.device, part(of).max(1))).collect();
+        return match (kept.is_empty(), quality.bandwidth_bytes_per_s) {
+            (false, _) => Ok(kept),
+            (true, Some(wanted)) => Err(too_slow(wanted, 0, 0)),
+            (true, None) => Err(too_late(quality.latency.unwrap_or_default(), never, 0)),
+        };
     };
     let speed = |candidate: &Candidate, access| match pace::speed_of(candidate, access) {
         0 => median,
@@ -95,18 +120,10 @@ pub fn revise(
     let unreserved_s = slowest(|pace| pace.promised + pace.reserved);
     let given = |seconds: f64| (length as f64 / seconds * accesses) as u64;
     let reserved_bytes_per_s = given(unreserved_s).saturating_sub(given(shortest_s));
-    let devices = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-    if let Some(wanted_bytes_per_s) = quality.bandwidth_bytes_per_s
-        && length as f64 / (wanted_bytes_per_s as f64) < shortest_s * (1.0 - 1e-9)
+    if let Some(wanted) = quality.bandwidth_bytes_per_s
+        && length as f64 / (wanted as f64) < shortest_s * (1.0 - 1e-9)
     {
-        return Err(PlanError::Bandwidth {
-            wanted_bytes_per_s,
-            accesses: quality.accesses(),
-            devices,
-            verb: "change it",
-            given_bytes_per_s: given(shortest_s),
-            reserved_bytes_per_s,
-        });
+        return Err(too_slow(wanted, given(shortest_s), reserved_bytes_per_s));
     }
     if let Some(wanted) = quality.latency {
         let mut expected = Expected { mean: round_trips, late: round_trips };
@@ -115,19 +132,10 @@ pub fn revise(
             expected = Expected { mean: expected.mean.max(own.mean), late: expected.late.max(own.late) };
         }
         if workers.is_empty() {
-            expected = Expected { mean: Duration::MAX, late: Duration::MAX };
+            expected = never;
         }
         if expected.late > wanted {
-            return Err(PlanError::Latency {
-                bytes: length,
-                wanted,
-                accesses: quality.accesses(),
-                devices,
-                verb: "change it",
-                expected,
-                round_trips,
-                reserved_bytes_per_s,
-            });
+            return Err(too_late(wanted, expected, reserved_bytes_per_s));
         }
     }
     let keep = |worker: &Worker| {

@@ -158,11 +158,17 @@ fn a_device_that_was_left_out_is_known_until_a_node_has_it_again() {
     let mut world = World::six();
     world.register(&node_record(1, &[1, 11])).unwrap();
     world.register(&node_record(1, &[1])).unwrap();
+    let missing = |world: &World| match world.ask(&Query::Registry) {
+        Ok(MetaAnswer::Registry(registry)) => registry.missing,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(missing(&world), [(DeviceId(11), NodeId(1))]);
     // It is added again while the server runs.
     let both = || vec![report(1, DeviceHealth::Ok), report(11, DeviceHealth::Ok)];
     assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: false }));
     world.register(&node_record(1, &[1, 11])).unwrap();
     assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: true }));
+    assert_eq!(missing(&world), []);
     // Another server has the disk now: the first still lives, and does not name it.
     world.register(&node_record(1, &[1])).unwrap();
     world.register(&node_record(2, &[2, 11])).unwrap();
@@ -170,6 +176,7 @@ fn a_device_that_was_left_out_is_known_until_a_node_has_it_again() {
     assert_eq!(world.register(&node_record(1, &[1, 11])), Err(taken));
     assert_eq!(beat(&mut world, 1, both()), Ok(MetaAnswer::Heard { registered: true }));
     assert_eq!(nodes(&world)[0].devices, [report(1, DeviceHealth::Ok)]);
+    assert_eq!(missing(&world), []);
 }
 
 #[test]

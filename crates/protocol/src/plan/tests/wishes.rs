@@ -370,6 +370,12 @@ fn a_change_reserves_what_each_device_is_to_read_and_write() {
     let mut unknown = cluster(6, 1);
     unknown.iter_mut().for_each(|disk| (disk.read_bytes_per_s, disk.write_bytes_per_s) = (0, 0));
     assert_eq!(asked(&unknown, "bandwidth=1MB").unwrap()[3], (DeviceId(103), 16 * MB));
+    // And all of them have refused.
+    unknown.iter_mut().for_each(|disk| disk.refused = true);
+    let error = asked(&unknown, "bandwidth=1MB").unwrap_err().to_string();
+    assert_eq!(error, "wanted 1 MB/s, the 4 devices that can change it give 0 B/s");
+    assert!(asked(&unknown, "latency=10s").is_err());
+    assert_eq!(asked(&unknown, "redundancy=2").unwrap(), []);
 }
 
 #[test]
