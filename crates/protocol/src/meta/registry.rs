@@ -224,9 +224,10 @@ fn unserved(view: &dyn View, nodes: &[NodeRecord]) -> Result<Vec<(DeviceId, Node
         if unserved.len() == MISSING_SHOWN_MAX || served.contains(&device) {
             continue;
         }
-        if let Some(node) = keys::whole::<NodeId>(view, "device", &key, &value)
-            && !serves(view, node, device)?
-        {
+        let Some(node) = keys::whole::<NodeId>(view, "device", &key, &value) else { continue };
+        // A node whose record is damaged may serve it.
+        let is_whole = nodes.iter().any(|record| record.node == node);
+        if is_whole || view.get(&keys::node(node))?.is_none() {
             unserved.push((device, node));
         }
     }
