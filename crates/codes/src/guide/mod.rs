@@ -153,6 +153,10 @@
 //! | Cauchy (k, m) | 0 | about 4k a lost chunk | k the first parity chunk, 1.4k (k = 4) to 2.4k (k = 32) the second | m |
 //! | RDP, k = p - 1 | 0 | k - 1 a lost chunk | k - 1 a parity chunk | 2, with two ranges in Q |
 //!
+//! Of 10^5 draws of graph and arrival the worst of `mix` B needs 1.9 % more at random arrival, and 2.7 % on 64 unequal disks with the
+//! originals first (mean 0.64 %, p99 1.5 %): three minutes each of `steadfast lab run codes/overhead --draws 100000 --case "mix-b K=1024"`,
+//! which prints the whole distribution.
+//!
 //! # Inside
 //!
 //! The decoders work while blocks arrive: [`crate::rateless::Decoder::push`] keeps the rank,
