@@ -475,7 +475,7 @@ pub(crate) enum Lab {
         #[arg(long)]
         seed: Option<u64>,
         /// Draws of each case or accesses of each point, where the experiment has many
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         draws: Option<u32>,
         /// Only cases whose name contains this, where the experiment can choose
         #[arg(long)]

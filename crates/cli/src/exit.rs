@@ -42,6 +42,14 @@ const CHANGED: u8 = 8;
 /// Others have reserved what was wished for.
 const BUSY: u8 = 9;
 
+/// Told to stop before its end: as a shell says of a program that SIGINT ended.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// It was told to stop before its end.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("stopped before its end")]
+pub(crate) struct Interrupted;
+
 /// What a command refuses by itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
@@ -87,6 +95,9 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<crate::config::Problems>() {
         return WRONG_COMMAND;
+    }
+    if error.is::<Interrupted>() {
+        return INTERRUPTED;
     }
     let of_refusal = |refusal: &Refusal| match refusal {
         Refusal::Wrong(_) => WRONG_COMMAND,

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
@@ -111,10 +112,37 @@ pub struct LocalCluster {
     nodes: Vec<Server>,
 }
 
+/// A process that goes when nobody has it any more: also one of several of which another did not come up, for it must not write where
+/// everything is about to be removed.
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already gone is what was wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
 #[derive(Debug)]
 struct Server {
     name: String,
-    child: Child,
+    child: Process,
     address: String,
     admin: String,
     /// Whether [`LocalCluster::ended`] has told that it did.
@@ -327,7 +355,7 @@ fn device_dir(dir: &Path, node: u32, device: u32) -> PathBuf {
 struct Launch {
     name: String,
     log: PathBuf,
-    child: Child,
+    child: Process,
     stdout: ChildStdout,
 }
 
@@ -377,11 +405,11 @@ impl Launch {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let stdout = child.stdout.take().expect("piped above");
-        Ok(Self { name: name.to_owned(), log, child, stdout })
+        Ok(Self { name: name.to_owned(), log, child: Process(child), stdout })
     }
 
     /// Waits until the process says where it listens.
-    fn ready(mut self) -> Result<Server> {
+    fn ready(self) -> Result<Server> {
         let (said, heard) = std::sync::mpsc::channel();
         let stdout = self.stdout;
         // Reads on after the first line, so that the process never blocks on a full pipe.
@@ -401,8 +429,6 @@ impl Launch {
                 Ok(Server { name: self.name, child: self.child, address, admin, end_told: false })
             }
             Err(_) => {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
                 let log = fs::read_to_string(&self.log).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();
                 let tail = lines[lines.len().saturating_sub(8)..].join("\n");

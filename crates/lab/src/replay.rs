@@ -340,12 +340,14 @@ async fn make(shared: Arc<Shared>, step: Arc<impl Fn(Step)>) -> Result<Seen> {
     loop {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let Some(request) = shared.list.get(number) else { return Ok(seen) };
+        let mut begun = Instant::now();
         if shared.options.paced
             && let (Some(at), Some(first)) = (request.at, shared.list[0].at)
         {
-            tokio::time::sleep_until((shared.start + at.saturating_sub(first)).into()).await;
+            // Who comes late because all of its turns were taken has waited since then.
+            begun = shared.start + at.saturating_sub(first);
+            tokio::time::sleep_until(begun.into()).await;
         }
-        let begun = Instant::now();
         let made =
             if request.write { shared.write(number, request).await } else { shared.read(request).await };
         made.map_err(plain).with_context(|| format!("request {} of the trace", number + 1))?;

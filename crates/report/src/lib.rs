@@ -16,14 +16,14 @@ pub struct Record {
     pub value: Option<f64>,
     /// Its unit.
     pub unit: &'static str,
-    /// The paper's figure, where there is one.
+    /// The paper's figure, or another system's that was measured elsewhere, where there is one.
     pub paper: Option<f64>,
     /// The seed of the run.
     pub seed: u64,
     /// What the hardware or arithmetic allowed in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// The share of it that was reached.
+    /// The figure divided by the limit: of a rate the share that was reached, of a time how many times as long it took.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// How far repetitions lay apart: the distance between the quartiles as a share of the figure, their median.

@@ -195,6 +195,10 @@ fn decode(
     }
     let figures = measure_rates(name, bed, contenders, &mut bytes, report)?;
     if threads > 1 {
+        // The limit is of one thread: no share of what two could have.
+        for record in report.records.iter_mut().filter(|record| record.case == name) {
+            (record.limit, record.ratio) = (None, None);
+        }
         let [ours, _, one, each] = &figures[..] else {
             unreachable!("ours, the limit, one thread, one thread each")
         };

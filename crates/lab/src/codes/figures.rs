@@ -23,7 +23,7 @@ use steadfast_bench::{
     arrival::{Arrival, STORED},
     reception::Case,
 };
-use steadfast_codes::rateless::{Code, Decoder, Kind, RankTracker};
+use steadfast_codes::rateless::{Code, CodeError, Decoder, Kind, RankTracker};
 
 /// Heights of the soliton's spike: the text names 1 and 2 (1.1 in appendix A).
 const C: [f64; 5] = [0.1, 0.5, 1.0, 1.5, 2.0];
@@ -88,15 +88,14 @@ pub(super) async fn run(
     for cell in cells(&K).filter(|cell| asked(&cell.name(1))) {
         let name = cell.name(1);
         let (paper_mean, paper_deviation, _) = cell.paper();
-        let overheads = tokio::task::spawn_blocking(move || cell.case().draws(draws, seed)).await?;
-        // A cell without a graph is part of the figure, not a failure of the run.
-        let overheads = overheads.ok();
+        let overheads =
+            unless_no_graph(tokio::task::spawn_blocking(move || cell.case().draws(draws, seed)).await?)?;
         let of = |figure: fn(&[f64]) -> f64| overheads.as_deref().map(figure);
         report.add(NAME, &name, "mean", of(mean), "share of K").paper = paper_mean;
         report.add(NAME, &name, "sd", of(standard_deviation), "share of K").paper = paper_deviation;
     }
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(2))) {
-        let edges = tokio::task::spawn_blocking(move || edges(cell, seed)).await?.ok();
+        let edges = unless_no_graph(tokio::task::spawn_blocking(move || edges(cell, seed)).await?)?;
         let name = cell.name(2);
         report.add(NAME, &name, "edges", edges.map(|edges| edges.0), "edges");
         report.add(NAME, &name, "edges_used", edges.map(|edges| edges.1), "edges");
@@ -105,7 +104,7 @@ pub(super) async fn run(
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(3))) {
         let name = cell.name(3);
         let (paper_overhead, _, paper_bandwidth) = cell.paper();
-        let timed = tokio::task::spawn_blocking(move || decoding(cell, seed)).await?.ok();
+        let timed = unless_no_graph(tokio::task::spawn_blocking(move || decoding(cell, seed)).await?)?;
         report.add(NAME, &name, "overhead", timed.map(|timed| timed.0), "share of K").paper = paper_overhead;
         report.add(NAME, &name, "bandwidth", timed.map(|timed| timed.1), "MB/s").paper = paper_bandwidth;
         if let Some((overhead, rate)) = timed {
@@ -113,6 +112,21 @@ pub(super) async fn run(
         }
     }
     Ok(())
+}
+
+/// What came of a cell; none where its parameters have no graph that decodes, which is part of the figure and not a failure of the run.
+fn unless_no_graph<T>(outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Err(error)
+            if matches!(
+                error.downcast_ref(),
+                Some(CodeError::Graph { .. } | CodeError::Undecodable { .. })
+            ) =>
+        {
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
+    }
 }
 
 /// The blocks of one draw in order of arrival, up to the last that is needed.
@@ -149,7 +163,9 @@ fn edges(cell: Cell, seed: u64) -> Result<(f64, f64, f64)> {
             used.extend(decoder.cost().map(|(_, read, _)| read as f64));
         }
     }
-    ensure!(!used.is_empty(), "no graph decodes");
+    if used.is_empty() {
+        return Err(CodeError::Undecodable { k: cell.k, n: STORED * cell.k, seeds: GRAPHS }.into());
+    }
     let average = mean(&used);
     Ok((f64::from(cell.k) * degrees / f64::from(GRAPHS), average, standard_deviation(&used) / average))
 }

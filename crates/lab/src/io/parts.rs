@@ -7,15 +7,15 @@
 //!
 //! Two checksums: whoever sends a block makes one, and whoever receives it compares.
 
-use super::real::STORED;
+use super::{Measured, real::STORED};
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
-use steadfast_codes::rateless::{Code, Encoder, Kind};
+use steadfast_codes::rateless::{Code, Encoder};
+use steadfast_protocol::{plan, policy::Policy};
 
-/// Blocks of the object that is encoded to measure encoding, and their bytes: what an object of 64 MiB has.
-const ENCODED_K: u32 = 1024;
-const ENCODED_BLOCK: usize = 64 << 10;
+/// Bytes of the object whose first segment is encoded to measure encoding.
+const ENCODED_BYTES: u64 = 64 << 20;
 /// Bytes summed to measure checksums: more than caches hold.
 const SUMMED_BYTES: usize = 64 << 20;
 
@@ -58,20 +58,26 @@ pub(super) fn process_seconds() -> f64 {
 /// The parts that need no files and no sockets, with their memory.
 pub(super) struct Parts {
     code: Code,
+    block_bytes: usize,
     originals: Vec<u8>,
     coded: Vec<u8>,
 }
 
 impl Parts {
-    pub(super) fn new(seed: u64) -> Result<Self> {
-        let k = ENCODED_K as usize;
-        let code = Code::new(Kind::Mix, ENCODED_K, seed).context("a code of an object of 64 MiB")?;
+    pub(super) fn new(measured: Measured, seed: u64) -> Result<Self> {
+        let policy: Policy = measured.policy().parse()?;
+        let segment_bytes = steadfast_client::Options::default().segment_bytes;
+        let segments = plan::segments_of(segment_bytes, ENCODED_BYTES, &policy);
+        let segment = segments.first().context("an object of 64 MiB has segments")?;
+        let (_, code) = segment.code(seed, STORED - 1.0).context("the code of an object of 64 MiB")?;
+        let (k, block_bytes) = (code.k() as usize, segment.geometry.block_bytes as usize);
         let coded_blocks = (k as f64 * (STORED - 1.0)) as usize;
         // Touched here, so that no page is cleared while a clock runs.
         Ok(Self {
             code,
-            originals: vec![0x5a; k * ENCODED_BLOCK],
-            coded: vec![1; coded_blocks * ENCODED_BLOCK],
+            block_bytes,
+            originals: vec![0x5a; k * block_bytes],
+            coded: vec![1; coded_blocks * block_bytes],
         })
     }
 
@@ -94,12 +100,12 @@ impl Parts {
         watch.cost(summed.len() as u64).cpu
     }
 
-    /// A whole object's coded blocks, per byte of its originals.
+    /// A whole segment's coded blocks, per byte of its originals.
     fn encode(&mut self) -> Result<f64> {
-        let originals: Vec<&[u8]> = self.originals.chunks_exact(ENCODED_BLOCK).collect();
-        let mut coded: Vec<&mut [u8]> = self.coded.chunks_exact_mut(ENCODED_BLOCK).collect();
+        let originals: Vec<&[u8]> = self.originals.chunks_exact(self.block_bytes).collect();
+        let mut coded: Vec<&mut [u8]> = self.coded.chunks_exact_mut(self.block_bytes).collect();
         let watch = Stopwatch::start();
-        Encoder::<Vec<u8>>::new(&self.code).encode_run(ENCODED_K, &originals, &mut coded)?;
+        Encoder::<Vec<u8>>::new(&self.code).encode_run(self.code.k(), &originals, &mut coded)?;
         Ok(watch.cost(self.originals.len() as u64).cpu)
     }
 }
@@ -125,10 +131,16 @@ mod tests {
 
     #[test]
     fn what_is_measured_here_takes_time() {
-        let mut parts = Parts::new(1).unwrap();
-        // The least of some: each may be slow where the machine does other things.
-        let sums = [(); 5].map(|()| parts.checksum());
-        assert!(sums.iter().all(|&sum| sum > 0.0));
-        assert!(parts.encode().unwrap() > sums.into_iter().fold(f64::MAX, f64::min));
+        for measured in [Measured::Rateless, Measured::Parity] {
+            let mut parts = Parts::new(measured, 1).unwrap();
+            // The least of some: each may be slow where the machine does other things.
+            let sums = [(); 5].map(|()| parts.checksum());
+            assert!(sums.iter().all(|&sum| sum > 0.0));
+            assert!(parts.encode().unwrap() > sums.into_iter().fold(f64::MAX, f64::min));
+            assert!(
+                parts.coded.len() * 2 == parts.originals.len(),
+                "D = 0.5 and (6, 4) store half as much again"
+            );
+        }
     }
 }

@@ -178,10 +178,12 @@ pub(super) async fn run(
         bed.bucket(&bucket(scheme), scheme).await?;
         bed.put(&bucket(scheme), KEY, &original).await?;
     }
-    for device in bed.devices().await? {
-        bed.client.emulate(device, DRIVE).await?;
-    }
+    let devices = bed.devices().await?;
     for case in &cases {
+        // Anew: each case's overruns are its own.
+        for device in &devices {
+            bed.client.emulate(*device, DRIVE).await?;
+        }
         let mut figures = SCHEMES.map(|_| Figures::default());
         // What is first is not counted: hosts begin, tables are read.
         for scheme in SCHEMES {

@@ -142,6 +142,8 @@ impl Stage {
         let client = async |request| {
             let options = steadfast_client::Options {
                 seed: Some(seed),
+                // K as in the dissertation: one segment.
+                segment_bytes: parameters.object_bytes(),
                 request,
                 patience: PATIENCE,
                 ..steadfast_client::Options::default()
