@@ -166,17 +166,16 @@ impl Devices {
 
 /// What is to be said of devices that no storage server registers any more; nothing where there are none.
 pub(super) fn missing(registry: &Registry) -> Option<String> {
-    let first = registry.missing.first()?.0.to_string();
-    let (count, or_more) = (registry.missing.len(), registry.missing.len() >= MISSING_SHOWN_MAX);
-    let all = if count == 1 { "it" } else { "each" };
-    Some(format!(
-        "missing: {}{} that no storage server registers any more ({}{}): start its server with it again, or `steadfast device \
-         remove --lost` {all}",
-        counted(count, "device"),
-        if or_more { " or more" } else { "" },
-        &first[..12],
-        if count == 1 { "" } else { ", ..." },
-    ))
+    let count = registry.missing.len();
+    let (devices, are) = (counted(count, "device"), if count == 1 { "it" } else { "each" });
+    let or_more = if count >= MISSING_SHOWN_MAX { " or more" } else { "" };
+    (count > 0).then(|| {
+        format!(
+            "missing: {devices}{or_more} that no storage server registers any more (`steadfast device ls` names {}): start the \
+             server with {are} again, or `steadfast device remove --lost` {are}",
+            if count == 1 { "it" } else { "them" }
+        )
+    })
 }
 
 /// Buckets of which as many failure domains have a device out of reach as they tolerate, or more; told for a person.
@@ -191,13 +190,15 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
         || registry.nodes.iter().flat_map(|node| node.record.devices.iter().map(move |&(id, _)| (node, id)));
     let mut lost_nodes: BTreeSet<NodeId> =
         held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.node).collect();
-    lost_nodes.extend(registry.missing.iter().map(|&(_, node)| node));
+    // One that was drained holds nothing.
+    let missing = || registry.missing.iter().filter(|(id, _)| registry.state(*id) == DeviceState::Active);
+    lost_nodes.extend(missing().map(|&(_, node)| node));
     let of_lost = registry.nodes.iter().filter(|node| lost_nodes.contains(&node.record.node));
     let lost_sites: BTreeSet<&str> = of_lost.map(|node| node.record.site.as_str()).collect();
     let told = |bucket: &BucketRecord| {
         let tolerate = bucket.policy.tolerate() as usize;
         let (lost, what) = match bucket.policy.domain() {
-            Domain::Device => (lost.len() + registry.missing.len(), "device"),
+            Domain::Device => (lost.len() + missing().count(), "device"),
             Domain::Node => (lost_nodes.len(), "storage server"),
             Domain::Site => (lost_sites.len(), "site"),
         };

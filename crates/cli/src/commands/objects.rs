@@ -137,7 +137,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     say!("version    {}", found.object.version)?;
     say!("committed  {} UTC", show_time(found.object.committed))?;
     if let Some(promise) = promise(found.object.pledge) {
-        say!("promises   {promise}, whatever its bucket does")?;
+        say!("promises   {promise}")?;
     }
     for segment in &found.segments {
         let code = code_name(segment);
@@ -164,9 +164,9 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
 /// What an object promises beyond its bucket; none where that is nothing.
 fn promise(Pledge { tolerate, sites }: Pledge) -> Option<String> {
     let survives = (tolerate > 0).then(|| format!("to survive {}", counted(tolerate, "failure")));
-    let lies = (sites > 0).then(|| format!("to lie on {}", counted(sites, "site")));
+    let lies = (sites > 0).then(|| format!("where it can, to lie on {}", counted(sites, "site")));
     let both: Vec<String> = survives.into_iter().chain(lies).collect();
-    (!both.is_empty()).then(|| both.join(" and "))
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 /// What a segment's blocks are.

@@ -25,6 +25,8 @@ struct Shown<'a> {
     devices: &'a [DeviceNow],
     /// Those far slower than their peers.
     stragglers: Vec<&'a str>,
+    /// Those that no storage server registers any more, the first of very many.
+    missing_devices: Vec<String>,
     /// Bandwidth kept for accesses on all of them.
     kept: Kept,
     /// Segments with fewer chunks than their buckets' codes, and the bytes of what they lack; of very many the first.
@@ -43,6 +45,7 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
             registry: &registry,
             devices: &devices.devices,
             stragglers: stragglers.map(|device| device.device.as_str()).collect(),
+            missing_devices: registry.missing.iter().map(|(device, _)| device.to_string()).collect(),
             kept: Kept::of(&registry),
             degraded_segments: degraded.segments,
             degraded_bytes: degraded.lacking_bytes,

@@ -72,7 +72,7 @@ pub enum AmendError {
         /// The segment.
         segment: SegmentId,
     },
-    /// So few blocks would not survive what the bucket promises.
+    /// So few blocks would not survive what the bucket, or the object, promises.
     #[error("refused: {0}")]
     Trim(#[from] TrimError),
     /// Not a redundancy.

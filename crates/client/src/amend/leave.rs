@@ -191,7 +191,7 @@ async fn anew(
     let _memory = amendment.client.memory.hold(layout.length);
     let originals = amendment.decode(layout).await?.into_iter().map(BytesMut::freeze).collect();
     let originals = Originals::whole(originals, layout.block_bytes, layout.code.originals);
-    let quality = tolerating(tolerate).quality.under(amendment.pledge);
+    let quality = tolerating(tolerate).quality.under(amendment.client.to_be_had(amendment.pledge));
     amendment.store_anew(layout, offset, originals, &Wish { quality, ..Wish::default() }, leaving).await
 }
 

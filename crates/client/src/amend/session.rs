@@ -57,7 +57,10 @@ pub(super) struct Amendment<'a> {
     /// The object's segments as they are to be.
     pub(super) layouts: Vec<SegmentLayout>,
     pub(super) report: AmendReport,
+    /// What is wished for, and what the object promises.
     pub(super) wish: Wish,
+    /// What is wished for.
+    asked: Quality,
     pub(super) reserved: Arc<Reserved>,
     /// Devices that refused to keep bandwidth for it: nothing is written there.
     refused: BTreeSet<DeviceId>,
@@ -172,7 +175,8 @@ impl<'a> Amendment<'a> {
             found: (found.segments.clone(), found.object.size),
             layouts: found.segments,
             report,
-            wish: Wish { quality: wish.quality.under(found.object.pledge), ..wish },
+            wish: Wish { quality: wish.quality.under(client.to_be_had(found.object.pledge)), ..wish },
+            asked: wish.quality,
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
@@ -208,7 +212,11 @@ impl<'a> Amendment<'a> {
     }
 
     /// Takes what is wished for into the policy that it is made by.
+    ///
+    /// # Errors
+    /// For a wish that the bucket has not, also where the object promises more.
     pub(super) fn take_policy(&mut self) -> Result<(), PlanError> {
+        self.asked.policy(&self.begun.policy)?;
         self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
         Ok(())
     }
@@ -635,6 +643,14 @@ impl<'a> Amendment<'a> {
 }
 
 impl Client {
+    /// What an object promises, on as many sites as have a device that takes data.
+    pub(super) fn to_be_had(&self, pledge: Pledge) -> Pledge {
+        let candidates = self.candidates();
+        let usable = candidates.iter().filter(|of| of.alive && of.health == DeviceHealth::Ok);
+        let sites: BTreeSet<&str> = usable.map(|candidate| candidate.site.as_str()).collect();
+        Pledge { sites: pledge.sites.min(u32::try_from(sites.len()).unwrap_or(u32::MAX)), ..pledge }
+    }
+
     /// The devices as last heard of.
     fn candidates(&self) -> Vec<plan::Candidate> {
         plan::candidates(&self.registry.lock().expect("never poisoned: no panic while held"))

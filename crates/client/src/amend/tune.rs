@@ -25,7 +25,7 @@ impl Client {
     /// minted from the originals, which are decoded for it, or dropped, originals never; all others stay where they are.
     ///
     /// # Errors
-    /// When what is left would not survive the loss of as many failure domains as the bucket promises, or there is too
+    /// When what is left would not survive the loss of as many failure domains as the bucket, or the object, promises, or there is too
     /// little room: the object is what it was before.
     pub async fn tune(&self, bucket: &str, key: &str, redundancy: f64) -> Result<AmendReport, AmendError> {
         if !(0.0..=REDUNDANCY_MAX).contains(&redundancy) {

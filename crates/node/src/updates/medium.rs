@@ -10,12 +10,15 @@ use steadfast_protocol::{
     message::{Fault, NodeFault},
     serve::parity_log::Difference,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, oneshot};
 
 /// What stands against a change of parity, as a fault: damage of what is there ends all of them.
-pub(super) fn not_changed(device: DeviceId, error: OpError) -> Fault {
+pub(super) fn not_changed(device: DeviceId, segment: SegmentId, error: OpError) -> Fault {
     match error {
-        OpError::Update(UpdateError::Read(error @ ReadError::Corrupt { segment, .. })) => {
+        OpError::Update(UpdateError::Read(error @ ReadError::Corrupt { .. })) => {
+            damaged_parity(device, segment, error)
+        }
+        OpError::Update(UpdateError::Log(error @ (LogError::Corrupt { .. } | LogError::Damaged { .. }))) => {
             damaged_parity(device, segment, error)
         }
         error => Fault::Node(fault(device, error)),
@@ -76,6 +79,22 @@ pub(super) async fn held(
     }
 }
 
+/// The same for a reader: only so many have a log of the device in memory at a time, and this one for as long as it keeps what comes
+/// with it.
+pub(super) async fn log_for_reader(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+) -> Result<(UpdatesInfo, Vec<Difference>, Option<SemaphorePermit<'_>>), Fault> {
+    let info = describe(device, lane, segment).await?;
+    if info.log.is_empty() && !info.damaged {
+        return Ok((info, Vec::new(), None));
+    }
+    let one_of_few = device.logs.acquire().await.expect("it is never closed");
+    let (info, log) = log(device, lane, segment).await?;
+    Ok((info, log, Some(one_of_few)))
+}
+
 /// What a device says of a parity chunk, and the records of its log. One that is taken out meanwhile makes it begin again.
 pub(super) async fn log(
     device: &ServedDevice,
@@ -101,7 +120,7 @@ pub(super) async fn log(
                 }
                 Ok(other) => unreachable!("records are answered by records, not {other:?}"),
                 Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => continue 'again,
-                Err(error) => return Err(Fault::Node(fault(device.id, error))),
+                Err(error) => return Err(not_changed(device.id, segment, error)),
             }
         }
         return Ok((info, log));
@@ -111,4 +130,28 @@ pub(super) async fn log(
 
 pub(super) fn overtaken(device: DeviceId, segment: SegmentId) -> Fault {
     Fault::Node(NodeFault::Overtaken { device, segment })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_rows_and_of_records_ends_changes_and_other_errors_are_told_as_they_are() {
+        let (device, segment) = (DeviceId(1), SegmentId(2));
+        let log = |error| OpError::Update(UpdateError::Log(error));
+        let is_damage = |error| {
+            let fault = not_changed(device, segment, error);
+            matches!(
+                fault,
+                Fault::Node(NodeFault::DamagedParity { device: DeviceId(1), segment: SegmentId(2), .. })
+            )
+        };
+        let row = ReadError::Corrupt { segment, index: 3, granule: 0 };
+        assert!(is_damage(OpError::Update(UpdateError::Read(row))));
+        assert!(is_damage(log(LogError::Corrupt { segment, sequence: 4 })));
+        assert!(is_damage(log(LogError::Damaged { segment, missing: 4..6 })));
+        assert!(!is_damage(log(LogError::NoRecord { segment, sequence: 4, first: 5, next: 6 })));
+        assert!(!is_damage(OpError::Closed));
+    }
 }

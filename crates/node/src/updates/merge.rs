@@ -58,7 +58,7 @@ impl Merge {
         let chunk = self.chunk.clone();
         let (device, segment) = (&*chunk.device, chunk.segment);
         let _permit = device.merges.take(&mut self.haste).await;
-        let failed = |error| medium::not_changed(device.id, error);
+        let failed = |error| medium::not_changed(device.id, segment, error);
         let before = match self.ask(Op::DescribeUpdates { segment }).await.map_err(failed)? {
             OpOutput::Updates(info) => info,
             other => unreachable!("a description answers a description, not {other:?}"),

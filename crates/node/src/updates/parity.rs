@@ -717,6 +717,6 @@ impl Host {
     }
 
     fn failed(&self, error: OpError) -> Fault {
-        medium::not_changed(self.chunk.device.id, error)
+        medium::not_changed(self.chunk.device.id, self.chunk.segment, error)
     }
 }

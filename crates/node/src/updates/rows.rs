@@ -1,6 +1,6 @@
 //! Rows of a chunk at given versions, for whoever decodes: by operations of the lane alone, so that updates go on.
 
-use super::medium::{held, log, overtaken};
+use super::medium::{held, log_for_reader, overtaken};
 use crate::{
     devices::ServedDevice,
     fault::fault,
@@ -38,8 +38,8 @@ pub(crate) async fn versions(
         return Ok(ChunkVersions::default());
     }
     let (version, held) = {
-        let _one_of_few = device.logs.acquire().await.expect("it is never closed");
-        let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
+        let (info, log, _one_of_few) =
+            log_for_reader(device, (service.lane_stream(), CLASS), segment).await?;
         let mut held: VersionsByChunk = info.merged.into_iter().collect();
         held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
         (info.version, held)
@@ -215,9 +215,8 @@ async fn parity_rows(
 ) -> Result<Vec<u8>, Fault> {
     let failed = |error| Fault::Node(fault(device.id, error));
     let segment = wanted.segment;
-    let _one_of_few = device.logs.acquire().await.expect("it is never closed");
     // The log first: what is merged between the two is then seen in the chunk, and is told.
-    let (info, log) = log(device, (service.lane_stream(), CLASS), segment).await?;
+    let (info, log, _one_of_few) = log_for_reader(device, (service.lane_stream(), CLASS), segment).await?;
     let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
     let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
         OpOutput::Chunk { data, state, .. } => (data, state),

@@ -28,6 +28,7 @@ pub(super) struct StoredObject {
     pub(super) segments: Vec<SegmentId>,
     /// What it did in place since it was last committed; none where that is nothing.
     pub(super) grown: Option<Growth>,
+    /// What it promises beyond its bucket.
     pub(super) pledge: Pledge,
 }
 

@@ -220,15 +220,22 @@ fn unserved(view: &dyn View, nodes: &[NodeRecord]) -> Result<Vec<(DeviceId, Node
     let (from, to) = keys::devices();
     let mut unserved = Vec::new();
     for (key, value) in view.scan(&from, &to, KNOWN_MAX)? {
-        let device = keys::device_of(&key)?;
-        if unserved.len() == MISSING_SHOWN_MAX || served.contains(&device) {
-            continue;
-        }
+        let device = match keys::device_of(&key) {
+            Ok(device) if served.contains(&device) => continue,
+            Ok(device) => device,
+            Err(error) => {
+                view.left_out(&key, &error);
+                continue;
+            }
+        };
         let Some(node) = keys::whole::<NodeId>(view, "device", &key, &value) else { continue };
         // A node whose record is damaged may serve it.
         let is_whole = nodes.iter().any(|record| record.node == node);
         if is_whole || view.get(&keys::node(node))?.is_none() {
             unserved.push((device, node));
+        }
+        if unserved.len() == MISSING_SHOWN_MAX {
+            break;
         }
     }
     Ok(unserved)

@@ -122,16 +122,20 @@ impl Places {
             others.into_iter().partition(|target| !occupied.contains(&target.domain));
         let mut spares = fresh;
         spares.extend(rest);
-        let lacking = layout.holders.len().max(1).saturating_sub(devices.len()).min(spares.len());
-        let lacking = lacking.max(self.put_sites_first(existing, &mut spares));
+        // Copies that stay need no device.
+        let copies = if layout.code.originals > 1 { 0 } else { existing.len() };
+        let lacking = layout.holders.len().max(1).saturating_sub(devices.len() + copies).min(spares.len());
+        let lacking = lacking.max(self.put_sites_first(layout, &mut spares));
         devices.extend(spares.drain(..lacking));
         (devices, spares)
     }
 
-    /// Puts first those of `spares` on whose sites nothing of `existing` lies, one for each that is lacking; how many.
-    fn put_sites_first(&self, existing: &[Existing], spares: &mut [Target]) -> usize {
+    /// Puts first those of `spares` on whose sites no device in reach holds any of the layout, one for each that is lacking; how
+    /// many.
+    fn put_sites_first(&self, layout: &SegmentLayout, spares: &mut [Target]) -> usize {
         let site_of = |device: DeviceId| self.site.get(&device);
-        let mut sites: BTreeSet<_> = existing.iter().filter_map(|held| site_of(held.device)).collect();
+        let mut sites: BTreeSet<_> =
+            layout.holders.iter().filter_map(|holder| site_of(holder.device)).collect();
         let mut first = 0;
         for place in 0..spares.len() {
             if sites.len() < self.sites && sites.insert(site_of(spares[place].device).expect("it is usable"))

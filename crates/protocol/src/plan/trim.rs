@@ -6,7 +6,7 @@
 //!     B      4 5 6 7     28 29 30 31 ✂ 52 53
 //! ```
 //!
-//! Invariants: originals stay, so ranges are read as before; what stays meets the durability rule with the bucket's f
+//! Invariants: originals stay, so ranges are read as before; what stays meets the durability rule with the f promised
 //! (all three parts of it); each device keeps its share of the blocks, which was given by speed, unless only a more even
 //! spread survives the loss of f domains; the highest indices go first, so that what stays lies in few ranges.
 //!
@@ -40,7 +40,7 @@ pub struct Trim {
 /// Why nothing can be dropped.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TrimError {
-    /// So few blocks would not survive what the bucket promises.
+    /// So few blocks would not survive what is promised.
     #[error(
         "a redundancy of {asked} is too small to survive the loss of any {tolerate} failure domains: {smallest:.2} is the \
          smallest for the devices that hold it"

@@ -4,6 +4,7 @@
 //! Left out: the number of devices, which is a way to a pace and no promise, and the redundancy, which its layouts say.
 
 use super::{DEVICES_MAX, Policy, TOLERATE_MAX};
+use crate::words::counted;
 use serde::{Deserialize, Serialize};
 
 /// What an object promises beyond its bucket; nothing by default.
@@ -33,13 +34,15 @@ impl Pledge {
             Policy::Parity(policy) => (0, policy.least_chunks() - policy.data()..=policy.parity()),
         };
         if self.sites > sites {
-            return Err(format!("{} sites are more than the {sites} of policy `{bucket}`", self.sites));
+            let wished = counted(self.sites, "site");
+            return Err(format!("an object of policy `{bucket}` cannot promise {wished}: {sites} at most"));
         }
         if self.tolerate > 0 && !tolerate.contains(&self.tolerate) {
             let (least, most) = tolerate.into_inner();
+            let wished = counted(self.tolerate, "failure");
             return Err(format!(
-                "{} failures to tolerate are not the {least} to {most} of policy `{bucket}`",
-                self.tolerate
+                "an object of policy `{bucket}` cannot promise to survive {wished}: {}",
+                if most == 0 { "it has no such wish".to_owned() } else { format!("{least} to {most}") }
             ));
         }
         Ok(())

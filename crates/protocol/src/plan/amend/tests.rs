@@ -237,3 +237,25 @@ fn what_is_to_lie_on_several_sites_goes_to_those_that_it_left() {
     assert_eq!(names_for(2, &BTreeSet::new()).0, [20, 10]);
     assert_eq!(names_for(3, &BTreeSet::new()), (vec![20, 10, 50], vec![40, 31, 30]));
 }
+
+#[test]
+fn the_copy_of_a_site_goes_to_that_site() {
+    let mut before = layout(1, &[(10, &[(7, 0..1)]), (20, &[(7, 1..2)])]);
+    before.code.kind = CodeKind::Replicated;
+    let mut candidates: Vec<Candidate> = [10, 20, 30, 40].map(candidate).into();
+    for (candidate, site) in candidates.iter_mut().zip(["here", "there", "there", "here"]) {
+        candidate.site = site.to_owned();
+    }
+    let leaving = BTreeSet::from([DeviceId(20)]);
+    let places = |sites| Places::new(&candidates, (&"rateless".parse().unwrap(), sites), &leaving, BLOCK);
+    let names_for = |sites, dropped: &IndexRanges| {
+        let places = places(sites);
+        let (devices, spares) = places.targets(&before, &places.existing(&before, dropped));
+        (names(&devices), names(&spares))
+    };
+    // One copy stays: one device is opened, and it is on the site that was left.
+    assert_eq!(names_for(0, &IndexRanges::new()), (vec![40], vec![30]));
+    assert_eq!(names_for(2, &IndexRanges::new()), (vec![30], vec![40]));
+    // Both are written anew: the other one where it was.
+    assert_eq!(names_for(2, &(0..2).into()), (vec![10, 30], vec![40]));
+}
