@@ -46,7 +46,10 @@ pub const ADMIN: &str = "admin port at ";
 /// The experiments beside the dissertation's, by name, and what each shows.
 const EXPERIMENTS: [(&str, &str); 7] = [
     (codes::overhead::NAME, "blocks needed beyond K, every code and arrival, beside the paper's figures"),
-    (codfs::checker::NAME, "every order of events of two updates, crashes included, and three planted bugs"),
+    (
+        codfs::checker::NAME,
+        "every order of events of two updates, crashes included, up to a bound, and four planted bugs",
+    ),
     (
         codfs::reserve::NAME,
         "space reserved for parity deltas and the merges it saves, over 41 days of a generated trace",

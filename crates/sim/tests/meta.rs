@@ -17,7 +17,7 @@ use steadfast_sim::{
     AccessId, Fault, GetAccess, HostId, Link, Outcome, PutAccess, Refused, Setup, Steady, World,
 };
 
-// What the planner gives 64 MiB.
+// 64 MiB in blocks of the size that many round trips show by.
 const BLOCK: u32 = 64 << 10;
 const K: u32 = 1024;
 const CONTENTS: u64 = 77;

@@ -59,11 +59,11 @@ mod tests {
             Pledge { tolerate, sites }.check(&bucket.parse().expect("a policy")).is_ok()
         };
         for (bucket, tolerates, sites) in [
-            ("rateless:tolerate=2", 2..=16, 1024),
-            ("stripe", 1..=0, 1024),
-            ("replicated:copies=3", 1..=0, 1024),
-            ("parity:code=rs(6,4)", 2..=2, 0),
-            ("parity:code=rs(6,4),least=5", 1..=2, 0),
+            ("rateless:tolerate=2", Vec::from_iter(2..=16), 1024),
+            ("stripe", vec![], 1024),
+            ("replicated:copies=3", vec![], 1024),
+            ("parity:code=rs(6,4)", vec![2], 0),
+            ("parity:code=rs(6,4),least=5", vec![1, 2], 0),
         ] {
             assert!(
                 taken(bucket, 0, 0) && taken(bucket, 0, sites) && !taken(bucket, 0, sites + 1),
