@@ -142,7 +142,15 @@ fn of_client(error: &ClientError) -> u8 {
 }
 
 fn of_plan(error: &PlanError) -> u8 {
-    if error.is_reserved_by_others() { BUSY } else { NO_ROOM }
+    match error {
+        // Whatever the devices: another wish is to be made.
+        PlanError::BelowBucket { .. }
+        | PlanError::Unsupported { .. }
+        | PlanError::FewDevices { .. }
+        | PlanError::FewCopies { .. } => WRONG_COMMAND,
+        error if error.is_reserved_by_others() => BUSY,
+        _ => NO_ROOM,
+    }
 }
 
 fn of_get(error: &GetError) -> u8 {

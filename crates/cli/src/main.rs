@@ -84,7 +84,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Put(arguments) => commands::objects::put(arguments).await,
         Command::Write(arguments) => commands::file::write(arguments).await,
         Command::Truncate(arguments) => commands::file::truncate(arguments).await,
-        Command::Get(arguments) => commands::objects::get(arguments).await,
+        Command::Get(arguments) => commands::servers::until_stopped(commands::objects::get(arguments)).await,
         Command::Ls(arguments) => commands::list::run(arguments).await,
         Command::Stat(arguments) => commands::objects::stat(arguments).await,
         Command::Tune(arguments) => commands::tune::run(arguments).await,

@@ -276,9 +276,11 @@ impl Client {
             report.totals = self.move_all(&Work::Leave(devices), limits, &before, tell).await?;
             if !report.totals.stuck.is_empty() {
                 shown.show(DrainPhase::Over, &report.totals);
-                let restored = !options.force && !options.lost;
+                let mut restored = !options.force && !options.lost;
                 if restored {
                     self.activate(&were_active).await?;
+                    // Those that were draining before are left so.
+                    restored = were_active.len() == devices.len();
                 }
                 return Err(DrainError::Stuck { totals: report.totals, restored });
             }

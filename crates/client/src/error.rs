@@ -126,7 +126,7 @@ pub enum PutError {
     #[error(transparent)]
     Metadata(#[from] ClientError),
     /// No set of devices can hold it under the bucket's policy.
-    #[error("no devices to store it on: {0}")]
+    #[error(transparent)]
     Plan(#[from] PlanError),
     /// The bandwidth wished for is not to be had now.
     #[error("the wish cannot be met now: {0}")]

@@ -93,7 +93,7 @@ pub(crate) const SECTIONS: &[Section] = &[
                 argument: "request",
                 kind: Kind::Request,
                 help: "How much `get` asks for (--request)",
-                example: "\"all\"",
+                example: "\"adaptive\"",
             },
             Key {
                 name: "patience_s",

@@ -118,9 +118,9 @@ fn impossible_wishes_are_told_what_there_is() {
     // Unless a device counts as stalled just then.
     block_on(eventually("all six are counted", WITHIN, async || put(6, "devices=40").contains("34 missing")));
     assert!(put(6, "sites=2").contains("1 missing"));
-    let said = put(6, "devices=1");
+    let said = put(2, "devices=1");
     assert!(said.contains("has to be on 3 nodes"), "{said}");
-    assert!(put(6, "tolerate=1").contains("bucket's 2"));
+    assert!(put(2, "tolerate=1").contains("bucket's 2"));
     for (wish, part) in [("speed=4", "speed"), ("bandwidth=4XB", "400MB"), ("devices=1,devices=2", "twice")] {
         let said = put(2, wish);
         assert!(said.contains(part), "{said}");
@@ -241,7 +241,7 @@ fn updates_have_wishes_too() {
     }));
     let said = refused(6, "latency=5ms");
     assert!(said.contains("wanted 3145728 bytes within 5 ms"), "{said}");
-    assert!(refused(6, "tolerate=1").contains("bucket's 2"));
+    assert!(refused(2, "tolerate=1").contains("bucket's 2"));
     assert!(refused(2, "devices=4").contains("a wish for devices"));
     assert!(refused(2, "sites=1").contains("a wish for sites"));
     bed.get_equals("object", &content);

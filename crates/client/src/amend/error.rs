@@ -20,7 +20,7 @@ pub enum AmendError {
     #[error(transparent)]
     Read(#[from] GetError),
     /// No set of devices can hold it under the bucket's policy.
-    #[error("no devices to store it on: {0}")]
+    #[error(transparent)]
     Plan(#[from] PlanError),
     /// The bandwidth wished for is not to be had now.
     #[error("the wish cannot be met now: {0}")]

@@ -746,9 +746,28 @@ pub(super) fn given(
     let existing: Vec<Existing> = places.existing(layout, &replaced.all());
     let wanted = replaced.and_merged(wanted);
     let homes = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(&wanted)));
+    let homes = homes.filter(|(_, blocks)| !blocks.is_empty());
+    let (devices, _) = places.targets(layout, &existing);
+    let takes = |device| devices.iter().any(|target| target.device == device);
+    let mut wanted: BTreeMap<DeviceId, IndexRanges> = BTreeMap::new();
+    let mut copies = IndexRanges::new();
+    for (device, blocks) in homes {
+        match layout.code.kind == CodeKind::Replicated && !takes(device) {
+            true => copies.insert_all(&blocks),
+            false => wanted.entry(device).or_default().insert_all(&blocks),
+        }
+    }
+    let placed: Vec<_> = wanted.iter().map(|(&device, blocks)| (device, blocks.clone())).collect();
+    for (device, blocks) in places.homes(layout, (&existing, &placed), &copies, &devices) {
+        copies = copies.difference(&blocks);
+        wanted.entry(device).or_default().insert_all(&blocks);
+    }
+    // Those go to whoever takes them.
+    let nowhere = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(&copies)));
+    let nowhere: Vec<_> = nowhere.filter(|(_, blocks)| !blocks.is_empty()).collect();
     Given {
         existing,
-        wanted: homes.filter(|(_, blocks)| !blocks.is_empty()).collect(),
+        wanted: wanted.into_iter().chain(nowhere).collect(),
         first_new_index: first_new_index(layout),
     }
 }

@@ -5,7 +5,10 @@
 //! component, none that is `.` or `..`. So a key neither begins nor ends with `/`: a mounted bucket then has exactly one
 //! path for each key, and `a` and `a/` cannot both exist.
 
-use crate::message::{BUCKET_BYTES_MAX, KEY_BYTES_MAX, MetaFault};
+use crate::{
+    message::{BUCKET_BYTES_MAX, KEY_BYTES_MAX, MetaFault},
+    words::counted,
+};
 
 const BUCKET_BYTES_MIN: usize = 3;
 /// How much of a refused name an error repeats.
@@ -19,7 +22,10 @@ pub fn check_bucket(name: &str) -> Result<(), MetaFault> {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
     let broken = if name.len() < BUCKET_BYTES_MIN || name.len() > BUCKET_BYTES_MAX {
-        Some(format!("it has {} bytes, {BUCKET_BYTES_MIN} to {BUCKET_BYTES_MAX} are allowed", name.len()))
+        Some(format!(
+            "it has {}, {BUCKET_BYTES_MIN} to {BUCKET_BYTES_MAX} are allowed",
+            counted(name.len(), "byte")
+        ))
     } else if !name.bytes().all(inner) {
         Some("only lower-case letters, digits, `-` and `.` are allowed".to_owned())
     } else if !edge(name.bytes().next()) || !edge(name.bytes().last()) {
@@ -36,7 +42,7 @@ pub fn check_bucket(name: &str) -> Result<(), MetaFault> {
 /// [`MetaFault::BadName`] with the rule it breaks.
 pub fn check_key(key: &str) -> Result<(), MetaFault> {
     let broken = if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        Some(format!("it has {} bytes, 1 to {KEY_BYTES_MAX} are allowed", key.len()))
+        Some(format!("it has {}, 1 to {KEY_BYTES_MAX} are allowed", counted(key.len(), "byte")))
     } else if key.contains('\0') {
         Some("it holds a NUL byte".to_owned())
     } else if key.split('/').any(str::is_empty) {

@@ -130,6 +130,39 @@ impl Places {
         (devices, spares)
     }
 
+    /// Where each of these copies goes, none of which has a place: to a device of `devices` in a domain that has no other copy of the same
+    /// original, neither among those `existing` nor among those `placed`, and of these to the one that has fewest. Left out where there is
+    /// none. Whoever would take any of them might take what its domain has already, and the rule would ask for more copies.
+    pub fn homes(
+        &self,
+        layout: &SegmentLayout,
+        (existing, placed): (&[Existing], &[(DeviceId, IndexRanges)]),
+        copies: &IndexRanges,
+        devices: &[Target],
+    ) -> Vec<(DeviceId, IndexRanges)> {
+        let original = |index: u32| index % layout.code.originals.max(1);
+        let mut held: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        let mut loads: BTreeMap<DeviceId, u32> = BTreeMap::new();
+        let there = existing.iter().map(|held| (held.device, held.domain, &held.blocks));
+        let placed =
+            placed.iter().filter_map(|(device, blocks)| Some((*device, *self.domain.get(device)?, blocks)));
+        for (device, domain, blocks) in there.chain(placed) {
+            held.entry(domain).or_default().extend(blocks.iter().map(original));
+            *loads.entry(device).or_default() += blocks.count();
+        }
+        let mut homes: BTreeMap<DeviceId, IndexRanges> = BTreeMap::new();
+        for index in copies.iter() {
+            let free =
+                |target: &&Target| held.get(&target.domain).is_none_or(|of| !of.contains(&original(index)));
+            let load = |target: &&Target| loads.get(&target.device).copied().unwrap_or(0);
+            let Some(home) = devices.iter().filter(free).min_by_key(load) else { continue };
+            held.entry(home.domain).or_default().insert(original(index));
+            *loads.entry(home.device).or_default() += 1;
+            homes.entry(home.device).or_default().insert(index);
+        }
+        homes.into_iter().collect()
+    }
+
     /// Puts first those of `spares` on whose sites no device in reach holds any of the layout, one for each that is lacking; how
     /// many.
     fn put_sites_first(&self, layout: &SegmentLayout, spares: &mut [Target]) -> usize {

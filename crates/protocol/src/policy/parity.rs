@@ -63,7 +63,7 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 /// A delta changes whole granules, and a log of them has no part of one.
 const RESERVE_UNIT: u64 = crate::layout::PARITY_GRANULE_BYTES as u64;
 
-const CODES: &str = "rs(n,k) with 1 <= k < n <= 32: the only code so far, rdp and cauchy come later";
+const CODES: &str = "rs(n,k) with 1 <= k < n <= 32: the only code of such buckets";
 
 const LEAST: &str = "k + 1 to n: the chunks that a segment is stored with at least while nodes are missing";
 
@@ -320,7 +320,7 @@ mod tests {
             ("parity:code=rs(6,4", "rs(n,k)"),
             ("parity:code=rs(6,4))", "rs(n,k)"),
             ("parity:code=rs", "rs(n,k)"),
-            ("parity:code=rdp(6,4)", "rdp and cauchy come later"),
+            ("parity:code=rdp(6,4)", "the only code of such buckets"),
             ("parity:code=rs(6,4)x", "rs(n,k)"),
             ("parity:segment=1GiB", "1MiB to 64MiB"),
             ("parity:segment=512KiB", "`segment=512KiB`"),

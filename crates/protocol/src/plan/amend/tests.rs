@@ -259,3 +259,44 @@ fn the_copy_of_a_site_goes_to_that_site() {
     // Both are written anew: the other one where it was.
     assert_eq!(names_for(2, &(0..2).into()), (vec![10, 30], vec![40]));
 }
+
+#[test]
+fn copies_find_homes_where_their_originals_have_no_other_copy() {
+    // K = 4 and three copies, rotated over six nodes; the second leaves.
+    let held: [(u128, Named); 6] = [
+        (10, &[(7, 0..1), (7, 5..6), (7, 10..11)]),
+        (20, &[(7, 1..2), (7, 6..7), (7, 11..12)]),
+        (30, &[(7, 2..3), (7, 7..8)]),
+        (40, &[(7, 3..4), (7, 8..9)]),
+        (50, &[(7, 4..5)]),
+        (60, &[(7, 9..10)]),
+    ];
+    let mut before = layout(4, &held);
+    before.code.kind = CodeKind::Replicated;
+    let candidates: Vec<Candidate> = [10, 20, 30, 40, 50, 60].map(candidate).into();
+    let leaving = BTreeSet::from([DeviceId(20)]);
+    let places = Places::new(&candidates, (&"replicated:copies=3".parse().unwrap(), 0), &leaving, BLOCK);
+    let copies = [1, 6, 11].into_iter().collect();
+    let existing = places.existing(&before, &copies);
+    let (devices, _) = places.targets(&before, &existing);
+    let homes = places.homes(&before, (&existing, &[]), &copies, &devices);
+    let mut all = IndexRanges::new();
+    homes.iter().for_each(|(_, blocks)| all.insert_all(blocks));
+    assert_eq!(all, copies);
+    for (device, blocks) in &homes {
+        let there = before.holder(*device).unwrap().blocks();
+        for index in blocks.iter() {
+            assert!(there.iter().all(|other| other % 4 != index % 4), "{index} on {device}");
+        }
+    }
+    // Not all on the same: those with least come first.
+    assert!(homes.len() >= 2, "{homes:?}");
+    // With one on its way to 50, none of the same original goes there, and where there is no other it has no home.
+    let placed = [(DeviceId(50), (5..6).into())];
+    let only: Vec<Target> = devices.iter().filter(|target| target.device == DeviceId(50)).copied().collect();
+    assert_eq!(places.homes(&before, (&existing, &placed), &(1..2).into(), &only), []);
+    assert_eq!(
+        places.homes(&before, (&existing, &placed), &(6..7).into(), &only),
+        [(DeviceId(50), (6..7).into())]
+    );
+}
