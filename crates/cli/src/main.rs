@@ -76,7 +76,7 @@ fn parse() -> Result<Arguments, config::Problems> {
 
 async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Result<()> {
     match command {
-        Command::Demo(arguments) => commands::servers::until_stopped(commands::demo::run(arguments)).await,
+        Command::Demo(arguments) => commands::stop::until_stopped(commands::demo::run(arguments)).await,
         Command::Up(arguments) => commands::up::run(arguments, environment).await,
         Command::Meta(arguments) => commands::servers::meta(arguments).await,
         Command::Node(arguments) => commands::servers::node(arguments).await,
@@ -84,7 +84,7 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Put(arguments) => commands::objects::put(arguments).await,
         Command::Write(arguments) => commands::file::write(arguments).await,
         Command::Truncate(arguments) => commands::file::truncate(arguments).await,
-        Command::Get(arguments) => commands::servers::until_stopped(commands::objects::get(arguments)).await,
+        Command::Get(arguments) => commands::stop::until_stopped(commands::objects::get(arguments)).await,
         Command::Ls(arguments) => commands::list::run(arguments).await,
         Command::Stat(arguments) => commands::objects::stat(arguments).await,
         Command::Tune(arguments) => commands::tune::run(arguments).await,
@@ -94,9 +94,9 @@ async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Re
         Command::Repair(arguments) => commands::repair::run(arguments).await,
         Command::Emulate(arguments) => commands::status::emulate(arguments).await,
         Command::Replay(arguments) => commands::replay::run(arguments).await,
-        Command::Lab(arguments) => commands::servers::until_stopped(commands::lab::run(arguments)).await,
+        Command::Lab(arguments) => commands::stop::until_stopped(commands::lab::run(arguments)).await,
         Command::Sim(command) => commands::sim::run(command),
-        Command::Bench(arguments) => commands::servers::until_stopped(commands::bench::run(arguments)).await,
+        Command::Bench(arguments) => commands::stop::until_stopped(commands::bench::run(arguments)).await,
         Command::Top(arguments) => commands::top::run(arguments).await,
         Command::Config(command) => commands::config::run(command),
         Command::Completions(arguments) => commands::documents::completions(&arguments),

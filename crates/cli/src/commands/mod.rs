@@ -17,6 +17,7 @@ pub(crate) mod replay;
 pub(crate) mod servers;
 pub(crate) mod sim;
 pub(crate) mod status;
+pub(crate) mod stop;
 pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod up;

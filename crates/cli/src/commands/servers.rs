@@ -1,24 +1,14 @@
 //! `steadfast meta` and `steadfast node`.
 
-use crate::exit::{INTERRUPTED, Interrupted};
+use super::stop::stop_asked;
 use crate::{
     arguments::{Meta, Node},
     trace::TraceFile,
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 use steadfast_client::{Options, mend};
 use steadfast_lab::{ADMIN, LISTENING, cluster::die_with_parent};
 use steadfast_protocol::{NodeId, message::Role, serve::ReservePolicy};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::Notify,
-};
 
 pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     die_with_parent()?;
@@ -74,49 +64,4 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     };
     node.stop().await;
     outcome
-}
-
-/// How long work may go on that was asked to stop: what computes without a pause does not hear of it.
-const STOPS_WITHIN: Duration = Duration::from_secs(3);
-
-/// Does work that leaves things behind when it is killed (servers, scratch directories): told to stop it is dropped, and they with it.
-///
-/// # Errors
-/// That of the work; [`Interrupted`] where it was told to stop.
-pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let (stop, heard) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
-    let watch = {
-        let (stop, heard) = (stop.clone(), heard.clone());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        move || {
-            if runtime.block_on(stop_asked()).is_ok() {
-                stop.notify_one();
-                std::thread::sleep(STOPS_WITHIN);
-                if !heard.load(Ordering::Relaxed) {
-                    std::process::exit(INTERRUPTED.into());
-                }
-            }
-        }
-    };
-    // On a thread of its own: experiments compute on this one for minutes.
-    std::thread::spawn(watch);
-    tokio::select! {
-        biased;
-        () = stop.notified() => {
-            heard.store(true, Ordering::Relaxed);
-            Err(Interrupted.into())
-        }
-        done = work => done,
-    }
-}
-
-/// Waits for a person's or a supervisor's wish to stop.
-pub(crate) async fn stop_asked() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }

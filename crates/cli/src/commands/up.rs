@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
         say!("  steadfast top")?;
         say!("\nCtrl-C stops it; the same command continues it.")?;
     }
-    let mut stop = std::pin::pin!(super::servers::stop_asked());
+    let mut stop = std::pin::pin!(super::stop::stop_asked());
     loop {
         tokio::select! {
             asked = &mut stop => {

@@ -645,10 +645,7 @@ impl<'a> Amendment<'a> {
 impl Client {
     /// What an object promises, on as many sites as have a device that takes data.
     pub(super) fn to_be_had(&self, pledge: Pledge) -> Pledge {
-        let candidates = self.candidates();
-        let usable = candidates.iter().filter(|of| of.alive && of.health == DeviceHealth::Ok);
-        let sites: BTreeSet<&str> = usable.map(|candidate| candidate.site.as_str()).collect();
-        Pledge { sites: pledge.sites.min(u32::try_from(sites.len()).unwrap_or(u32::MAX)), ..pledge }
+        plan::to_be_had(pledge, &self.candidates())
     }
 
     /// The devices as last heard of.

@@ -12,7 +12,7 @@ use crate::{
     DeviceId, Epoch, IndexRanges, SegmentId, Version,
     layout::{Holder, PIECES_MERGED_AT, Piece, SegmentLayout, Share},
     message::DeviceHealth,
-    policy::Policy,
+    policy::{Pledge, Policy},
     write::{Existing, Target},
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -179,6 +179,13 @@ impl Places {
         }
         first
     }
+}
+
+/// What an object promises, on as many sites as have a device that takes data: that is a wish, which refuses nothing.
+pub fn to_be_had(pledge: Pledge, candidates: &[Candidate]) -> Pledge {
+    let usable = candidates.iter().filter(|of| of.alive && of.health == DeviceHealth::Ok);
+    let sites: BTreeSet<&str> = usable.map(|candidate| candidate.site.as_str()).collect();
+    Pledge { sites: pledge.sites.min(u32::try_from(sites.len()).unwrap_or(u32::MAX)), ..pledge }
 }
 
 /// The blocks of a layout, wherever they lie.

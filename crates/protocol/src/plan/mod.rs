@@ -36,7 +36,7 @@ mod trim;
 mod unserved;
 mod update;
 
-pub use amend::{Places, amended, stored};
+pub use amend::{Places, amended, stored, to_be_had};
 pub use choose::{candidates, choose, choose_for, feasible};
 pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch};

@@ -300,3 +300,17 @@ fn copies_find_homes_where_their_originals_have_no_other_copy() {
         [(DeviceId(50), (6..7).into())]
     );
 }
+
+#[test]
+fn sites_without_a_device_that_takes_data_are_not_insisted_on() {
+    let mut candidates: Vec<Candidate> = [10, 20, 30].map(candidate).into();
+    for (candidate, site) in candidates.iter_mut().zip(["here", "there", "elsewhere"]) {
+        candidate.site = site.to_owned();
+    }
+    let had = |candidates: &[Candidate], sites| to_be_had(Pledge { tolerate: 3, sites }, candidates);
+    assert_eq!(had(&candidates, 2), Pledge { tolerate: 3, sites: 2 });
+    assert_eq!(had(&candidates, 9), Pledge { tolerate: 3, sites: 3 });
+    candidates[0].alive = false;
+    candidates[1].health = DeviceHealth::Full;
+    assert_eq!(had(&candidates, 2), Pledge { tolerate: 3, sites: 1 });
+}
