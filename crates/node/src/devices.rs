@@ -125,6 +125,13 @@ impl ServedDevice {
         }
     }
 
+    /// What made it fail, where something did.
+    pub(crate) fn why_failed(&self) -> Option<String> {
+        let status = self.lane.status();
+        let reads = || status.reads.error.map(|error| format!("its reads fail: {error}"));
+        status.failed.map(|error| error.to_string()).or_else(reads)
+    }
+
     /// Since it last refused a block for want of space.
     pub(crate) fn refused_as_full(&self) -> Option<Duration> {
         let refused = self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner);

@@ -234,8 +234,7 @@ fn tell_changes(
             DeviceHealth::Full => tracing::warn!(%node, %device, %dir, "a device is full"),
             DeviceHealth::Stalled => tracing::warn!(%node, %device, %dir, "a device stalls"),
             DeviceHealth::Failed => {
-                let error = served.lane.status().failed;
-                let error = error.map_or_else(String::new, |error| error.to_string());
+                let error = served.why_failed().unwrap_or_default();
                 tracing::error!(%node, %device, %dir, error, "a device failed; it takes no more writes");
             }
         }

@@ -43,7 +43,8 @@ impl Visible for Watched {
             return Err(format!("not registered with the metadata server at {meta}, or it does not answer"));
         }
         for device in self.service.devices.all() {
-            if let Some(error) = device.lane.status().failed {
+            if report::device(&device).health == DeviceHealth::Failed {
+                let error = device.why_failed().unwrap_or_default();
                 return Err(format!("device {} in {} failed: {error}", device.id, device.dir.display()));
             }
         }
@@ -179,6 +180,7 @@ impl Watched {
         for (device, id, ..) in &reports {
             given_back.whole(&[("device", id)], device.reserve_given_back_bytes.load(Ordering::Relaxed));
         }
+        each!(counter "device_failed_reads", "Reads that the medium failed", s, r => s.reads.failed);
         each!(counter "device_corrupt_blocks", "Blocks whose checksum failed", s, r => r.corrupt_blocks);
         each!(gauge "device_reservations", "Reservations of bandwidth held now",
             s, r => r.activity.reservations.held);

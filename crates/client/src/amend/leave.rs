@@ -3,7 +3,7 @@
 
 use super::{
     AmendError, AmendReport,
-    session::{Amendment, Contents, Replaced, code, dialled, given, tolerating},
+    session::{Amendment, Contents, code, tolerating},
 };
 use crate::{Client, ObjectStat};
 use bytes::BytesMut;
@@ -14,7 +14,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    plan::{PlanError, Quality, Wish},
+    plan::{self, PlanError, Quality, Replaced, Wish, dialled},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -233,7 +233,7 @@ async fn leave(
     let contents =
         Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
     let replaced = Replaced::of(&places, layout, dropped);
-    let given = given(&places, layout, &replaced, &wanted);
+    let given = plan::given(&places, layout, &replaced, &wanted);
     let written = amendment.write(layout, rule, &places, given, contents).await?;
     let written = written.expect("any block can be made of the originals");
     Ok(amendment.amended(layout, &replaced, &written))

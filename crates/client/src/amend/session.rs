@@ -18,16 +18,19 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Version,
+    BlockIndex, DeviceId, IntentId, SegmentId, Version,
     durability::Rule,
-    layout::{CodeKind, Geometry, Holder, SegmentLayout, Share},
+    layout::{CodeKind, Geometry, SegmentLayout, Share},
     message::{
         Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
     },
     meta::SEGMENTS_PER_REQUEST_MAX,
-    plan::{self, Dealt, Part, Places, Plan, PlanError, Quality, Scheme, SegmentPlan, Wanted, Wish},
+    plan::{
+        self, Dealt, Part, Places, Plan, PlanError, Quality, Replaced, Scheme, SegmentPlan, Wanted, Wish,
+        dialled,
+    },
     policy::{Pledge, Policy},
-    write::{Existing, Given, Target, WriteDone, WriteSpec},
+    write::{Given, Target, WriteDone, WriteSpec},
 };
 use steadfast_transfer::{Maker, Originals, SegmentWriter};
 
@@ -90,34 +93,6 @@ impl Kept<'_> {
             never = renew(self.client, self.intent, self.lease_ms) => match never {},
             never = self.reserved.renewing() => match never {},
         }
-    }
-}
-
-/// What a change does to the blocks of a segment.
-pub(super) struct Replaced {
-    /// Blocks that are dropped, or get other contents.
-    pub(super) dropped: IndexRanges,
-    /// Blocks that are written anew as they are.
-    pub(super) merged: IndexRanges,
-}
-
-impl Replaced {
-    /// `dropped`, and what is merged where pieces become too many.
-    pub(super) fn of(places: &Places, layout: &SegmentLayout, dropped: IndexRanges) -> Self {
-        let merged = places.merged(layout, &dropped);
-        Self { dropped, merged }
-    }
-
-    /// All that old pieces do not list any more.
-    pub(super) fn all(&self) -> IndexRanges {
-        self.and_merged(&self.dropped)
-    }
-
-    /// These blocks, and those that are merged.
-    pub(super) fn and_merged(&self, blocks: &IndexRanges) -> IndexRanges {
-        let mut all = blocks.clone();
-        all.insert_all(&self.merged);
-        all
     }
 }
 
@@ -428,7 +403,7 @@ impl<'a> Amendment<'a> {
             let (needed, available) = (rule.tolerate + 1, 0);
             return Err(PlanError::Unmet { domain: "devices", needed, available }.into());
         }
-        let (devices, spares) = only_needed(&given, devices, spares);
+        let (devices, spares) = plan::only_needed(&given, devices, spares);
         let first_new = given.first_new_index;
         let spec = WriteSpec {
             scheme: match layout.code.kind {
@@ -686,87 +661,10 @@ pub(super) fn tolerating(tolerate: u32) -> Wish {
     Wish { quality, ..Wish::default() }
 }
 
-/// What a change does on each device: it reads some blocks there and writes others.
-pub(super) fn parts(layout: &SegmentLayout, read: &IndexRanges, written: &IndexRanges) -> Vec<Part> {
-    let bytes = |blocks: &IndexRanges, of: &IndexRanges| {
-        u64::from(blocks.intersection(of).count()) * u64::from(layout.block_bytes)
-    };
-    let part = |holder: &Holder| {
-        let held = holder.blocks();
-        let (read_bytes, write_bytes) = (bytes(&held, read), bytes(&held, written));
-        Part { device: holder.device, read_bytes, write_bytes }
-    };
-    let parts = layout.holders.iter().map(part);
-    parts.filter(|part| part.read_bytes + part.write_bytes > 0).collect()
-}
-
 /// The code of a layout.
 pub(super) fn code(layout: &SegmentLayout) -> Result<Code, AmendError> {
     let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
     layout.code.code().map_err(|error| unusable(error.to_string()).into())
-}
-
-/// D as it is now, whatever the bucket's policy says: it may have been dialled. Rounded down, so that it does not creep
-/// up with the few blocks by which a write goes beyond its rule.
-pub(super) fn dialled(layout: &SegmentLayout) -> f64 {
-    (layout.redundancy() * 100.0 + 1e-6).floor().max(0.0) / 100.0
-}
-
-/// The first index that was never listed.
-pub(super) fn first_new_index(layout: &SegmentLayout) -> BlockIndex {
-    plan::stored(layout).ranges().last().map_or(0, |range| range.end).max(layout.code.originals)
-}
-
-/// Where a write needs no block but those wanted, only their devices are opened; the others are spares.
-fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> (Vec<Target>, Vec<Target>) {
-    let wanted = |target: &Target| {
-        given.wanted.iter().any(|(device, blocks)| *device == target.device && !blocks.is_empty())
-    };
-    let homeless =
-        given.wanted.iter().any(|(device, _)| !devices.iter().any(|target| target.device == *device));
-    if homeless || given.wanted.iter().all(|(_, blocks)| blocks.is_empty()) {
-        return (devices, spares);
-    }
-    let (needed, mut others): (Vec<Target>, Vec<Target>) = devices.into_iter().partition(wanted);
-    others.extend(spares);
-    (needed, others)
-}
-
-/// What is given to a write: the layout's blocks in reach but for those `replaced`, and those wanted, to which what is
-/// merged belongs too.
-pub(super) fn given(
-    places: &Places,
-    layout: &SegmentLayout,
-    replaced: &Replaced,
-    wanted: &IndexRanges,
-) -> Given {
-    let existing: Vec<Existing> = places.existing(layout, &replaced.all());
-    let wanted = replaced.and_merged(wanted);
-    let homes = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(&wanted)));
-    let homes = homes.filter(|(_, blocks)| !blocks.is_empty());
-    let (devices, _) = places.targets(layout, &existing);
-    let takes = |device| devices.iter().any(|target| target.device == device);
-    let mut wanted: BTreeMap<DeviceId, IndexRanges> = BTreeMap::new();
-    let mut copies = IndexRanges::new();
-    for (device, blocks) in homes {
-        match layout.code.kind == CodeKind::Replicated && !takes(device) {
-            true => copies.insert_all(&blocks),
-            false => wanted.entry(device).or_default().insert_all(&blocks),
-        }
-    }
-    let placed: Vec<_> = wanted.iter().map(|(&device, blocks)| (device, blocks.clone())).collect();
-    for (device, blocks) in places.homes(layout, (&existing, &placed), &copies, &devices) {
-        copies = copies.difference(&blocks);
-        wanted.entry(device).or_default().insert_all(&blocks);
-    }
-    // Those go to whoever takes them.
-    let nowhere = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(&copies)));
-    let nowhere: Vec<_> = nowhere.filter(|(_, blocks)| !blocks.is_empty()).collect();
-    Given {
-        existing,
-        wanted: wanted.into_iter().chain(nowhere).collect(),
-        first_new_index: first_new_index(layout),
-    }
 }
 
 /// What all of these come to, in their order; all are under way at once.

@@ -2,7 +2,7 @@
 
 use super::{
     AmendError, AmendReport,
-    session::{Amendment, Contents, Replaced, Written, code, given},
+    session::{Amendment, Contents, Written, code},
 };
 use crate::Client;
 use bytes::BytesMut;
@@ -12,7 +12,7 @@ use steadfast_protocol::{
     IndexRanges,
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    plan::{self, Places, TrimError},
+    plan::{self, Places, Replaced, TrimError},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -157,7 +157,7 @@ async fn mint(
         Contents::Originals(Originals::whole(originals, layout.block_bytes, layout.code.originals));
     let none = IndexRanges::new();
     let replaced = Replaced::of(places, layout, none.clone());
-    let given = given(places, layout, &replaced, &none);
+    let given = plan::given(places, layout, &replaced, &none);
     let written = amendment.write(layout, rule, places, given, contents).await?;
     let written = written.expect("any block can be made of the originals");
     Ok(amendment.amended(layout, &replaced, &written))

@@ -5,7 +5,7 @@ use super::{
     bytes::NewBytes,
     gather::gather,
     in_place,
-    session::{Amendment, Contents, Replaced, Written, code, dialled, given, parts},
+    session::{Amendment, Contents, Written, code},
 };
 use crate::{Client, ObjectStat, PutOptions};
 use bytes::{Bytes, BytesMut};
@@ -20,7 +20,7 @@ use steadfast_protocol::{
     BlockIndex, IndexRanges,
     durability::Rule,
     layout::{CodeKind, Holder, SegmentLayout},
-    plan::{self, Places, Quality, Update, Wish},
+    plan::{self, Places, Quality, Replaced, Update, Wish, dialled},
 };
 use steadfast_transfer::Originals;
 
@@ -172,7 +172,7 @@ async fn change(
     let whole = update.decode || !places.reach(layout, &read) || raises(amendment, layout);
     let reads = if whole { some_of_all(layout) } else { read.clone() };
     let length = part.range.end - part.range.start;
-    amendment.keep(&parts(layout, &reads, &replaced.all()), length, wish).await?;
+    amendment.keep(&plan::parts(layout, &reads, &replaced.all()), length, wish).await?;
     if !whole
         && let Some(blocks) = differences(amendment, layout, part, &update, &replaced, source).await?
         && let Some(written) = write(amendment, layout, &places, &replaced, Contents::Blocks(blocks)).await?
@@ -237,7 +237,7 @@ async fn write(
         // It may have been tuned down; an update keeps what it finds and adds no more than the bucket promises.
         rule.redundancy = rule.redundancy.min(dialled(layout));
     }
-    let given = given(places, layout, replaced, &replaced.dropped);
+    let given = plan::given(places, layout, replaced, &replaced.dropped);
     amendment.write(layout, rule, places, given, contents).await
 }
 

@@ -14,6 +14,7 @@
 //! - **A failing device** answers; it is never retried.
 
 mod answer;
+mod reads;
 mod speed;
 mod status;
 mod worker;
@@ -32,7 +33,7 @@ use std::{
 use bytes::Bytes;
 
 use self::{answer::Answer, speed::Meters, worker::Worker};
-pub use self::{speed::Speed, status::LaneStatus};
+pub use self::{reads::Reads, speed::Speed, status::LaneStatus};
 use crate::{
     device::{
         Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, ReservePage,
@@ -519,7 +520,7 @@ impl Lane {
                 in_flight: None,
                 asleep: false,
                 meters: Meters::default(),
-                snapshot: status::Snapshot::of(&device, 0),
+                snapshot: status::Snapshot::of(&device, &Reads::default(), 0),
                 closing: false,
                 ended: false,
             }),
@@ -629,6 +630,7 @@ impl LaneHandle {
             completed: state.meters.completed,
             unflushed_bytes: state.snapshot.unflushed_bytes,
             failed: state.snapshot.failed.clone(),
+            reads: state.snapshot.reads.clone(),
             corrupt_blocks: state.snapshot.corrupt_blocks,
             usage: state.snapshot.usage,
             counters: state.snapshot.counters,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::Reads;
 use crate::{
     device::{Device, DeviceError, Usage},
     media::Counters,
@@ -32,6 +33,8 @@ pub struct LaneStatus {
     pub unflushed_bytes: u64,
     /// Why the device only reads.
     pub failed: Option<DeviceError>,
+    /// How reads of the medium go.
+    pub reads: Reads,
     /// Corrupt blocks found by reads.
     pub corrupt_blocks: u64,
     /// How full the device is.
@@ -45,16 +48,18 @@ pub struct LaneStatus {
 pub(super) struct Snapshot {
     pub(super) unflushed_bytes: u64,
     pub(super) failed: Option<DeviceError>,
+    pub(super) reads: Reads,
     pub(super) corrupt_blocks: u64,
     pub(super) usage: Usage,
     pub(super) counters: Counters,
 }
 
 impl Snapshot {
-    pub(super) fn of(device: &Device, unflushed_bytes: u64) -> Snapshot {
+    pub(super) fn of(device: &Device, reads: &Reads, unflushed_bytes: u64) -> Snapshot {
         Snapshot {
             unflushed_bytes,
             failed: device.failed().cloned(),
+            reads: reads.clone(),
             corrupt_blocks: device.corrupt_blocks(),
             usage: device.usage(),
             counters: device.medium().counters(),

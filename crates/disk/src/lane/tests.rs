@@ -282,6 +282,30 @@ fn a_failed_flush_is_told_to_the_whole_group_and_is_final() {
 }
 
 #[test]
+fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    let lane = start(medium.clone(), patient());
+    create(&lane);
+    (0..4).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
+    assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })));
+    medium.fail_reads(true);
+    let fails = |index| assert!(matches!(call(&lane, read(index)), Err(OpError::Read(ReadError::Medium(_)))));
+    let counts = || (lane.status().reads.failed, lane.status().reads.failed_in_a_row);
+    (0..3).for_each(|_| fails(1));
+    assert_eq!(counts(), (3, 1));
+    (2..4).for_each(fails);
+    assert_eq!(counts(), (5, 3));
+    // What the device refuses by itself is no failure of its medium, nor is a write that goes well a read that does.
+    assert!(matches!(call(&lane, read(99)), Err(OpError::Read(ReadError::NoBlock { .. }))));
+    assert_eq!(call(&lane, write(4)), Ok(OpOutput::Written));
+    assert_eq!(counts(), (5, 3));
+    medium.fail_reads(false);
+    assert!(matches!(call(&lane, read(2)), Ok(OpOutput::Slice { .. })));
+    assert_eq!(counts(), (5, 0));
+    assert_eq!(lane.status().reads.error, None);
+}
+
+#[test]
 fn control_operations_answer() {
     let (lane, _, _) = emulated(patient());
     create(&lane);

@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{InFlight, Op, OpError, OpOutput, Pending, Shared, State, answer::Answer, status::Snapshot};
+use super::{
+    InFlight, Op, OpError, OpOutput, Pending, Reads, Shared, State, answer::Answer, status::Snapshot,
+};
 use crate::{
     device::{ChangeError, Device, DeviceError, NewBlock, UpdateError, WriteError},
     ids::{Epoch, SegmentId},
@@ -22,6 +24,7 @@ use crate::{
 pub(super) struct Worker {
     shared: Arc<Shared>,
     device: Device,
+    reads: Reads,
     group: Group,
     /// When it last served or was idle too short to write back; `None`: it writes back, and nothing came since.
     busy_until: Option<Instant>,
@@ -70,7 +73,13 @@ impl Drop for Ending {
 
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, device: Device) -> Worker {
-        Worker { shared, device, group: Group::default(), busy_until: Some(Instant::now()) }
+        Worker {
+            shared,
+            device,
+            reads: Reads::default(),
+            group: Group::default(),
+            busy_until: Some(Instant::now()),
+        }
     }
 
     pub(super) fn run(self) {
@@ -297,6 +306,7 @@ impl Worker {
         let bytes = op.bytes();
         let result = self.execute(op);
         let busy = since.elapsed();
+        self.reads.note(&result);
         let read_bytes = match &result {
             Ok(OpOutput::Slice { data, .. } | OpOutput::Chunk { data, .. }) => data.len() as u64,
             _ => 0,
@@ -428,7 +438,7 @@ impl Worker {
 
     /// Shows the device's new state to the handles.
     fn finish(&self, operations: u64, busy: Duration, observe: impl FnOnce(&mut super::Meters)) {
-        let snapshot = Snapshot::of(&self.device, self.group.bytes);
+        let snapshot = Snapshot::of(&self.device, &self.reads, self.group.bytes);
         let mut state = self.shared.state();
         state.snapshot = snapshot;
         state.in_flight = None;

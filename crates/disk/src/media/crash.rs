@@ -6,7 +6,7 @@
 //! ones. A trim counts as a write of zeros.
 
 use std::{
-    io::IoSlice,
+    io::{self, IoSlice},
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -73,6 +73,7 @@ struct State {
     now: Vec<u8>,
     events: Vec<Event>,
     failing_flushes: bool,
+    failing_reads: bool,
     positions: bool,
 }
 
@@ -98,6 +99,7 @@ impl CrashMedium {
                 now: image,
                 events: Vec::new(),
                 failing_flushes: false,
+                failing_reads: false,
                 positions: true,
             }),
             counters: CounterCell::default(),
@@ -127,6 +129,11 @@ impl CrashMedium {
     /// Lets every later flush fail (or succeed again).
     pub fn fail_flushes(&self, fail: bool) {
         self.state().failing_flushes = fail;
+    }
+
+    /// Lets every later read fail (or succeed again).
+    pub fn fail_reads(&self, fail: bool) {
+        self.state().failing_reads = fail;
     }
 
     /// Whether it says that it positions; it does until told otherwise.
@@ -180,6 +187,9 @@ impl Medium for CrashMedium {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
         check_range(offset, buf.len() as u64, self.capacity)?;
+        if self.state().failing_reads {
+            return Err(MediumError::Io { kind: io::ErrorKind::Other, offset });
+        }
         self.counters.read(buf.len());
         buf.copy_from_slice(&self.state().now[offset as usize..offset as usize + buf.len()]);
         Ok(())

@@ -449,7 +449,7 @@ pub enum DeviceHealth {
     Full,
     /// A request has been on the medium for far longer than its peers took.
     Stalled,
-    /// A write or flush failed: it takes no more until the node restarts.
+    /// A write or flush failed: it takes no more until the node restarts. Or one read after the other fails: until one succeeds.
     Failed,
 }
 

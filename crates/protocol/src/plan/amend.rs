@@ -5,7 +5,7 @@
 //! often an object is amended, no device that is written to holds more than [`PIECES_MERGED_AT`] pieces of a segment of it.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use super::{Candidate, choose::domain_name};
 use crate::{
@@ -133,7 +133,7 @@ impl Places {
     /// Where each of these copies goes, none of which has a place: to a device of `devices` in a domain that has no other copy of the same
     /// original, neither among those `existing` nor among those `placed`, and of these to the one that has fewest. Left out where there is
     /// none. Whoever would take any of them might take what its domain has already, and the rule would ask for more copies.
-    pub fn homes(
+    pub(super) fn homes(
         &self,
         layout: &SegmentLayout,
         (existing, placed): (&[Existing], &[(DeviceId, IndexRanges)]),

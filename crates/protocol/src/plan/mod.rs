@@ -13,7 +13,7 @@
 //!
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
 //! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
-//! redundancy; [`Places`], where others may go; [`growth()`] and [`cut()`], what becomes of a file's segments when it is another
+//! redundancy; [`Places`], where others may go, and [`given()`], which of them go where; [`growth()`] and [`cut()`], what becomes of a file's segments when it is another
 //! size.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
@@ -26,6 +26,7 @@ mod fetch;
 mod in_place;
 mod pace;
 mod quality;
+mod replace;
 mod resize;
 mod revise;
 mod segment;
@@ -43,8 +44,9 @@ pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place, worth_waiting};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
+pub use replace::{Replaced, dialled, given, only_needed};
 pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
-pub use revise::{Part, revise};
+pub use revise::{Part, parts, revise};
 pub use segment::{
     SegmentPlan, beyond_layouts, few_segments, following, segment_bytes, segments, segments_of,
 };

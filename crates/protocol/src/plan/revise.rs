@@ -11,7 +11,11 @@ use super::{
     fetch::wanted_seconds,
     pace::{self, Pace},
 };
-use crate::{DeviceId, message::Access};
+use crate::{
+    DeviceId, IndexRanges,
+    layout::{Holder, SegmentLayout},
+    message::Access,
+};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -24,6 +28,20 @@ pub struct Part {
     pub read_bytes: u64,
     /// Payload bytes of the blocks that are written there.
     pub write_bytes: u64,
+}
+
+/// What a change does on each device: it reads some blocks there and writes others.
+pub fn parts(layout: &SegmentLayout, read: &IndexRanges, written: &IndexRanges) -> Vec<Part> {
+    let bytes = |blocks: &IndexRanges, of: &IndexRanges| {
+        u64::from(blocks.intersection(of).count()) * u64::from(layout.block_bytes)
+    };
+    let part = |holder: &Holder| {
+        let held = holder.blocks();
+        let (read_bytes, write_bytes) = (bytes(&held, read), bytes(&held, written));
+        Part { device: holder.device, read_bytes, write_bytes }
+    };
+    let parts = layout.holders.iter().map(part);
+    parts.filter(|part| part.read_bytes + part.write_bytes > 0).collect()
 }
 
 /// What each device is to keep, as bytes per second written: a reservation is a share of its time, and what is read goes

@@ -18,7 +18,7 @@ const WAIT_SHARE: f64 = 0.1;
 /// 0.1, five of 100 and one of 10 MB/s 0.003, and are not held back.
 const WORTH: f64 = 0.25;
 /// No domain is held back where D is not exceeded by more.
-const LITTLE: f64 = 1.01;
+pub(super) const LITTLE: f64 = 1.01;
 /// Steps of a search by halves: to one part in 4,096.
 const HALVINGS: u32 = 12;
 /// Seconds beyond which nothing is foreseen.
@@ -136,7 +136,7 @@ impl<'a> Forecast<'a> {
 }
 
 /// Where `holds` begins to, if it does at `late`.
-fn first(mut early: f64, mut late: f64, holds: impl Fn(f64) -> bool) -> f64 {
+pub(super) fn first(mut early: f64, mut late: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..HALVINGS {
         let middle = early.midpoint(late);
         if holds(middle) { late = middle } else { early = middle }

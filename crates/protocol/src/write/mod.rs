@@ -33,6 +33,7 @@
 mod forecast;
 pub mod ingest;
 mod lane;
+mod level;
 mod parity;
 mod rateless;
 mod replicated;

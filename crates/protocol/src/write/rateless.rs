@@ -9,8 +9,8 @@
 //!   end no more than it can confirm before the rule is forecast to hold ([`Course`]: a device that confirms in groups is on with the
 //!   next one, and none confirms before its latency what is still to be pushed): what is in flight at the end is small;
 //! - no domain is given what a forecast says will not count, nor what others will have room for a little later ([`Forecast`]);
-//! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, and mints no more
-//!   than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
+//! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, fills the emptiest domains first
+//!   ([`levels`]), and mints no more than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
 //!
 //! Left out: what is in a block, and the order of slices on the wire.
 
@@ -18,6 +18,7 @@ use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
     forecast::{Forecast, Hold},
     lane::{Course, Lane, State},
+    level::levels,
     wanted::Wanted,
 };
 use crate::{
@@ -165,7 +166,11 @@ impl RatelessWriter {
         let late = self.lanes.iter().filter(|_| self.held);
         let late = late.filter_map(|lane| lane.doubted_at(self.now, self.spec.block_bytes));
         let waited = self.waits_until.filter(|&until| self.held && until > self.now);
-        lanes.chain(late).chain(waited).chain([self.progress + self.spec.patience]).min()
+        // Whoever is to be filled up is waited for until then.
+        let limit = self.amends().then(|| self.silence_limit());
+        let dry = self.lanes.iter().filter(|lane| self.dry(lane));
+        let dry = dry.filter_map(|lane| Some(lane.quiet_since() + limit?)).filter(|&until| until > self.now);
+        lanes.chain(late).chain(waited).chain(dry).chain([self.progress + self.spec.patience]).min()
     }
 
     /// N so far: confirmed blocks that count.
@@ -499,14 +504,18 @@ impl RatelessWriter {
         if let Some(waits) = outlook.hold.waits {
             self.waits_until.get_or_insert(self.now + Duration::from_secs_f64(waits));
         }
+        if self.amends() {
+            self.level(&mut outlook, &shares, &courses);
+        }
         loop {
             let homeless = self.wanted.any_homeless();
             if !homeless && self.amends() && self.need.met(&self.expected()) {
                 break;
             }
             let next = |held: bool| self.next(&plans, &courses, &outlook, held);
-            // What must be written goes where it counts, or anywhere.
-            let Some((position, blocks)) = next(true).or_else(|| next(false).filter(|_| homeless)) else {
+            // What must be written goes where it counts, or anywhere where nobody is expected to take it there.
+            let anywhere = homeless && !self.awaits_room(&courses, &outlook);
+            let Some((position, blocks)) = next(true).or_else(|| next(false).filter(|_| anywhere)) else {
                 break;
             };
             let indices = if homeless {
@@ -589,6 +598,45 @@ impl RatelessWriter {
         (blocks > 0 && worth).then_some(blocks)
     }
 
+    /// Brings the domains of a write that amends to their levels, where those who are expected to take blocks can meet the rule.
+    fn level(&self, outlook: &mut Outlook, shares: &Shares, courses: &[Course]) {
+        let given = self.expected();
+        let mut speeds = vec![0.0; given.len()];
+        for (lane, _) in self.lanes.iter().zip(courses).filter(|(lane, course)| self.hopeful(lane, course)) {
+            speeds[lane.target.domain as usize] += Shares::speed(lane, shares.usual, self.spec.block_bytes);
+        }
+        outlook.levels = levels(&self.need, &given, &speeds, self.wanted.homeless().into());
+        if outlook.levels.is_some() {
+            outlook.hold.given = given;
+        }
+    }
+
+    /// Whether a lane is open and nothing comes of it before it is given credit.
+    fn dry(&self, lane: &Lane) -> bool {
+        lane.state == State::Open && lane.in_flight == 0 && lane.affords(self.spec.block_bytes) == 0
+    }
+
+    /// Whether a lane takes blocks, or is expected to soon.
+    fn hopeful(&self, lane: &Lane, course: &Course) -> bool {
+        let moves = match lane.state {
+            State::Opening => true,
+            State::Open => !self.dry(lane) || self.now.since(lane.quiet_since()) < self.silence_limit(),
+            State::Spare | State::Waiting(_) | State::Whole | State::Gone => false,
+        };
+        moves && !lane.replaced && !course.late
+    }
+
+    /// Whether there are levels, and a lane below its own is expected to take homeless blocks soon.
+    fn awaits_room(&self, courses: &[Course], outlook: &Outlook) -> bool {
+        let lanes = self.lanes.iter().zip(courses).enumerate();
+        outlook.levels.is_some()
+            && lanes.into_iter().any(|(position, (lane, course))| {
+                self.hopeful(lane, course)
+                    && outlook.room(lane.target.domain) > 0
+                    && self.wanted.adopts(position)
+            })
+    }
+
     /// Until when the rule is forecast to hold, and how far domains are held back until then.
     fn outlook(&self, courses: &[Course], windows: u32) -> Outlook {
         let confirmed = self.loads();
@@ -615,7 +663,7 @@ impl RatelessWriter {
             Hold { most: f64::INFINITY, waits: None, given }
         };
         let horizon = if ends { forecast.holds_in(hold.most) } else { f64::INFINITY };
-        Outlook { horizon, hold }
+        Outlook { horizon, hold, levels: None }
     }
 
     /// Where nothing can be foreseen: the largest load outside the f largest domains, and a run, once D is provided for.
@@ -659,12 +707,19 @@ struct Outlook {
     /// Seconds until the rule holds by counting, if every device keeps its pace; infinite while the end is far, or unknown.
     horizon: f64,
     hold: Hold,
+    /// Of a write that amends: what each domain is to have.
+    levels: Option<Vec<f64>>,
 }
 
 impl Outlook {
     /// Blocks that a domain may be given; one more than are foreseen, which is about as good as foresight gets.
     fn room(&self, domain: u32) -> u32 {
-        (self.hold.most + 1.0 - self.hold.given[domain as usize]).max(0.0) as u32
+        let domain = domain as usize;
+        let most = match &self.levels {
+            Some(levels) => levels[domain].ceil(),
+            None => self.hold.most + 1.0,
+        };
+        (most - self.hold.given[domain]).max(0.0) as u32
     }
 }
 

@@ -56,6 +56,11 @@ impl Wanted {
         !self.homeless.is_empty()
     }
 
+    /// Blocks that have no lane to go to.
+    pub(super) fn homeless(&self) -> u32 {
+        self.homeless.count()
+    }
+
     /// Blocks that this lane is to have and that were not pushed.
     pub(super) fn waiting(&self, position: usize) -> u32 {
         self.at_home[position].count()

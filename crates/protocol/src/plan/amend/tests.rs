@@ -6,7 +6,7 @@ use crate::{
 
 const BLOCK: u32 = 64 << 10;
 
-fn candidate(device: u128) -> Candidate {
+pub(in crate::plan) fn candidate(device: u128) -> Candidate {
     Candidate {
         device: DeviceId(device),
         node: NodeId(device / 10),
@@ -26,9 +26,9 @@ fn candidate(device: u128) -> Candidate {
 }
 
 /// A name and the blocks stored under it.
-type Named<'a> = &'a [(u64, core::ops::Range<u32>)];
+pub(in crate::plan) type Named<'a> = &'a [(u64, core::ops::Range<u32>)];
 
-fn layout(k: u32, held: &[(u128, Named)]) -> SegmentLayout {
+pub(in crate::plan) fn layout(k: u32, held: &[(u128, Named)]) -> SegmentLayout {
     let holder = |&(device, pieces): &(u128, Named)| Holder {
         device: DeviceId(device),
         pieces: pieces

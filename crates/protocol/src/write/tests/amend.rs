@@ -170,6 +170,58 @@ fn a_drained_device_is_made_up_for() {
     }
 }
 
+/// Devices leave one after the other, each is empty when it is back: the object stays as large as five devices need it, and
+/// no device is left with much of it.
+#[test]
+fn turns_of_drains_do_not_let_an_object_grow() {
+    let k = 512;
+    for rates in [[100.0; 6], [30.0, 60.0, 80.0, 100.0, 120.0, 150.0]] {
+        let disks: Vec<Disk> = (0..6).map(|domain| disk(domain, rates[domain as usize])).collect();
+        let (put, mut held) = stored((Kind::Mix, k), SIX, &disks);
+        let before: u32 = held.iter().map(|existing| existing.blocks.count()).sum();
+        let mut rule = SIX;
+        let (mut most, mut next) = (0, highest(&held));
+        for turn in 0..18 {
+            let gone = DeviceId(turn % 6);
+            let (drained, rest): (Vec<Existing>, Vec<Existing>) =
+                held.into_iter().partition(|existing| existing.device == gone);
+            let Some(drained) = drained.into_iter().next() else {
+                held = rest;
+                continue;
+            };
+            let originals: IndexRanges = drained.blocks.iter().filter(|&index| index < k).collect();
+            let stored = |held: &[Existing]| held.iter().map(|existing| existing.blocks.count()).sum::<u32>();
+            // As an object that leaves has it: what it has is what it is to have.
+            let all = stored(&rest) + drained.blocks.count();
+            rule.redundancy = (f64::from(all) / f64::from(k) * 100.0 - 100.0).floor() / 100.0;
+            let given = Given { existing: rest, wanted: vec![(gone, originals)], first_new_index: next };
+            let mut spec = WriteSpec { rule, given, ..put.clone() };
+            spec.devices.retain(|target| target.device != gone);
+            let outcome = run(spec.clone(), &disks, Common::default());
+            all_wanted_are_listed(&spec, &outcome);
+            let done = outcome.result.unwrap();
+            held = spec.given.existing;
+            for share in done.holders {
+                next = next.max(share.blocks.iter().max().map_or(0, |index| index + 1));
+                match held.iter_mut().find(|existing| existing.device == share.device) {
+                    Some(existing) => existing.blocks.insert_all(&share.blocks),
+                    None => held.push(Existing {
+                        device: share.device,
+                        domain: disks[share.device.0 as usize].domain,
+                        blocks: share.blocks,
+                    }),
+                }
+            }
+            most = most.max(stored(&held));
+        }
+        let each: Vec<u32> = held.iter().map(|existing| existing.blocks.count()).collect();
+        println!("{before} blocks before, {most} at the most, in the end {each:?}");
+        // Five devices of which two are lost have to hold five thirds of K, those of unequal speeds and of unlucky draws a little more.
+        assert!(most < 2 * k, "{most} of {before}");
+        assert!(each.iter().all(|&blocks| 6 * blocks > most), "{each:?}");
+    }
+}
+
 #[test]
 fn too_few_domains_refuse_an_amendment() {
     let disks: Vec<Disk> = (0..3).map(|domain| disk(domain, 100.0)).collect();

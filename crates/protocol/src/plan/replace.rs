@@ -1,0 +1,173 @@
+//! What a change of a segment takes away and writes: the blocks that it replaces, and what its write is given.
+//!
+//! Invariants: every block that is replaced goes to the device that had it where that takes any; a copy that moves goes where its original
+//! has no other copy; no index is used again.
+
+use super::amend::{Places, stored};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges,
+    layout::{CodeKind, SegmentLayout},
+    write::{Existing, Given, Target},
+};
+use std::collections::BTreeMap;
+
+/// What a change does to the blocks of a segment.
+pub struct Replaced {
+    /// Blocks that are dropped, or get other contents.
+    pub dropped: IndexRanges,
+    /// Blocks that are written anew as they are.
+    pub merged: IndexRanges,
+}
+
+impl Replaced {
+    /// `dropped`, and what is merged where pieces become too many.
+    pub fn of(places: &Places, layout: &SegmentLayout, dropped: IndexRanges) -> Self {
+        let merged = places.merged(layout, &dropped);
+        Self { dropped, merged }
+    }
+
+    /// All that old pieces do not list any more.
+    pub fn all(&self) -> IndexRanges {
+        self.and_merged(&self.dropped)
+    }
+
+    /// These blocks, and those that are merged.
+    pub fn and_merged(&self, blocks: &IndexRanges) -> IndexRanges {
+        let mut all = blocks.clone();
+        all.insert_all(&self.merged);
+        all
+    }
+}
+
+/// What is given to a write: the layout's blocks in reach but for those `replaced`, and those wanted, to which what is
+/// merged belongs too.
+pub fn given(places: &Places, layout: &SegmentLayout, replaced: &Replaced, wanted: &IndexRanges) -> Given {
+    let existing = places.existing(layout, &replaced.all());
+    let wanted = held_of(layout, &replaced.and_merged(wanted));
+    let wanted = match layout.code.kind {
+        CodeKind::Replicated => with_homes(places, layout, &existing, wanted),
+        _ => wanted,
+    };
+    Given { existing, wanted, first_new_index: first_new_index(layout) }
+}
+
+/// Which of these blocks each device holds, of those that hold any.
+fn held_of(layout: &SegmentLayout, blocks: &IndexRanges) -> Vec<(DeviceId, IndexRanges)> {
+    let held = layout.holders.iter().map(|holder| (holder.device, holder.blocks().intersection(blocks)));
+    held.filter(|(_, blocks)| !blocks.is_empty()).collect()
+}
+
+/// The same, with the copies of devices that take no blocks given to others; those without a place anywhere stay, and go to whoever takes
+/// them.
+fn with_homes(
+    places: &Places,
+    layout: &SegmentLayout,
+    existing: &[Existing],
+    wanted: Vec<(DeviceId, IndexRanges)>,
+) -> Vec<(DeviceId, IndexRanges)> {
+    let (devices, _) = places.targets(layout, existing);
+    let takes = |device| devices.iter().any(|target| target.device == device);
+    let (at_home, away): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|&(device, _)| takes(device));
+    let mut copies = IndexRanges::new();
+    away.iter().for_each(|(_, blocks)| copies.insert_all(blocks));
+    let homes = places.homes(layout, (existing, &at_home), &copies, &devices);
+    let mut wanted: BTreeMap<DeviceId, IndexRanges> = at_home.into_iter().collect();
+    for (device, blocks) in homes {
+        copies = copies.difference(&blocks);
+        wanted.entry(device).or_default().insert_all(&blocks);
+    }
+    wanted.into_iter().chain(held_of(layout, &copies)).collect()
+}
+
+/// Where a write needs no block but those wanted, only their devices are opened; the others are spares.
+pub fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> (Vec<Target>, Vec<Target>) {
+    let wanted = |target: &Target| {
+        given.wanted.iter().any(|(device, blocks)| *device == target.device && !blocks.is_empty())
+    };
+    let homeless =
+        given.wanted.iter().any(|(device, _)| !devices.iter().any(|target| target.device == *device));
+    if homeless || given.wanted.iter().all(|(_, blocks)| blocks.is_empty()) {
+        return (devices, spares);
+    }
+    let (needed, mut others): (Vec<Target>, Vec<Target>) = devices.into_iter().partition(wanted);
+    others.extend(spares);
+    (needed, others)
+}
+
+/// The first index that was never listed.
+fn first_new_index(layout: &SegmentLayout) -> BlockIndex {
+    stored(layout).ranges().last().map_or(0, |range| range.end).max(layout.code.originals)
+}
+
+/// D as it is now, whatever the bucket's policy says: it may have been dialled. Rounded down, so that it does not creep
+/// up with the few blocks by which a write goes beyond its rule.
+pub fn dialled(layout: &SegmentLayout) -> f64 {
+    (layout.redundancy() * 100.0 + 1e-6).floor().max(0.0) / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{
+        Candidate,
+        amend::tests::{Named, candidate, layout},
+    };
+    use std::collections::BTreeSet;
+
+    const BLOCK: u32 = 64 << 10;
+
+    fn places(policy: &str, leaving: &[u128]) -> Places {
+        let candidates: Vec<Candidate> = [10, 20, 30, 40].map(candidate).into();
+        let leaving: BTreeSet<DeviceId> = leaving.iter().map(|&device| DeviceId(device)).collect();
+        Places::new(&candidates, (&policy.parse().unwrap(), 0), &leaving, BLOCK)
+    }
+
+    #[test]
+    fn what_is_replaced_goes_home_and_is_counted_no_more() {
+        let held: [(u128, Named); 3] =
+            [(10, &[(7, 0..4)]), (20, &[(7, 4..8)]), (30, &[(8, 12..14), (7, 8..12)])];
+        let layout = layout(10, &held);
+        let places = places("rateless", &[]);
+        let replaced = Replaced::of(&places, &layout, [3, 4, 13].into_iter().collect());
+        let given = given(&places, &layout, &replaced, &replaced.dropped);
+        let home = |device, block: u32| (DeviceId(device), (block..block + 1).into());
+        assert_eq!(given.wanted, [home(10, 3), home(20, 4), home(30, 13)]);
+        let stay: u32 = given.existing.iter().map(|existing| existing.blocks.count()).sum();
+        assert_eq!((stay, given.first_new_index), (11, 14));
+        // Only their devices are needed.
+        let (devices, spares) = places.targets(&layout, &given.existing);
+        let all = devices.len() + spares.len();
+        let (needed, others) = only_needed(&given, devices, spares);
+        assert_eq!((needed.len(), needed.len() + others.len()), (3, all));
+    }
+
+    #[test]
+    fn coded_blocks_of_a_device_that_leaves_are_for_whoever_takes_them_and_copies_are_not() {
+        let held: [(u128, Named); 3] =
+            [(10, &[(7, 0..1), (7, 5..6)]), (20, &[(7, 1..2), (7, 2..3)]), (30, &[(7, 3..4), (7, 4..5)])];
+        let mut layout = layout(3, &held);
+        let places = places("replicated:copies=2", &[10]);
+        let leaving = layout.holders[0].blocks();
+        let replaced = Replaced::of(&places, &layout, leaving.clone());
+        let homes = |layout: &SegmentLayout| given(&places, layout, &replaced, &leaving).wanted;
+        assert_eq!(homes(&layout), [(DeviceId(10), leaving.clone())]);
+        // Its copies: original 0 lies on 30, too, and original 2 on 20.
+        layout.code.kind = CodeKind::Replicated;
+        let homes = homes(&layout);
+        let all: Vec<u32> = homes.iter().flat_map(|(_, blocks)| blocks.iter()).collect();
+        assert_eq!(BTreeSet::from_iter(all), BTreeSet::from([0, 5]));
+        for (device, blocks) in homes {
+            assert!(
+                device != DeviceId(10) && device != DeviceId(if blocks.contains(0) { 30 } else { 20 }),
+                "{device}"
+            );
+        }
+    }
+
+    #[test]
+    fn redundancy_is_rounded_down() {
+        let held: [(u128, Named); 2] = [(10, &[(7, 0..700)]), (20, &[(7, 700..1537)])];
+        assert_eq!(dialled(&layout(1024, &held)), 0.5);
+        assert_eq!(dialled(&layout(1024, &held[..1])), 0.0);
+    }
+}
