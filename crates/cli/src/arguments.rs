@@ -269,6 +269,15 @@ pub(crate) enum Bucket {
         #[command(flatten)]
         output: Output,
     },
+    /// Remove a bucket that has no objects
+    Rm {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -237,6 +237,17 @@ impl Client {
         }
     }
 
+    /// Removes a bucket that has no objects.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] where there is no such bucket, or it has objects.
+    pub async fn remove_bucket(&self, name: &str) -> Result<(), ClientError> {
+        match self.metadata.change(Change::RemoveBucket { bucket: name.to_owned() }).await? {
+            MetaAnswer::Done => Ok(()),
+            other => Err(unexpected("Done", &other)),
+        }
+    }
+
     /// All buckets.
     ///
     /// # Errors

@@ -1,11 +1,7 @@
 //! The names of things: clusters, devices, segments, versions, epochs.
 //!
 //! They live in the lowest crate that stores them; the protocol re-exports them. Every name is a plain
-//! number, written for people as fixed-width hexadecimal.
-
-use std::{fmt, str::FromStr};
-
-use serde::{Deserialize, Serialize};
+//! number, written for people (and in JSON, where half of the readers would round it) as fixed-width hexadecimal.
 
 /// Number of a coded block, chunk or replica inside its segment. Never used twice within one segment.
 pub type BlockIndex = u32;
@@ -22,26 +18,45 @@ pub struct ParseIdError {
     pub digits: usize,
 }
 
+/// Makes a name: a plain number in records and on the wire, hexadecimal in text.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $kind:literal, $digits:literal, $format:literal) => {
         $(#[$doc])*
-        #[derive(
-            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-        )]
-        #[serde(transparent)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub struct $name(pub $inner);
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 write!(f, $format, self.0)
             }
         }
 
-        impl FromStr for $name {
-            type Err = ParseIdError;
+        impl ::serde::Serialize for $name {
+            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match serializer.is_human_readable() {
+                    true => serializer.collect_str(self),
+                    false => self.0.serialize(serializer),
+                }
+            }
+        }
 
-            fn from_str(text: &str) -> Result<Self, ParseIdError> {
-                let error = || ParseIdError { text: text.to_owned(), kind: $kind, digits: $digits };
+        impl<'de> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if !deserializer.is_human_readable() {
+                    return <$inner>::deserialize(deserializer).map(Self);
+                }
+                let text = <::std::string::String as ::serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(::serde::de::Error::custom)
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::ids::ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, $crate::ids::ParseIdError> {
+                let error = || $crate::ids::ParseIdError { text: text.to_owned(), kind: $kind, digits: $digits };
                 // `from_str_radix` would also take a sign.
                 if text.is_empty() || text.len() > $digits || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
                     return Err(error());
@@ -84,6 +99,19 @@ mod tests {
         assert_eq!(id.to_string().parse::<DeviceId>(), Ok(id));
         assert_eq!(SegmentId(0xab).to_string(), "00000000000000ab");
         assert_eq!("ab".parse::<SegmentId>(), Ok(SegmentId(0xab)));
+    }
+
+    /// A number of 64 bits or more is not the same number to every reader of JSON.
+    #[test]
+    fn json_has_text_and_records_have_numbers() {
+        let id = DeviceId(0xab);
+        let json = format!("\"{id}\"");
+        assert_eq!(serde_json::to_string(&id).unwrap(), json);
+        assert_eq!(serde_json::from_str::<DeviceId>(&json).unwrap(), id);
+        assert!(serde_json::from_str::<DeviceId>("\"x\"").is_err());
+        let record = postcard::to_stdvec(&id).unwrap();
+        assert_eq!(record, postcard::to_stdvec(&0xab_u128).unwrap());
+        assert_eq!(postcard::from_bytes::<DeviceId>(&record).unwrap(), id);
     }
 
     #[test]

@@ -59,6 +59,7 @@ fn change_name(change: &Change) -> &'static str {
         Change::SetDeviceState { .. } => "set_device_state",
         Change::Create { .. } => "create",
         Change::Grow { .. } => "grow",
+        Change::RemoveBucket { .. } => "remove_bucket",
     }
 }
 

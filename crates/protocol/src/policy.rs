@@ -139,6 +139,16 @@ pub enum PolicyError {
         /// What it takes.
         allowed: &'static str,
     },
+    /// Fewer devices than failure domains.
+    #[error("`devices={devices}` are too few for what `{by}` promises: it takes {needed} or more")]
+    FewDevices {
+        /// What was written.
+        devices: u32,
+        /// The parameter that asks for more.
+        by: &'static str,
+        /// The failure domains that there have to be.
+        needed: u32,
+    },
     /// Space for a log of deltas where there is none.
     #[error(
         "`reserve` is room for deltas beside a parity chunk, and update=fo changes parity in place: leave `reserve` out, or \
@@ -227,12 +237,20 @@ impl FromStr for Policy {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             (name.trim(), value.trim())
         });
-        match name.trim() {
+        let policy = match name.trim() {
             "rateless" => rateless(parameters).map(Policy::Rateless),
             "stripe" => stripe(parameters).map(Policy::Stripe),
             "replicated" => replicated(parameters).map(Policy::Replicated),
             "parity" => parity::parse(parameters).map(Policy::Parity),
             other => Err(PolicyError::UnknownPolicy(other.to_owned())),
+        }?;
+        let needed = policy.domains();
+        match policy.devices().filter(|&devices| devices < needed) {
+            Some(devices) => {
+                let by = if matches!(policy, Policy::Replicated(_)) { "copies" } else { "tolerate" };
+                Err(PolicyError::FewDevices { devices, by, needed })
+            }
+            None => Ok(policy),
         }
     }
 }
@@ -431,6 +449,11 @@ mod tests {
             ("replicated:copies=1", "2 to 16"),
             ("replicated:read=all", "speculative or adaptive"),
             ("replicated:redundancy=3", "copies, read, domain, devices"),
+            (
+                "rateless:devices=2",
+                "`devices=2` are too few for what `tolerate` promises: it takes 3 or more",
+            ),
+            ("replicated:copies=4,devices=3", "`copies` promises: it takes 4"),
         ] {
             let error = text.parse::<Policy>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

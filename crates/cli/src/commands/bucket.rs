@@ -1,4 +1,4 @@
-//! `steadfast bucket create|ls`.
+//! `steadfast bucket create|ls|rm`.
 
 use super::{connect, print_json, show_time};
 use crate::arguments::Bucket;
@@ -22,6 +22,14 @@ pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
                      are made in place",
                     parity.reserve_min() >> 10
                 );
+            }
+        }
+        Bucket::Rm { name, cluster, output } => {
+            connect(&cluster).await?.remove_bucket(&name).await?;
+            if output.json {
+                print_json(&json!({ "removed": name }))?;
+            } else {
+                say!("removed bucket {name}")?;
             }
         }
         Bucket::Ls { cluster, output } => {

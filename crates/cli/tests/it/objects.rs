@@ -58,6 +58,13 @@ fn the_papers_code_the_other_variants_and_the_stripe_serve_too() {
     assert!(listed.contains("data-c  rateless:code=mix-c,redundancy=0.5,tolerate=1"), "{listed}");
     let stat = bed.ok(&["stat", "data-stripe/object"]);
     assert!(stat.contains("12 devices") && stat.contains("D = 0.00"), "{stat}");
+    // A bucket goes when nothing is in it.
+    let refused = bed.fails(1, &["bucket", "rm", "data-c"]);
+    assert!(refused.contains("bucket \"data-c\" has objects"), "{refused}");
+    bed.ok(&["rm", "data-c/object"]);
+    assert_eq!(bed.ok(&["bucket", "rm", "data-c"]).trim(), "removed bucket data-c");
+    assert!(!bed.ok(&["bucket", "ls"]).contains("data-c"));
+    bed.fails(3, &["bucket", "rm", "data-c"]);
 }
 
 /// What a get reports lasts until the bytes are where they were to go, not only until they are ready.

@@ -151,6 +151,11 @@ pub enum Change {
         /// Bytes that the object has with them.
         size: u64,
     },
+    /// Removes a bucket without objects. A put that is under way finds it gone when it commits.
+    RemoveBucket {
+        /// The bucket.
+        bucket: String,
+    },
 }
 
 /// Requests that change nothing.
@@ -540,4 +545,7 @@ pub enum MetaFault {
         /// [`Standing::arrivals`] now.
         arrivals: u64,
     },
+    /// A bucket that has objects is not removed.
+    #[error("bucket {0:?} has objects: `steadfast ls {0}` lists them, `steadfast rm` removes each")]
+    BucketNotEmpty(String),
 }

@@ -47,6 +47,20 @@ pub(super) fn create(
     Ok(MetaAnswer::Done)
 }
 
+/// Removes a bucket. What a damaged record stands for is an object too: nothing else would ever free what it lists.
+pub(super) fn remove(txn: &mut Txn<'_>, bucket: &str) -> Result<MetaAnswer, MetaFault> {
+    read(txn, bucket)?;
+    let (from, to) = keys::objects(bucket, "", None);
+    if !txn.scan(&from, &to, 1)?.is_empty() {
+        return Err(MetaFault::BucketNotEmpty(bucket.to_owned()));
+    }
+    let mut counters = Counters::read(txn)?;
+    counters.buckets = counters.buckets.saturating_sub(1);
+    counters.write(txn);
+    txn.delete(keys::bucket(bucket));
+    Ok(MetaAnswer::Done)
+}
+
 /// The record of a bucket.
 pub(super) fn read(view: &dyn View, bucket: &str) -> Result<BucketRecord, MetaFault> {
     names::check_bucket(bucket)?;

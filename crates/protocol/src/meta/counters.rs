@@ -20,7 +20,7 @@ pub(super) struct Counters {
     segment: u64,
     intent: u64,
     epoch: u64,
-    /// Buckets made so far.
+    /// Buckets that there are.
     pub(super) buckets: u32,
 }
 

@@ -90,6 +90,31 @@ fn unknown_buckets_and_objects_are_named() {
 }
 
 #[test]
+fn a_bucket_goes_when_it_is_empty_and_a_put_under_way_finds_it_gone() {
+    let mut world = World::six();
+    let remove = |bucket: &str| Change::RemoveBucket { bucket: bucket.to_owned() };
+    let gone = || MetaFault::NoBucket("data".into());
+    assert_eq!(world.change(remove("none")), Err(MetaFault::NoBucket("none".into())));
+    assert!(matches!(world.change(remove("X")), Err(MetaFault::BadName { .. })));
+    let begun = world.begin("k", 1);
+    world.commit(&begun, &[7]).unwrap();
+    // Another's objects are not its own, nor is its name another's.
+    world.create("data-2", "stripe").unwrap();
+    assert_eq!(world.change(remove("data")), Err(MetaFault::BucketNotEmpty("data".into())));
+    assert_eq!(world.change(remove("data-2")), Ok(MetaAnswer::Done));
+    let late = world.begin("late", 1);
+    world.remove("k").unwrap();
+    assert_eq!(world.change(remove("data")), Ok(MetaAnswer::Done));
+    assert_eq!(world.commit(&late, &[7]), Err(gone()));
+    assert_eq!(world.lookup("k"), Err(gone()));
+    assert_eq!(world.change(remove("data")), Err(gone()));
+    assert_eq!(world.ask(&Query::Buckets), Ok(MetaAnswer::Buckets(Vec::new())));
+    // Its name is free again, and nothing of before is in it.
+    world.create("data", "stripe").unwrap();
+    assert!(matches!(world.lookup("k"), Err(MetaFault::NoObject { .. })));
+}
+
+#[test]
 fn policies_are_refused_where_the_cluster_cannot_meet_them() {
     let mut world = World::six();
     let unmet = |domain: &str, needed, available| {
