@@ -12,6 +12,8 @@
 use super::forecast::{LITTLE, first};
 use crate::durability::Need;
 
+/// A device that is slower by more gets less. Picked by eye.
+const SLOWER: f64 = 2.0;
 /// The level beyond which the rule is not to be met.
 const HIGHEST: f64 = 1e9;
 
@@ -19,13 +21,14 @@ const HIGHEST: f64 = 1e9;
 /// takes any) and `homeless` blocks at least are to be added. None where no number of blocks meets `need`.
 ///
 /// By their speeds, as for a put, so that all of them serve a read for the same time; but where that would take noticeably more blocks,
-/// because what the f fastest hold beyond the next is lost with them, they get no more than that one.
+/// because what the f fastest hold beyond the next is lost with them, they get no more than that one, nor do others less that are only
+/// somewhat slower: speeds as measured of six devices on one disk differ by a third.
 pub(super) fn levels(need: &Need, given: &[f64], speeds: &[f64], homeless: f64) -> Option<Vec<f64>> {
     let mut fastest: Vec<f64> = speeds.iter().copied().filter(|&speed| speed > 0.0).collect();
     fastest.sort_unstable_by(|a, b| b.total_cmp(a));
     let next = *fastest.get(need.tolerate as usize).or(fastest.last())?;
     let by_speed = level(need, given, |at| speeds[at] / next, homeless)?;
-    let capped = level(need, given, |at| (speeds[at] / next).min(1.0), homeless)?;
+    let capped = level(need, given, |at| (SLOWER * speeds[at] / next).min(1.0), homeless)?;
     let blocks = |loads: &[f64]| loads.iter().sum::<f64>();
     Some(if blocks(&by_speed) <= LITTLE * blocks(&capped) { by_speed } else { capped })
 }
@@ -88,7 +91,7 @@ mod tests {
     #[test]
     fn slow_ones_get_less_and_fast_ones_no_more_than_counts() {
         let slow = levels(&NEED, &[0.0; 6], &[10.0, 100.0, 100.0, 100.0, 100.0, 100.0], 0.0).unwrap();
-        assert!(slow[0] < 30.0 && slow[1] > 150.0, "{slow:?}");
+        assert!(slow[0] < 40.0 && slow[1] > 150.0, "{slow:?}");
         // Two that are twice as fast: what they hold beyond the others is lost with them.
         let fast = levels(&NEED, &[0.0; 6], &[200.0, 200.0, 100.0, 100.0, 100.0, 100.0], 0.0).unwrap();
         close(&fast, &[128.0; 6]);

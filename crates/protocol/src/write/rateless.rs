@@ -168,9 +168,10 @@ impl RatelessWriter {
         let waited = self.waits_until.filter(|&until| self.held && until > self.now);
         // Whoever is to be filled up is waited for until then.
         let limit = self.amends().then(|| self.silence_limit());
-        let dry = self.lanes.iter().filter(|lane| self.dry(lane));
-        let dry = dry.filter_map(|lane| Some(lane.quiet_since() + limit?)).filter(|&until| until > self.now);
-        lanes.chain(late).chain(waited).chain(dry).chain([self.progress + self.spec.patience]).min()
+        let hoped = self.lanes.iter().filter(|lane| matches!(lane.state, State::Opening | State::Open));
+        let hoped =
+            hoped.filter_map(|lane| Some(lane.quiet_since() + limit?)).filter(|&until| until > self.now);
+        lanes.chain(late).chain(waited).chain(hoped).chain([self.progress + self.spec.patience]).min()
     }
 
     /// N so far: confirmed blocks that count.
@@ -505,7 +506,7 @@ impl RatelessWriter {
             self.waits_until.get_or_insert(self.now + Duration::from_secs_f64(waits));
         }
         if self.amends() {
-            self.level(&mut outlook, &shares, &courses);
+            self.level(&mut outlook, &shares);
         }
         loop {
             let homeless = self.wanted.any_homeless();
@@ -514,7 +515,7 @@ impl RatelessWriter {
             }
             let next = |held: bool| self.next(&plans, &courses, &outlook, held);
             // What must be written goes where it counts, or anywhere where nobody is expected to take it there.
-            let anywhere = homeless && !self.awaits_room(&courses, &outlook);
+            let anywhere = homeless && !self.awaits_room(&outlook);
             let Some((position, blocks)) = next(true).or_else(|| next(false).filter(|_| anywhere)) else {
                 break;
             };
@@ -599,10 +600,10 @@ impl RatelessWriter {
     }
 
     /// Brings the domains of a write that amends to their levels, where those who are expected to take blocks can meet the rule.
-    fn level(&self, outlook: &mut Outlook, shares: &Shares, courses: &[Course]) {
+    fn level(&self, outlook: &mut Outlook, shares: &Shares) {
         let given = self.expected();
         let mut speeds = vec![0.0; given.len()];
-        for (lane, _) in self.lanes.iter().zip(courses).filter(|(lane, course)| self.hopeful(lane, course)) {
+        for lane in self.lanes.iter().filter(|lane| self.hopeful(lane)) {
             speeds[lane.target.domain as usize] += Shares::speed(lane, shares.usual, self.spec.block_bytes);
         }
         outlook.levels = levels(&self.need, &given, &speeds, self.wanted.homeless().into());
@@ -611,30 +612,19 @@ impl RatelessWriter {
         }
     }
 
-    /// Whether a lane is open and nothing comes of it before it is given credit.
-    fn dry(&self, lane: &Lane) -> bool {
-        lane.state == State::Open && lane.in_flight == 0 && lane.affords(self.spec.block_bytes) == 0
-    }
-
-    /// Whether a lane takes blocks, or is expected to soon.
-    fn hopeful(&self, lane: &Lane, course: &Course) -> bool {
-        let moves = match lane.state {
-            State::Opening => true,
-            State::Open => !self.dry(lane) || self.now.since(lane.quiet_since()) < self.silence_limit(),
-            State::Spare | State::Waiting(_) | State::Whole | State::Gone => false,
-        };
-        moves && !lane.replaced && !course.late
+    /// Whether a lane takes blocks now, or is expected to soon: it was not silent for long.
+    fn hopeful(&self, lane: &Lane) -> bool {
+        let idle = lane.in_flight == 0 && lane.affords(self.spec.block_bytes) > 0;
+        matches!(lane.state, State::Opening | State::Open)
+            && (idle || self.now.since(lane.quiet_since()) < self.silence_limit())
     }
 
     /// Whether there are levels, and a lane below its own is expected to take homeless blocks soon.
-    fn awaits_room(&self, courses: &[Course], outlook: &Outlook) -> bool {
-        let lanes = self.lanes.iter().zip(courses).enumerate();
-        outlook.levels.is_some()
-            && lanes.into_iter().any(|(position, (lane, course))| {
-                self.hopeful(lane, course)
-                    && outlook.room(lane.target.domain) > 0
-                    && self.wanted.adopts(position)
-            })
+    fn awaits_room(&self, outlook: &Outlook) -> bool {
+        let below = |(position, lane): (usize, &Lane)| {
+            self.hopeful(lane) && outlook.room(lane.target.domain) > 0 && self.wanted.adopts(position)
+        };
+        outlook.levels.is_some() && self.lanes.iter().enumerate().any(below)
     }
 
     /// Until when the rule is forecast to hold, and how far domains are held back until then.
