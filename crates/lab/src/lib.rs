@@ -63,9 +63,7 @@ const EXPERIMENTS: [(&str, &str); 7] = [
     ("six-devices", "64 MiB objects on six devices: equal, one slow, one stalled, all unequal"),
 ];
 
-/// How much of an experiment to run, where it has a choice: `codes/overhead` draws and chooses, those of `codfs`
-/// choose and can be quick, those of `robustore` heed
-/// everything, those on real clusters nothing.
+/// How much of an experiment to run, where it has a choice; what it has none in is refused.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Draws of each case, accesses of each point; the experiment's own number when absent.
@@ -76,6 +74,40 @@ pub struct Options {
     pub quick: bool,
     /// A file of what is done: a run that was interrupted goes on from there, to the same figures.
     pub resume: Option<PathBuf>,
+}
+
+impl Options {
+    /// Those that were given, as the command line has them.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            ("--draws", self.draws.is_some()),
+            ("--case", self.case.is_some()),
+            ("--quick", self.quick),
+            ("--resume", self.resume.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+    }
+
+    /// Refuses what the experiment of that name has no choice in: the run would be another than was asked for.
+    fn check(&self, name: &str) -> Result<()> {
+        let heeded: &[&str] = match name {
+            "demo" => &[],
+            "requests" | "six-devices" => &["--draws", "--case", "--quick"],
+            codfs::storm::NAME => &["--draws", "--quick"],
+            codes::overhead::NAME => &["--draws", "--case"],
+            codfs::checker::NAME | codfs::reserve::NAME => &["--case", "--quick"],
+            robustore::real::NAME
+            | robustore::fig4_1::NAME
+            | robustore::table6_1::NAME
+            | robustore::fig6_5::NAME => &["--draws", "--case", "--quick"],
+            _ => &["--draws", "--case", "--quick", "--resume"],
+        };
+        let takes = if heeded.is_empty() { "none of these".to_owned() } else { heeded.join(", ") };
+        match self.given().find(|option| !heeded.contains(option)) {
+            Some(option) => bail!("`{name}` takes no {option}: it takes {takes}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// All experiments, by name, and what each shows.
@@ -95,10 +127,11 @@ pub async fn run(
     options: &Options,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
+    options.check(name)?;
     match name {
         "demo" => demo::Demo { program: program.to_owned(), file: None, seed, keep: None }.run(say).await,
-        "requests" => requests::run(program, seed, say).await,
-        "six-devices" => six_devices::run(program, seed, say).await,
+        "requests" => requests::run(program, options, seed, say).await,
+        "six-devices" => six_devices::run(program, options, seed, say).await,
         codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
         codfs::checker::NAME => codfs::checker::run(options, seed, say),
         codfs::storm::NAME => codfs::storm::run(options, seed, say),
@@ -181,5 +214,25 @@ impl Scratch {
 
     fn in_memory(&self) -> bool {
         self.in_memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_experiment_has_no_choice_in_is_refused() {
+        let check = |name: &str, options: &Options| options.check(name).map_err(|error| error.to_string());
+        let quick = Options { quick: true, ..Options::default() };
+        assert_eq!(check("demo", &Options::default()), Ok(()));
+        assert_eq!(check("demo", &quick), Err("`demo` takes no --quick: it takes none of these".to_owned()));
+        assert_eq!(check("six-devices", &quick), Ok(()));
+        let resumed = Options { resume: Some("done".into()), ..Options::default() };
+        assert_eq!(check("robustore/disks", &resumed), Ok(()));
+        let refused = check(codes::overhead::NAME, &resumed).unwrap_err();
+        assert!(refused.ends_with("takes no --resume: it takes --draws, --case"), "{refused}");
+        // All of them are known to the check.
+        assert!(list().iter().all(|(name, _)| check(name, &Options::default()).is_ok()));
     }
 }

@@ -49,8 +49,19 @@ struct Seen {
 ///
 /// # Errors
 /// When the cluster cannot be run, a read fails or a byte comes back wrong.
-pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub async fn run(
+    program: &Path,
+    options: &crate::Options,
+    seed: u64,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
     let mut report = Report::new(seed);
+    let points = points(options);
+    ensure!(
+        !points.is_empty(),
+        "no case of {EXPERIMENT} contains `{}`",
+        options.case.as_deref().unwrap_or("")
+    );
     let capacity: u64 = 256 << 20;
     let scratch = crate::Scratch::new(capacity * u64::from(NODES))?;
     let shape = Shape {
@@ -79,40 +90,63 @@ pub async fn run(program: &Path, seed: u64, say: &mut dyn FnMut(&str)) -> Result
         }
         other.put(BUCKET, key, original.reader()?, Some(original.length())).await?;
     }
-    for round_trip in ROUND_TRIPS {
-        for (clients, rounds) in CLIENTS {
-            let mut seen: [Seen; 2] = Default::default();
-            let mut readers: [Vec<Client>; 2] = Default::default();
-            for (readers, (_, request)) in readers.iter_mut().zip(RULES) {
-                for reader in 0..clients {
-                    let mut options =
-                        Options { seed: Some(seed + reader as u64), request, ..Options::default() };
-                    options.net.link.delay = Duration::from_millis(round_trip);
-                    readers.push(cluster.client(options).await?);
-                }
+    for Point { round_trip, clients, rounds } in points {
+        let mut seen: [Seen; 2] = Default::default();
+        let mut readers: [Vec<Client>; 2] = Default::default();
+        for (readers, (_, request)) in readers.iter_mut().zip(RULES) {
+            for reader in 0..clients {
+                let mut options = Options { seed: Some(seed + reader as u64), request, ..Options::default() };
+                options.net.link.delay = Duration::from_millis(round_trip);
+                readers.push(cluster.client(options).await?);
             }
-            // Once through, so that no connection is made while the clock runs.
-            emulate(&other, &devices, 0).await?;
-            for readers in &readers {
-                at_once(readers, &original, &other, &small).await?;
+        }
+        // Once through, so that no connection is made while the clock runs.
+        emulate(&other, &devices, 0).await?;
+        for readers in &readers {
+            at_once(readers, &original, &other, &small).await?;
+        }
+        for round in 0..rounds {
+            for turn in 0..2 {
+                let rule = (round + turn) % 2;
+                emulate(&other, &devices, 1 + round).await?;
+                let got = at_once(&readers[rule], &original, &other, &small).await?;
+                seen[rule].latencies.extend(got.reports.iter().map(|got| millis(got.latency)));
+                seen[rule].reports.extend(got.reports);
+                seen[rule].others.extend(got.others);
             }
-            for round in 0..rounds {
-                for turn in 0..2 {
-                    let rule = (round + turn) % 2;
-                    emulate(&other, &devices, 1 + round).await?;
-                    let got = at_once(&readers[rule], &original, &other, &small).await?;
-                    seen[rule].latencies.extend(got.reports.iter().map(|got| millis(got.latency)));
-                    seen[rule].reports.extend(got.reports);
-                    seen[rule].others.extend(got.others);
-                }
-            }
-            for ((rule, _), seen) in RULES.iter().zip(seen) {
-                add(&mut report, &case(rule, round_trip, clients), &seen, say);
-            }
+        }
+        for ((rule, _), seen) in RULES.iter().zip(seen) {
+            add(&mut report, &case(rule, round_trip, clients), &seen, say);
         }
     }
     cluster.stop();
     Ok(report)
+}
+
+/// So many clients at once, so far away.
+struct Point {
+    round_trip: u64,
+    clients: usize,
+    rounds: usize,
+}
+
+/// Those that are asked for, both rules of each: one alone says nothing.
+fn points(options: &crate::Options) -> Vec<Point> {
+    let mut points = Vec::new();
+    for round_trip in ROUND_TRIPS {
+        for (clients, usual) in CLIENTS {
+            let wanted = |rule: &str| {
+                options.case.as_ref().is_none_or(|part| case(rule, round_trip, clients).contains(part))
+            };
+            if RULES.iter().any(|(rule, _)| wanted(rule)) {
+                // Each rule is first in one.
+                let usual = if options.quick { 2 } else { usual };
+                let rounds = options.draws.map_or(usual, |draws| draws as usize);
+                points.push(Point { round_trip, clients, rounds });
+            }
+        }
+    }
+    points
 }
 
 fn case(rule: &str, round_trip: u64, clients: usize) -> String {
@@ -227,6 +261,9 @@ pub fn show(report: &Report) -> String {
         for (clients, _) in CLIENTS {
             for (rule, _) in RULES {
                 let case = case(rule, round_trip, clients);
+                if report.value(EXPERIMENT, &case, "latency_mean").is_none() {
+                    continue;
+                }
                 let figure = |metric| report.value(EXPERIMENT, &case, metric).unwrap_or(f64::NAN);
                 table.add_row([
                     format!("{round_trip} ms"),
