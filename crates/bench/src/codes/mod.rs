@@ -2,10 +2,10 @@
 //!
 //! | case | throughput is of | limit |
 //! |---|---|---|
-//! | `rs-encode k= m= shard= memory` | data read, GB/s | reading the same data from memory |
+//! | `rs-encode k= m= shard= memory` | data read, GB/s; of short shards beside shards of 1 MiB | reading the same data from memory |
 //! | `rs-encode k= m= shard= cached` | data read, one stripe again and again | reading the same data from the cache |
 //! | `rs-encode-crc k= m= shard= memory` | data read, with a CRC-32C of every shard taken strip by strip; beside it taken in a second pass, and none | the same |
-//! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from | the same |
+//! | `rs-reconstruct ...` | the k shards that m lost data shards are computed from; from memory beside encoding as many (`rs-encode`) | the same |
 //! | `cauchy-encode`, `rdp-encode` | as `rs-encode`, with our Reed-Solomon among the rivals | the same |
 //! | `delta KIND k= m= 4KiB ...` | the bytes written, from which both parity shards' deltas are made | one pass of plain XOR that moves the same bytes |
 //! | `xor d= LEN memory`, `cached` | the d sources, into one destination that is only written | reading the sources |

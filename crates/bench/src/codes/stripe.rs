@@ -24,6 +24,8 @@ const DOUBLE: [usize; 3] = [4, 10, 16];
 pub(super) const CACHED_LEN: usize = 512 << 10;
 /// Bytes that a small write changes.
 const DELTA_LEN: usize = 4 << 10;
+/// Shards that short ones are compared with.
+const LONG_LEN: usize = 1 << 20;
 /// Data worked on in one turn.
 const TURN_LEN: usize = 96 << 20;
 const TURN_LEN_QUICK: usize = 32 << 20;
@@ -144,6 +146,48 @@ impl Stripes for Ours {
     }
 }
 
+/// What a contender does in one turn.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Or rebuilds its first m shards.
+    encodes: bool,
+    k: usize,
+    m: usize,
+    shard_len: usize,
+    stripes: usize,
+}
+
+impl Turn {
+    /// GB/s of the k shards that are read.
+    fn rate(&self, seconds: f64) -> f64 {
+        (self.stripes * self.k * self.shard_len) as f64 / seconds / 1e9
+    }
+
+    fn contend(self, name: String, mut contender: Box<dyn Stripes>) -> Contender<'static, Memory> {
+        let Self { encodes, k, m, shard_len, stripes } = self;
+        Contender::new(name, move |memory: &mut Memory| {
+            let mut outcome = Ok(());
+            let (seconds, ()) = Clock::Thread.seconds(|| {
+                memory.next(stripes, (k + m) * shard_len, |stripe| {
+                    let done = if encodes {
+                        split(stripe, shard_len, k, |data, parity| contender.encode(data, parity))
+                    } else if contender.wants_writable() {
+                        split_writable(stripe, shard_len, |shards| contender.rebuild_writable(shards, m))
+                    } else {
+                        // The parity in the stripe is whoever's wrote last: the bytes rebuilt mean nothing, the
+                        // work is the same. That ours are right was checked, and rivals have tests.
+                        split_lost(stripe, shard_len, m, |lost, others| contender.rebuild(lost, others))
+                    };
+                    if done.is_err() {
+                        outcome = done;
+                    }
+                });
+            });
+            outcome.map(|()| self.rate(seconds))
+        })
+    }
+}
+
 pub(super) fn run(name: &str, stripe: &Stripe, bed: &mut Bed, report: &mut Report) -> Result<()> {
     if stripe.operation == Operation::Delta {
         return delta(name, stripe, bed, report);
@@ -175,41 +219,29 @@ pub(super) fn run(name: &str, stripe: &Stripe, bed: &mut Bed, report: &mut Repor
         others.extend(rivals::stripes(k, m, shard_len)?);
     }
     let turn_len = if bed.quick { TURN_LEN_QUICK } else { TURN_LEN };
-    let stripes = (turn_len / (k * shard_len)).max(1);
-    let rate = move |seconds: f64| (stripes * k * shard_len) as f64 / seconds / 1e9;
     let encodes = stripe.operation != Operation::Reconstruct;
-    let contend = move |mut contender: Box<dyn Stripes>| {
-        Contender::new(contender.name(), move |memory: &mut Memory| {
-            let mut outcome = Ok(());
-            let (seconds, ()) = Clock::Thread.seconds(|| {
-                memory.next(stripes, stripe_len, |stripe| {
-                    let done = if encodes {
-                        split(stripe, shard_len, k, |data, parity| contender.encode(data, parity))
-                    } else if contender.wants_writable() {
-                        split_writable(stripe, shard_len, |shards| contender.rebuild_writable(shards, m))
-                    } else {
-                        // The parity in the stripe is whoever's wrote last: the bytes rebuilt mean nothing, the
-                        // work is the same. That ours are right was checked, and rivals have tests.
-                        split_lost(stripe, shard_len, m, |lost, others| contender.rebuild(lost, others))
-                    };
-                    if done.is_err() {
-                        outcome = done;
-                    }
-                });
-            });
-            outcome.map(|()| rate(seconds))
-        })
-    };
+    let turn = Turn { encodes, k, m, shard_len, stripes: (turn_len / data_len).max(1) };
     let limit = Contender::new("read", move |memory: &mut Memory| {
         let read = if encodes { 0..k * shard_len } else { m * shard_len..stripe_len };
         let (seconds, ()) = Clock::Thread
-            .seconds(|| memory.next(stripes, stripe_len, |stripe| reader.read(&stripe[read.clone()])));
-        Ok(rate(seconds))
+            .seconds(|| memory.next(turn.stripes, stripe_len, |stripe| reader.read(&stripe[read.clone()])));
+        Ok(turn.rate(seconds))
     });
     let first: Box<dyn Stripes> =
         if checked { Box::new(checked::Checked::new(k, m, When::Strips)?) } else { Box::new(ours) };
-    let mut contenders = vec![contend(first), limit];
-    contenders.extend(others.into_iter().filter(|rival| encodes || rival.rebuilds()).map(contend));
+    let mut contenders = vec![turn.contend(first.name(), first), limit];
+    let rivals = others.into_iter().filter(|rival| encodes || rival.rebuilds());
+    contenders.extend(rivals.map(|rival| turn.contend(rival.name(), rival)));
+    if stripe.kind == Kind::ReedSolomon && !stripe.cached && !checked {
+        // What it is to be as fast as: the same shards encoded, long ones.
+        let same: Box<dyn Stripes> = Box::new(Ours::new(Kind::ReedSolomon, k, m)?);
+        if !encodes {
+            contenders.push(Turn { encodes: true, ..turn }.contend("steadfast rs-encode".to_owned(), same));
+        } else if shard_len < LONG_LEN {
+            let long = Turn { shard_len: LONG_LEN, stripes: (turn_len / (k * LONG_LEN)).max(1), ..turn };
+            contenders.push(long.contend("steadfast rs shard=1MiB".to_owned(), same));
+        }
+    }
     measure_rates(name, bed, contenders, &mut memory, report)?;
     if !stripe.cached {
         bed.memory = Some(memory);
