@@ -131,7 +131,8 @@ fn orphans(sources: &[PathBuf], offences: &mut Vec<String>) -> Result<()> {
             fs::read_to_string(parent).is_ok_and(|text| {
                 text.lines().any(|line| {
                     let line = line.trim_start();
-                    let line = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+                    let seen = ["pub(crate) ", "pub(super) ", "pub "];
+                    let line = seen.iter().find_map(|seen| line.strip_prefix(seen)).unwrap_or(line);
                     line == format!("mod {name};")
                 })
             })
