@@ -25,7 +25,7 @@ use steadfast_disk::checksum;
 use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
     BlockIndex, DeviceId,
-    layout::{Holder, SegmentLayout},
+    layout::{CodeKind, Holder, SegmentLayout},
     message::{ReadState, Slice},
     read::Cause,
 };
@@ -106,6 +106,8 @@ impl Decoding {
             decoder: Decoder::new(code, layout.block_bytes as usize),
             partial: BTreeMap::new(),
             damaged: BTreeMap::new(),
+            late: BTreeMap::new(),
+            plain: if matches!(layout.code.kind, CodeKind::Lt { .. }) { 0 } else { layout.code.originals },
             holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
@@ -172,6 +174,10 @@ struct Worker {
     partial: BTreeMap<(DeviceId, BlockIndex), BytesMut>,
     /// The block of each device that came damaged last, until it begins another: its further slices say nothing new.
     damaged: BTreeMap<DeviceId, BlockIndex>,
+    /// Originals that came as they are when the decoder had no use for them any more: those of a range may be wanted all the same.
+    late: BTreeMap<BlockIndex, BytesMut>,
+    /// Blocks below this are originals as they are.
+    plain: BlockIndex,
     /// What each device holds: which piece a block is of decides what its checksums are seeded with.
     holders: BTreeMap<DeviceId, Holder>,
     block_bytes: usize,
@@ -216,12 +222,17 @@ impl Worker {
                     }
                     found
                 }
-                Job::Last(device, Event::Ended(_)) => Some(Verified::Ended { device }),
-                Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
-                Job::Last(..) => None,
+                Job::Last(device, event) => {
+                    self.forget_partial(device);
+                    match event {
+                        Event::Ended(_) => Some(Verified::Ended { device }),
+                        Event::Failed(cause) => Some(Verified::Failed { device, cause }),
+                        _ => None,
+                    }
+                }
                 Job::Solve(threads, wanted, say) => {
                     // Nobody waits any more when the read was given up.
-                    let _ = say.send(solve(self.decoder, threads, wanted, &self.states));
+                    let _ = say.send(solve(self.decoder, self.late, threads, wanted, &self.states));
                     return;
                 }
             };
@@ -242,7 +253,8 @@ impl Worker {
             // The rest of a block that was told already.
             return None;
         }
-        let before = self.partial.remove(&(device, index));
+        // A stream that ended within a block is followed by one that begins it anew.
+        let before = self.partial.remove(&(device, index)).filter(|_| offset > 0);
         let in_order = before.as_ref().map_or(0, BytesMut::len) == offset;
         if !in_order || offset + payload.len() > self.block_bytes || !self.intact(device, slice, &payload) {
             self.damaged.insert(device, index);
@@ -265,10 +277,24 @@ impl Worker {
             return None;
         }
         Some(match self.decoder.push(index, block) {
-            Ok(_) => Verified::Block { device, index, missing: self.decoder.missing() },
+            Ok((_, back)) => {
+                if let Some(block) = back.filter(|_| index < self.plain) {
+                    self.late.insert(index, block);
+                }
+                Verified::Block { device, index, missing: self.decoder.missing() }
+            }
             // Of a length that this segment's blocks do not have.
             Err(_) => Verified::Corrupt { device, index },
         })
+    }
+
+    /// A stream of this device is over: of the block that it was at no more comes.
+    fn forget_partial(&mut self, device: DeviceId) {
+        let of_device = (device, 0)..=(device, BlockIndex::MAX);
+        let places: Vec<_> = self.partial.range(of_device).map(|(&place, _)| place).collect();
+        for place in places {
+            self.partial.remove(&place);
+        }
     }
 
     /// Whether the device is to hold the block, and every granule of the slice is what was stored under the segment and
@@ -294,12 +320,15 @@ impl Worker {
 
 fn solve(
     decoder: Decoder<BytesMut>,
+    mut late: BTreeMap<BlockIndex, BytesMut>,
     threads: usize,
     wanted: Range<BlockIndex>,
     states: &States,
 ) -> Result<Vec<BytesMut>, SolveError> {
-    if wanted.clone().all(|index| decoder.original(index).is_some()) {
-        return Ok(decoder.into_originals(wanted).expect("they are all here"));
+    if wanted.clone().all(|index| decoder.original(index).is_some() || late.contains_key(&index)) {
+        let came = decoder.into_those_here(wanted.clone());
+        let all = came.into_iter().zip(wanted).map(|(block, index)| block.or_else(|| late.remove(&index)));
+        return Ok(all.map(|block| block.expect("they are all here")).collect());
     }
     if !states.fit() {
         return Err(SolveError::Mixed);
@@ -315,7 +344,8 @@ mod tests {
     use super::*;
     use steadfast_protocol::{
         Epoch, SegmentId, Version,
-        layout::{CodeKind, CodeSpec, Piece},
+        layout::{CodeSpec, Piece},
+        message::{NodeAnswer, ReadDone},
     };
 
     const BLOCK: usize = 6000;
@@ -436,6 +466,56 @@ mod tests {
             }
         }
         assert_eq!(told, ["0 damaged", "1 whole", "0 whole"]);
+    }
+
+    /// A range asks for one row; the others of that row came sooner, and those of other rows have not.
+    #[tokio::test]
+    async fn an_original_that_comes_when_its_row_is_full_is_given_all_the_same() {
+        let holder = |device, blocks: core::ops::Range<u32>| Holder {
+            device: DeviceId(device),
+            pieces: vec![Piece { blocks: blocks.into(), ..piece(1, 1, 0) }],
+        };
+        let layout = SegmentLayout {
+            length: 4 * 4096,
+            code: CodeSpec { kind: CodeKind::ReedSolomon { data: 2, parity: 2 }, originals: 4, seed: 0 },
+            block_bytes: 4096,
+            holders: (0..4).map(|chunk| holder(chunk.into(), 2 * chunk..2 * chunk + 2)).collect(),
+            ..layout()
+        };
+        let code = layout.code.code().expect("two rows of four blocks");
+        let mut decoding = Decoding::start(&code, &layout);
+        for index in [2, 4, 0] {
+            let (slice, block) = slice_of(index, 1, 1, 4096);
+            decoding.slice(DeviceId(u128::from(index) / 2), slice, block);
+            assert!(matches!(decoding.next().await, Verified::Slice { .. }));
+            assert!(matches!(decoding.next().await, Verified::Block { .. }), "{index}");
+        }
+        let originals = decoding.solve(1, 0..1).await.expect("it came as it is");
+        assert!(originals.len() == 1 && originals[0][..] == [0; 4096]);
+    }
+
+    #[tokio::test]
+    async fn a_block_that_a_stream_was_cut_in_is_whole_when_it_is_sent_anew() {
+        let layout = layout();
+        let code = layout.code.code().expect("two originals");
+        for told in [true, false] {
+            let mut decoding = Decoding::start(&code, &layout);
+            let device = DeviceId(1);
+            let (whole, bytes) = slice(0, 1, 1);
+            let first = Slice { sums: whole.sums[..1].to_vec(), ..whole.clone() };
+            decoding.slice(device, first, BytesMut::from(&bytes[..4096]));
+            if told {
+                decoding.last(device, Event::Ended(NodeAnswer::Read(ReadDone::default())));
+            }
+            decoding.slice(device, whole, bytes);
+            let verdict = loop {
+                match decoding.next().await {
+                    Verified::Slice { .. } | Verified::Ended { .. } => {}
+                    verdict => break verdict,
+                }
+            };
+            assert!(matches!(verdict, Verified::Block { index: 0, .. }), "{told}");
+        }
     }
 
     /// Readers that wait for blocks leave the pool's threads to others: here there is one, and sinks take it too.

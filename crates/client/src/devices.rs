@@ -263,7 +263,6 @@ impl Client {
         self.begin_drain(devices, &registry, options.lost).await?;
         let mut report = DrainReport::default();
         let mut shown = Shown::new(self, devices, options.lost, &holdings);
-        let settled_by = Instant::now() + options.settle;
         loop {
             let arrivals = self.arrivals(devices).await?;
             shown.show(DrainPhase::Moving, &report.totals);
@@ -285,6 +284,7 @@ impl Client {
                 return Err(DrainError::Stuck { totals: report.totals, restored });
             }
             // Puts that chose a device before it was draining have extents there until they commit or are given up.
+            let settled_by = Instant::now() + options.settle;
             loop {
                 report.extents_left = if options.lost { 0 } else { self.extents(devices).await? };
                 if report.extents_left == 0 || Instant::now() >= settled_by {

@@ -45,7 +45,9 @@ impl Question {
     /// An attempt failed: the way was lost, or silent for [`ATTEMPT`], or the server refused it for `refused`.
     pub fn failed(&self, now: Time, refused: Option<Duration>) -> Next {
         let waited = now.since(self.began);
-        if waited > ASK_FOR { Next::GiveUp(waited) } else { Next::Again(refused.unwrap_or_default() + PAUSE) }
+        // However long the server says: it is the asker who waits.
+        let left = ASK_FOR.checked_sub(waited);
+        left.map_or(Next::GiveUp(waited), |left| Next::Again(refused.unwrap_or_default().min(left) + PAUSE))
     }
 }
 
@@ -59,7 +61,9 @@ mod tests {
         let question = Question::new(second(3));
         assert_eq!(question.failed(second(3), None), Next::Again(PAUSE));
         let refused = Duration::from_millis(300);
-        assert_eq!(question.failed(second(13), Some(refused)), Next::Again(refused + PAUSE));
+        assert_eq!(question.failed(second(12), Some(refused)), Next::Again(refused + PAUSE));
+        let weeks = Duration::from_millis(u32::MAX.into());
+        assert_eq!(question.failed(second(12), Some(weeks)), Next::Again(Duration::from_secs(1) + PAUSE));
         assert_eq!(question.failed(second(14), Some(refused)), Next::GiveUp(Duration::from_secs(11)));
     }
 }

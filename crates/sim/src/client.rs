@@ -563,7 +563,8 @@ impl Reading {
                 }
                 core.handle(now, read::Input::Slice { device, index, bytes: payload.bytes });
                 let arrived = self.partial.entry((device, index)).or_default();
-                *arrived += payload.bytes;
+                // A stream that ended within a block is followed by one that begins it anew.
+                *arrived = if offset == 0 { payload.bytes } else { *arrived + payload.bytes };
                 let whole = *arrived == self.layout.block_bytes;
                 let holder = self.layout.holder(device);
                 let piece = holder.and_then(|holder| holder.piece_of(index));

@@ -114,7 +114,8 @@ impl Gathering<'_> {
         let (index, block_bytes) = (slice.index, self.layout.block_bytes as usize);
         let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
         self.core.handle(now, Input::Slice { device, index, bytes });
-        let before = self.partial.remove(&(device, index));
+        // A stream that ended within a block is followed by one that begins it anew.
+        let before = self.partial.remove(&(device, index)).filter(|_| slice.offset > 0);
         let in_order = before.as_ref().map_or(0, BytesMut::len) == slice.offset as usize;
         let fits = slice.offset as usize + payload.len() <= block_bytes;
         if !in_order || !fits || !self.intact(device, slice, &payload) {

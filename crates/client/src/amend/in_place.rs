@@ -103,7 +103,9 @@ impl<'a> UnderWay<'a> {
                         return false;
                     }
                     Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) if Instant::now() < until => {
-                        tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
+                        // However long it says: patience is the client's.
+                        let again = Instant::now() + Duration::from_millis(retry_after_ms.into());
+                        tokio::time::sleep_until(again.min(until).into()).await;
                     }
                     // It served the chunk by an older layout and does so no more: whoever serves it next knows this one.
                     Err(Cause::Fault(Fault::Node(NodeFault::StaleEpoch { given, current })))

@@ -19,7 +19,7 @@ use std::{
 use steadfast_protocol::{
     BlockIndex, IndexRanges,
     durability::Rule,
-    layout::{CodeKind, Holder, SegmentLayout},
+    layout::{CodeKind, Holder, ParityGeometry, SegmentLayout},
     plan::{self, Places, Quality, Replaced, Update, Wish, dialled},
 };
 use steadfast_transfer::Originals;
@@ -77,13 +77,14 @@ impl Client {
                 parts.extend(new.within(at, layout.length).map(|range| Part { position, at, range }));
                 at += layout.length;
             }
+            quality.policy(&found.policy)?;
             if parts.is_empty() {
                 return Ok(AmendReport::unchanged(&found, start));
             }
             let mut in_place_bytes = 0;
             if !quality.wants_pace() {
                 let sent;
-                (parts, sent) = change_in_place(client, &found, parts, &mut source).await?;
+                (parts, sent) = change_in_place(client, &found, parts, &mut source, &quality).await?;
                 in_place_bytes = sent;
             }
             if parts.is_empty() {
@@ -122,17 +123,20 @@ struct Part {
     range: Range<u64>,
 }
 
-/// Changes in place what can be; the parts that are left, and the bytes that were changed.
+/// Changes in place what can be, where it survives as much as is wished for; the parts that are left, and the bytes that were changed.
 async fn change_in_place(
     client: &Client,
     found: &ObjectStat,
     parts: Vec<Part>,
     source: &mut Option<NewBytes>,
+    quality: &Quality,
 ) -> Result<(Vec<Part>, u64), AmendError> {
     let (mut left, mut bytes) = (Vec::new(), 0);
     for part in parts {
         let layout = &found.segments[part.position];
-        let changed = match plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range)) {
+        let survives = ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity());
+        let changes = plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range));
+        let changed = match changes.filter(|_| quality.tolerate.is_none_or(|tolerate| survives >= tolerate)) {
             Some(changes) => {
                 let new = source.as_mut().expect("it is given back");
                 let read = |at, length| new.read(at, length);

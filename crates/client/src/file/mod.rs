@@ -410,7 +410,7 @@ impl Inner {
             }
             let segment = self.segment_of(at);
             let segment_end = (segment as u64 + 1).saturating_mul(self.segment_bytes);
-            let (from, to) = (at, end.min(segment_end).min(at + self.piece_bytes));
+            let (from, to) = (at, end.min(segment_end).min(at.saturating_add(self.piece_bytes)));
             at = to;
             // Both lie within the bytes given.
             Some((segment, from, &bytes[(from - offset) as usize..(to - offset) as usize]))

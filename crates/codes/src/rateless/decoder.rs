@@ -320,9 +320,17 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
 
     /// Originals `range` in order, in the buffers they came in; `None` unless all of them arrived as they are.
     pub fn into_originals(self, range: Range<u32>) -> Option<Vec<B>> {
-        let home: Option<Vec<u32>> = range.map(|original| *self.original.get(original as usize)?).collect();
+        self.into_those_here(range).into_iter().collect()
+    }
+
+    /// The same of each that arrived as it is, and `None` for the others.
+    pub fn into_those_here(self, range: Range<u32>) -> Vec<Option<B>> {
         let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
-        home?.into_iter().map(|block| blocks[block as usize].take()).collect()
+        let here = range.map(|original| {
+            let block = self.original.get(original as usize).copied().flatten()?;
+            blocks[block as usize].take()
+        });
+        here.collect()
     }
 }
 

@@ -18,7 +18,7 @@ const WAIT_SHARE: f64 = 0.1;
 /// 0.1, five of 100 and one of 10 MB/s 0.003, and are not held back.
 const WORTH: f64 = 0.25;
 /// No domain is held back where D is not exceeded by more.
-pub(super) const LITTLE: f64 = 1.01;
+const LITTLE: f64 = 1.01;
 /// Steps of a search by halves: to one part in 4,096.
 const HALVINGS: u32 = 12;
 /// Seconds beyond which nothing is foreseen.

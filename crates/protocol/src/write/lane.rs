@@ -149,6 +149,8 @@ pub(super) struct Lane {
     pub(super) full: bool,
     /// Whether a spare was already opened in its place.
     pub(super) replaced: bool,
+    /// Whether what it was to have went to others, for it was silent for long; it is looked at anew once it gives a sign.
+    pub(super) released: bool,
     pub(super) in_flight: u32,
     credit_bytes: u64,
     /// Runs pushed and not wholly confirmed, with when they were pushed.
@@ -175,6 +177,7 @@ impl Lane {
             counts: true,
             full: false,
             replaced: false,
+            released: false,
             in_flight: 0,
             credit_bytes: 0,
             runs: VecDeque::new(),
@@ -202,6 +205,7 @@ impl Lane {
 
     pub(super) fn open(&mut self, now: Time) {
         self.state = State::Opening;
+        self.released = false;
         self.quiet_since = now;
     }
 
@@ -220,6 +224,7 @@ impl Lane {
     pub(super) fn grant(&mut self, bytes: u64) {
         if matches!(self.state, State::Opening | State::Open) {
             self.state = State::Open;
+            self.released &= bytes == 0;
             self.credit_bytes = self.credit_bytes.saturating_add(bytes);
         }
     }
@@ -272,6 +277,7 @@ impl Lane {
         let latency = now.since(pushed_last);
         self.latency_min = Some(self.latency_min.map_or(latency, |least| least.min(latency)));
         self.latency = Some(latency);
+        self.released = false;
         self.last_batch = count;
         let pipe = 2.0 * self.weighed_blocks / self.weighed_seconds.max(1e-9)
             * self.latency_min.unwrap_or_default().as_secs_f64();

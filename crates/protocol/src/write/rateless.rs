@@ -10,7 +10,7 @@
 //!   next one, and none confirms before its latency what is still to be pushed): what is in flight at the end is small;
 //! - no domain is given what a forecast says will not count, nor what others will have room for a little later ([`Forecast`]);
 //! - a write that amends ([`Given`](super::Given)) counts what exists, writes what is wanted first, fills the emptiest domains first
-//!   ([`levels`]), and mints no more than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
+//!   ([`Levels`]), and mints no more than the rule lacks: unlike a put's, its blocks beyond the originals cost a read of the segment.
 //!
 //! Left out: what is in a block, and the order of slices on the wire.
 
@@ -18,7 +18,7 @@ use super::{
     Action, FailureKind, Input, WriteDone, WriteError, WriteSpec,
     forecast::{Forecast, Hold},
     lane::{Course, Lane, State},
-    level::levels,
+    level::{Levels, Taker},
     wanted::Wanted,
 };
 use crate::{
@@ -34,6 +34,9 @@ const RUN_BLOCKS_MAX: u32 = 16;
 /// A device that owes a sign for so many times the usual time to a confirmation gets a spare beside it. Picked by
 /// eye: far beyond what load explains, and an opened spare costs little.
 const SILENCE_FACTOR: u32 = 8;
+/// A device that is so many times slower than it is known for is what it was seen to be. Picked by eye: a write's few confirmations say less
+/// than what was measured while the device was busy.
+const MUCH_SLOWER: f64 = 4.0;
 /// The end is in sight when no more is lacking than so many times what all windows hold.
 const ENDING_WINDOWS: f64 = 3.0;
 
@@ -159,7 +162,7 @@ impl RatelessWriter {
         let limit = self.watches().then(|| self.silence_limit());
         let lanes = self.lanes.iter().enumerate().filter_map(|(position, lane)| match lane.state {
             State::Waiting(until) => Some(until),
-            _ if lane.replaced || !self.owes(position) => None,
+            _ if lane.released || !self.owes(position) => None,
             _ => Some(lane.quiet_since() + limit?),
         });
         // What others were to be done with is given away once they are late, and ever more of it while they stay so.
@@ -167,10 +170,10 @@ impl RatelessWriter {
         let late = late.filter_map(|lane| lane.doubted_at(self.now, self.spec.block_bytes));
         let waited = self.waits_until.filter(|&until| self.held && until > self.now);
         // Whoever is to be filled up is waited for until then.
-        let limit = self.amends().then(|| self.silence_limit());
+        let hope = self.amends().then(|| self.silence_limit());
         let hoped = self.lanes.iter().filter(|lane| matches!(lane.state, State::Opening | State::Open));
         let hoped =
-            hoped.filter_map(|lane| Some(lane.quiet_since() + limit?)).filter(|&until| until > self.now);
+            hoped.filter_map(|lane| Some(lane.quiet_since() + hope?)).filter(|&until| until > self.now);
         lanes.chain(late).chain(waited).chain(hoped).chain([self.progress + self.spec.patience]).min()
     }
 
@@ -198,7 +201,7 @@ impl RatelessWriter {
 
     fn open(&mut self, position: usize) {
         self.lanes[position].open(self.now);
-        let expected_blocks = self.share(&self.shares(), position);
+        let expected_blocks = self.share(&self.shares(), self.levels().as_ref(), position);
         let device = self.lanes[position].target.device;
         self.actions.push_back(Action::Open { device, expected_blocks, chunk: None });
     }
@@ -220,8 +223,13 @@ impl RatelessWriter {
     }
 
     /// Blocks that a lane is expected to take: its part of what is minted, and what it is to rewrite.
-    fn share(&self, shares: &Shares, position: usize) -> u32 {
-        shares.of(&self.lanes[position]) + self.wanted.waiting(position)
+    fn share(&self, shares: &Shares, levels: Option<&Levels>, position: usize) -> u32 {
+        let lane = &self.lanes[position];
+        let minted = match levels {
+            Some(levels) => levels.share(self.taker(lane)).max(1),
+            None => shares.of(lane),
+        };
+        minted + self.wanted.waiting(position)
     }
 
     /// Blocks to write so that `survivors` of them are left by the loss of any f domains, spread evenly.
@@ -247,7 +255,7 @@ impl RatelessWriter {
     fn expected(&self) -> Vec<f64> {
         let mut loads = self.loads();
         for (position, lane) in self.lanes.iter().enumerate() {
-            let blocks = self.wanted.waiting(position) + if lane.replaced { 0 } else { lane.in_flight };
+            let blocks = self.wanted.waiting(position) + if lane.released { 0 } else { lane.in_flight };
             loads[lane.target.domain as usize] += f64::from(blocks);
         }
         loads
@@ -371,7 +379,8 @@ impl RatelessWriter {
             let limit = self.silence_limit();
             for position in 0..self.lanes.len() {
                 let lane = &self.lanes[position];
-                if !lane.replaced && self.owes(position) && self.now.since(lane.quiet_since()) >= limit {
+                if !lane.released && self.owes(position) && self.now.since(lane.quiet_since()) >= limit {
+                    self.lanes[position].released = true;
                     self.release(position, false);
                     self.replace(position);
                 }
@@ -491,7 +500,9 @@ impl RatelessWriter {
     /// Hands runs of indices to the devices that can take them, the one that would be done first before others.
     fn hand_out(&mut self) {
         let shares = self.shares();
-        let shared: Vec<u32> = (0..self.lanes.len()).map(|position| self.share(&shares, position)).collect();
+        let levels = self.levels();
+        let share = |position| self.share(&shares, levels.as_ref(), position);
+        let shared: Vec<u32> = (0..self.lanes.len()).map(share).collect();
         let plans: Vec<Window> =
             self.lanes.iter_mut().zip(shared).map(|(lane, share)| window(lane, share)).collect();
         for (position, plan) in plans.iter().enumerate() {
@@ -505,8 +516,9 @@ impl RatelessWriter {
         if let Some(waits) = outlook.hold.waits {
             self.waits_until.get_or_insert(self.now + Duration::from_secs_f64(waits));
         }
-        if self.amends() {
-            self.level(&mut outlook, &shares);
+        if let Some(levels) = levels {
+            outlook.hold.given = levels.given().to_vec();
+            outlook.levels = Some(levels);
         }
         loop {
             let homeless = self.wanted.any_homeless();
@@ -515,10 +527,8 @@ impl RatelessWriter {
             }
             let next = |held: bool| self.next(&plans, &courses, &outlook, held);
             // What must be written goes where it counts, or anywhere where nobody is expected to take it there.
-            let anywhere = homeless && !self.awaits_room(&outlook);
-            let Some((position, blocks)) = next(true).or_else(|| next(false).filter(|_| anywhere)) else {
-                break;
-            };
+            let anywhere = || next(false).filter(|_| homeless && !self.awaits_room(&outlook));
+            let Some((position, blocks)) = next(true).or_else(anywhere) else { break };
             let indices = if homeless {
                 self.wanted.adopt(position, blocks).expect("it adopts some")
             } else {
@@ -550,7 +560,8 @@ impl RatelessWriter {
             let lane = &self.lanes[position];
             let blocks = if homeless {
                 let room = self.wanted_room(position, &plans[position]);
-                (room > 0 && self.wanted.adopts(position)).then_some(room)?
+                // One that is silent keeps what it was given until it gives a sign.
+                (room > 0 && !lane.released && self.wanted.adopts(position)).then_some(room)?
             } else {
                 self.room(position, &plans[position], &courses[position], outlook.horizon)?
             };
@@ -599,30 +610,44 @@ impl RatelessWriter {
         (blocks > 0 && worth).then_some(blocks)
     }
 
-    /// Brings the domains of a write that amends to their levels, where those who are expected to take blocks can meet the rule.
-    fn level(&self, outlook: &mut Outlook, shares: &Shares) {
-        let given = self.expected();
-        let mut speeds = vec![0.0; given.len()];
-        for lane in self.lanes.iter().filter(|lane| self.hopeful(lane)) {
-            speeds[lane.target.domain as usize] += Shares::speed(lane, shares.usual, self.spec.block_bytes);
+    /// What a write that amends brings domains to, where those who are expected to take blocks can meet the rule.
+    fn levels(&self) -> Option<Levels> {
+        if !self.amends() {
+            return None;
         }
-        outlook.levels = levels(&self.need, &given, &speeds, self.wanted.homeless().into());
-        if outlook.levels.is_some() {
-            outlook.hold.given = given;
-        }
+        let limit = self.silence_limit();
+        let hopeful = self.lanes.iter().filter(|lane| self.hopeful(lane, limit));
+        let takers: Vec<Taker> = hopeful.map(|lane| self.taker(lane)).collect();
+        Levels::new(&self.need, self.expected(), &takers, self.wanted.homeless().into())
     }
 
-    /// Whether a lane takes blocks now, or is expected to soon: it was not silent for long.
-    fn hopeful(&self, lane: &Lane) -> bool {
+    /// As fast as it is known for or was seen to be, whichever is more: a first confirmation takes long. But one that was seen to be
+    /// much slower is, or the others would wait for it.
+    fn taker(&self, lane: &Lane) -> Taker {
+        let planned = Some(lane.target.write_bytes_per_s as f64).filter(|&planned| planned > 0.0);
+        let measured = lane.measured().map(|blocks_per_s| blocks_per_s * f64::from(self.spec.block_bytes));
+        let speed = match (planned, measured) {
+            (Some(planned), Some(measured)) if MUCH_SLOWER * measured > planned => {
+                Some(planned.max(measured))
+            }
+            (planned, measured) => measured.or(planned),
+        };
+        Taker { domain: lane.target.domain as usize, speed }
+    }
+
+    /// Whether a lane takes blocks now, or is expected to soon: it was not silent for as long as `limit`.
+    fn hopeful(&self, lane: &Lane, limit: Duration) -> bool {
         let idle = lane.in_flight == 0 && lane.affords(self.spec.block_bytes) > 0;
         matches!(lane.state, State::Opening | State::Open)
-            && (idle || self.now.since(lane.quiet_since()) < self.silence_limit())
+            && (idle || self.now.since(lane.quiet_since()) < limit)
     }
 
     /// Whether there are levels, and a lane below its own is expected to take homeless blocks soon.
     fn awaits_room(&self, outlook: &Outlook) -> bool {
+        let limit = self.silence_limit();
         let below = |(position, lane): (usize, &Lane)| {
-            self.hopeful(lane) && outlook.room(lane.target.domain) > 0 && self.wanted.adopts(position)
+            let takes = !lane.released && self.hopeful(lane, limit) && self.wanted.adopts(position);
+            takes && outlook.room(lane.target.domain) > 0
         };
         outlook.levels.is_some() && self.lanes.iter().enumerate().any(below)
     }
@@ -698,18 +723,18 @@ struct Outlook {
     horizon: f64,
     hold: Hold,
     /// Of a write that amends: what each domain is to have.
-    levels: Option<Vec<f64>>,
+    levels: Option<Levels>,
 }
 
 impl Outlook {
     /// Blocks that a domain may be given; one more than are foreseen, which is about as good as foresight gets.
     fn room(&self, domain: u32) -> u32 {
         let domain = domain as usize;
-        let most = match &self.levels {
-            Some(levels) => levels[domain].ceil(),
-            None => self.hold.most + 1.0,
-        };
-        (most - self.hold.given[domain]).max(0.0) as u32
+        let given = self.hold.given[domain];
+        match &self.levels {
+            Some(levels) => levels.room(domain, given),
+            None => (self.hold.most + 1.0 - given).max(0.0) as u32,
+        }
     }
 }
 
