@@ -137,6 +137,7 @@ fn of_client(error: &ClientError) -> u8 {
         ClientError::Refused(MetaFault::PolicyUnmet { .. }) => NO_ROOM,
         ClientError::Refused(MetaFault::BucketExists(_)) => EXISTS,
         ClientError::Refused(MetaFault::Conflict { .. }) => CHANGED,
+        ClientError::Refused(MetaFault::BucketInUse(_)) => BUSY,
         _ => FAILED,
     }
 }

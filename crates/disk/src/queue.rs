@@ -1,7 +1,8 @@
 //! The queue of one device: which request is served next. No I/O, no clock, no thread.
 //!
 //! A driver adds requests and asks [`Queue::select`] for the next one; it may *hold* a request until a time,
-//! *withdraw* it (another replica served it), or *cancel* a whole stream. Higher classes go first. Within a
+//! *withdraw* it (another replica served it), or *cancel* a whole stream. Higher classes go first; but that nothing is put off for as
+//! long as a device is busy, a background request that has waited for long goes before ordinary data, one in a while. Within a
 //! class requests are served first come, first served; among the reads of one stream in the order of
 //! their offsets, so that "all you have of this segment" is one sequential pass.
 //!
@@ -9,6 +10,10 @@
 //! shortest positioning time first (SPTF) will, without a change of this interface.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A background request waits for so long at the most, and so long after the last one, while others keep the device busy. Picked by eye:
+/// a fiftieth of a rotating disk's time.
+const BACKGROUND_WAITS_NS: u64 = 500_000_000;
 
 /// Name of a queued request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +102,9 @@ pub struct Queue {
     arrivals: u64,
     bytes: u64,
     writes: usize,
+    /// The time of the last selection, and before which no background request goes out of its turn.
+    now_ns: u64,
+    background_from_ns: u64,
 }
 
 impl Queue {
@@ -123,6 +131,7 @@ impl Queue {
     /// The request to serve at `now_ns`, if one is ready. It stays queued until [`Queue::dispatch`].
     pub fn select(&mut self, now_ns: u64, estimate: &dyn Estimate) -> Option<RequestId> {
         let _ = estimate;
+        self.now_ns = now_ns;
         while let Some(&(until, id)) = self.held.first()
             && until <= now_ns
         {
@@ -133,13 +142,22 @@ impl Queue {
                 self.entries.insert(id, entry);
             }
         }
-        let &(class, _, id) = self.order.first()?;
+        let &(class, _, id) = self.overdue().or(self.order.first())?;
         let request = self.entries[&id].request;
         if request.kind != Kind::Read {
             return Some(id);
         }
         let from = (class, request.stream, 0, 0, RequestId(0));
         self.reads.range(from..).next().map(|&(_, _, _, _, id)| id)
+    }
+
+    /// The background request that others have put off for long enough.
+    fn overdue(&self) -> Option<&(Priority, u64, RequestId)> {
+        let first = self.order.range((Priority::Background, 0, RequestId(0))..).next()?;
+        let since = self.entries[&first.2].request.queued_at_ns;
+        let due = (since + BACKGROUND_WAITS_NS).max(self.background_from_ns) <= self.now_ns;
+        let urgent = self.order.first().is_some_and(|&(class, ..)| class == Priority::Interactive);
+        (due && !urgent).then_some(first)
     }
 
     /// Keeps a request from being selected before `until_ns`. `false`: not queued.
@@ -170,7 +188,11 @@ impl Queue {
     /// Removes a request because its service starts.
     pub fn dispatch(&mut self, id: RequestId) -> Option<Request> {
         self.take_turn(id);
-        self.withdraw(id)
+        let request = self.withdraw(id)?;
+        if request.class == Priority::Background {
+            self.background_from_ns = self.now_ns + BACKGROUND_WAITS_NS;
+        }
+        Some(request)
     }
 
     /// A read that goes before an earlier one of its stream uses up that one's turn and leaves its own for it:

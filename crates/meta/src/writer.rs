@@ -3,6 +3,9 @@
 //! While a commit flushes, further changes queue up; they are the next batch. So one client waits for one commit and
 //! sixty-four wait for one or two. Each change runs in a transaction of its own: a refused one leaves nothing in the
 //! batch but its answer.
+//!
+//! A change is judged by when it arrived, and leases are given up that had ended when the last change of a batch did, after those of the
+//! batch: a store that stalls for longer than a lease ends none whose renewal lies here.
 
 use crate::{MetaError, Store, clock::Clock, store::Batch};
 use std::{
@@ -30,9 +33,18 @@ pub type Outcome = Result<MetaAnswer, MetaFault>;
 /// Work for the writer.
 #[derive(Debug)]
 enum Job {
-    Change { id: RequestId, change: Change, answer: oneshot::Sender<Outcome> },
-    Expire,
+    Change { arrived: Time, id: RequestId, change: Change, answer: oneshot::Sender<Outcome> },
+    Expire { arrived: Time },
     Stop,
+}
+
+impl Job {
+    fn arrived(&self) -> Option<Time> {
+        match self {
+            Job::Change { arrived, .. } | Job::Expire { arrived } => Some(*arrived),
+            Job::Stop => None,
+        }
+    }
 }
 
 /// The sending end of the writer's queue. The writer ends when it is told to or the last sending end is dropped, once
@@ -40,6 +52,7 @@ enum Job {
 #[derive(Clone, Debug)]
 pub struct Writer {
     jobs: mpsc::Sender<Job>,
+    clock: Clock,
 }
 
 impl Writer {
@@ -62,7 +75,7 @@ impl Writer {
             path: PathBuf::from("the metadata server"),
             source,
         })?;
-        Ok((Self { jobs }, thread))
+        Ok((Self { jobs, clock }, thread))
     }
 
     /// Carries out a change; returns once it is durable.
@@ -72,13 +85,14 @@ impl Writer {
     pub async fn change(&self, id: RequestId, change: Change) -> Outcome {
         let stopping = || MetaFault::Store("the server is stopping".to_owned());
         let (answer, outcome) = oneshot::channel();
-        self.jobs.send(Job::Change { id, change, answer }).await.map_err(|_| stopping())?;
+        let job = Job::Change { arrived: self.clock.now(), id, change, answer };
+        self.jobs.send(job).await.map_err(|_| stopping())?;
         outcome.await.map_err(|_| stopping())?
     }
 
     /// Gives up what is due. Left out where the queue is full: the next call makes it good.
     pub fn expire(&self) {
-        let _full_or_stopping = self.jobs.try_send(Job::Expire);
+        let _full_or_stopping = self.jobs.try_send(Job::Expire { arrived: self.clock.now() });
     }
 
     /// Tells the writer to end after what is queued; later changes are refused.
@@ -119,14 +133,14 @@ impl Work {
 
     /// One batch: durable, then answered.
     fn commit(&mut self, jobs: Vec<Job>) {
-        let now = self.clock.now();
-        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire));
+        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire { .. }));
+        let last = jobs.iter().rev().find_map(Job::arrived).filter(|_| expire);
         let mut behind = false;
         let outcomes = self.store.write(|batch| {
-            if expire {
-                behind = self.expire(batch, now);
-            }
-            jobs.iter().map(|job| self.carry_out(batch, now, job)).collect::<Vec<Option<Outcome>>>()
+            let outcomes =
+                jobs.iter().map(|job| self.carry_out(batch, job)).collect::<Vec<Option<Outcome>>>();
+            behind = last.is_some_and(|last| self.expire(batch, last));
+            outcomes
         });
         self.behind = behind;
         match outcomes {
@@ -149,21 +163,21 @@ impl Work {
         }
     }
 
-    fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<Outcome> {
+    fn carry_out(&self, batch: &mut Batch<'_>, job: &Job) -> Option<Outcome> {
         match job {
-            Job::Expire | Job::Stop => None,
-            Job::Change { id, change, .. } => {
+            Job::Expire { .. } | Job::Stop => None,
+            Job::Change { arrived, id, change, .. } => {
                 let heard = meta::needs_liveness(change)
                     .then(|| self.liveness.read().unwrap_or_else(PoisonError::into_inner).clone());
                 let liveness = heard.as_ref().unwrap_or(&self.nobody);
                 let outcome =
-                    batch.transact(|txn| meta::change(txn, now, &self.terms, liveness, *id, change));
+                    batch.transact(|txn| meta::change(txn, *arrived, &self.terms, liveness, *id, change));
                 if let (Change::RegisterNode(record), Ok(_)) = (change, &outcome) {
                     // At once, not after the commit: another node of this batch may claim its devices.
                     self.liveness
                         .write()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .registered(now, record.node);
+                        .registered(self.clock.now(), record.node);
                 }
                 Some(outcome)
             }
@@ -186,5 +200,52 @@ impl Work {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{NodeId, message::NodeRecord, policy::Policy};
+
+    /// The store did nothing for longer than a lease; what renews it had come in time.
+    #[test]
+    fn a_store_that_stalls_ends_no_lease_whose_renewal_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let lease = Duration::from_millis(200);
+        let terms = Terms { lease, started: Time(0), ..Terms::default() };
+        let (clock, liveness) =
+            (Clock::start(), Arc::new(RwLock::new(Liveness::new(Time(0), Duration::from_secs(60)))));
+        let store = Arc::new(Store::open(dir.path(), 1 << 20).unwrap());
+        let nobody = Liveness::new(terms.started, Duration::ZERO);
+        let mut work = Work { store, terms, clock, liveness, nobody, behind: false };
+        let (begun, mut count) = (clock.now(), 0);
+        let mut job = |after_ms: u64, change: Change| {
+            count += 1;
+            let (answer, outcome) = oneshot::channel();
+            let id = RequestId { client: 7, count };
+            (Job::Change { arrived: begun + Duration::from_millis(after_ms), id, change, answer }, outcome)
+        };
+        let device = (steadfast_protocol::DeviceId(1), 1 << 30);
+        let (address, site) = ("127.0.0.1:1".to_owned(), "here".to_owned());
+        let record = NodeRecord { node: NodeId(1), cluster: None, address, site, devices: vec![device] };
+        let policy: Policy = "stripe".parse().unwrap();
+        let (register, _) = job(0, Change::RegisterNode(record));
+        let (create, created) = job(0, Change::CreateBucket { bucket: "data".into(), policy });
+        let (begin, mut outcome) =
+            job(0, Change::BeginPut { bucket: "data".into(), key: "k".into(), segments: 1 });
+        work.commit(vec![register, create, begin]);
+        assert!(created.blocking_recv().unwrap().is_ok());
+        let Ok(MetaAnswer::Begun(put)) = outcome.try_recv().unwrap() else { panic!("it began") };
+        thread::sleep(lease + Duration::from_millis(50));
+        let intent = put.intent;
+        let (renew, mut renewed) = job(150, Change::Renew { intent });
+        let expire = |after_ms| Job::Expire { arrived: begun + Duration::from_millis(after_ms) };
+        work.commit(vec![expire(100), expire(120), renew, expire(210)]);
+        assert_eq!(renewed.try_recv().unwrap(), Ok(MetaAnswer::Done));
+        // Another renewal after the end of that lease comes too late.
+        let (late, mut refused) = job(360, Change::Renew { intent });
+        work.commit(vec![expire(355), late]);
+        assert_eq!(refused.try_recv().unwrap(), Err(MetaFault::IntentOver(intent)));
     }
 }

@@ -1,7 +1,7 @@
 //! The directories that were added to a node while it ran: it finds them again without being told.
 //!
 //! A text file, `added`, lies in each directory that the node is started with (the loss of one disk is not to lose the
-//! others): one line for each device, `DEVICE DIRECTORY`. A line is there before the metadata server hears of the device,
+//! others, nor to keep a new one from taking its place): one line for each device, `DEVICE DIRECTORY`. A line is there before the metadata server hears of the device,
 //! and goes when the device is removed from the cluster.
 
 use crate::{NodeError, identity};
@@ -73,23 +73,42 @@ impl Added {
         if after == before {
             return Ok(());
         }
-        self.homes.iter().try_for_each(|home| store(home, &after))
+        // One that lasts is enough: the others are read too, and what they say of a device is made sure of.
+        let (mut stored, mut failed) = (0, None);
+        for home in &self.homes {
+            match store(home, &after) {
+                Ok(()) => stored += 1,
+                Err(error) => {
+                    tracing::warn!(%error, "a list of added devices stays as it was");
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.filter(|_| stored == 0).map_or(Ok(()), Err)
     }
 
     /// Every device listed, its directory, and where that was read.
+    ///
+    /// # Errors
+    /// Where a list is damaged, or none of several homes can be read.
     fn load(&self) -> Result<BTreeMap<DeviceId, (PathBuf, PathBuf)>, NodeError> {
-        let mut list = BTreeMap::new();
+        let (mut list, mut read, mut failed) = (BTreeMap::new(), 0, None);
         for home in &self.homes {
             let path = home.join(FILE);
-            let text = match fs::read_to_string(&path) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(NodeError::Io { what: "read", path, source }),
-            };
-            let lines = parse(&text).ok_or(NodeError::AddedDamaged { list: path })?;
-            list.extend(lines.into_iter().map(|(device, dir)| (device, (dir, home.clone()))));
+            match fs::read_to_string(&path) {
+                Ok(text) => {
+                    let lines = parse(&text).ok_or(NodeError::AddedDamaged { list: path })?;
+                    list.extend(lines.into_iter().map(|(device, dir)| (device, (dir, home.clone()))));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    failed = Some(NodeError::Io { what: "read", path, source });
+                    continue;
+                }
+            }
+            read += 1;
         }
-        Ok(list)
+        failed.filter(|_| read == 0).map_or(Ok(list), Err)
     }
 }
 
@@ -157,6 +176,19 @@ mod tests {
         assert!(matches!(added.dirs(), Err(NodeError::AddedGone { device: DeviceId(7), .. })));
         added.remove(device).unwrap();
         assert!(added.dirs().unwrap().is_empty());
+        // One home's disk is dead: the other has the list. None is too few.
+        let fourth = dir("fourth");
+        identity::store(&fourth, &Identity { device: DeviceId(9), ..identity }).unwrap();
+        let dead = |home: &Path| {
+            let _ = fs::remove_file(home.join(FILE));
+            fs::create_dir(home.join(FILE)).unwrap();
+        };
+        dead(&homes[0]);
+        added.insert(DeviceId(9), &fourth).unwrap();
+        assert_eq!(added.dirs().unwrap(), std::slice::from_ref(&fourth));
+        dead(&homes[1]);
+        assert!(added.insert(DeviceId(10), &third).is_err() && added.dirs().is_err());
+        homes.iter().for_each(|home| fs::remove_dir(home.join(FILE)).unwrap());
         fs::write(homes[1].join(FILE), "nonsense").unwrap();
         assert!(matches!(added.dirs(), Err(NodeError::AddedDamaged { .. })));
     }

@@ -235,7 +235,7 @@ fn tell_changes(
             DeviceHealth::Stalled => tracing::warn!(%node, %device, %dir, "a device stalls"),
             DeviceHealth::Failed => {
                 let error = served.why_failed().unwrap_or_default();
-                tracing::error!(%node, %device, %dir, error, "a device failed; it takes no more writes");
+                tracing::error!(%node, %device, %dir, error, "a device failed; nothing new is stored on it");
             }
         }
     }

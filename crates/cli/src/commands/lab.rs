@@ -25,6 +25,7 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             if let Some(name) = names.iter().find(|name| !known.iter().any(|(known, _)| known == name)) {
                 bail!("no experiment named `{name}`; `steadfast lab list` names them");
             }
+            names.iter().try_for_each(|name| options.check(name))?;
             for name in names {
                 eprintln!("{name}, seed {seed}");
                 let report =

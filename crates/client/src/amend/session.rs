@@ -19,7 +19,7 @@ use std::{
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IntentId, SegmentId, Version,
-    durability::Rule,
+    durability::{Need, Rule},
     layout::{CodeKind, Geometry, SegmentLayout, Share},
     message::{
         Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
@@ -403,7 +403,7 @@ impl<'a> Amendment<'a> {
             let (needed, available) = (rule.tolerate + 1, 0);
             return Err(PlanError::Unmet { domain: "devices", needed, available }.into());
         }
-        let (devices, spares) = plan::only_needed(&given, devices, spares);
+        let (devices, spares) = plan::only_needed(&given, &Need::new(&code, rule), devices, spares);
         let first_new = given.first_new_index;
         let spec = WriteSpec {
             scheme: match layout.code.kind {

@@ -9,6 +9,7 @@ use crate::{
     checksum,
     ids::{BlockIndex, SegmentId},
     index::Place,
+    media::MediumError,
 };
 
 /// Neighbouring granules that are read together.
@@ -20,6 +21,12 @@ struct Run {
 }
 
 impl Device {
+    /// Whether the medium gives what lies around byte `offset`, whatever it is.
+    pub(crate) fn can_read(&self, offset: u64) -> Result<(), MediumError> {
+        let mut buf = self.pool().take(UNIT_BYTES as usize);
+        self.medium.read_at(offset / UNIT_BYTES * UNIT_BYTES, &mut buf)
+    }
+
     /// Reads bytes `range` of a block, widened to whole granules, into `buf`, and verifies them. After an error
     /// the content of `buf` is unspecified.
     pub fn read_block(

@@ -1,46 +1,65 @@
 //! How reads of the medium go: a device that takes what is written and gives nothing back is as failed as one that takes nothing.
 //!
-//! One bad place fails again and again while everything else is read: it counts once in a row.
+//! One bad place fails again and again while everything else is read: it counts once in a row. While a row lasts the lane reads its last
+//! place again every few seconds when it has nothing else to do, since nobody may ask the device for anything any more.
 
 use super::{OpError, OpOutput};
 use crate::{
     device::{LogError, ReadError, UpdateError},
     media::MediumError,
 };
+use std::collections::BTreeSet;
+
+/// Places remembered of one row: more say no more.
+const PLACES_MAX: usize = 64;
 
 /// Reads of a device since its lane began.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Reads that the medium failed.
     pub failed: u64,
-    /// Those at different places since a read last succeeded.
-    pub failed_in_a_row: u32,
     /// The last such failure; absent after a read that succeeded.
     pub error: Option<MediumError>,
+    /// Where reads failed since one last succeeded.
+    places: BTreeSet<u64>,
 }
 
 impl Reads {
-    /// Takes what became of an operation.
-    pub(super) fn note(&mut self, result: &Result<OpOutput, OpError>) {
+    /// Different places where reads failed since one last succeeded.
+    pub fn failed_in_a_row(&self) -> u32 {
+        u32::try_from(self.places.len()).expect("few are remembered")
+    }
+
+    /// Takes what became of an operation; `from_medium`: it read anything there. What is in memory says nothing.
+    pub(super) fn note(&mut self, result: &Result<OpOutput, OpError>, from_medium: bool) {
         match result {
-            Ok(
-                OpOutput::Slice { .. }
-                | OpOutput::Chunk { .. }
-                | OpOutput::LogRecord(_)
-                | OpOutput::LogRecords(_),
-            ) => {
-                self.failed_in_a_row = 0;
-                self.error = None;
-            }
+            Ok(_) if from_medium => self.succeeded(),
             Ok(_) => {}
-            Err(error) => {
-                let Some(error) = of_medium(error) else { return };
-                self.failed += 1;
-                if self.error.as_ref() != Some(error) {
-                    self.failed_in_a_row += 1;
-                    self.error = Some(error.clone());
-                }
-            }
+            Err(error) => of_medium(error).into_iter().for_each(|error| self.failed_by(error)),
+        }
+    }
+
+    /// A read of the medium succeeded.
+    pub(super) fn succeeded(&mut self) {
+        self.places.clear();
+        self.error = None;
+    }
+
+    /// A read of the medium failed.
+    pub(super) fn failed_by(&mut self, error: &MediumError) {
+        self.failed += 1;
+        let place = if let MediumError::Io { offset, .. } = error { *offset } else { u64::MAX };
+        if self.places.len() < PLACES_MAX {
+            self.places.insert(place);
+        }
+        self.error = Some(error.clone());
+    }
+
+    /// Where to try again, while a row lasts.
+    pub(super) fn last_place(&self) -> Option<u64> {
+        match self.error {
+            Some(MediumError::Io { offset, .. }) => Some(offset),
+            _ => None,
         }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     device: Device,
     reads: Reads,
+    /// When a place that failed was last tried again.
+    tried: Instant,
     group: Group,
     /// When it last served or was idle too short to write back; `None`: it writes back, and nothing came since.
     busy_until: Option<Instant>,
@@ -52,6 +54,8 @@ enum Waiting {
 /// after the other to one of several devices, who would else find the device busy. After 10 ms every second granule was
 /// written between two updates, each with its checksum in writes of their own (six nodes, one update after the other).
 const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(100);
+/// How often a place that could not be read is tried again. Picked by eye: a heartbeat or two after a disk is back it serves.
+const TRY_EVERY: Duration = Duration::from_secs(5);
 /// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
 /// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;
@@ -77,6 +81,7 @@ impl Worker {
             shared,
             device,
             reads: Reads::default(),
+            tried: Instant::now(),
             group: Group::default(),
             busy_until: Some(Instant::now()),
         }
@@ -120,6 +125,13 @@ impl Worker {
                 self.finish(0, Duration::ZERO, |_| {});
                 return true;
             }
+            let until_try = self.until_try();
+            if until_try == Some(Duration::ZERO) {
+                state.in_flight = Some(InFlight::operation(Instant::now(), false));
+                drop(state);
+                self.try_again();
+                return true;
+            }
             let rest = self.rest();
             if rest == Some(Duration::ZERO) {
                 state.in_flight = Some(InFlight::flush(false));
@@ -127,7 +139,7 @@ impl Worker {
                 self.write_back();
                 return true;
             }
-            state = self.wait(&shared, state, now_ns, rest);
+            state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_try).min());
         }
     }
 
@@ -157,6 +169,23 @@ impl Worker {
         }
         let rested = self.busy_until.map_or(IDLE_BEFORE_WRITE_BACK, |until| until.elapsed());
         Some(IDLE_BEFORE_WRITE_BACK.saturating_sub(rested))
+    }
+
+    /// How long until a place that could not be read is tried again; `None`: there is none.
+    fn until_try(&self) -> Option<Duration> {
+        self.reads.last_place().map(|_| TRY_EVERY.saturating_sub(self.tried.elapsed()))
+    }
+
+    fn try_again(&mut self) {
+        let since = self.begin();
+        self.tried = since;
+        if let Some(place) = self.reads.last_place() {
+            match self.device.can_read(place) {
+                Ok(()) => self.reads.succeeded(),
+                Err(error) => self.reads.failed_by(&error),
+            }
+        }
+        self.finish(0, since.elapsed(), |_| {});
     }
 
     /// One step of what a device does when nobody asks: a flush of what writing back waits for, some of it in place, or
@@ -304,9 +333,10 @@ impl Worker {
         let Pending { op, class, reply, .. } = pending;
         let (kind, joins_group, is_update) = (op.kind(), op.joins_group(), op.is_update());
         let bytes = op.bytes();
+        let reads = self.device.medium().counters().reads;
         let result = self.execute(op);
         let busy = since.elapsed();
-        self.reads.note(&result);
+        self.reads.note(&result, self.device.medium().counters().reads > reads);
         let read_bytes = match &result {
             Ok(OpOutput::Slice { data, .. } | OpOutput::Chunk { data, .. }) => data.len() as u64,
             _ => 0,

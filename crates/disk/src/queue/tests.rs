@@ -62,3 +62,24 @@ fn withdrawn_and_cancelled_requests_are_gone() {
     assert_eq!(queue.cancel_stream(1), []);
     assert_eq!(drain(&mut queue, 5000), [4, 6]);
 }
+
+#[test]
+fn what_is_put_off_for_long_goes_in_between_now_and_then() {
+    let second = 1_000_000_000;
+    let mut queue = Queue::new();
+    queue.add(request(1, 1, Priority::Background, Kind::Write, 0));
+    queue.add(request(2, 1, Priority::Background, Kind::Write, 0));
+    (10..40).for_each(|id| queue.add(request(id, 2, Priority::Normal, Kind::Write, 0)));
+    let mut next = |queue: &mut Queue, at: u64| {
+        let id = queue.select(at, &NoEstimate).unwrap();
+        assert_eq!(queue.select(at, &NoEstimate), Some(id), "it stays until it is dispatched");
+        queue.dispatch(id);
+        id.0
+    };
+    assert_eq!(next(&mut queue, second / 4), 10);
+    assert_eq!(next(&mut queue, second), 1);
+    // The other waits again, and for whom somebody waits it waits still.
+    assert_eq!([second, second + 1, second * 5 / 4].map(|at| next(&mut queue, at)), [11, 12, 13]);
+    queue.add(request(3, 3, Priority::Interactive, Kind::Write, 0));
+    assert_eq!([2 * second; 3].map(|at| next(&mut queue, at)), [3, 2, 14]);
+}

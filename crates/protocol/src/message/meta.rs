@@ -151,7 +151,7 @@ pub enum Change {
         /// Bytes that the object has with them.
         size: u64,
     },
-    /// Removes a bucket without objects. A put that is under way finds it gone when it commits.
+    /// Removes a bucket without objects, into which no put is under way.
     RemoveBucket {
         /// The bucket.
         bucket: String,
@@ -548,4 +548,7 @@ pub enum MetaFault {
     /// A bucket that has objects is not removed.
     #[error("bucket {0:?} has objects: `steadfast ls {0}` lists them, `steadfast rm` removes each")]
     BucketNotEmpty(String),
+    /// Nor one into which puts are under way.
+    #[error("puts into bucket {0:?} are under way: try again once they are over")]
+    BucketInUse(String),
 }

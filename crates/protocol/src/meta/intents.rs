@@ -289,6 +289,28 @@ pub(super) fn abort(txn: &mut Txn<'_>, id: IntentId) -> Result<MetaAnswer, MetaF
     Ok(MetaAnswer::Done)
 }
 
+/// Whether a put or an amendment of any object of a bucket is live. A look at every one there is; damaged ones can neither be renewed nor
+/// committed.
+pub(super) fn any_into(txn: &Txn<'_>, now: Time, terms: &Terms, bucket: &str) -> Result<bool, ViewError> {
+    let (mut from, to) = keys::intents_from(IntentId(0));
+    loop {
+        let step = txn.scan(&from, &to, EXPIRE_MAX)?;
+        for (key, value) in &step {
+            let intent: Option<Intent> = keys::whole(txn, "intent", key, value);
+            if intent.is_some_and(|intent| intent.bucket == bucket && now < intent.ends(now, terms)) {
+                return Ok(true);
+            }
+        }
+        match step.last() {
+            Some((last, _)) if step.len() == EXPIRE_MAX => {
+                from.clone_from(last);
+                from.push(0);
+            }
+            _ => return Ok(false),
+        }
+    }
+}
+
 /// Gives up puts whose lease has ended: how many, and whether more are due.
 pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usize, bool), ViewError> {
     if now < terms.started + terms.lease {

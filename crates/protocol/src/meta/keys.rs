@@ -150,6 +150,11 @@ pub(super) fn intent(intent: IntentId) -> Key {
     key(INTENT, &[&intent.0.to_be_bytes()])
 }
 
+/// From and to of all intents from this one on.
+pub(super) fn intents_from(first: IntentId) -> (Key, Key) {
+    (intent(first), vec![INTENT + 1])
+}
+
 /// The end of an intent's lease.
 pub(super) fn intent_expiry(expires: Time, intent: IntentId) -> Key {
     key(INTENT_EXPIRY, &[&expires.0.to_be_bytes(), &intent.0.to_be_bytes()])

@@ -1,11 +1,12 @@
 //! What a change of a segment takes away and writes: the blocks that it replaces, and what its write is given.
 //!
 //! Invariants: every block that is replaced goes to the device that had it where that takes any; a copy that moves goes where its original
-//! has no other copy; no index is used again.
+//! has no other copy; no index that is listed is used again.
 
 use super::amend::{Places, stored};
 use crate::{
     BlockIndex, DeviceId, IndexRanges,
+    durability::Need,
     layout::{CodeKind, SegmentLayout},
     write::{Existing, Given, Target},
 };
@@ -79,14 +80,23 @@ fn with_homes(
     wanted.into_iter().chain(held_of(layout, &copies)).collect()
 }
 
-/// Where a write needs no block but those wanted, only their devices are opened; the others are spares.
-pub fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> (Vec<Target>, Vec<Target>) {
+/// Where a write needs no block but those wanted, only their devices are opened; the others are spares. Where more are lacking, all are:
+/// those that hold least are to get them.
+pub fn only_needed(
+    given: &Given,
+    need: &Need,
+    devices: Vec<Target>,
+    spares: Vec<Target>,
+) -> (Vec<Target>, Vec<Target>) {
     let wanted = |target: &Target| {
         given.wanted.iter().any(|(device, blocks)| *device == target.device && !blocks.is_empty())
     };
     let homeless =
         given.wanted.iter().any(|(device, _)| !devices.iter().any(|target| target.device == *device));
-    if homeless || given.wanted.iter().all(|(_, blocks)| blocks.is_empty()) {
+    if homeless
+        || given.wanted.iter().all(|(_, blocks)| blocks.is_empty())
+        || !need.met(&loads(given, &devices))
+    {
         return (devices, spares);
     }
     let (needed, mut others): (Vec<Target>, Vec<Target>) = devices.into_iter().partition(wanted);
@@ -94,7 +104,23 @@ pub fn only_needed(given: &Given, devices: Vec<Target>, spares: Vec<Target>) -> 
     (needed, others)
 }
 
-/// The first index that was never listed.
+/// Blocks of each domain, with those wanted where they are at home.
+fn loads(given: &Given, devices: &[Target]) -> Vec<f64> {
+    let there = given.existing.iter().map(|existing| (existing.domain, existing.blocks.count()));
+    let at_home = given.wanted.iter().filter_map(|(device, blocks)| {
+        let home = devices.iter().find(|target| target.device == *device)?;
+        Some((home.domain, blocks.count()))
+    });
+    let mut loads = Vec::new();
+    for (domain, blocks) in there.chain(at_home) {
+        let domain = domain as usize;
+        loads.resize(loads.len().max(domain + 1), 0.0);
+        loads[domain] += f64::from(blocks);
+    }
+    loads
+}
+
+/// The highest index listed, and one more: none that anybody could still ask for is used again.
 fn first_new_index(layout: &SegmentLayout) -> BlockIndex {
     stored(layout).ranges().last().map_or(0, |range| range.end).max(layout.code.originals)
 }
@@ -137,8 +163,14 @@ mod tests {
         // Only their devices are needed.
         let (devices, spares) = places.targets(&layout, &given.existing);
         let all = devices.len() + spares.len();
-        let (needed, others) = only_needed(&given, devices, spares);
+        let need = Need { total: 14, survivors: 10, tolerate: 0 };
+        let (needed, others) = only_needed(&given, &need, devices.clone(), spares.clone());
         assert_eq!((needed.len(), needed.len() + others.len()), (3, all));
+        let fewer = Given { wanted: given.wanted[..1].to_vec(), ..given };
+        let enough = Need { total: 12, ..need };
+        assert_eq!(only_needed(&fewer, &enough, devices.clone(), spares.clone()).0.len(), 1);
+        // One block is lacking: whoever holds least may get it.
+        assert_eq!(only_needed(&fewer, &need, devices.clone(), spares).0, devices);
     }
 
     #[test]

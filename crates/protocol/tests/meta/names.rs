@@ -1,6 +1,6 @@
 //! Bucket names, keys, policies, listing.
 
-use crate::support::World;
+use crate::support::{World, node_record};
 use core::time::Duration;
 use steadfast_protocol::{
     message::{Change, MetaAnswer, MetaFault, Query},
@@ -90,7 +90,7 @@ fn unknown_buckets_and_objects_are_named() {
 }
 
 #[test]
-fn a_bucket_goes_when_it_is_empty_and_a_put_under_way_finds_it_gone() {
+fn a_bucket_goes_when_it_is_empty_and_no_put_into_it_is_under_way() {
     let mut world = World::six();
     let remove = |bucket: &str| Change::RemoveBucket { bucket: bucket.to_owned() };
     let gone = || MetaFault::NoBucket("data".into());
@@ -104,12 +104,18 @@ fn a_bucket_goes_when_it_is_empty_and_a_put_under_way_finds_it_gone() {
     assert_eq!(world.change(remove("data-2")), Ok(MetaAnswer::Done));
     let late = world.begin("late", 1);
     world.remove("k").unwrap();
-    assert_eq!(world.change(remove("data")), Ok(MetaAnswer::Done));
-    assert_eq!(world.commit(&late, &[7]), Err(gone()));
+    assert_eq!(world.change(remove("data")), Err(MetaFault::BucketInUse("data".into())));
+    // Its lease ends, whether or not anybody looks at it.
+    world.pass(world.terms.lease + Duration::from_millis(1));
+    let id = world.next_id();
+    assert_eq!(world.change_as(id, &remove("data")), Ok(MetaAnswer::Done));
+    assert_eq!(world.change_as(id, &remove("data")), Ok(MetaAnswer::Done), "asked again");
+    assert_eq!(world.commit(&late, &[7]), Err(MetaFault::IntentOver(late.intent)));
     assert_eq!(world.lookup("k"), Err(gone()));
     assert_eq!(world.change(remove("data")), Err(gone()));
     assert_eq!(world.ask(&Query::Buckets), Ok(MetaAnswer::Buckets(Vec::new())));
     // Its name is free again, and nothing of before is in it.
+    world.register(&node_record(1, &[1])).unwrap();
     world.create("data", "stripe").unwrap();
     assert!(matches!(world.lookup("k"), Err(MetaFault::NoObject { .. })));
 }
