@@ -5,7 +5,7 @@
 //! [`BACKGROUND_SHARE`] to the background, so that neither starves. Invariants:
 //! - frames of one stream keep their order, but for CREDIT and CANCEL, which overtake its DATA on purpose;
 //! - a stream is in a ring exactly while it has frames queued;
-//! - `bulk_bytes` is the sum of body and payload bytes of the frames in queues.
+//! - `bulk_bytes` is the sum of body and payload bytes of the frames in queues, `control_bytes` that of control frames.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -58,12 +58,14 @@ pub(crate) struct Lanes {
     queues: BTreeMap<u64, VecDeque<OutFrame>>,
     rings: [VecDeque<u64>; 3],
     bulk_bytes: usize,
+    control_bytes: usize,
     foreground_run: u32,
 }
 
 impl Lanes {
     /// Queues a control frame.
     pub(crate) fn push_control(&mut self, frame: OutFrame) {
+        self.control_bytes += frame.bytes();
         self.control.push_back(Control::Frame(frame));
     }
 
@@ -119,7 +121,10 @@ impl Lanes {
     pub(crate) fn pop(&mut self) -> Option<OutFrame> {
         while let Some(control) = self.control.pop_front() {
             match control {
-                Control::Frame(frame) => return Some(frame),
+                Control::Frame(frame) => {
+                    self.control_bytes -= frame.bytes();
+                    return Some(frame);
+                }
                 Control::Credit(stream) => {
                     if let Some(credit) = self.credits.remove(&stream) {
                         let header = Header { credit, ..Header::new(FrameKind::Credit, stream) };
@@ -165,6 +170,11 @@ impl Lanes {
     /// Body and payload bytes of bulk frames queued.
     pub(crate) fn bulk_bytes(&self) -> usize {
         self.bulk_bytes
+    }
+
+    /// Body and payload bytes of all frames queued.
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.bulk_bytes + self.control_bytes
     }
 
     /// Control frames queued.

@@ -45,6 +45,9 @@ mod tests;
 const QUEUE_BYTES_MAX: usize = 2 * message::BODY_BYTES_MAX as usize;
 /// The same over all streams of a connection, requests not yet taken included.
 const QUEUES_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
+/// Bytes that wait to be sent to a peer, answers of streams that are over included, from which it is refused more streams: it asks and does
+/// not read. Twice what a node reads ahead for all of its readers.
+const UNSENT_BYTES_MAX: usize = 64 << 20;
 /// What one queued message costs besides its body: the event and its share of the queue, rounded up.
 const EVENT_BYTES: usize = 128;
 /// Control frames that may wait for a peer that does not read: an answer to each of the streams it may have
@@ -544,7 +547,10 @@ impl State {
         let bytes = body.len() + EVENT_BYTES;
         let refusal = if !self.accepting {
             Some(RefusalReason::NotReady)
-        } else if self.theirs_open >= streams_max || self.queued_bytes + bytes > QUEUES_BYTES_MAX {
+        } else if self.theirs_open >= streams_max
+            || self.queued_bytes + bytes > QUEUES_BYTES_MAX
+            || self.lanes.unsent_bytes() > UNSENT_BYTES_MAX
+        {
             Some(RefusalReason::Overloaded)
         } else {
             None

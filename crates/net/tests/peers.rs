@@ -113,6 +113,39 @@ async fn messages_nobody_takes_are_bounded() {
     assert!(held <= 8 << 20, "{held} bytes were held");
 }
 
+/// Each answer frees its stream; what waits to be sent is bounded all the same.
+#[tokio::test]
+async fn a_peer_that_asks_and_does_not_read_is_refused_more() {
+    const ANSWER: usize = 3 << 20;
+    let (mut raw, mut connected) = RawPeer::connected(Options::default()).await;
+    let mut answered = 0;
+    for stream in (1..400).step_by(2) {
+        raw.send(header(FrameKind::Open, stream), b"all", &[]).await;
+        let next = tokio::time::timeout(Duration::from_millis(300), connected.incoming.next()).await;
+        let Ok(Some((_, taken))) = next else { break };
+        taken.end(vec![7; ANSWER]).unwrap();
+        answered += 1;
+    }
+    // 64 MiB, and what the kernel holds.
+    assert!((21..60).contains(&answered), "{answered}");
+    // It reads after all: every answer, and why there was no other.
+    let mut ends = 0;
+    loop {
+        let frame = raw.recv().await.unwrap();
+        match frame.header.kind {
+            FrameKind::End => ends += 1,
+            FrameKind::Fail => {}
+            other => panic!("{other:?}"),
+        }
+        if ends == answered {
+            break;
+        }
+    }
+    raw.send(header(FrameKind::Open, 1001), b"all", &[]).await;
+    let (_, taken) = soon(connected.incoming.next()).await.unwrap();
+    taken.end(Vec::new()).unwrap();
+}
+
 #[tokio::test]
 async fn pings_are_answered_but_not_each() {
     let (mut raw, connected) = RawPeer::connected(Options::default()).await;
