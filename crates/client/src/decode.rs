@@ -100,14 +100,15 @@ fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
 
 impl Decoding {
     /// A worker that checks and decodes blocks of this segment; it ends with this handle.
-    pub(crate) fn start(code: &Code, layout: &SegmentLayout) -> Self {
+    /// Of originals that come as they are, those `wanted` are kept for [`Decoding::solve`] also where the decoder has no use for them.
+    pub(crate) fn start(code: &Code, layout: &SegmentLayout, wanted: Range<BlockIndex>) -> Self {
         let (say, verified) = mpsc::unbounded_channel();
         let worker = Worker {
             decoder: Decoder::new(code, layout.block_bytes as usize),
             partial: BTreeMap::new(),
             damaged: BTreeMap::new(),
             late: BTreeMap::new(),
-            plain: if matches!(layout.code.kind, CodeKind::Lt { .. }) { 0 } else { layout.code.originals },
+            plain: if matches!(layout.code.kind, CodeKind::Lt { .. }) { 0..0 } else { wanted },
             holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
@@ -176,8 +177,8 @@ struct Worker {
     damaged: BTreeMap<DeviceId, BlockIndex>,
     /// Originals that came as they are when the decoder had no use for them any more: those of a range may be wanted all the same.
     late: BTreeMap<BlockIndex, BytesMut>,
-    /// Blocks below this are originals as they are.
-    plain: BlockIndex,
+    /// Those that are wanted, of a code whose first blocks are originals.
+    plain: Range<BlockIndex>,
     /// What each device holds: which piece a block is of decides what its checksums are seeded with.
     holders: BTreeMap<DeviceId, Holder>,
     block_bytes: usize,
@@ -278,7 +279,9 @@ impl Worker {
         }
         Some(match self.decoder.push(index, block) {
             Ok((_, back)) => {
-                if let Some(block) = back.filter(|_| index < self.plain) {
+                if let Some(block) =
+                    back.filter(|_| self.plain.contains(&index) && self.decoder.original(index).is_none())
+                {
                     self.late.insert(index, block);
                 }
                 Verified::Block { device, index, missing: self.decoder.missing() }
@@ -385,7 +388,7 @@ mod tests {
     async fn a_block_is_taken_only_under_the_name_that_the_layout_lists_it_by() {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
-        let mut decoding = Decoding::start(&code, &layout);
+        let mut decoding = Decoding::start(&code, &layout, 0..2);
         for (device, index, segment, version, taken) in [
             (1, 1, 1, 1, false),
             (1, 1, 9, 1, false),
@@ -424,7 +427,7 @@ mod tests {
         };
         let code = layout.code.code().expect("one original and one block of parity");
         for logged in [false, true] {
-            let mut decoding = Decoding::start(&code, &layout);
+            let mut decoding = Decoding::start(&code, &layout, 0..2);
             let parity = DeviceId(2);
             decoding.state(parity, ReadState { logged, ..ReadState::default() });
             let (slice, block) = slice_of(1, 1, 1, 4096);
@@ -441,7 +444,7 @@ mod tests {
     async fn a_damaged_block_is_told_once_however_many_slices_it_has() {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
-        let mut decoding = Decoding::start(&code, &layout);
+        let mut decoding = Decoding::start(&code, &layout, 0..2);
         let device = DeviceId(1);
         let parts = |index, segment, version| {
             let (whole, mut payload) = slice(index, segment, version);
@@ -483,7 +486,7 @@ mod tests {
             ..layout()
         };
         let code = layout.code.code().expect("two rows of four blocks");
-        let mut decoding = Decoding::start(&code, &layout);
+        let mut decoding = Decoding::start(&code, &layout, 0..2);
         for index in [2, 4, 0] {
             let (slice, block) = slice_of(index, 1, 1, 4096);
             decoding.slice(DeviceId(u128::from(index) / 2), slice, block);
@@ -499,7 +502,7 @@ mod tests {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
         for told in [true, false] {
-            let mut decoding = Decoding::start(&code, &layout);
+            let mut decoding = Decoding::start(&code, &layout, 0..2);
             let device = DeviceId(1);
             let (whole, bytes) = slice(0, 1, 1);
             let first = Slice { sums: whole.sums[..1].to_vec(), ..whole.clone() };
@@ -529,7 +532,7 @@ mod tests {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
         let read = async {
-            let mut all: Vec<Decoding> = (0..5).map(|_| Decoding::start(&code, &layout)).collect();
+            let mut all: Vec<Decoding> = (0..5).map(|_| Decoding::start(&code, &layout, 0..2)).collect();
             for (index, segment, version) in [(0, 1, 1), (1, 9, 2)] {
                 for decoding in &mut all {
                     let (slice, payload) = slice(index, segment, version);

@@ -466,6 +466,7 @@ impl<'a> SegmentReader<'a> {
             read::whole(Time(0), plan, layout, policy)
         };
         let streams = Streams::new(reading.reserved.priority());
+        let decoding = Decoding::start(&code, layout, wanted.clone());
         Ok(Self {
             part,
             wanted,
@@ -475,7 +476,7 @@ impl<'a> SegmentReader<'a> {
             layout,
             reading,
             core,
-            decoding: Decoding::start(&code, layout),
+            decoding,
             stand_ins: in_chunks(layout).then(|| StandIns::none(client, layout.block_bytes)),
             streams,
             start: Instant::now(),

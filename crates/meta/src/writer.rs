@@ -4,8 +4,8 @@
 //! sixty-four wait for one or two. Each change runs in a transaction of its own: a refused one leaves nothing in the
 //! batch but its answer.
 //!
-//! A change is judged by when it arrived, and leases are given up that had ended when the last change of a batch did, after those of the
-//! batch: a store that stalls for longer than a lease ends none whose renewal lies here.
+//! Leases are given up after the changes of a batch. Where changes waited for long, because the store stalled, renewals may have, too: as
+//! after a restart, nothing ends for a whole lease from then on.
 
 use crate::{MetaError, Store, clock::Clock, store::Batch};
 use std::{
@@ -27,6 +27,9 @@ const BATCH_MAX: usize = 512;
 /// Changes that may wait before senders do.
 const QUEUE_MAX: usize = 1024;
 
+/// Changes that waited for this part of a lease were held up: writers renew after a third of it.
+const STALL_PART: u32 = 4;
+
 /// What came of a change.
 pub type Outcome = Result<MetaAnswer, MetaFault>;
 
@@ -34,17 +37,8 @@ pub type Outcome = Result<MetaAnswer, MetaFault>;
 #[derive(Debug)]
 enum Job {
     Change { arrived: Time, id: RequestId, change: Change, answer: oneshot::Sender<Outcome> },
-    Expire { arrived: Time },
+    Expire,
     Stop,
-}
-
-impl Job {
-    fn arrived(&self) -> Option<Time> {
-        match self {
-            Job::Change { arrived, .. } | Job::Expire { arrived } => Some(*arrived),
-            Job::Stop => None,
-        }
-    }
 }
 
 /// The sending end of the writer's queue. The writer ends when it is told to or the last sending end is dropped, once
@@ -92,7 +86,7 @@ impl Writer {
 
     /// Gives up what is due. Left out where the queue is full: the next call makes it good.
     pub fn expire(&self) {
-        let _full_or_stopping = self.jobs.try_send(Job::Expire { arrived: self.clock.now() });
+        let _full_or_stopping = self.jobs.try_send(Job::Expire);
     }
 
     /// Tells the writer to end after what is queued; later changes are refused.
@@ -133,13 +127,22 @@ impl Work {
 
     /// One batch: durable, then answered.
     fn commit(&mut self, jobs: Vec<Job>) {
-        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire { .. }));
-        let last = jobs.iter().rev().find_map(Job::arrived).filter(|_| expire);
+        let now = self.clock.now();
+        let waited = |job: &Job| match job {
+            Job::Change { arrived, .. } => now.since(*arrived),
+            Job::Expire | Job::Stop => Duration::ZERO,
+        };
+        let waited = jobs.iter().map(waited).max().unwrap_or_default();
+        if waited > self.terms.lease / STALL_PART {
+            tracing::warn!(?waited, "the store held changes up: no lease ends for a while");
+            self.terms.started = now;
+        }
+        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire));
         let mut behind = false;
         let outcomes = self.store.write(|batch| {
             let outcomes =
-                jobs.iter().map(|job| self.carry_out(batch, job)).collect::<Vec<Option<Outcome>>>();
-            behind = last.is_some_and(|last| self.expire(batch, last));
+                jobs.iter().map(|job| self.carry_out(batch, now, job)).collect::<Vec<Option<Outcome>>>();
+            behind = expire && self.expire(batch, now);
             outcomes
         });
         self.behind = behind;
@@ -163,21 +166,21 @@ impl Work {
         }
     }
 
-    fn carry_out(&self, batch: &mut Batch<'_>, job: &Job) -> Option<Outcome> {
+    fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<Outcome> {
         match job {
-            Job::Expire { .. } | Job::Stop => None,
-            Job::Change { arrived, id, change, .. } => {
+            Job::Expire | Job::Stop => None,
+            Job::Change { id, change, .. } => {
                 let heard = meta::needs_liveness(change)
                     .then(|| self.liveness.read().unwrap_or_else(PoisonError::into_inner).clone());
                 let liveness = heard.as_ref().unwrap_or(&self.nobody);
                 let outcome =
-                    batch.transact(|txn| meta::change(txn, *arrived, &self.terms, liveness, *id, change));
+                    batch.transact(|txn| meta::change(txn, now, &self.terms, liveness, *id, change));
                 if let (Change::RegisterNode(record), Ok(_)) = (change, &outcome) {
                     // At once, not after the commit: another node of this batch may claim its devices.
                     self.liveness
                         .write()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .registered(self.clock.now(), record.node);
+                        .registered(now, record.node);
                 }
                 Some(outcome)
             }
@@ -240,12 +243,14 @@ mod tests {
         thread::sleep(lease + Duration::from_millis(50));
         let intent = put.intent;
         let (renew, mut renewed) = job(150, Change::Renew { intent });
-        let expire = |after_ms| Job::Expire { arrived: begun + Duration::from_millis(after_ms) };
-        work.commit(vec![expire(100), expire(120), renew, expire(210)]);
+        work.commit(vec![Job::Expire, renew]);
         assert_eq!(renewed.try_recv().unwrap(), Ok(MetaAnswer::Done));
-        // Another renewal after the end of that lease comes too late.
-        let (late, mut refused) = job(360, Change::Renew { intent });
-        work.commit(vec![expire(355), late]);
+        // Nobody renews it any more.
+        thread::sleep(2 * lease);
+        work.commit(vec![Job::Expire]);
+        let since = clock.now().since(begun).as_millis() as u64;
+        let (late, mut refused) = job(since, Change::Renew { intent });
+        work.commit(vec![late]);
         assert_eq!(refused.try_recv().unwrap(), Err(MetaFault::IntentOver(intent)));
     }
 }

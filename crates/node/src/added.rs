@@ -56,24 +56,31 @@ impl Added {
 
     /// Lists a device. Durable when it returns. Blocks.
     pub(crate) fn insert(&self, device: DeviceId, dir: &Path) -> Result<(), NodeError> {
-        self.change(|list| drop(list.insert(device, dir.to_owned())))
+        self.change(|list| drop(list.insert(device, dir.to_owned()))).map(drop)
     }
 
     /// Forgets a device. Blocks.
+    ///
+    /// # Errors
+    /// Also where a list stays that has it: the next start would look for its disk.
     pub(crate) fn remove(&self, device: DeviceId) -> Result<(), NodeError> {
-        self.change(|list| drop(list.remove(&device)))
+        self.change(|list| drop(list.remove(&device)))?.map_or(Ok(()), Err)
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<DeviceId, PathBuf>)) -> Result<(), NodeError> {
+    /// Changes the list in every home; why it stays as it was in one of them, where it does in some.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<DeviceId, PathBuf>),
+    ) -> Result<Option<NodeError>, NodeError> {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before: BTreeMap<_, _> =
             self.load()?.into_iter().map(|(device, (dir, _))| (device, dir)).collect();
         let mut after = before.clone();
         change(&mut after);
         if after == before {
-            return Ok(());
+            return Ok(None);
         }
-        // One that lasts is enough: the others are read too, and what they say of a device is made sure of.
+        // A device is found again by one list.
         let (mut stored, mut failed) = (0, None);
         for home in &self.homes {
             match store(home, &after) {
@@ -84,7 +91,7 @@ impl Added {
                 }
             }
         }
-        failed.filter(|_| stored == 0).map_or(Ok(()), Err)
+        if stored == 0 { failed.map_or(Ok(None), Err) } else { Ok(failed) }
     }
 
     /// Every device listed, its directory, and where that was read.

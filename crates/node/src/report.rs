@@ -12,7 +12,7 @@ pub(crate) fn device(device: &ServedDevice) -> DeviceReport {
     let status = device.lane.status();
     let facts = HealthFacts {
         failed: status.failed.is_some(),
-        reads_failed_in_a_row: status.reads.failed_in_a_row(),
+        reads_fail: status.reads.give_nothing(),
         in_flight: status.in_flight_age,
         flushing: status.flushing,
         service_time: status.service_time,

@@ -1,6 +1,6 @@
 //! How reads of the medium go: a device that takes what is written and gives nothing back is as failed as one that takes nothing.
 //!
-//! One bad place fails again and again while everything else is read: it counts once in a row. While a row lasts the lane reads its last
+//! One bad place fails again and again while everything else is read: it counts once in a row. When a row is long the lane reads its last
 //! place again every few seconds when it has nothing else to do, since nobody may ask the device for anything any more.
 
 use super::{OpError, OpOutput};
@@ -10,6 +10,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
+/// Different places that could not be read, with none that could between them, which say that the device gives nothing back. Picked by
+/// eye: more than lie in one damaged spot, fewer than one access of a large object asks a device for.
+const NOTHING_FROM: usize = 8;
 /// Places remembered of one row: more say no more.
 const PLACES_MAX: usize = 64;
 
@@ -30,6 +33,11 @@ impl Reads {
         u32::try_from(self.places.len()).expect("few are remembered")
     }
 
+    /// Whether they are so many that the device is taken to give nothing back.
+    pub fn give_nothing(&self) -> bool {
+        self.places.len() >= NOTHING_FROM
+    }
+
     /// Takes what became of an operation; `from_medium`: it read anything there. What is in memory says nothing.
     pub(super) fn note(&mut self, result: &Result<OpOutput, OpError>, from_medium: bool) {
         match result {
@@ -46,7 +54,7 @@ impl Reads {
     }
 
     /// A read of the medium failed.
-    pub(super) fn failed_by(&mut self, error: &MediumError) {
+    fn failed_by(&mut self, error: &MediumError) {
         self.failed += 1;
         let place = if let MediumError::Io { offset, .. } = error { *offset } else { u64::MAX };
         if self.places.len() < PLACES_MAX {

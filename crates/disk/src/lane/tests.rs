@@ -286,7 +286,7 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     let medium = Arc::new(CrashMedium::new(8 << 20));
     let lane = start(medium.clone(), patient());
     create(&lane);
-    (0..4).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
+    (0..8).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
     assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })));
     medium.fail_reads(true);
     let fails = |index| assert!(matches!(call(&lane, read(index)), Err(OpError::Read(ReadError::Medium(_)))));
@@ -298,20 +298,22 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     assert_eq!(counts(), (6, 3));
     // What the device refuses by itself is no failure of its medium, nor is a write that goes well a read that does.
     assert!(matches!(call(&lane, read(99)), Err(OpError::Read(ReadError::NoBlock { .. }))));
-    assert_eq!(call(&lane, write(4)), Ok(OpOutput::Written));
+    assert_eq!(call(&lane, write(8)), Ok(OpOutput::Written));
     assert_eq!(counts(), (6, 3));
     medium.fail_reads(false);
     assert!(matches!(call(&lane, read(2)), Ok(OpOutput::Slice { .. })));
     assert_eq!((counts(), lane.status().reads.error), ((6, 0), None));
     // Nobody asks any more: the lane looks by itself whether the medium gives something again.
     medium.fail_reads(true);
-    (2..4).for_each(fails);
+    (0..8).for_each(fails);
+    assert!(lane.status().reads.give_nothing());
     medium.fail_reads(false);
     let since = Instant::now();
-    while lane.status().reads.failed_in_a_row() > 0 {
+    while lane.status().reads.give_nothing() {
         assert!(since.elapsed() < WAIT, "{:?}", lane.status());
         thread::sleep(Duration::from_millis(50));
     }
+    assert_eq!(counts(), (14, 0));
 }
 
 #[test]

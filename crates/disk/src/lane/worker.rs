@@ -25,8 +25,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     device: Device,
     reads: Reads,
-    /// When a place that failed was last tried again.
-    tried: Instant,
+    /// When a place that failed is to be tried again; `None`: nothing says that the device gives nothing back.
+    try_at: Option<Instant>,
     group: Group,
     /// When it last served or was idle too short to write back; `None`: it writes back, and nothing came since.
     busy_until: Option<Instant>,
@@ -56,6 +56,8 @@ enum Waiting {
 const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(100);
 /// How often a place that could not be read is tried again. Picked by eye: a heartbeat or two after a disk is back it serves.
 const TRY_EVERY: Duration = Duration::from_secs(5);
+/// And the pause after a try, in times of what it took.
+const TRY_PAUSES: u32 = 20;
 /// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
 /// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;
@@ -81,7 +83,7 @@ impl Worker {
             shared,
             device,
             reads: Reads::default(),
-            tried: Instant::now(),
+            try_at: None,
             group: Group::default(),
             busy_until: Some(Instant::now()),
         }
@@ -125,18 +127,18 @@ impl Worker {
                 self.finish(0, Duration::ZERO, |_| {});
                 return true;
             }
-            let until_try = self.until_try();
-            if until_try == Some(Duration::ZERO) {
-                state.in_flight = Some(InFlight::operation(Instant::now(), false));
-                drop(state);
-                self.try_again();
-                return true;
-            }
             let rest = self.rest();
             if rest == Some(Duration::ZERO) {
                 state.in_flight = Some(InFlight::flush(false));
                 drop(state);
                 self.write_back();
+                return true;
+            }
+            let until_try = self.try_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if until_try == Some(Duration::ZERO) {
+                state.in_flight = Some(InFlight::operation(Instant::now(), false));
+                drop(state);
+                self.try_again();
                 return true;
             }
             state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_try).min());
@@ -171,21 +173,18 @@ impl Worker {
         Some(IDLE_BEFORE_WRITE_BACK.saturating_sub(rested))
     }
 
-    /// How long until a place that could not be read is tried again; `None`: there is none.
-    fn until_try(&self) -> Option<Duration> {
-        self.reads.last_place().map(|_| TRY_EVERY.saturating_sub(self.tried.elapsed()))
-    }
-
+    /// Looks whether a medium that gave nothing back gives something again: nobody else may ask it any more.
     fn try_again(&mut self) {
         let since = self.begin();
-        self.tried = since;
-        if let Some(place) = self.reads.last_place() {
-            match self.device.can_read(place) {
-                Ok(()) => self.reads.succeeded(),
-                Err(error) => self.reads.failed_by(&error),
-            }
+        if let Some(place) = self.reads.last_place()
+            && self.device.can_read(place).is_ok()
+        {
+            self.reads.succeeded();
         }
-        self.finish(0, since.elapsed(), |_| {});
+        let took = since.elapsed();
+        // A drive may take long to find that it cannot.
+        self.try_at = self.reads.give_nothing().then(|| Instant::now() + TRY_EVERY.max(took * TRY_PAUSES));
+        self.finish(0, took, |_| {});
     }
 
     /// One step of what a device does when nobody asks: a flush of what writing back waits for, some of it in place, or
@@ -337,6 +336,10 @@ impl Worker {
         let result = self.execute(op);
         let busy = since.elapsed();
         self.reads.note(&result, self.device.medium().counters().reads > reads);
+        self.try_at = match self.reads.give_nothing() {
+            true => self.try_at.or(Some(Instant::now() + TRY_EVERY)),
+            false => None,
+        };
         let read_bytes = match &result {
             Ok(OpOutput::Slice { data, .. } | OpOutput::Chunk { data, .. }) => data.len() as u64,
             _ => 0,

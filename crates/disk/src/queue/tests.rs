@@ -70,7 +70,7 @@ fn what_is_put_off_for_long_goes_in_between_now_and_then() {
     queue.add(request(1, 1, Priority::Background, Kind::Write, 0));
     queue.add(request(2, 1, Priority::Background, Kind::Write, 0));
     (10..40).for_each(|id| queue.add(request(id, 2, Priority::Normal, Kind::Write, 0)));
-    let mut next = |queue: &mut Queue, at: u64| {
+    let next = |queue: &mut Queue, at: u64| {
         let id = queue.select(at, &NoEstimate).unwrap();
         assert_eq!(queue.select(at, &NoEstimate), Some(id), "it stays until it is dispatched");
         queue.dispatch(id);

@@ -17,17 +17,14 @@ const SERVICE_UNMEASURED: Duration = Duration::from_millis(120);
 /// A device that refused a block for want of space is reported full for this long, unless space came back: no
 /// writer should run into it again at once, and nobody else would ever find out that it has room.
 const FULL_FOR: Duration = Duration::from_secs(5);
-/// Reads at different places that failed with none that succeeded between them: the device gives nothing back. Picked by eye: more than
-/// lie in one damaged spot, fewer than one access of a large object asks a device for.
-const READS_FAILED: u32 = 8;
 
 /// What is known of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthFacts {
     /// Whether a write or flush failed for good.
     pub failed: bool,
-    /// Reads at different places that the medium failed since one last succeeded.
-    pub reads_failed_in_a_row: u32,
+    /// Whether reads of it fail, one after the other.
+    pub reads_fail: bool,
     /// How long the device has been at its present request.
     pub in_flight: Option<Duration>,
     /// Whether that is a flush.
@@ -47,7 +44,7 @@ pub fn health(facts: &HealthFacts) -> DeviceHealth {
     let (usual, least) =
         if facts.flushing { (facts.flush_time, FLUSH_STALL_MIN) } else { (facts.service_time, STALL_MIN) };
     let stalled_after = usual.unwrap_or(SERVICE_UNMEASURED).saturating_mul(STALL_FACTOR).max(least);
-    if facts.failed || facts.reads_failed_in_a_row >= READS_FAILED {
+    if facts.failed || facts.reads_fail {
         DeviceHealth::Failed
     } else if facts.in_flight.is_some_and(|age| age > stalled_after) {
         DeviceHealth::Stalled

@@ -224,7 +224,8 @@ impl Lane {
     pub(super) fn grant(&mut self, bytes: u64) {
         if matches!(self.state, State::Opening | State::Open) {
             self.state = State::Open;
-            self.released &= bytes == 0;
+            // What is in flight is owed still.
+            self.released &= bytes == 0 || self.in_flight > 0;
             self.credit_bytes = self.credit_bytes.saturating_add(bytes);
         }
     }
