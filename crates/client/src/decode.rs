@@ -223,14 +223,9 @@ impl Worker {
                     }
                     found
                 }
-                Job::Last(device, event) => {
-                    self.forget_partial(device);
-                    match event {
-                        Event::Ended(_) => Some(Verified::Ended { device }),
-                        Event::Failed(cause) => Some(Verified::Failed { device, cause }),
-                        _ => None,
-                    }
-                }
+                Job::Last(device, Event::Ended(_)) => Some(Verified::Ended { device }),
+                Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
+                Job::Last(..) => None,
                 Job::Solve(threads, wanted, say) => {
                     // Nobody waits any more when the read was given up.
                     let _ = say.send(solve(self.decoder, self.late, threads, wanted, &self.states));
@@ -289,15 +284,6 @@ impl Worker {
             // Of a length that this segment's blocks do not have.
             Err(_) => Verified::Corrupt { device, index },
         })
-    }
-
-    /// A stream of this device is over: of the block that it was at no more comes.
-    fn forget_partial(&mut self, device: DeviceId) {
-        let of_device = (device, 0)..=(device, BlockIndex::MAX);
-        let places: Vec<_> = self.partial.range(of_device).map(|(&place, _)| place).collect();
-        for place in places {
-            self.partial.remove(&place);
-        }
     }
 
     /// Whether the device is to hold the block, and every granule of the slice is what was stored under the segment and
@@ -501,13 +487,13 @@ mod tests {
     async fn a_block_that_a_stream_was_cut_in_is_whole_when_it_is_sent_anew() {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
-        for told in [true, false] {
+        for ended in [true, false] {
             let mut decoding = Decoding::start(&code, &layout, 0..2);
             let device = DeviceId(1);
             let (whole, bytes) = slice(0, 1, 1);
             let first = Slice { sums: whole.sums[..1].to_vec(), ..whole.clone() };
             decoding.slice(device, first, BytesMut::from(&bytes[..4096]));
-            if told {
+            if ended {
                 decoding.last(device, Event::Ended(NodeAnswer::Read(ReadDone::default())));
             }
             decoding.slice(device, whole, bytes);
@@ -517,7 +503,7 @@ mod tests {
                     verdict => break verdict,
                 }
             };
-            assert!(matches!(verdict, Verified::Block { index: 0, .. }), "{told}");
+            assert!(matches!(verdict, Verified::Block { index: 0, .. }), "{ended}");
         }
     }
 

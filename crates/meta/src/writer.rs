@@ -27,9 +27,6 @@ const BATCH_MAX: usize = 512;
 /// Changes that may wait before senders do.
 const QUEUE_MAX: usize = 1024;
 
-/// Changes that waited for this part of a lease were held up: writers renew after a third of it.
-const STALL_PART: u32 = 4;
-
 /// What came of a change.
 pub type Outcome = Result<MetaAnswer, MetaFault>;
 
@@ -133,9 +130,8 @@ impl Work {
             Job::Expire | Job::Stop => Duration::ZERO,
         };
         let waited = jobs.iter().map(waited).max().unwrap_or_default();
-        if waited > self.terms.lease / STALL_PART {
+        if self.terms.held_up(now, waited) {
             tracing::warn!(?waited, "the store held changes up: no lease ends for a while");
-            self.terms.started = now;
         }
         let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire));
         let mut behind = false;

@@ -1,8 +1,8 @@
 //! The directories that were added to a node while it ran: it finds them again without being told.
 //!
 //! A text file, `added`, lies in each directory that the node is started with (the loss of one disk is not to lose the
-//! others, nor to keep a new one from taking its place): one line for each device, `DEVICE DIRECTORY`. A line is there before the metadata server hears of the device,
-//! and goes when the device is removed from the cluster.
+//! others, nor to keep a new one from taking its place): one line for each device, `DEVICE DIRECTORY`. A line is there before the
+//! metadata server hears of the device, and goes when the device is removed from the cluster.
 
 use crate::{NodeError, identity};
 use std::{

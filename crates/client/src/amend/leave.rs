@@ -128,7 +128,7 @@ fn lot_of(segments: usize) -> usize {
 }
 
 /// Failures that a segment of chunks tolerates, as it is stored.
-fn tolerates(layout: &SegmentLayout) -> u32 {
+pub(super) fn tolerates(layout: &SegmentLayout) -> u32 {
     ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity())
 }
 

@@ -5,6 +5,7 @@ use super::{
     bytes::NewBytes,
     gather::gather,
     in_place,
+    leave::tolerates,
     session::{Amendment, Contents, Written, code},
 };
 use crate::{Client, ObjectStat, PutOptions};
@@ -19,7 +20,7 @@ use std::{
 use steadfast_protocol::{
     BlockIndex, IndexRanges,
     durability::Rule,
-    layout::{CodeKind, Holder, ParityGeometry, SegmentLayout},
+    layout::{CodeKind, Holder, SegmentLayout},
     plan::{self, Places, Quality, Replaced, Update, Wish, dialled},
 };
 use steadfast_transfer::Originals;
@@ -134,7 +135,7 @@ async fn change_in_place(
     let (mut left, mut bytes) = (Vec::new(), 0);
     for part in parts {
         let layout = &found.segments[part.position];
-        let survives = ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity());
+        let survives = tolerates(layout);
         let changes = plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range));
         let changed = match changes.filter(|_| quality.tolerate.is_none_or(|tolerate| survives >= tolerate)) {
             Some(changes) => {

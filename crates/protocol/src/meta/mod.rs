@@ -64,9 +64,24 @@ pub struct Terms {
     pub lease: Duration,
     /// A request's answer is kept this long: a client asks again within it or takes the outcome as unknown.
     pub answers_kept: Duration,
-    /// When the server started. Its clock may have jumped since what is stored was stored, so all of that has its whole span
+    /// When the server started, or was last held up ([`Terms::held_up`]). Its clock may have jumped since what is stored was stored, so all of that has its whole span
     /// from here on: no lease ends and no answer is forgotten before, nor, where the clock was set back, much later.
     pub started: Time,
+}
+
+/// Changes that waited for this part of a lease were held up: writers renew after a third of it.
+const HELD_UP_PART: u32 = 4;
+
+impl Terms {
+    /// A change is carried out at `now` that has waited for so long: where the store stalled renewals did, too, and as after a restart
+    /// nothing ends for a whole lease. Says whether that is so.
+    pub fn held_up(&mut self, now: Time, waited: Duration) -> bool {
+        let held_up = waited > self.lease / HELD_UP_PART;
+        if held_up {
+            self.started = now;
+        }
+        held_up
+    }
 }
 
 impl Default for Terms {
