@@ -267,6 +267,12 @@ fn chunks_move_from_a_drained_device_and_some_bytes_are_changed() {
     original[4_000_000..4_700_000].copy_from_slice(&fs::read(&patch).unwrap());
     bed.get_equals("object", &original);
     assert!(segments().iter().all(|segment| chunks(segment).len() == 6));
+    // A change in place heeds a wish that cannot be, as any other does.
+    let small = bed.file("small", 512, seed() + 10);
+    for wish in ["tolerate=9", "redundancy=1"] {
+        bed.fails(2, &["put", small.to_str().unwrap(), "data/object", "--range", "0-", "--qos", wish]);
+    }
+    bed.get_equals("object", &original);
     // What was replaced is freed: three segments of (6, 4), of 4, 4 and (1 MiB + 5 B) padded to 2 MiB, and
     // beside their parity chunks as much again: 15 and 5 MiB.
     block_on(async {
