@@ -57,6 +57,7 @@ pub use offload::Ingest;
 pub use put::{PutOptions, PutReport};
 pub use reader::ObjectReader;
 pub use reserve::Busy;
+pub use source::{Memory, Source};
 pub use steadfast_protocol::plan::Quality;
 pub use steadfast_protocol::read::RequestRule;
 

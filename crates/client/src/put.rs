@@ -4,13 +4,12 @@ use crate::{
     Client, Ingest, PutError,
     feed::{Feed, Ready},
     reserve::{Reserved, Reserving},
-    source::Pieces,
+    source::{Pieces, Source},
     turns::{Turn, Turns},
     unexpected,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::Read,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -69,7 +68,7 @@ impl Client {
         &self,
         bucket: &str,
         key: &str,
-        source: impl Read + Send + 'static,
+        source: impl Source,
         size: Option<u64>,
     ) -> Result<PutReport, PutError> {
         self.put_with(bucket, key, source, size, &PutOptions::default()).await
@@ -84,7 +83,7 @@ impl Client {
         &self,
         bucket: &str,
         key: &str,
-        source: impl Read + Send + 'static,
+        source: impl Source,
         size: Option<u64>,
         options: &PutOptions,
     ) -> Result<PutReport, PutError> {
@@ -257,7 +256,7 @@ impl Put<'_> {
     /// Stores every segment and commits; what the version it replaced leaves to be freed.
     async fn run(
         &mut self,
-        source: impl Read + Send + 'static,
+        source: impl Source,
         size: Option<u64>,
         start: Instant,
     ) -> Result<Vec<Freed>, PutError> {

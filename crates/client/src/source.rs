@@ -16,15 +16,68 @@ const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
 /// Bytes of a piece read and summed at a time: whole granules, which stay in the processor's cache meanwhile.
 const STEP_BYTES: usize = Granule::KIB_64.bytes() as usize;
 
+/// Where the bytes of a put come from: whatever can be read, or what is in memory already ([`Memory`]).
+pub trait Source: Send + 'static {
+    /// Its next `bytes`, fewer only at its end. `seen` is given all of them in order, before they leave the processor's cache
+    /// where they were in it.
+    ///
+    /// # Errors
+    /// The put fails with it.
+    fn piece(&mut self, bytes: usize, seen: &mut dyn FnMut(&[u8])) -> io::Result<Bytes>;
+}
+
+/// Copied into buffers, step by step.
+impl<R: Read + Send + 'static> Source for R {
+    fn piece(&mut self, bytes: usize, seen: &mut dyn FnMut(&[u8])) -> io::Result<Bytes> {
+        let mut piece = payload_buffer(bytes);
+        let mut ended = false;
+        while !ended && piece.len() < bytes {
+            let from = piece.len();
+            let until = bytes.min(from + STEP_BYTES);
+            piece.resize(until, 0);
+            let mut filled = from;
+            while !ended && filled < until {
+                match self.read(&mut piece[filled..]) {
+                    Ok(0) => ended = true,
+                    Ok(more) => filled += more,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            piece.truncate(filled);
+            seen(&piece[from..]);
+        }
+        Ok(piece.freeze())
+    }
+}
+
+impl Source for Box<dyn Source> {
+    fn piece(&mut self, bytes: usize, seen: &mut dyn FnMut(&[u8])) -> io::Result<Bytes> {
+        (**self).piece(bytes, seen)
+    }
+}
+
+/// Bytes that are in memory: sent and encoded from where they lie, nothing of them is copied.
+#[derive(Clone, Debug)]
+pub struct Memory(pub Bytes);
+
+impl Source for Memory {
+    fn piece(&mut self, bytes: usize, seen: &mut dyn FnMut(&[u8])) -> io::Result<Bytes> {
+        let piece = self.0.split_to(bytes.min(self.0.len()));
+        seen(&piece);
+        Ok(piece)
+    }
+}
+
 /// A source that gives pieces of the bytes asked for, the last one shorter.
 pub(crate) struct Pieces {
-    source: Box<dyn Read + Send>,
+    source: Box<dyn Source>,
     /// A piece read to find out whether there is more.
     peeked: Option<Bytes>,
 }
 
 impl Pieces {
-    pub(crate) fn new(source: impl Read + Send + 'static) -> Self {
+    pub(crate) fn new(source: impl Source) -> Self {
         Self { source: Box::new(source), peeked: None }
     }
 
@@ -32,7 +85,7 @@ impl Pieces {
     fn next(&mut self, bytes: usize) -> io::Result<Bytes> {
         match self.peeked.take() {
             Some(piece) => Ok(piece),
-            None => self.read(bytes, |_| {}),
+            None => self.source.piece(bytes, &mut |_| {}),
         }
     }
 
@@ -42,31 +95,8 @@ impl Pieces {
             return Ok((piece, None));
         }
         let mut crcs = Vec::with_capacity(bytes.div_ceil(granule.bytes() as usize));
-        let piece = self.read(bytes, |step| crcs.extend(checksum::crcs(step, granule)))?;
+        let piece = self.source.piece(bytes, &mut |step| crcs.extend(checksum::crcs(step, granule)))?;
         Ok((piece, Some(crcs)))
-    }
-
-    /// Reads a piece of `bytes`; `step` sees what was read, step by step.
-    fn read(&mut self, bytes: usize, mut step: impl FnMut(&[u8])) -> io::Result<Bytes> {
-        let mut piece = payload_buffer(bytes);
-        let mut ended = false;
-        while !ended && piece.len() < bytes {
-            let from = piece.len();
-            let until = bytes.min(from + STEP_BYTES);
-            piece.resize(until, 0);
-            let mut filled = from;
-            while !ended && filled < until {
-                match self.source.read(&mut piece[filled..]) {
-                    Ok(0) => ended = true,
-                    Ok(more) => filled += more,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            piece.truncate(filled);
-            step(&piece[from..]);
-        }
-        Ok(piece.freeze())
     }
 
     /// Reads at most `bytes_max` (whole pieces) and says whether the source goes on behind them.
@@ -181,6 +211,19 @@ mod tests {
             assert_eq!(sum, length.min(2 * PIECE_BYTES));
             assert_eq!(more, length > 2 * PIECE_BYTES);
         }
+    }
+
+    #[test]
+    fn memory_is_not_copied() {
+        let bytes = Bytes::from((0..200_000).map(|at| (at % 251) as u8).collect::<Vec<u8>>());
+        let mut pieces = Pieces::new(Memory(bytes.clone()));
+        let first = pieces.next(70_000).unwrap();
+        let (second, crcs) = pieces.next_checked(131_072, Granule::KIB_64).unwrap();
+        assert!(first == bytes[..70_000] && first.as_ptr() == bytes.as_ptr());
+        assert!(second == bytes[70_000..] && second.as_ptr() == bytes[70_000..].as_ptr());
+        let expected: Vec<u32> = checksum::crcs(&bytes[70_000..], Granule::KIB_64).collect();
+        assert_eq!(crcs, Some(expected));
+        assert!(pieces.next(1).unwrap().is_empty());
     }
 
     #[tokio::test]

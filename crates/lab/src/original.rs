@@ -1,6 +1,7 @@
 //! The bytes that an experiment stores, and the check that it gets the same ones back.
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
@@ -12,6 +13,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+use steadfast_client::{Memory, Source};
 
 /// What is stored: made from a seed, or a person's file.
 #[derive(Clone, Debug)]
@@ -57,6 +59,17 @@ impl Original {
             Self::File(path, _) => {
                 Box::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?)
             }
+        })
+    }
+
+    /// All of it as what a put stores: of what is in memory nothing is copied.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn source(&self) -> Result<Box<dyn Source>> {
+        Ok(match self {
+            Self::Made(bytes) => Box::new(Memory(Bytes::from_owner(Arc::clone(bytes)))),
+            Self::File(..) => Box::new(self.reader()?),
         })
     }
 

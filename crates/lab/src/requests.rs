@@ -88,7 +88,7 @@ pub async fn run(
         for &device in &devices {
             other.emulate(device, "rate=200MB").await?;
         }
-        other.put(BUCKET, key, original.reader()?, Some(original.length())).await?;
+        other.put(BUCKET, key, original.source()?, Some(original.length())).await?;
     }
     for Point { round_trip, clients, rounds } in points {
         let mut seen: [Seen; 2] = Default::default();

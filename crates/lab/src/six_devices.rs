@@ -175,7 +175,7 @@ pub async fn measure(
     // At equal speeds, so that every device holds about as much.
     recover(&client, &devices).await?;
     for object in 0..3 {
-        client.put(BUCKET, &format!("read-{object}"), original.reader()?, length).await?;
+        client.put(BUCKET, &format!("read-{object}"), original.source()?, length).await?;
     }
     let processes: Vec<u32> =
         cluster.processes().map(|(_, process, _)| process).chain([std::process::id()]).collect();
@@ -217,7 +217,7 @@ pub async fn measure(
                 let limit = disks::write_limit(&disks, block_bytes, k + k.div_ceil(2), k, 2);
                 puts.limits_ms.push(millis(limit.context("no device writes")?));
                 let before = cpu::seconds(&processes)?;
-                let put = client.put(BUCKET, "written", original.reader()?, length).await?;
+                let put = client.put(BUCKET, "written", original.source()?, length).await?;
                 puts.cpu_s += cpu::seconds(&processes)? - before;
                 puts.latencies_ms.push(millis(put.latency));
                 client.remove(BUCKET, "written").await?;

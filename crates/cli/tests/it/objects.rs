@@ -1,8 +1,10 @@
 //! Objects of every size there and back, by every way the command line has.
 
-use crate::common::{Bed, bytes, seed, shape};
+use crate::common::{Bed, block_on, bytes, seed, settled, shape};
+use ::bytes::Bytes;
 use rustix::fs::{FileType, Mode};
 use std::{fs, io::Read, time::Duration};
+use steadfast_client::Memory;
 
 #[test]
 fn every_size_comes_back_byte_for_byte() {
@@ -19,6 +21,32 @@ fn every_size_comes_back_byte_for_byte() {
     assert_eq!(listed.lines().count(), 11);
     let sizes = bed.ok(&["ls", "data/of-4", "--json"]);
     assert!(sizes.lines().count() == 3 && sizes.contains("\"size\":4097"), "{sizes}");
+}
+
+/// Which begins anywhere: with nothing that a device, a kernel or a checksum would like better.
+#[test]
+fn what_is_in_memory_is_stored_from_where_it_lies() {
+    let seed = seed();
+    let bed = Bed::start(&shape(6, 1));
+    let memory = Bytes::from(bytes(6_000_000, seed));
+    block_on(async {
+        let client = bed.client().await;
+        for (bucket, policy) in [
+            ("coded", "rateless:redundancy=0.5,tolerate=2"),
+            ("chunks", "parity:segment=2MiB"),
+            ("plain", "stripe"),
+        ] {
+            bed.ok(&["bucket", "create", bucket, "--policy", policy]);
+            for (key, range) in [("small", 7..1000), ("large", 1..5_800_001), ("streamed", 3..5_999_999)] {
+                let content = memory.slice(range);
+                let size = (key != "streamed").then_some(content.len() as u64);
+                settled(async || client.put(bucket, key, Memory(content.clone()), size).await).await;
+                let object = format!("{bucket}/{key}");
+                let got = bed.run(&["get", &object, "-"]);
+                assert!(got.status.success() && got.stdout == content[..], "{object}");
+            }
+        }
+    });
 }
 
 #[test]

@@ -187,7 +187,7 @@ impl Stage {
 
     async fn put(&self, bucket: &str, key: &str) -> Result<PutReport> {
         let length = self.original.length();
-        Ok(self.client.put(bucket, key, self.original.reader()?, Some(length)).await?)
+        Ok(self.client.put(bucket, key, self.original.source()?, Some(length)).await?)
     }
 
     /// Gives every disk its drawn speed; also wakes whatever an earlier read left waiting.

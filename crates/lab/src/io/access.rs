@@ -76,7 +76,7 @@ impl Access {
             };
             let (bytes, sum, io_overhead) = match &original {
                 Some(original) => {
-                    let source = original.reader()?;
+                    let source = original.source()?;
                     let stored = client.put(&self.bucket, &self.key, source, Some(self.bytes)).await?;
                     (stored.size, None, stored.sent_bytes as f64 / stored.size.max(1) as f64 - 1.0)
                 }

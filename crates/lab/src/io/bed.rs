@@ -149,7 +149,7 @@ impl Bed {
 
     /// Stores a file.
     pub(super) async fn put(&self, bucket: &str, key: &str, original: &Original) -> Result<()> {
-        self.client.put(bucket, key, original.reader()?, Some(original.length())).await?;
+        self.client.put(bucket, key, original.source()?, Some(original.length())).await?;
         Ok(())
     }
 

@@ -16,7 +16,8 @@
 //! Beside the processor's time stands what the parts cost alone ([`parts`]).
 //!
 //! Every access to real directories is made by a process of its own, started again for each: nothing is in its memory,
-//! and what it reads goes to a null sink with a checksum that is compared. Limits and accesses take turns.
+//! and what it reads goes to a null sink with a checksum that is compared; what it puts is in its memory before, and is stored from
+//! where it lies. Limits and accesses take turns.
 
 mod access;
 mod bed;

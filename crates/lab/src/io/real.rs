@@ -217,7 +217,7 @@ impl<'a> Bench<'a> {
                 let original = self.original(case, client);
                 self.sums.insert(key.clone(), sum_of(&original)?);
                 let length = original.length();
-                self.client.put(BUCKET, &key, original.reader()?, Some(length)).await?;
+                self.client.put(BUCKET, &key, original.source()?, Some(length)).await?;
             }
         }
         Ok(())

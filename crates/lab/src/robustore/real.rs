@@ -188,7 +188,7 @@ impl Stage {
         self.emulate(|_| "off".to_owned()).await?;
         let client = &self.clients[0];
         client.create_bucket(name, bucket.policy(&self.parameters)).await?;
-        client.put(name, KEY, self.original.reader()?, Some(self.original.length())).await?;
+        client.put(name, KEY, self.original.source()?, Some(self.original.length())).await?;
         let stat = client.stat(name, KEY).await?;
         ensure!(stat.segments.len() == 1, "an object of one segment has {}", stat.segments.len());
         self.loaded.extend(stat.segments.into_iter().map(|layout| (name, layout)));
