@@ -17,7 +17,7 @@ use std::{
 use common::*;
 use steadfast_disk::{
     Device, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
-    device::OpenError,
+    device::{Apply, LogError, OpenError},
     media::{Counters, MediumError},
 };
 
@@ -177,4 +177,123 @@ fn a_group_that_a_lost_checkpoint_alone_had_is_missed() {
         let error = Device::open(medium.without(newest(&medium) + 4096), None).err();
         assert!(matches!(error, Some(OpenError::IndexDamaged { .. })), "{commits_behind}: {error:?}");
     }
+}
+
+/// Of a copy that was lost nothing may show before the other is, years later.
+#[test]
+fn a_superblock_with_one_bad_copy_is_written_again() {
+    for page in [0, CAPACITY - 4096] {
+        let (device, medium) = device();
+        drop(device);
+        let mut image = medium.below.image();
+        image[page as usize + 20] ^= 1;
+        let medium = OnePage::new(image);
+        drop(open(medium.clone()));
+        // Either is enough again.
+        for lost in [0, CAPACITY - 4096] {
+            reads_both(medium.without(lost));
+        }
+    }
+}
+
+/// What a sector has that was written long ago, and that nobody needs, must not keep a device from its data.
+#[test]
+fn a_bad_page_of_the_journal_hurts_only_where_the_next_frame_may_be() {
+    const START: u64 = 4096 + 2 * (16 << 10);
+    const PAGES: u64 = 16;
+    let (mut survived, mut failed) = (0, 0);
+    for commits in [0, 1, 5, 12, 13, 14, 20, 30] {
+        let medium = OnePage::new(vec![0; CAPACITY as usize]);
+        let (checkpoint_bytes, journal_bytes) = (Some(16 << 10), Some(PAGES * 4096));
+        let options =
+            FormatOptions { checkpoint_bytes, journal_bytes, ..FormatOptions::new(CLUSTER, DEVICE) };
+        Device::format(&*medium, options).unwrap();
+        let mut device = open(medium.clone());
+        device.create_extent(spec(S, 4096, 4)).unwrap();
+        for index in 0..2 {
+            write(&mut device, S, index).unwrap();
+            device.flush().unwrap();
+        }
+        for epoch in 0..commits {
+            device.fence(S, Epoch(2 + epoch)).unwrap();
+            device.flush().unwrap();
+        }
+        drop(device);
+        let reached = Epoch(1 + commits).max(EPOCH);
+        for page in 0..PAGES {
+            match Device::open(medium.without(START + page * 4096), Some(CLUSTER)) {
+                // Nothing of it was forgotten.
+                Ok(mut device) => {
+                    survived += 1;
+                    device.self_check();
+                    for index in 0..2 {
+                        assert_eq!(read(&mut device, S, index), Ok(()), "{commits} {page}");
+                    }
+                    let held = device.extent(S).unwrap().epoch;
+                    assert_eq!(held, reached, "{commits} {page}");
+                }
+                Err(error) => {
+                    let OpenError::Medium(MediumError::Io { offset, .. }) = error else {
+                        panic!("{commits} {page}: {error}")
+                    };
+                    assert_eq!(offset, START + page * 4096);
+                    failed += 1;
+                }
+            }
+        }
+    }
+    // Page 0, the next one, and those in force.
+    assert!(survived >= 30 && failed >= 16, "{survived} survived, {failed} failed");
+}
+
+/// A log of which a page cannot be read is all there, or damaged; and what nobody needs of its reserve does not count.
+#[test]
+fn a_bad_page_of_a_reserve_hurts_only_where_the_next_record_may_be() {
+    const RESERVE_PAGES: u64 = 8;
+    let (mut sound, mut damaged) = (0, 0);
+    for (records, kept) in [(0, 3), (1, 3), (3, 3), (6, 2), (9, 3), (12, 4)] {
+        let medium = OnePage::new(vec![0; 8 << 20]);
+        updatable(&*medium, false);
+        let mut device = open(medium.clone());
+        let content = chunk(&mut device, S, 2, RESERVE_PAGES * 4096);
+        for number in 1..=records {
+            device.log_append(S, EPOCH, &[number as u8; 3000]).unwrap();
+            device.flush().unwrap();
+            device.write_back(u64::MAX).unwrap();
+            if number > kept {
+                let log_start = Some(number - kept + 1);
+                device.apply(S, EPOCH, Apply { log_start, ..Apply::default() }).unwrap();
+                device.flush().unwrap();
+            }
+        }
+        let entries = device.log_entries(S).unwrap();
+        assert_eq!(entries.len() as u64, records.min(kept));
+        // All of it in place: the journal has none of it.
+        let medium = OnePage::new({
+            drop(reopen(device));
+            medium.below.image()
+        });
+        let reserve = content_start(&medium.below.image(), &content) + content.len() as u64;
+        for page in 0..RESERVE_PAGES {
+            let mut device = open(medium.without(reserve + page * 4096));
+            assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+            match device.log_entries(S) {
+                Ok(found) => {
+                    sound += 1;
+                    assert_eq!(found, entries, "{records} {kept} {page}");
+                    let free = device.log_free(S).unwrap();
+                    assert!(free > 0 || found.len() as u64 == RESERVE_PAGES);
+                }
+                Err(LogError::Damaged { .. }) => damaged += 1,
+                Err(error) => panic!("{records} {kept} {page}: {error}"),
+            }
+        }
+    }
+    assert!(sound >= 20 && damaged >= 6, "{sound} sound, {damaged} damaged");
+}
+
+/// Where a chunk's first byte lies.
+fn content_start(image: &[u8], content: &[u8]) -> u64 {
+    let found = image.chunks(4096).position(|page| page == &content[..4096]);
+    found.unwrap() as u64 * 4096
 }

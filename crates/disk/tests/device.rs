@@ -221,6 +221,10 @@ fn what_does_not_fit_whole_leaves_nothing_either() {
         let refused = device.create_extent(ExtentSpec { updates, ..spec(SegmentId(number), 4096, 2000) });
         assert!(matches!(refused, Err(CreateError::Full { .. })), "{refused:?}");
     }
+    // Nor is a reserve made that memory has no room for when it is read.
+    let updates = Some(Updates { reserve_bytes: (64 << 20) + 4096 });
+    let refused = device.create_extent(ExtentSpec { updates, ..spec(SegmentId(9), 4096, 1) });
+    assert!(matches!(refused, Err(CreateError::Updates { .. })), "{refused:?}");
     assert!(device.is_clean(), "nothing waits for a flush");
     let stale = CreateError::StaleEpoch { segment: SegmentId(7), held: Epoch(9), given: EPOCH };
     assert_eq!(device.create_extent(spec(SegmentId(7), 4096, 1)), Err(stale));

@@ -9,6 +9,8 @@ use crate::{
 
 /// Ranges a reservation may consist of; the rest of it is left to growth.
 const RESERVED_RANGES_MAX: usize = 4;
+/// The largest reserve: all of it is read at once when its log is first asked for.
+const RESERVE_BYTES_MAX: u64 = 64 << 20;
 /// Share of a device's capacity that its journal ring has by default: tells how large a device must be.
 const JOURNAL_SHARE: u64 = 256;
 
@@ -92,7 +94,7 @@ impl Device {
         let sound = block_bytes.is_multiple_of(granule.bytes())
             && expected_blocks > 0
             && updates.reserve_bytes.is_multiple_of(UNIT_BYTES)
-            && updates.reserve_bytes <= self.superblock.capacity;
+            && updates.reserve_bytes <= self.superblock.capacity.min(RESERVE_BYTES_MAX);
         if sound {
             return Ok(());
         }

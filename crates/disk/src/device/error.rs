@@ -17,6 +17,9 @@ pub enum DeviceError {
         /// The first failure.
         cause: MediumError,
     },
+    /// The thread that serves it has ended by a fault of its own.
+    #[error("the device's thread has ended by a fault: it serves nothing until its server is started again")]
+    Ended,
 }
 
 /// Why a device could not be formatted.

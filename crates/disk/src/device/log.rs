@@ -5,7 +5,7 @@
 //! The reserve is read back when its log is first used after an open, not at the open: a device with many reserves
 //! opens as fast as one without.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use bytes::Bytes;
 
@@ -19,6 +19,7 @@ use crate::{
         journal::LIKE_MAX,
         log::{HEADER, Owner, Ring, record_pages},
     },
+    media::read_what_is_there,
 };
 
 /// Larger records than this go to their reserves at once, where places are dear, too: writing them twice takes as long as positioning.
@@ -219,14 +220,18 @@ impl Device {
         if !self.logs.contains_key(&segment) {
             let updating = self.updating(segment)?;
             let (start, log) = (updating.reserve.start, updating.log);
-            let mut reserve = AlignedBuf::zeroed(0);
+            let (mut reserve, mut unknown) = (AlignedBuf::zeroed(0), BTreeSet::new());
             let bytes = updating.reserve_units() * UNIT_BYTES;
             if bytes > 0 {
                 reserve.resize(bytes as usize);
-                self.medium.read_at(start * UNIT_BYTES, &mut reserve)?;
+                unknown = read_what_is_there(&*self.medium, start * UNIT_BYTES, &mut reserve)?;
                 self.lay_over(segment, 0..bytes / UNIT_BYTES, &mut reserve);
+                for (page, record) in self.appended.within(segment, 0..u64::MAX) {
+                    let end = page + (record.bytes.len() as u64).div_ceil(UNIT_BYTES);
+                    unknown.retain(|unknown| !(page..end).contains(unknown));
+                }
             }
-            let mut ring = Ring::scan(self.log_owner(segment), &reserve, log);
+            let mut ring = Ring::scan(self.log_owner(segment), &reserve, &unknown, log);
             let held = self.appended.within(segment, 0..u64::MAX);
             let lacks = held
                 .filter(|(page, record)| ring.entry(record.sequence).is_none_or(|entry| entry.page != *page));

@@ -179,9 +179,20 @@ impl Device {
         } else {
             device.checkpoint()?;
         }
+        device.mend_superblock();
         device.corrupt_blocks = 0;
         tracing::debug!(device = %device.id(), frames = records.len(), "opened");
         Ok(device)
+    }
+
+    /// Writes the superblock again where one of its copies is bad: with one left the device is one bad page away from its end. One
+    /// that cannot be written stays as it is.
+    fn mend_superblock(&mut self) {
+        if self.superblock.is_whole(&*self.medium) {
+            return;
+        }
+        let written = self.superblock.write(&*self.medium).and_then(|()| self.medium.flush());
+        tracing::warn!(device = %self.id(), ?written, "one copy of the superblock was bad, and was written again");
     }
 
     /// Forgets the blocks of the last, unacknowledged group that did not survive. Where the index has no room for the gap they leave in

@@ -15,14 +15,15 @@
 //! **Which loss is damage.** A frame says through which sequence number everything was flushed when it was
 //! written. If any whole frame in the ring says so of a number that replay did not reach, acknowledged
 //! records are missing, and the open fails instead of forgetting them. So it does where a frame was written behind a
-//! newer checkpoint than the one that was read: that one was durable, and is gone.
+//! newer checkpoint than the one that was read: that one was durable, and is gone. A page that the medium does not give is damage
+//! only where the next frame may be on it.
 //!
 //! **What is no frame.** Payloads hold what users wrote, and pages of a payload stay behind when the frame's first page is lost or
 //! written over. So no page of a payload may begin as a frame of this device does, whoever made it up: records that change
 //! nothing are put in front of such a payload, which moves it. Each place in it that begins so, counted by its byte in a page,
 //! spoils one distance; a redo with more than [`LIKE_MAX`] of them is refused, anything else goes to a checkpoint instead.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     FORMAT_VERSION, Malformed, Record,
@@ -32,7 +33,7 @@ use super::{
 use crate::{
     checksum::crc32c,
     ids::{DeviceId, Epoch, SegmentId},
-    media::{Medium, MediumError},
+    media::{Medium, MediumError, read_what_is_there},
 };
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SFJ1");
@@ -200,7 +201,7 @@ impl Journal {
     ) -> Result<Replayed, ReplayError> {
         let mut journal = Journal::new(superblock, start);
         let mut ring = crate::buffer::AlignedBuf::zeroed(superblock.journal_bytes as usize);
-        medium.read_at(journal.start, &mut ring)?;
+        let missing = read_what_is_there(medium, journal.start, &mut ring)?;
         let mut records = Vec::new();
         let mut base = start.base;
         let mut durable_through = journal.durable_through;
@@ -218,6 +219,10 @@ impl Journal {
             journal.head = end % journal.pages;
             journal.next_sequence += 1;
         }
+        if let Some(page) = journal.may_go_on_in(&ring, &missing) {
+            let offset = journal.start + page * PAGE;
+            return Err(MediumError::Io { kind: std::io::ErrorKind::Other, offset }.into());
+        }
         // Those that were replayed say so, too.
         for page in (0..journal.pages).filter(|page| !inside[*page as usize]) {
             let Some(frame) = journal.decode(&ring, page) else { continue };
@@ -230,6 +235,17 @@ impl Journal {
             }
         }
         Ok(Replayed { records, durable_through, journal })
+    }
+
+    /// One of the missing pages that the next frame may be on, in part at least: where it would begin, or within what begins there.
+    fn may_go_on_in(&self, ring: &[u8], missing: &BTreeSet<u64>) -> Option<u64> {
+        [self.head, 0].into_iter().find_map(|page| {
+            let bytes = &ring[(page * PAGE) as usize..];
+            let next = self.begins(bytes) && bytes[24..32] == self.next_sequence.to_le_bytes();
+            let length = next.then(|| u32::from_le_bytes(bytes[48..52].try_into().expect("4 bytes")));
+            let end = (page + frame_pages(length.unwrap_or(0) as usize)).min(self.pages);
+            missing.range(page..end).next().copied()
+        })
     }
 
     /// The next frame, if it stands at this page.

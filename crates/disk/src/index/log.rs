@@ -13,14 +13,18 @@
 //! **Which records count**, and **which loss is damage**: as in `journal`. The scan starts where the extent's index
 //! entry says, takes a record at the head or, behind the end of the ring, at page 0, with the next sequence and a
 //! base not older than that of the record before; the first miss cuts. A whole record that says something beyond
-//! the cut was durable makes the log damaged: its extent refuses to use it, everything else goes on.
+//! the cut was durable makes the log damaged: its extent refuses to use it, everything else goes on. So does a page that the medium
+//! does not give, where the next record may be on it.
 //!
 //! A log that is empty has no record whose base could tell a stale one, so those from before a cut are zeroed when it is read back.
 //!
 //! **Invariants.** A page that holds a record in force, or one whose end is not durable yet, is never written. Pages
 //! from `prepared` on were never written since the extent was created, so zeroing them ahead of the head hurts nothing.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ops::Range,
+};
 
 use super::{
     FORMAT_VERSION,
@@ -79,7 +83,7 @@ pub(crate) struct Ring {
     appended: u64,
     /// Records that are missing although they were durable.
     damaged: Option<Range<u64>>,
-    /// Pages with whole records from before a cut, which are to be zeroed before anything is appended: the log may come to begin right
+    /// Pages with whole records from before a cut, and those that may have some, which are to be zeroed before anything is appended: the log may come to begin right
     /// there.
     stale: Vec<u64>,
 }
@@ -115,8 +119,8 @@ impl Ring {
         }
     }
 
-    /// What the reserve with this content holds.
-    pub(crate) fn scan(owner: Owner, reserve: &[u8], start: LogStart) -> Ring {
+    /// What the reserve with this content holds; of these pages nothing is known.
+    pub(crate) fn scan(owner: Owner, reserve: &[u8], unknown: &BTreeSet<u64>, start: LogStart) -> Ring {
         let pages = reserve.len() as u64 / PAGE;
         let mut ring = Ring::new(owner, pages, start);
         let mut base = 0;
@@ -143,6 +147,15 @@ impl Ring {
                 ring.stale.push(page);
             }
         }
+        let may_go_on = |page: u64| {
+            let end =
+                page + record_pages(owner.begun(reserve, page, ring.next_sequence).unwrap_or(0) as usize);
+            unknown.range(page..end).next().is_some()
+        };
+        if may_go_on(ring.head) || may_go_on(0) {
+            ring.lack(ring.next_sequence);
+        }
+        ring.stale.extend(unknown);
         ring.appended = 0;
         // What is whole on the medium now stays.
         ring.durable_through = ring.next_sequence - 1;
@@ -324,6 +337,19 @@ impl Ring {
 }
 
 impl Owner {
+    /// Bytes of the payload of what begins as this record of the log at a page, whole or not.
+    fn begun(&self, reserve: &[u8], page: u64, sequence: u64) -> Option<u32> {
+        let header = reserve.get((page * PAGE) as usize..)?.get(..HEADER)?;
+        let mut expected = Vec::with_capacity(HEADER);
+        expected.put_u128(self.device.0);
+        expected.put_u64(self.segment.0);
+        expected.put_u64(self.created);
+        expected.put_u64(self.version.0);
+        expected.put_u64(sequence);
+        let ours = header[..4] == MAGIC.to_le_bytes() && header[8..8 + expected.len()] == expected[..];
+        ours.then(|| u32::from_le_bytes(header[72..76].try_into().expect("4 bytes")))
+    }
+
     fn find(&self, reserve: &[u8], page: u64) -> Option<Found> {
         let bytes = reserve.get((page * PAGE) as usize..)?;
         let mut reader = Reader(bytes.get(..HEADER)?);
@@ -384,7 +410,7 @@ mod tests {
         assert_eq!(ring.free(2), 2 * PAGE - 80);
         ring.flushed();
         assert_eq!(append_after(&mut ring, &mut reserve, 2, &[4; 5000], 2), Some(0));
-        let again = Ring::scan(OWNER, &reserve, start);
+        let again = Ring::scan(OWNER, &reserve, &BTreeSet::new(), start);
         assert_eq!(
             again.entries().map(|e| (e.sequence, e.page)).collect::<Vec<_>>(),
             [(2, 2), (3, 5), (4, 0)]
@@ -403,10 +429,14 @@ mod tests {
         assert_eq!((pages(2, 5), pages(3, 0)), (Some((2..5, vec![2])), Some((5..8, vec![3]))));
         assert_eq!((pages(1, 8), pages(5, 8)), (None, None), "not in force");
         let other = Owner { created: 10, ..OWNER };
-        assert_eq!(Ring::scan(other, &reserve, START).entries().len(), 0, "an earlier extent's records");
+        assert_eq!(
+            Ring::scan(other, &reserve, &BTreeSet::new(), START).entries().len(),
+            0,
+            "an earlier extent's records"
+        );
         // Record 3 was durable when record 4 was written.
         reserve[(5 * PAGE) as usize + 100] ^= 1;
-        assert_eq!(Ring::scan(OWNER, &reserve, start).damaged(), Some(3..4));
+        assert_eq!(Ring::scan(OWNER, &reserve, &BTreeSet::new(), start).damaged(), Some(3..4));
     }
 
     #[test]
@@ -418,10 +448,10 @@ mod tests {
         }
         // The second of three unflushed records did not survive.
         reserve[PAGE as usize..2 * PAGE as usize].fill(0);
-        let mut cut = Ring::scan(OWNER, &reserve, START);
+        let mut cut = Ring::scan(OWNER, &reserve, &BTreeSet::new(), START);
         assert_eq!((cut.next_sequence, cut.damaged()), (2, None));
         append(&mut cut, &mut reserve, 6, &[9; 100]);
-        let again = Ring::scan(OWNER, &reserve, START);
+        let again = Ring::scan(OWNER, &reserve, &BTreeSet::new(), START);
         assert_eq!((again.next_sequence, again.damaged()), (3, None));
     }
 
@@ -435,10 +465,10 @@ mod tests {
         payload.extend(ahead.encode(1, &[1; 100]));
         let mut ring = Ring::new(OWNER, 8, START);
         append(&mut ring, &mut reserve, 1, &payload);
-        let mut again = Ring::scan(OWNER, &reserve, START);
+        let mut again = Ring::scan(OWNER, &reserve, &BTreeSet::new(), START);
         assert_eq!((again.next_sequence, again.damaged(), again.take_stale()), (2, None, vec![]));
         // Where that record is not in force it is what it looks like.
-        let mut again = Ring::scan(OWNER, &reserve, LogStart { sequence: 2, page: 2 });
+        let mut again = Ring::scan(OWNER, &reserve, &BTreeSet::new(), LogStart { sequence: 2, page: 2 });
         assert_eq!((again.damaged(), again.take_stale()), (Some(2..9), vec![]));
     }
 
@@ -447,7 +477,7 @@ mod tests {
         let mut reserve = vec![0; 8 * PAGE as usize];
         let mut ring = Ring::new(OWNER, 8, LogStart { sequence: 4, page: 5 });
         assert_eq!(append(&mut ring, &mut reserve, 1, &[1; 8 * PAGE as usize - HEADER]), Some(0));
-        let again = Ring::scan(OWNER, &reserve, LogStart { sequence: 4, page: 5 });
+        let again = Ring::scan(OWNER, &reserve, &BTreeSet::new(), LogStart { sequence: 4, page: 5 });
         assert_eq!(again.entries().len(), 1);
         assert_eq!(Ring::new(OWNER, 0, START).place(0, 0), None, "no reserve, no log");
     }

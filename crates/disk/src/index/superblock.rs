@@ -159,6 +159,15 @@ impl Superblock {
         medium.write_at(Self::second_copy(self.capacity), &page)
     }
 
+    /// Whether both copies are as they were written.
+    pub(crate) fn is_whole(&self, medium: &dyn Medium) -> bool {
+        let expected = self.encode();
+        let mut page = [0u8; PAGE];
+        [0, Self::second_copy(self.capacity)]
+            .into_iter()
+            .all(|offset| medium.read_at(offset, &mut page).is_ok() && page[..] == expected[..])
+    }
+
     /// Zeroes both copies; durable after the next flush.
     pub(crate) fn erase(medium: &dyn Medium) -> Result<(), MediumError> {
         medium.write_at(0, &[0; PAGE])?;

@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::{
     checksum::{self, Granule},
-    device::FormatOptions,
+    device::{DeviceError, FormatOptions},
     ids::Version,
     media::{
         Counters, CrashMedium, EmulatedMedium, EmulationControl, EmulationSpec, Medium, MediumError,
@@ -314,6 +314,26 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
         thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(counts(), (14, 0));
+}
+
+#[test]
+fn a_lane_whose_thread_ended_by_a_fault_has_failed() {
+    let faulty = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let fault = faulty.clone();
+    let medium = First::new(move |_| assert!(!fault.load(std::sync::atomic::Ordering::Relaxed), "planted"));
+    let lane = start(medium, patient());
+    create(&lane);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    assert_eq!(lane.status().failed, None);
+    faulty.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(call(&lane, write(1)), Err(OpError::Closed));
+    let since = Instant::now();
+    while lane.status().failed.is_none() {
+        assert!(since.elapsed() < WAIT);
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(lane.status().failed, Some(DeviceError::Ended));
+    assert_eq!(call(&lane, read(0)), Err(OpError::Closed));
 }
 
 #[test]

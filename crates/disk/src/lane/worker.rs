@@ -62,15 +62,20 @@ const TRY_PAUSES: u32 = 20;
 /// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;
 
-/// Marks the lane as ended however its thread ends, and answers whoever still waits.
+/// Marks the lane as ended however its thread ends, and answers whoever still waits. One that nobody closed has failed: it serves
+/// nothing any more.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        let told_to = self.0.state().closing;
         for pending in self.0.close() {
             pending.reply.give(Err(OpError::Closed));
         }
         let mut state = self.0.state();
+        if !told_to {
+            state.snapshot.failed.get_or_insert(DeviceError::Ended);
+        }
         state.ended = true;
         state.in_flight = None;
         self.0.ended.notify_all();

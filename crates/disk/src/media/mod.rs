@@ -16,6 +16,7 @@ mod emulated;
 mod file;
 mod made;
 mod memory;
+mod salvage;
 mod spec;
 
 use std::{
@@ -30,6 +31,7 @@ pub use emulated::{EmulatedMedium, EmulationControl, EmulationReport};
 pub use file::{FileMedium, OpenFileError};
 pub use made::Made;
 pub use memory::MemoryMedium;
+pub(crate) use salvage::read_what_is_there;
 pub(crate) use spec::parse_time_ns;
 pub use spec::{EmulationSpec, ParseSpecError};
 
