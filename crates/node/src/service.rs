@@ -36,6 +36,8 @@ pub(crate) struct Service {
     joining: mpsc::Sender<Wish>,
     /// Waiting writers are told when budget comes back.
     pub(crate) budget_freed: Notify,
+    /// Those that have it and write nothing are told when a writer finds none.
+    pub(crate) budget_wanted: Notify,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -72,6 +74,7 @@ impl Service {
             updates,
             joining,
             budget_freed: Notify::new(),
+            budget_wanted: Notify::new(),
             activity: Activity::default(),
             admin: OnceLock::new(),
             write_budget_bytes,

@@ -95,6 +95,7 @@ impl NodeHost {
             Message::Open { request, priority, credit_bytes, .. } => {
                 if let Err(fault) = self.open(wire, from, stream, *request, priority, credit_bytes) {
                     wire.send(self.host(), from, stream, Message::Fail(fault));
+                    self.ask_back(wire);
                 }
             }
             Message::Damaged => {
@@ -325,6 +326,26 @@ impl NodeHost {
         }
         if wrote && (over || freed) {
             self.feed_starved(wire);
+        }
+    }
+
+    /// A stream may have found no room: those that write nothing are asked for what they have.
+    fn ask_back(&mut self, wire: &mut Wire) {
+        let could_yield =
+            |served: &Served| matches!(&served.core, Core::Write { core, .. } if core.could_yield());
+        let idle: Vec<StreamId> = self
+            .streams
+            .iter()
+            .filter(|(_, served)| could_yield(served))
+            .map(|(&stream, _)| stream)
+            .collect();
+        for stream in idle {
+            if let Some(Core::Write { core, .. }) =
+                self.streams.get_mut(&stream).map(|served| &mut served.core)
+            {
+                core.handle(wire.now(), WriteInput::Tick, &mut self.budget);
+            }
+            self.step(wire, stream);
         }
     }
 

@@ -1,12 +1,15 @@
 //! Servers that die, disks that stall: within what is tolerated nothing shows; beyond it the error is clean and quick.
 
-use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, put, seed, shape};
 use std::{
     cmp::Reverse,
     fs,
+    io::{self, Cursor, Read},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 use steadfast_client::GetError;
+use steadfast_protocol::message::DeviceHealth;
 
 #[test]
 fn two_dead_servers_of_eight_do_not_show() {
@@ -87,6 +90,35 @@ fn a_stalled_disk_delays_neither_reads_nor_writes() {
     });
 }
 
+#[test]
+fn a_device_that_gives_nothing_back_has_failed_until_it_does() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    let original = bytes(3 << 20, seed());
+    block_on(async {
+        let client = bed.client().await;
+        // An access gives up at the first place: different ones are tried by the reads of different objects.
+        let keys: Vec<String> = (0..12).map(|number| format!("object-{number}")).collect();
+        for key in &keys {
+            put(&client, key, &original).await;
+        }
+        let device = client.registry().await.unwrap().nodes[0].record.devices[0].0;
+        client.emulate(device, "error").await.unwrap();
+        // Nothing is written: its reads alone tell.
+        eventually("the device is known to have failed", WITHIN, async || {
+            for key in &keys {
+                client.get("data", key, None, std::io::sink()).await.unwrap();
+            }
+            let nodes = client.registry().await.unwrap().nodes;
+            let mut reports = nodes.iter().flat_map(|node| &node.devices);
+            reports.any(|report| report.device == device && report.health == DeviceHealth::Failed)
+        })
+        .await;
+        // Nobody asks it for anything any more: it is its own server that finds it well.
+        client.emulate(device, "off").await.unwrap();
+        known_to_be_well(&client, device).await;
+    });
+}
+
 /// A stream that outlived its access would keep its part of a node's write budget: later puts would be refused.
 #[test]
 fn no_stream_outlives_its_access() {
@@ -117,6 +149,66 @@ fn no_stream_outlives_its_access() {
             open == 0
         })
         .await;
+    });
+}
+
+/// Gives some bytes, and nothing more until it is let go.
+struct Stalling {
+    given: Cursor<Vec<u8>>,
+    stalls: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl Read for Stalling {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.given.read(buffer)? {
+            0 => {
+                let _ = self.stalls.send(());
+                self.go_on.recv().map_err(io::Error::other)?;
+                Ok(0)
+            }
+            read => Ok(read),
+        }
+    }
+}
+
+/// What they were granted before is of use to nobody: a server had no memory for others until they went on.
+#[test]
+fn puts_whose_sources_stall_do_not_keep_others_out() {
+    let bed = Bed::with_bucket(&shape(1, 6), "rateless:redundancy=0.5,tolerate=0");
+    let original = bytes(32 << 20, seed());
+    block_on(async {
+        // Slow enough for every writer to be granted as much as it may have.
+        let client = bed.client_of_patience(Duration::from_secs(30)).await;
+        let nodes = client.registry().await.unwrap().nodes;
+        let devices: Vec<_> = nodes[0].record.devices.iter().map(|device| device.0).collect();
+        for &device in &devices {
+            client.emulate(device, "rate=40MB").await.unwrap();
+        }
+        let (stalls, stalled) = mpsc::channel();
+        let mut held = Vec::new();
+        for number in 0..16 {
+            let (release, go_on) = mpsc::channel();
+            let source = Stalling { given: Cursor::new(original.clone()), stalls: stalls.clone(), go_on };
+            let client = bed.client().await;
+            let key = format!("stalled-{number}");
+            let put = async move { client.put("data", &key, source, Some(64 << 20)).await };
+            held.push((release, tokio::spawn(put)));
+        }
+        for number in 0..held.len() {
+            eventually(&format!("source {number} stalls"), WITHIN, async || stalled.try_recv().is_ok()).await;
+        }
+        // What came is written: from here on they are silent.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        for &device in &devices {
+            client.emulate(device, "off").await.unwrap();
+        }
+        client.put("data", "object", Cursor::new(original.clone()), Some(32 << 20)).await.unwrap();
+        bed.get_equals("object", &original);
+        for (release, put) in held {
+            drop(release);
+            assert!(put.await.unwrap().is_err(), "its source never went on");
+        }
     });
 }
 

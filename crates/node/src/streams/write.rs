@@ -38,7 +38,8 @@ pub(crate) async fn serve(
     service.activity.admitted(Kind::Write);
     // Before the extent: a stream that finds no room leaves none.
     let nothing = IndexRanges::new();
-    let core = WriteStream::new(service.now(), &open, nothing, load.bytes_per_s, &mut service.budget())?;
+    let core = WriteStream::new(service.now(), &open, nothing, load.bytes_per_s, &mut service.budget());
+    let core = core.inspect_err(|_| service.budget_wanted.notify_waiters())?;
     let (answer, answers) = mpsc::unbounded_channel();
     let mut driver = Driver {
         service,
@@ -164,7 +165,8 @@ impl Driver<'_> {
             // Before the question, so that what is freed in between is not missed.
             let service = self.service;
             let freed = service.budget_freed.notified();
-            let starved = self.core.is_starved();
+            let wanted = service.budget_wanted.notified();
+            let (starved, could_yield) = (self.core.is_starved(), self.core.could_yield());
             tokio::select! {
                 biased;
                 Some(answer) = self.answers.recv() => {
@@ -175,6 +177,7 @@ impl Driver<'_> {
                 },
                 event = stream.recv(), if listening => self.heard(event, &mut listening),
                 () = freed, if starved => self.tell(WriteInput::Tick),
+                () = wanted, if could_yield => self.tell(WriteInput::Tick),
             }
         }
     }

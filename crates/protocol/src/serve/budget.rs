@@ -5,7 +5,8 @@
 //! ever in the middle of a block. What is left is a pool that streams share in equal parts.
 //!
 //! Invariants: floors and what is used of the pool never exceed `total`; a stream holds at most its floor and its
-//! part, so a newcomer waits only until the others, whose parts shrank with it, have written some of theirs.
+//! part, so a newcomer waits only until the others, whose parts shrank with it, have written some of theirs. Of those that write
+//! nothing what is beyond their floors is asked back while somebody finds no room ([`Budget::is_wanted`]).
 
 /// The budget of one node.
 #[derive(Clone, Debug)]
@@ -15,6 +16,7 @@ pub struct Budget {
     pool_used_bytes: u64,
     held_bytes: u64,
     streams: u64,
+    wanted: bool,
 }
 
 /// One stream's share of a budget.
@@ -27,7 +29,7 @@ pub(super) struct Share {
 impl Budget {
     /// A budget of `total_bytes`, none used.
     pub fn new(total_bytes: u64) -> Self {
-        Self { total_bytes, floors_bytes: 0, pool_used_bytes: 0, held_bytes: 0, streams: 0 }
+        Self { total_bytes, floors_bytes: 0, pool_used_bytes: 0, held_bytes: 0, streams: 0, wanted: false }
     }
 
     /// Bytes granted or resident now.
@@ -45,9 +47,15 @@ impl Budget {
         self.streams
     }
 
+    /// Whether the last stream that came found no room for its floor.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// A stream joins; `None` while what is set aside and used leaves no room for its floor.
     pub(super) fn join(&mut self, floor_bytes: u64) -> Option<Share> {
-        if self.floors_bytes + self.pool_used_bytes + floor_bytes > self.total_bytes {
+        self.wanted = self.floors_bytes + self.pool_used_bytes + floor_bytes > self.total_bytes;
+        if self.wanted {
             return None;
         }
         self.streams += 1;
@@ -94,7 +102,8 @@ impl Share {
         self.held_bytes
     }
 
-    fn pool_bytes(&self) -> u64 {
+    /// What it has beyond its floor.
+    pub(super) fn pool_bytes(&self) -> u64 {
         self.held_bytes.saturating_sub(self.floor_bytes)
     }
 }

@@ -8,8 +8,9 @@
 //!
 //! Invariants: bytes granted, arriving and being written never exceed the stream's window, nor together with all
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
-//! stream is granted its floor and no more: a writer that sends nothing has nothing that others could use. The
-//! window follows the device's measured pace and how long blocks stay, and is a small share of what is expected.
+//! stream is granted its floor and no more: a writer that sends nothing has nothing that others could use. One that has become
+//! silent, its source being slow, is refused what it has beyond that once others find no room. The window follows the device's
+//! measured pace and how long blocks stay, and is a small share of what is expected.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
     message::{Fault, NodeFault, PAYLOAD_BYTES_MAX, WriteOpen},
     window::Window,
 };
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A writer has at most this share (one quarter) of what it expects to place here on the way: what a cancelled
@@ -24,6 +26,9 @@ use std::collections::{BTreeMap, VecDeque};
 const EXPECTED_SHARE: u64 = 4;
 /// Blocks whose being on the way keeps a device busy: one arriving, one being written.
 const BLOCKS_MIN: u64 = 2;
+/// A writer that could send and does not for so long is silent. Picked by eye: long beside the pauses of a source that goes on, short
+/// beside how often those are tried again that find no room.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +117,11 @@ pub struct WriteStream {
     share: Share,
     opened: Time,
     heard_first: bool,
-    first_delay: core::time::Duration,
+    first_delay: Duration,
+    /// Since when nothing arrived and nothing was written.
+    silent_since: Time,
+    /// The device's, in bytes per second; 0 where unknown.
+    pace: u64,
     stage: Stage,
     actions: VecDeque<WriteAction>,
 }
@@ -146,7 +155,9 @@ impl WriteStream {
             share,
             opened: now,
             heard_first: false,
-            first_delay: core::time::Duration::ZERO,
+            first_delay: Duration::ZERO,
+            silent_since: now,
+            pace: write_bytes_per_s,
             stage: Stage::Open,
             actions: VecDeque::new(),
         };
@@ -183,7 +194,11 @@ impl WriteStream {
             WriteInput::Written { index, result } => self.written(now, index, result, budget),
             WriteInput::Finish => self.finish(),
             WriteInput::Cancel => self.stop(None),
-            WriteInput::Tick => {}
+            WriteInput::Tick => {
+                if self.could_yield() && budget.is_wanted() && now.since(self.silent_since) >= SILENT {
+                    self.stop(Some(refused(budget.used_bytes(), self.pace)));
+                }
+            }
         }
         self.advance(budget);
     }
@@ -215,6 +230,11 @@ impl WriteStream {
     /// Whether it would grant more if the budget had room: the driver ticks it when others give some back.
     pub fn is_starved(&self) -> bool {
         self.stage == Stage::Open && self.credit_bytes < self.window.bytes().min(u64::from(self.block_bytes))
+    }
+
+    /// Whether it has what others could use while its writer sends nothing: the driver ticks it when others find no room.
+    pub fn could_yield(&self) -> bool {
+        self.stage == Stage::Open && self.writing.is_empty() && self.share.pool_bytes() > 0
     }
 
     /// Whether it was given up, or what its writer sent was wrong: it takes no slice any more, and what has arrived of a block is
@@ -252,6 +272,7 @@ impl WriteStream {
             self.first_delay = now.since(self.opened);
             self.window.passed(now, 0);
         }
+        self.silent_since = now;
         self.credit_bytes -= u64::from(bytes);
         self.taken.insert(index);
         if whole {
@@ -263,6 +284,7 @@ impl WriteStream {
 
     fn written(&mut self, now: Time, index: BlockIndex, result: Result<(), NodeFault>, budget: &mut Budget) {
         let since = self.writing.remove(&index).expect("only blocks being written come back");
+        self.silent_since = now;
         let block = u64::from(self.block_bytes);
         budget.give(&mut self.share, block);
         match result {

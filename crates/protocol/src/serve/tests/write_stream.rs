@@ -358,3 +358,44 @@ fn who_has_sent_nothing_has_its_floor_alone() {
     stream.abandon(&mut budget);
     assert_eq!((budget.used_bytes(), budget.streams()), (0, 0));
 }
+
+/// Sources that stall, and a writer that finds no room: those give way that have more than their floor and write nothing.
+#[test]
+fn silent_writers_give_way_to_those_that_find_no_room() {
+    const SECOND: u64 = 1_000_000_000;
+    let block = 256 * KIB;
+    let mut budget = Budget::new(6 * u64::from(block));
+    let newcomer =
+        |budget: &mut Budget| WriteStream::new(Time(0), &open(block, 1000), IndexRanges::new(), 0, budget);
+    // One that was never heard has its floor only; the others have begun a block, and may send more.
+    let mut quiet = begin(&open(block, 1000), &mut budget);
+    let mut silent: Vec<WriteStream> = Vec::new();
+    while let Ok(mut stream) = newcomer(&mut budget) {
+        stream.handle(Time(SECOND), slice(0, 0, 64 * KIB), &mut budget);
+        silent.push(stream);
+    }
+    assert!(silent.len() >= 2 && silent.iter().all(WriteStream::could_yield) && !quiet.could_yield());
+    // The first is busy again: what it has is being written.
+    silent[0].handle(Time(SECOND), slice(0, 64 * KIB, 192 * KIB), &mut budget);
+    assert!(!silent[0].could_yield());
+    let mut tick = |stream: &mut WriteStream, now: u64| {
+        stream.handle(Time(now), WriteInput::Tick, &mut budget);
+        let actions = drain_but_grants(stream);
+        actions.into_iter().find(|action| !matches!(action, WriteAction::Write { .. }))
+    };
+    // Not before it is long silent.
+    assert_eq!(tick(&mut silent[1], 3 * SECOND - 1), None);
+    for busy in [&mut quiet, &mut silent[0]] {
+        assert_eq!(tick(busy, 9 * SECOND), None);
+    }
+    let given = tick(&mut silent[1], 3 * SECOND);
+    let refused =
+        matches!(given, Some(WriteAction::Fail(Fault::Refused { reason: RefusalReason::Overloaded, .. })));
+    assert!(refused, "{given:?}");
+    assert!(newcomer(&mut budget).is_ok(), "there is room");
+    // Nobody lacks any now: a silence is no offence.
+    for stream in &mut silent[2..] {
+        stream.handle(Time(99 * SECOND), WriteInput::Tick, &mut budget);
+        assert_eq!(drain_but_grants(stream), []);
+    }
+}
