@@ -1,5 +1,8 @@
 //! Drives one [`ReadStream`]: slices from the lane to the connection, their checksums with them. A stream reads the
 //! pieces that it names one after the other, under one admission and one credit.
+//!
+//! A version of a chunk that changes is not named before it is durable: it would be lost by a crash and stamped again with other bytes, and
+//! the reader, who has those of before, could not tell them from what parity has under the same number.
 
 use crate::{
     activity::Kind,
@@ -79,6 +82,8 @@ pub(crate) async fn serve(
         admitted,
         charged: BTreeMap::new(),
         held: BTreeMap::new(),
+        doubtful: BTreeMap::new(),
+        durable: ReadState::default(),
         told: ReadState::default(),
         sending: Vec::new(),
         answer,
@@ -167,6 +172,10 @@ struct Driver<'a> {
     charged: BTreeMap<SliceId, u32>,
     /// Slices that were read and wait for their turn.
     held: BTreeMap<SliceId, Held>,
+    /// Slices that were read of a chunk that changed, until that is durable.
+    doubtful: BTreeMap<SliceId, Held>,
+    /// What the chunk held when it was last known to be durable.
+    durable: ReadState,
     /// What the reader knows of the chunk that it reads.
     told: ReadState,
     /// Slices that the connection has and may not have sent.
@@ -299,8 +308,22 @@ impl Driver<'_> {
         self.sending.push(slice);
     }
 
+    /// Makes durable what a slice shows.
+    fn settle(&mut self, slice: SliceId, held: Held) {
+        self.doubtful.insert(slice, held);
+        let answer = self.answer.clone();
+        let reply = Box::new(move |result| drop(answer.send((slice, result))));
+        self.served.lane.submit(self.lane_stream, LanePriority::Interactive, Op::Barrier, reply);
+    }
+
     fn answered(&mut self, (slice, answer): Answer) {
         let result = match answer {
+            Ok(OpOutput::Durable) => {
+                let held = self.doubtful.remove(&slice).expect("asked for a slice that was read");
+                self.durable = held.state.clone();
+                self.held.insert(slice, held);
+                ReadResult::Good
+            }
             Ok(OpOutput::Slice { data, sums, state, .. }) => {
                 self.served.stream_read_bytes.fetch_add(data.len() as u64, Relaxed);
                 let state = state.map_or_else(ReadState::default, |state| ReadState {
@@ -308,7 +331,11 @@ impl Driver<'_> {
                     merged: state.merged,
                     logged: state.logged,
                 });
-                self.held.insert(slice, Held { data, sums, state });
+                let held = Held { data, sums, state };
+                if held.state != ReadState::default() && held.state != self.durable {
+                    return self.settle(slice, held);
+                }
+                self.held.insert(slice, held);
                 ReadResult::Good
             }
             Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),
@@ -321,6 +348,7 @@ impl Driver<'_> {
             Err(error) => ReadResult::Failed(fault(self.served.id, error)),
         };
         if result != ReadResult::Good {
+            self.doubtful.remove(&slice);
             self.left(slice);
         }
         self.core.handle(self.service.now(), ReadInput::ReadDone { slice, result });

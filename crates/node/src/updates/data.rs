@@ -258,7 +258,12 @@ impl Host {
     }
 
     fn heard(&mut self, event: Event) {
-        if !matches!(event, Event::Link { event: LinkEvent::Lost | LinkEvent::Failed(_), .. }) {
+        // A stream that was opened and is refused again and again is no work: the segment may be gone.
+        let idle = matches!(
+            event,
+            Event::Link { event: LinkEvent::Reached | LinkEvent::Lost | LinkEvent::Failed(_), .. }
+        );
+        if !idle {
             self.busy_at = Instant::now();
         }
         match event {

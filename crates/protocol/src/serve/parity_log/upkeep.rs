@@ -83,9 +83,11 @@ impl Upkeep {
     }
 
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
-    /// nothing was appended for long. Its chunk may be level, and only this node has not heard. Asked again after as long.
+    /// nothing was appended for long, or it keeps what others append from being merged. Its chunk may be level, and only this node has not
+    /// heard. Asked again after as long.
     pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
-        if now.since(self.appended_at) < LEVEL_AFTER || now.since(self.asked_at) < LEVEL_AFTER {
+        let under_way = now.since(self.appended_at) < LEVEL_AFTER && self.haste(core) == Haste::None;
+        if under_way || now.since(self.asked_at) < LEVEL_AFTER {
             return None;
         }
         let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;

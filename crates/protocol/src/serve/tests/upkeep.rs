@@ -57,7 +57,7 @@ fn a_merge_is_needed_now_while_a_difference_waits_for_room() {
 
 #[test]
 fn who_holds_up_the_log_is_asked_once_in_a_while() {
-    let (mut upkeep, mut core) = (Upkeep::new(at(0), 24_000), log());
+    let (mut upkeep, mut core) = (Upkeep::new(at(0), 1 << 20), log());
     assert_eq!(upkeep.ask_to_level(at(2999), &core), None);
     // What comes behind it is committed, and cannot be merged before it.
     committed(&mut core, 0);
@@ -69,8 +69,15 @@ fn who_holds_up_the_log_is_asked_once_in_a_while() {
         (upkeep.ask_to_level(at(10_999), &core), upkeep.ask_to_level(at(11_000), &core)),
         (None, Some(3))
     );
+    // But those of another chunk, which fill the log behind it: they would find no room, and then wait for as long.
+    let mut half_full = Upkeep::new(at(0), 24_000 - 1);
+    half_full.appended(at(8000));
+    assert_eq!(half_full.ask_to_level(at(8001), &core), Some(3));
+    assert_eq!(half_full.ask_to_level(at(11_000), &core), None, "asked just now");
     committed(&mut core, 3);
-    assert_eq!(upkeep.ask_to_level(at(20_000), &core), None, "it can be merged");
+    for upkeep in [&mut upkeep, &mut half_full] {
+        assert_eq!(upkeep.ask_to_level(at(20_000), &core), None, "it can be merged");
+    }
 }
 
 #[test]
