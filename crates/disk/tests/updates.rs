@@ -711,3 +711,28 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     assert_eq!(device.updates(S).unwrap().reserve_bytes, 0);
     assert_eq!(chunk_content(&mut device, S).unwrap()[..8192], [[1; 4096], [5; 4096]].concat());
 }
+
+/// Who reads a version that a crash would lose must not name it.
+#[test]
+fn a_change_is_durable_once_it_is_flushed() {
+    const OTHER: SegmentId = SegmentId(77);
+    let medium = Arc::new(MemoryMedium::new(8 << 20));
+    updatable(&*medium, false);
+    let mut device = open(medium);
+    for segment in [S, OTHER] {
+        chunk(&mut device, segment, 2, 16 << 10);
+    }
+    let durable = |device: &Device| [S, OTHER].map(|segment| device.is_durable(segment));
+    assert_eq!(durable(&device), [true, true]);
+    device.stage(S, EPOCH, 0, &[1]).unwrap();
+    assert_eq!(durable(&device), [false, true], "one says nothing of the other");
+    device.flush().unwrap();
+    assert_eq!(durable(&device), [true, true]);
+    device.log_append(OTHER, EPOCH, &[2; 100]).unwrap();
+    assert_eq!(durable(&device), [true, false]);
+    device.flush().unwrap();
+    device.apply(OTHER, EPOCH, Apply { merged: vec![(1, 9)], ..Apply::default() }).unwrap();
+    assert_eq!(durable(&device), [true, false]);
+    device.flush().unwrap();
+    assert_eq!(durable(&device), [true, true]);
+}

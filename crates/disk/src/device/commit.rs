@@ -42,6 +42,7 @@ impl Device {
         if self.only_logs_wait() {
             let outcome = self.sync();
             self.or_fail(outcome)?;
+            self.changing.clear();
         } else if !self.is_clean() {
             self.commit_or_fail()?;
         }
@@ -91,6 +92,7 @@ impl Device {
     pub(super) fn commit_or_fail(&mut self) -> Result<(), DeviceError> {
         let outcome = self.commit();
         self.or_fail(outcome)?;
+        self.changing.clear();
         self.flushed.append(&mut self.unflushed);
         Ok(())
     }
@@ -142,7 +144,11 @@ impl Device {
         self.index.apply(&record).expect("checked before it is recorded");
         self.overlay.follow(&record, &self.index, self.commits);
         self.appended.follow(&record, self.commits);
+        if matches!(record, Record::Staged { .. } | Record::Applied { .. } | Record::Logged { .. }) {
+            self.changing.insert(record.segment());
+        }
         if let Record::Deleted { segment, .. } = &record {
+            self.changing.remove(segment);
             self.logs.remove(segment);
             self.logs_unflushed.remove(segment);
             self.logs_to_prepare.remove(segment);

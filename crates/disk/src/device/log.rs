@@ -71,6 +71,7 @@ impl Device {
             Bytes::copy_from_slice(payload)
         };
         self.logs_unflushed.insert(segment);
+        self.changing.insert(segment);
         if positions {
             self.recent.push(segment, sequence, payload);
         }
@@ -242,7 +243,13 @@ impl Device {
             let stale = if self.failed.is_none() { ring.take_stale() } else { Vec::new() };
             for page in stale {
                 let at = (start + page) * UNIT_BYTES;
-                self.medium.prepare(at..at + UNIT_BYTES)?;
+                let zeroed = self.medium.prepare(at..at + UNIT_BYTES);
+                if zeroed.is_err() && unknown.contains(&page) {
+                    // It may give what it has one day, when the log has come to begin there.
+                    ring.lack(ring.next_sequence());
+                    break;
+                }
+                zeroed?;
             }
             if let Some(missing) = ring.damaged() {
                 tracing::error!(%segment, ?missing, "the log in the reserve lost records");

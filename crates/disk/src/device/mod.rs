@@ -206,6 +206,8 @@ pub struct Device {
     /// Whether the records are releases alone, where there are any.
     only_releases: bool,
     unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
+    /// Segments of which something changed, or was logged, that is not flushed.
+    changing: BTreeSet<SegmentId>,
     /// Blocks that a commit of the device's own made durable: the next flush reports them.
     flushed: Vec<(SegmentId, Range<BlockIndex>)>,
     /// The last record, kept apart so that a run of blocks becomes one record.
@@ -304,6 +306,11 @@ impl Device {
     pub fn locate(&self, segment: SegmentId, index: BlockIndex) -> Option<u64> {
         let extent = self.index.get(segment)?;
         extent.place(extent.slot_of(index)?).map(|p| p.data)
+    }
+
+    /// Whether the changes of a segment, as far as there are any, are durable.
+    pub fn is_durable(&self, segment: SegmentId) -> bool {
+        !self.changing.contains(&segment)
     }
 
     /// Whether anything waits for a flush.

@@ -153,6 +153,7 @@ impl Device {
             tables: Tables::new(TABLE_PAGES_MAX),
             records: Vec::new(),
             unflushed: Vec::new(),
+            changing: BTreeSet::new(),
             flushed: Vec::new(),
             only_releases: true,
             open_run: None,
@@ -191,7 +192,7 @@ impl Device {
         if self.superblock.is_whole(&*self.medium) {
             return;
         }
-        let written = self.superblock.write(&*self.medium).and_then(|()| self.medium.flush());
+        let written = self.superblock.mend(&*self.medium).and_then(|()| self.medium.flush());
         tracing::warn!(device = %self.id(), ?written, "one copy of the superblock was bad, and was written again");
     }
 

@@ -161,11 +161,22 @@ impl Superblock {
 
     /// Whether both copies are as they were written.
     pub(crate) fn is_whole(&self, medium: &dyn Medium) -> bool {
+        self.bad_copies(medium).next().is_none()
+    }
+
+    /// Writes those copies that are not; durable after the next flush. The other is not touched: a crash may tear what is written.
+    pub(crate) fn mend(&self, medium: &dyn Medium) -> Result<(), MediumError> {
+        let page = self.encode();
+        self.bad_copies(medium).try_for_each(|offset| medium.write_at(offset, &page))
+    }
+
+    /// Where copies are that are not as they were written.
+    fn bad_copies(&self, medium: &dyn Medium) -> impl Iterator<Item = u64> {
         let expected = self.encode();
-        let mut page = [0u8; PAGE];
-        [0, Self::second_copy(self.capacity)]
-            .into_iter()
-            .all(|offset| medium.read_at(offset, &mut page).is_ok() && page[..] == expected[..])
+        [0, Self::second_copy(self.capacity)].into_iter().filter(move |&offset| {
+            let mut page = [0u8; PAGE];
+            medium.read_at(offset, &mut page).is_err() || page[..] != expected[..]
+        })
     }
 
     /// Zeroes both copies; durable after the next flush.

@@ -304,6 +304,8 @@ pub enum OpOutput {
         sums: Vec<u32>,
         /// What the extent held then, where it may be updated.
         state: Option<ChunkState>,
+        /// Whether that was durable.
+        durable: bool,
     },
     /// The extent is final, durably.
     Sealed(Sealed),

@@ -375,7 +375,9 @@ impl Worker {
                 let read =
                     self.device.read_block(segment, index, offset..offset.saturating_add(len), &mut buf)?;
                 let state = self.device.chunk_state(segment);
-                OpOutput::Slice { offset: read.range.start, data: buf.into_bytes(), sums: read.sums, state }
+                let durable = self.device.is_durable(segment);
+                let (offset, data) = (read.range.start, buf.into_bytes());
+                OpOutput::Slice { offset, data, sums: read.sums, state, durable }
             }
             Op::Seal { segment, epoch, keep } => OpOutput::Sealed(self.device.seal(segment, epoch, &keep)?),
             Op::Delete { segment, epoch } => OpOutput::Deleted { found: self.device.delete(segment, epoch)? },

@@ -83,7 +83,6 @@ pub(crate) async fn serve(
         charged: BTreeMap::new(),
         held: BTreeMap::new(),
         doubtful: BTreeMap::new(),
-        durable: ReadState::default(),
         told: ReadState::default(),
         sending: Vec::new(),
         answer,
@@ -174,8 +173,6 @@ struct Driver<'a> {
     held: BTreeMap<SliceId, Held>,
     /// Slices that were read of a chunk that changed, until that is durable.
     doubtful: BTreeMap<SliceId, Held>,
-    /// What the chunk held when it was last known to be durable.
-    durable: ReadState,
     /// What the reader knows of the chunk that it reads.
     told: ReadState,
     /// Slices that the connection has and may not have sent.
@@ -320,11 +317,10 @@ impl Driver<'_> {
         let result = match answer {
             Ok(OpOutput::Durable) => {
                 let held = self.doubtful.remove(&slice).expect("asked for a slice that was read");
-                self.durable = held.state.clone();
                 self.held.insert(slice, held);
                 ReadResult::Good
             }
-            Ok(OpOutput::Slice { data, sums, state, .. }) => {
+            Ok(OpOutput::Slice { data, sums, state, durable, .. }) => {
                 self.served.stream_read_bytes.fetch_add(data.len() as u64, Relaxed);
                 let state = state.map_or_else(ReadState::default, |state| ReadState {
                     version: state.version,
@@ -332,7 +328,7 @@ impl Driver<'_> {
                     logged: state.logged,
                 });
                 let held = Held { data, sums, state };
-                if held.state != ReadState::default() && held.state != self.durable {
+                if !durable && !self.core.is_stopping() {
                     return self.settle(slice, held);
                 }
                 self.held.insert(slice, held);

@@ -16,7 +16,8 @@ pub struct Budget {
     pool_used_bytes: u64,
     held_bytes: u64,
     streams: u64,
-    wanted: bool,
+    /// The floor of the last stream that found no room for it.
+    wanted_bytes: u64,
 }
 
 /// One stream's share of a budget.
@@ -29,7 +30,7 @@ pub(super) struct Share {
 impl Budget {
     /// A budget of `total_bytes`, none used.
     pub fn new(total_bytes: u64) -> Self {
-        Self { total_bytes, floors_bytes: 0, pool_used_bytes: 0, held_bytes: 0, streams: 0, wanted: false }
+        Self { total_bytes, floors_bytes: 0, pool_used_bytes: 0, held_bytes: 0, streams: 0, wanted_bytes: 0 }
     }
 
     /// Bytes granted or resident now.
@@ -47,17 +48,22 @@ impl Budget {
         self.streams
     }
 
-    /// Whether the last stream that came found no room for its floor.
+    /// Whether the last stream that came found no room for its floor, and there is none yet.
     pub fn is_wanted(&self) -> bool {
-        self.wanted
+        self.wanted_bytes > 0 && !self.has_room(self.wanted_bytes)
+    }
+
+    fn has_room(&self, floor_bytes: u64) -> bool {
+        self.floors_bytes + self.pool_used_bytes + floor_bytes <= self.total_bytes
     }
 
     /// A stream joins; `None` while what is set aside and used leaves no room for its floor.
     pub(super) fn join(&mut self, floor_bytes: u64) -> Option<Share> {
-        self.wanted = self.floors_bytes + self.pool_used_bytes + floor_bytes > self.total_bytes;
-        if self.wanted {
+        if !self.has_room(floor_bytes) {
+            self.wanted_bytes = floor_bytes;
             return None;
         }
+        self.wanted_bytes = 0;
         self.streams += 1;
         self.floors_bytes += floor_bytes;
         Some(Share { floor_bytes, held_bytes: 0 })

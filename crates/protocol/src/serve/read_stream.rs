@@ -278,6 +278,11 @@ impl ReadStream {
         }
     }
 
+    /// Whether it was given up or failed: what is read for it yet is discarded.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
     fn stop(&mut self, fault: Option<Fault>) {
         if self.stopping.is_some() || self.over {
             return;

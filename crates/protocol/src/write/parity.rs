@@ -218,7 +218,10 @@ impl ParityWriter {
         let one = &mut self.lanes[place];
         one.lane.open(self.now);
         one.lane.counts = true;
-        (one.chunk, one.next) = (Some(chunk), blocks.start);
+        // One that was refused on the way goes on behind what it has.
+        if one.chunk != Some(chunk) {
+            (one.chunk, one.next) = (Some(chunk), blocks.start);
+        }
         let expected_blocks = blocks.end - blocks.start;
         let chunk = Some(blocks.start / expected_blocks);
         self.actions.push_back(Action::Open { device: one.lane.target.device, expected_blocks, chunk });
@@ -262,13 +265,13 @@ impl ParityWriter {
         let Some(place) = self.place(device) else { return };
         let now = self.now;
         let one = &mut self.lanes[place];
-        // Refused before it got anything: it may be asked again. Later, its blocks may be durable unseen.
-        let untouched = one.lane.confirmed.is_empty() && one.lane.in_flight == 0;
+        // What it got it has confirmed: the rest may be sent on a stream of its own. Blocks on the way may be durable unseen.
+        let asked_again = one.lane.in_flight == 0;
         one.lane.drop_flight();
         one.lane.counts = false;
         one.lane.full = cause == FailureKind::Full;
         one.lane.state = match cause {
-            FailureKind::Refused { retry_after } if untouched => {
+            FailureKind::Refused { retry_after } if asked_again => {
                 State::Waiting(now + retry_after.max(Duration::from_millis(1)))
             }
             _ => State::Gone,

@@ -143,10 +143,10 @@ impl StripedWriter {
         let Some((lane, _)) = self.lane(device).filter(|(lane, _)| lane.state != State::Whole) else {
             return;
         };
-        let untouched = lane.confirmed.is_empty() && lane.in_flight == 0;
+        let asked_again = lane.in_flight == 0;
         let error = match cause {
-            // Refused before it got anything: ask again. Later, its blocks may be durable unseen.
-            FailureKind::Refused { retry_after } if untouched => {
+            // What it got it has confirmed: the rest is sent on a stream of its own. Blocks on the way may be durable unseen.
+            FailureKind::Refused { retry_after } if asked_again => {
                 lane.drop_flight();
                 lane.state = State::Waiting(now + retry_after.max(Duration::from_millis(1)));
                 return;
