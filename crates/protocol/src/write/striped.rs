@@ -23,7 +23,7 @@ use crate::{
     layout::Share,
 };
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The striped write core of one segment.
 pub struct StripedWriter {
@@ -140,15 +140,17 @@ impl StripedWriter {
         let devices = u32::try_from(self.lanes.len()).unwrap_or(u32::MAX);
         let (now, block_bytes, needed) = (self.now, self.spec.block_bytes, self.blocks);
         let confirmed = self.judge.confirmed();
-        let Some((lane, _)) = self.lane(device).filter(|(lane, _)| lane.state != State::Whole) else {
+        let Some((lane, left)) = self.lane(device).filter(|(lane, _)| lane.state != State::Whole) else {
             return;
         };
-        let asked_again = lane.in_flight == 0;
         let error = match cause {
-            // What it got it has confirmed: the rest is sent on a stream of its own. Blocks on the way may be durable unseen.
-            FailureKind::Refused { retry_after } if asked_again => {
+            // What it took it has confirmed (`serve::write_stream`): the rest, most of which may wait for the source, goes on another stream.
+            FailureKind::Refused { retry_after } => {
+                let unsent: BTreeSet<BlockIndex> = lane.flight().collect();
+                unsent.iter().rev().for_each(|&index| left.push_front(index));
                 lane.drop_flight();
                 lane.state = State::Waiting(now + retry_after.max(Duration::from_millis(1)));
+                self.pushed_blocks -= count(unsent.len());
                 return;
             }
             FailureKind::Full => WriteError::Full { full: 1, devices, confirmed, needed, block_bytes },

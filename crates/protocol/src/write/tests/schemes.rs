@@ -51,6 +51,32 @@ fn a_stripe_goes_round_and_waits_for_all() {
     assert_eq!(core.wake_at(), None);
 }
 
+/// Blocks wait for a slow source on the way, and a node that lacks memory refuses who sends nothing: what it took is confirmed.
+#[test]
+fn a_stripe_that_is_refused_goes_on_behind_what_is_confirmed() {
+    let disks: Vec<Disk> = (0..2).map(|domain| disk(domain, 100.0)).collect();
+    let mut core = Writer::new(spec((Kind::Replicated, 5), 4096, STRIPE, &disks, 2), Time(0));
+    actions(&mut core);
+    core.handle(Time(1), Input::Credit { device: DeviceId(0), bytes: 1 << 20 });
+    assert_eq!(actions(&mut core), [push(0, 0), push(0, 2), push(0, 4)]);
+    core.handle(Time(2), confirmed(0, 0));
+    let cause = FailureKind::Refused { retry_after: Duration::from_millis(1) };
+    core.handle(Time(3), Input::Failed { device: DeviceId(0), cause });
+    assert_eq!(actions(&mut core), []);
+    core.handle(Time(MS + 3), Input::Tick);
+    assert!(matches!(actions(&mut core)[..], [Action::Open { device: DeviceId(0), .. }]));
+    core.handle(Time(2 * MS), Input::Credit { device: DeviceId(0), bytes: 1 << 20 });
+    assert_eq!(actions(&mut core), [push(0, 2), push(0, 4)]);
+    core.handle(Time(2 * MS), Input::Credit { device: DeviceId(1), bytes: 1 << 20 });
+    actions(&mut core);
+    for (device, index) in [(1, 1), (1, 3), (0, 2), (0, 4)] {
+        core.handle(Time(3 * MS), confirmed(device, index));
+    }
+    let actions = actions(&mut core);
+    let Some(Action::Done(done)) = actions.last() else { panic!("{actions:?}") };
+    assert_eq!((done.stored_blocks, done.wasted_blocks), (5, 0));
+}
+
 #[test]
 fn a_stripe_is_as_fast_as_its_slowest_and_survives_nothing() {
     let mut disks: Vec<Disk> =
