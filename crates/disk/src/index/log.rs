@@ -83,8 +83,8 @@ pub(crate) struct Ring {
     appended: u64,
     /// Records that are missing although they were durable.
     damaged: Option<Range<u64>>,
-    /// Pages with whole records from before a cut, and those that may have some, which are to be zeroed before anything is appended: the log may come to begin right
-    /// there.
+    /// Pages with whole records from before a cut, and those that may have some, which are to be zeroed before anything is appended: the
+    /// log may come to begin right there.
     stale: Vec<u64>,
 }
 

@@ -10,8 +10,8 @@
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
 //! stream is granted its floor and no more: a writer that sends nothing has nothing that others could use. One that has become
 //! silent, its source being slow, and has more than that is refused once others find no room: all it got is confirmed, and its writer opens
-//! another where it goes on. The window follows the device's
-//! measured pace and how long blocks stay, and is a small share of what is expected.
+//! another where it goes on. The window follows the device's measured pace and how long blocks stay, and is a small share of what is
+//! expected.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
 use crate::{
