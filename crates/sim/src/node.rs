@@ -387,7 +387,7 @@ impl Served {
         };
         while let Some(action) = core.poll() {
             match action {
-                ReadAction::Read { slice, index, offset, length } => {
+                ReadAction::Read { slice, index, offset, length, ahead: _ } => {
                     let what = What::Read { slice, offset, bytes: length };
                     let job = Job { stream, segment: segment_of(index), index, what };
                     let given = cache.as_mut().and_then(|c| c.give(now, disk.number, disk.bytes_of(&job)));

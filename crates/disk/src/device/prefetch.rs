@@ -1,4 +1,5 @@
-//! When a chunk that changes in place is fetched whole into the system's memory.
+//! What the medium fetches into the system's memory before it is read: what lies behind a slice that a stream reads, as far as the
+//! stream says ([`Device::fetch_behind`]), and chunks that change in place.
 //!
 //! An update reads the bytes that it replaces before anybody can follow it, which is a quarter of what a synced 4 KiB update takes.
 //! A chunk that was updated often will be again, but whether it will nobody knows. So it is fetched once as much was
@@ -16,7 +17,7 @@ use std::{
 };
 
 use super::Device;
-use crate::ids::SegmentId;
+use crate::ids::{BlockIndex, SegmentId};
 
 /// Granules of a chunk for each update that is waited for.
 const SHARE: u64 = 64;
@@ -84,6 +85,21 @@ impl Device {
             let range = first.data.min(last.data)..first.data.max(last.data) + granule;
             self.prefetch.want(segment, range);
         }
+    }
+
+    /// Has the medium fetch up to `ahead` bytes that lie behind byte `offset` of a block, as far as the blocks behind it follow.
+    pub fn fetch_behind(&self, segment: SegmentId, index: BlockIndex, offset: u32, ahead: u32) {
+        if let Some(range) = self.behind(segment, index, offset, ahead).filter(|range| !range.is_empty()) {
+            self.medium.prefetch(range);
+        }
+    }
+
+    /// Where that lies.
+    fn behind(&self, segment: SegmentId, index: BlockIndex, offset: u32, ahead: u32) -> Option<Range<u64>> {
+        let extent = self.index.get(segment)?;
+        let range = extent.data_of(&extent.slots_from(index)?)?;
+        let start = range.start + u64::from(offset);
+        Some(start..range.end.min(start + u64::from(ahead)))
     }
 
     /// Whether [`Device::fetch_piece`] has something to do.

@@ -154,10 +154,22 @@ impl Extent {
 
     /// The slot that holds this block.
     pub(crate) fn slot_of(&self, index: BlockIndex) -> Option<u32> {
-        self.runs
-            .iter()
-            .find(|r| r.index <= index && index - r.index < r.count)
-            .map(|r| r.slot + (index - r.index))
+        self.slots_from(index).map(|slots| slots.start)
+    }
+
+    /// The slots that hold this block and those which follow it, by index and by slot.
+    pub(crate) fn slots_from(&self, index: BlockIndex) -> Option<Range<u32>> {
+        let run = self.runs.iter().find(|r| r.index <= index && index - r.index < r.count)?;
+        Some(run.slot + (index - run.index)..run.slot + run.count)
+    }
+
+    /// Where these slots lie, as far as the first of them and those behind it are in one range; bytes of the medium.
+    pub(crate) fn data_of(&self, slots: &Range<u32>) -> Option<Range<u64>> {
+        let start = self.place(slots.start)?.data;
+        let at = self.ranges.partition_point(|r| r.first_slot <= slots.start).checked_sub(1)?;
+        let range = self.ranges[at];
+        let count = slots.end.min(range.first_slot + range.slots).saturating_sub(slots.start);
+        Some(start..start + u64::from(count) * self.slot_units() * UNIT_BYTES)
     }
 
     pub(crate) fn place(&self, slot: u32) -> Option<Place> {
@@ -389,5 +401,29 @@ impl Extent {
             && self.runs.iter().all(|r| r.index + r.count <= run.index || run.index + run.count <= r.index)
             && (run.slot..run.slot + run.count).all(|slot| self.place(slot).is_some());
         if sound { Ok(()) } else { Err(Malformed { what: "blocks of an extent" }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_a_block_ends_where_its_range_or_its_run_does() {
+        let mut extent = Extent::new((SegmentId(1), Version(1), Epoch(1)), 6000, Granule::KIB_4, 0);
+        // Two units a slot; a table of one unit before the slots of each range.
+        extent.ranges = vec![
+            ExtentRange { start: 100, first_slot: 0, slots: 4 },
+            ExtentRange { start: 300, first_slot: 4, slots: 4 },
+        ];
+        extent.runs = vec![Run { slot: 0, index: 10, count: 6 }, Run { slot: 6, index: 30, count: 2 }];
+        let behind = |index| extent.slots_from(index).map(|slots| extent.data_of(&slots));
+        let bytes = |units: Range<u64>| Some(Some(units.start * UNIT_BYTES..units.end * UNIT_BYTES));
+        assert_eq!(behind(10), bytes(101..109));
+        assert_eq!(behind(13), bytes(107..109));
+        assert_eq!(behind(14), bytes(301..305));
+        assert_eq!(behind(31), bytes(307..309));
+        assert_eq!(behind(16), None);
+        assert_eq!(extent.data_of(&(8..9)), None);
     }
 }

@@ -71,6 +71,8 @@ pub enum Op {
         offset: u32,
         /// Bytes.
         len: u32,
+        /// Bytes behind it that will be read next: the medium fetches them meanwhile.
+        ahead: u32,
     },
     /// Make an extent final; answered when that is durable.
     Seal {

@@ -139,7 +139,7 @@ fn write(index: u32) -> Op {
 }
 
 fn read(index: u32) -> Op {
-    Op::ReadSlice { segment: S, index, offset: 0, len: BLOCK }
+    Op::ReadSlice { segment: S, index, offset: 0, len: BLOCK, ahead: 0 }
 }
 
 /// Waits until the lane has something in hand.

@@ -370,10 +370,12 @@ impl Worker {
         Ok(match op {
             Op::CreateExtent(spec) => OpOutput::Created(self.device.create_extent(spec)?),
             Op::WriteBlock { .. } => unreachable!("blocks are written in batches"),
-            Op::ReadSlice { segment, index, offset, len } => {
+            Op::ReadSlice { segment, index, offset, len, ahead } => {
                 let mut buf = self.device.pool().take(0);
-                let read =
-                    self.device.read_block(segment, index, offset..offset.saturating_add(len), &mut buf)?;
+                let end = offset.saturating_add(len);
+                let read = self.device.read_block(segment, index, offset..end, &mut buf)?;
+                // After it: what comes first should not wait for what comes next.
+                self.device.fetch_behind(segment, index, end, ahead);
                 let state = self.device.chunk_state(segment);
                 let durable = self.device.is_durable(segment);
                 let (offset, data) = (read.range.start, buf.into_bytes());

@@ -2,9 +2,9 @@
 //!
 //! Writes are direct where the filesystem takes that: the page cache would cost a copy, let dirty pages pile up and
 //! hide what the disk does. Where it does not (or keeps files in memory anyway), buffered. Reads go through the page
-//! cache: what is read again, or by several readers at once, comes from memory, and the kernel reads ahead while a
-//! slice is checked and sent; a direct write drops the pages it replaces. The file is locked while it is open, so two
-//! processes on one directory cannot both own it.
+//! cache: what is read again, or by several readers at once, comes from memory; a direct write drops the pages it replaces. What
+//! will be read next is fetched where the reader says so ([`Medium::prefetch`]): the system, which knows no extents, reads nothing
+//! ahead. The file is locked while it is open, so two processes on one directory cannot both own it.
 //!
 //! On a filesystem in memory (tmpfs) nothing is reserved ahead but a few pages that must not run out of space: a reservation
 //! would take real memory at once and saves nothing, since there are no unwritten ranges to convert.
@@ -137,8 +137,8 @@ impl FileMedium {
             None => (buffered.try_clone().map_err(fail)?, false),
         };
         lock(&file, &path)?;
-        // Extents are read from front to back: twice the usual read-ahead. A filesystem may not care.
-        let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Sequential);
+        // The system would read ahead beyond the end of an extent, 16 MiB on some machines.
+        let _ = rustix::fs::fadvise(&buffered, 0, None, rustix::fs::Advice::Random);
         let metadata = file.metadata().map_err(fail)?;
         let capacity = metadata.len() / BLOCK_BYTES * BLOCK_BYTES;
         let rotational = is_rotational(metadata.dev());

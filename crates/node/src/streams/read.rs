@@ -198,8 +198,8 @@ impl Driver<'_> {
         loop {
             while let Some(action) = self.next_action(&sender) {
                 match action {
-                    ReadAction::Read { slice, index, offset, length } => {
-                        self.read(slice, index, offset, length)
+                    ReadAction::Read { slice, index, offset, length, ahead } => {
+                        self.read(slice, index, offset, length, ahead)
                     }
                     ReadAction::Send { slice, index, offset } => self.send(stream, slice, index, offset),
                     ReadAction::Discard { slice } => {
@@ -281,9 +281,9 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn read(&mut self, slice: SliceId, index: BlockIndex, offset: u32, length: u32) {
+    fn read(&mut self, slice: SliceId, index: BlockIndex, offset: u32, length: u32, ahead: u32) {
         self.charged.insert(slice, length);
-        let op = Op::ReadSlice { segment: self.places.segment_of(index), index, offset, len: length };
+        let op = Op::ReadSlice { segment: self.places.segment_of(index), index, offset, len: length, ahead };
         let answer = self.answer.clone();
         // The stream is over: its bytes are not needed.
         let reply = Box::new(move |result| drop(answer.send((slice, result))));

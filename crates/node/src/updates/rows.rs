@@ -197,7 +197,7 @@ async fn never_updated(
         _ => return Err(overtaken(device.id, wanted.segment)),
     };
     let offset = (wanted.offset % block_bytes) as u32;
-    let op = Op::ReadSlice { segment: wanted.segment, index, offset, len: wanted.length };
+    let op = Op::ReadSlice { segment: wanted.segment, index, offset, len: wanted.length, ahead: 0 };
     match operation(service, device, CLASS, op).await {
         Ok(OpOutput::Slice { data, .. }) => Ok(data.to_vec()),
         Ok(other) => unreachable!("a read is answered by a slice, not {other:?}"),

@@ -16,6 +16,11 @@ use crate::{
 };
 use std::collections::VecDeque;
 
+/// Bytes that the medium has on their way behind what it reads, at least; twice as many at most, which a stream that is cancelled may
+/// have fetched in vain. 10 ms of a disk of 100 MB/s, as long as it positions. Measured with 16 cold gets at a time of 64 MiB on one
+/// disk: 0.5 MiB took 1.2 to 1.6 s, 1 and 2 MiB 0.9 to 1.2 s.
+const AHEAD_BYTES: u32 = 1 << 20;
+
 /// Names one slice of the stream; counts up.
 pub type SliceId = u64;
 
@@ -70,6 +75,8 @@ pub enum ReadAction {
         offset: u32,
         /// How many bytes.
         length: u32,
+        /// How many bytes behind it, as blocks lie, the medium is to fetch meanwhile; zero where it does already.
+        ahead: u32,
     },
     /// Send a slice that was read.
     Send {
@@ -118,6 +125,8 @@ pub struct ReadStream {
     slice_bytes: u32,
     slices_max: usize,
     offset: u32,
+    /// Bytes behind what was asked for that the medium fetches.
+    fetched_bytes: u32,
     next: SliceId,
     credit_bytes: u64,
     slices: VecDeque<SliceState>,
@@ -148,6 +157,7 @@ impl ReadStream {
             slice_bytes,
             slices_max,
             offset: 0,
+            fetched_bytes: 0,
             next: 0,
             credit_bytes: credit_bytes.into(),
             slices: VecDeque::new(),
@@ -378,12 +388,37 @@ impl ReadStream {
             let (slice, offset) = (self.next, self.offset);
             self.next += 1;
             self.slices.push_back(SliceState { id: slice, index, offset, length, state: State::Reading });
-            self.actions.push_back(ReadAction::Read { slice, index, offset, length });
             self.offset += length;
             if self.offset == self.block_bytes {
                 self.offset = 0;
                 self.blocks.pop_front();
             }
+            let ahead = self.fetch_behind(index, length);
+            self.actions.push_back(ReadAction::Read { slice, index, offset, length, ahead });
         }
+    }
+
+    /// What the medium is to fetch behind a slice of block `index` that is read now: as soon as less than [`AHEAD_BYTES`] are on
+    /// their way, twice as many, of blocks that follow one another.
+    fn fetch_behind(&mut self, index: BlockIndex, length: u32) -> u32 {
+        self.fetched_bytes = self.fetched_bytes.saturating_sub(length);
+        if self.fetched_bytes >= AHEAD_BYTES {
+            return 0;
+        }
+        let first = if self.offset > 0 { index } else { index.saturating_add(1) };
+        let follow = (first..).zip(&self.blocks).take_while(|(expected, block)| expected == *block);
+        let mut behind = 0;
+        for _ in follow {
+            behind += self.block_bytes - if behind == 0 { self.offset } else { 0 };
+            if behind >= 2 * AHEAD_BYTES {
+                break;
+            }
+        }
+        let behind = behind.min(2 * AHEAD_BYTES);
+        if behind <= self.fetched_bytes {
+            return 0;
+        }
+        self.fetched_bytes = behind;
+        behind
     }
 }

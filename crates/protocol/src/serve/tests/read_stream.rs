@@ -9,12 +9,19 @@ use std::collections::BTreeMap;
 
 const KIB: u32 = 1024;
 
+/// The actions that wait; what is to be fetched behind a slice has its own test.
 fn drain(stream: &mut ReadStream) -> Vec<ReadAction> {
-    core::iter::from_fn(|| stream.poll()).collect()
+    let mut actions: Vec<ReadAction> = core::iter::from_fn(|| stream.poll()).collect();
+    for action in &mut actions {
+        if let ReadAction::Read { ahead, .. } = action {
+            *ahead = 0;
+        }
+    }
+    actions
 }
 
 fn read(slice: SliceId, index: u32, offset: u32, length: u32) -> ReadAction {
-    ReadAction::Read { slice, index, offset, length }
+    ReadAction::Read { slice, index, offset, length, ahead: 0 }
 }
 
 fn done(slice: SliceId, result: ReadResult) -> ReadInput {
@@ -115,6 +122,30 @@ fn finishing_sends_what_is_being_read_and_nothing_of_a_block_cut_short() {
     assert_eq!(drain(&mut stream), [ReadAction::Withdraw, ReadAction::Discard { slice: 0 }, end]);
 }
 
+/// What the reads of a stream of these blocks, of 768 KiB in slices of 256 KiB, have fetched behind themselves, in KiB.
+fn fetched(blocks: Vec<u32>) -> Vec<u32> {
+    let mut stream = ReadStream::new(blocks, 768 * KIB, 256 * KIB, 64, 64 << 20);
+    let ahead = core::iter::from_fn(|| stream.poll()).map(|action| match action {
+        ReadAction::Read { ahead, .. } => ahead / KIB,
+        other => panic!("{other:?}"),
+    });
+    ahead.collect()
+}
+
+#[test]
+fn what_follows_is_fetched_in_turn_and_nothing_that_the_stream_does_not_want() {
+    // 2 MiB behind the first slice, and 2 MiB again where less than 1 MiB of them is left, up to the end.
+    let many = fetched((4..12).collect());
+    let refill = [2048, 0, 0, 0, 0];
+    assert_eq!(many, [&refill[..], &refill, &refill, &refill, &[0; 4]].concat());
+    // The end of a stream, blocks that others lie between, a single slice.
+    assert_eq!(fetched(vec![7]), [512, 0, 0]);
+    assert_eq!(fetched(vec![7, 9]), [512, 0, 0, 512, 0, 0]);
+    assert_eq!(fetched(vec![9, 8]), [512, 0, 0, 512, 0, 0]);
+    let mut small = ReadStream::new(vec![3], 64 * KIB, 64 * KIB, 1, 64 * KIB);
+    assert_eq!(small.poll(), Some(read(0, 3, 0, 64 * KIB)));
+}
+
 /// Seeded schedules: completions in any order, corrupt blocks, slow connections, finish and cancel at any point.
 #[test]
 fn promises_hold_under_any_schedule() {
@@ -139,7 +170,7 @@ fn promises_hold_under_any_schedule() {
             while let Some(action) = stream.poll() {
                 assert!(over.is_none(), "case {case}: {action:?} after the end");
                 match action {
-                    ReadAction::Read { slice, index, offset, length } => {
+                    ReadAction::Read { slice, index, offset, length, ahead: _ } => {
                         assert!(!is_cancelled && !is_finished, "case {case}: a read after cancel or finish");
                         reading.push((slice, index, offset, length));
                     }
