@@ -8,7 +8,7 @@ use crate::{
     buffer::AlignedBuf,
     checksum,
     ids::{BlockIndex, SegmentId},
-    index::Place,
+    index::{Extent, Place},
     media::MediumError,
 };
 
@@ -25,6 +25,25 @@ impl Device {
     pub(crate) fn can_read(&self, offset: u64) -> Result<(), MediumError> {
         let mut buf = self.pool().take(UNIT_BYTES as usize);
         self.medium.read_at(offset / UNIT_BYTES * UNIT_BYTES, &mut buf)
+    }
+
+    /// Where a part of all data begins, by its number of so many that are equally long; `None` where there is no data.
+    pub(crate) fn data_at(&self, number: u64, of: u64) -> Option<u64> {
+        let bytes = |extent: &Extent| u64::from(extent.blocks()) * extent.slot_units() * UNIT_BYTES;
+        let all: u64 = self.index.after(None).map(bytes).sum();
+        let mut before = (u128::from(all) * u128::from(number) / u128::from(of)) as u64;
+        for extent in self.index.after(None) {
+            for run in &extent.runs {
+                let slot_bytes = extent.slot_units() * UNIT_BYTES;
+                let run_bytes = u64::from(run.count) * slot_bytes;
+                if before < run_bytes {
+                    let slot = run.slot + (before / slot_bytes) as u32;
+                    return Some(extent.place(slot)?.data + before % slot_bytes);
+                }
+                before -= run_bytes;
+            }
+        }
+        None
     }
 
     /// Reads bytes `range` of a block, widened to whole granules, into `buf`, and verifies them. After an error

@@ -406,6 +406,8 @@ pub struct LaneConfig {
     pub batch_bytes_max: u64,
     /// How long a shutdown waits for the operation in hand before it leaves the thread behind.
     pub shutdown_wait_max: Duration,
+    /// How often a lane that has nothing else to do looks whether a medium that failed a read gives anything.
+    pub look_every: Duration,
 }
 
 impl Default for LaneConfig {
@@ -415,6 +417,8 @@ impl Default for LaneConfig {
             group_age_max: Duration::from_millis(8),
             batch_bytes_max: 1 << 20,
             shutdown_wait_max: Duration::from_secs(2),
+            // Picked by eye: a disk that gives nothing is found, and one that is back serves, within a few heartbeats.
+            look_every: Duration::from_secs(1),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! How reads of the medium go: a device that takes what is written and gives nothing back is as failed as one that takes nothing.
 //!
-//! One bad place fails again and again while everything else is read: it counts once in a row. When a row is long the lane reads its last
-//! place again every few seconds when it has nothing else to do, since nobody may ask the device for anything any more.
+//! One bad place fails again and again while everything else is read: it counts once in a row. Whether a row goes on the lane finds out by
+//! itself when it has nothing else to do, at places all over the data: an access that finds one place bad asks the device for nothing
+//! more. When a row is long it reads the last place again, since nobody may ask the device for anything any more.
 
 use super::{OpError, OpOutput};
 use crate::{
@@ -25,6 +26,8 @@ pub struct Reads {
     pub error: Option<MediumError>,
     /// Where reads failed since one last succeeded.
     places: BTreeSet<u64>,
+    /// How often the lane looked elsewhere since.
+    looks: u64,
 }
 
 impl Reads {
@@ -47,28 +50,50 @@ impl Reads {
         }
     }
 
+    /// Whether the lane is to look if the medium gives anything.
+    pub(super) fn has_to_look(&self) -> bool {
+        self.give_nothing() || !self.places.is_empty() && self.looks < NOTHING_FROM as u64
+    }
+
+    /// Where; `place_of` tells where a part of the data lies, by its number of so many.
+    pub(super) fn place_to_look(&mut self, place_of: impl FnOnce(u64, u64) -> Option<u64>) -> Option<u64> {
+        if self.give_nothing() {
+            return match self.error {
+                Some(MediumError::Io { offset, .. }) => Some(offset),
+                _ => None,
+            };
+        }
+        self.looks += 1;
+        place_of(self.looks - 1, NOTHING_FROM as u64)
+    }
+
+    /// The lane looked.
+    pub(super) fn looked(&mut self, result: Result<(), MediumError>) {
+        match result {
+            Ok(()) => self.succeeded(),
+            Err(error) => self.failed_at(error),
+        }
+    }
+
     /// A read of the medium succeeded.
-    pub(super) fn succeeded(&mut self) {
+    fn succeeded(&mut self) {
         self.places.clear();
+        self.looks = 0;
         self.error = None;
     }
 
-    /// A read of the medium failed.
+    /// A read of the medium failed that somebody asked for.
     fn failed_by(&mut self, error: &MediumError) {
         self.failed += 1;
-        let place = if let MediumError::Io { offset, .. } = error { *offset } else { u64::MAX };
+        self.failed_at(error.clone());
+    }
+
+    fn failed_at(&mut self, error: MediumError) {
+        let place = if let MediumError::Io { offset, .. } = error { offset } else { u64::MAX };
         if self.places.len() < PLACES_MAX {
             self.places.insert(place);
         }
-        self.error = Some(error.clone());
-    }
-
-    /// Where to try again, while a row lasts.
-    pub(super) fn last_place(&self) -> Option<u64> {
-        match self.error {
-            Some(MediumError::Io { offset, .. }) => Some(offset),
-            _ => None,
-        }
+        self.error = Some(error);
     }
 }
 

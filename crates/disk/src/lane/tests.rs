@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// Its thread may be held up.
 fn patient() -> LaneConfig {
-    LaneConfig { shutdown_wait_max: WAIT, ..LaneConfig::default() }
+    LaneConfig { shutdown_wait_max: WAIT, look_every: WAIT, ..LaneConfig::default() }
 }
 
 fn emulated(config: LaneConfig) -> (LaneHandle, EmulationControl, Arc<dyn Medium>) {
@@ -303,17 +303,51 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     medium.fail_reads(false);
     assert!(matches!(call(&lane, read(2)), Ok(OpOutput::Slice { .. })));
     assert_eq!((counts(), lane.status().reads.error), ((6, 0), None));
-    // Nobody asks any more: the lane looks by itself whether the medium gives something again.
     medium.fail_reads(true);
     (0..8).for_each(fails);
     assert!(lane.status().reads.give_nothing());
-    medium.fail_reads(false);
+    assert_eq!(counts(), (14, 8));
+}
+
+/// A lane of one object, which looks all the time.
+fn that_looks(blocks: u32) -> (LaneHandle, Arc<CrashMedium>) {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    let lane = start(medium.clone(), LaneConfig { look_every: Duration::from_millis(1), ..patient() });
+    create(&lane);
+    (0..blocks).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
+    (lane, medium)
+}
+
+fn until(lane: &LaneHandle, holds: impl Fn(&Reads) -> bool) {
     let since = Instant::now();
-    while lane.status().reads.give_nothing() {
+    while !holds(&lane.status().reads) {
         assert!(since.elapsed() < WAIT, "{:?}", lane.status());
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(counts(), (14, 0));
+}
+
+#[test]
+fn a_medium_that_gives_nothing_is_found_by_one_read_and_so_is_one_that_does_again() {
+    // The least has as many places as are needed.
+    for blocks in [2, 3, 20] {
+        let (lane, medium) = that_looks(blocks);
+        medium.fail_reads(true);
+        assert!(matches!(call(&lane, read(0)), Err(OpError::Read(ReadError::Medium(_)))));
+        until(&lane, Reads::give_nothing);
+        assert_eq!(lane.status().reads.failed, 1, "what was asked for");
+        medium.fail_reads(false);
+        until(&lane, |reads| reads.failed_in_a_row() == 0);
+    }
+}
+
+#[test]
+fn one_bad_place_of_a_medium_that_gives_the_others_is_no_row() {
+    let (lane, medium) = that_looks(20);
+    medium.fail_reads(true);
+    let fails = call(&lane, read(3));
+    medium.fail_reads(false);
+    assert!(matches!(fails, Err(OpError::Read(ReadError::Medium(_)))));
+    until(&lane, |reads| reads.failed_in_a_row() == 0);
 }
 
 #[test]

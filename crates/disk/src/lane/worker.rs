@@ -25,8 +25,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     device: Device,
     reads: Reads,
-    /// When a place that failed is to be tried again; `None`: nothing says that the device gives nothing back.
-    try_at: Option<Instant>,
+    /// When to look whether the medium gives anything; `None`: nothing says that it does not.
+    look_at: Option<Instant>,
     group: Group,
     /// When it last served or was idle too short to write back; `None`: it writes back, and nothing came since.
     busy_until: Option<Instant>,
@@ -54,10 +54,8 @@ enum Waiting {
 /// after the other to one of several devices, who would else find the device busy. After 10 ms every second granule was
 /// written between two updates, each with its checksum in writes of their own (six nodes, one update after the other).
 const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(100);
-/// How often a place that could not be read is tried again. Picked by eye: a heartbeat or two after a disk is back it serves.
-const TRY_EVERY: Duration = Duration::from_secs(5);
-/// And the pause after a try, in times of what it took.
-const TRY_PAUSES: u32 = 20;
+/// The pause after the lane has looked whether a medium gives anything, in times of what that took.
+const LOOK_PAUSES: u32 = 20;
 /// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
 /// a new request waits.
 const WRITE_BACK_BYTES: u64 = 256 << 10;
@@ -88,7 +86,7 @@ impl Worker {
             shared,
             device,
             reads: Reads::default(),
-            try_at: None,
+            look_at: None,
             group: Group::default(),
             busy_until: Some(Instant::now()),
         }
@@ -139,14 +137,14 @@ impl Worker {
                 self.write_back();
                 return true;
             }
-            let until_try = self.try_at.map(|at| at.saturating_duration_since(Instant::now()));
-            if until_try == Some(Duration::ZERO) {
+            let until_look = self.look_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if until_look == Some(Duration::ZERO) {
                 state.in_flight = Some(InFlight::operation(Instant::now(), false));
                 drop(state);
-                self.try_again();
+                self.look();
                 return true;
             }
-            state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_try).min());
+            state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_look).min());
         }
     }
 
@@ -178,17 +176,17 @@ impl Worker {
         Some(IDLE_BEFORE_WRITE_BACK.saturating_sub(rested))
     }
 
-    /// Looks whether a medium that gave nothing back gives something again: nobody else may ask it any more.
-    fn try_again(&mut self) {
+    /// Looks whether a medium that failed a read gives anything, here or elsewhere: whoever found one place bad asks for no other, and of
+    /// a medium that gives nothing nobody asks for anything.
+    fn look(&mut self) {
         let since = self.begin();
-        if let Some(place) = self.reads.last_place()
-            && self.device.can_read(place).is_ok()
-        {
-            self.reads.succeeded();
+        if let Some(place) = self.reads.place_to_look(|part, of| self.device.data_at(part, of)) {
+            self.reads.looked(self.device.can_read(place));
         }
         let took = since.elapsed();
         // A drive may take long to find that it cannot.
-        self.try_at = self.reads.give_nothing().then(|| Instant::now() + TRY_EVERY.max(took * TRY_PAUSES));
+        let pause = self.shared.config.look_every.max(took * LOOK_PAUSES);
+        self.look_at = self.reads.has_to_look().then(|| Instant::now() + pause);
         self.finish(0, took, |_| {});
     }
 
@@ -341,8 +339,8 @@ impl Worker {
         let result = self.execute(op);
         let busy = since.elapsed();
         self.reads.note(&result, self.device.medium().counters().reads > reads);
-        self.try_at = match self.reads.give_nothing() {
-            true => self.try_at.or(Some(Instant::now() + TRY_EVERY)),
+        self.look_at = match self.reads.has_to_look() {
+            true => self.look_at.or(Some(Instant::now() + self.shared.config.look_every)),
             false => None,
         };
         let read_bytes = match &result {
