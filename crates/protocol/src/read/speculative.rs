@@ -221,6 +221,11 @@ impl Speculative {
         if device.stage != Stage::Active {
             return;
         }
+        if device.left.is_empty() {
+            // All of it is here: what failed is the end of its stream.
+            device.ended(now);
+            return;
+        }
         self.counts.devices_failed += u32::from(device.failures == 0);
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             // A refusal says when to come back; patience bounds how often.

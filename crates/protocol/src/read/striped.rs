@@ -111,6 +111,11 @@ impl Striped {
         let Some(device) = self.devices.get_mut(&id).filter(|device| device.stage == Stage::Active) else {
             return;
         };
+        if device.left.is_empty() {
+            // All of it is here: what failed is the end of its stream.
+            device.ended(now);
+            return;
+        }
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             device.failed(now, cause);
             // A refusal is no failure: patience bounds how often it is asked again.

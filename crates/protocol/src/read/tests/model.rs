@@ -12,6 +12,8 @@ pub(super) enum Fate {
     Well,
     Silent,
     FailsAfter(u32),
+    /// Sends all that it holds, and no end.
+    FailsAtTheEnd,
     CorruptsEvery(u32),
 }
 
@@ -217,7 +219,13 @@ fn serve(id: u128, node: &mut Node, now: u64, sequence: &mut u64, events: &mut B
         }
     }
     if node.queue.is_empty() {
-        post(node.free_at + node.delay_ns, Input::Ended { device });
+        let end = match node.fate {
+            Fate::FailsAtTheEnd if node.sent >= node.holds.count() => {
+                Input::Failed { device, cause: Cause::Unreachable("gone".to_owned()) }
+            }
+            _ => Input::Ended { device },
+        };
+        post(node.free_at + node.delay_ns, end);
     }
 }
 
@@ -233,6 +241,7 @@ fn cluster(rng: &mut Pcg64Mcg, originals: u32, stored: u32) -> (Vec<Source>, BTr
             0 => Fate::Silent,
             1 => Fate::FailsAfter(rng.next_u32() % 8),
             2 => Fate::CorruptsEvery(2 + rng.next_u32() % 5),
+            3 => Fate::FailsAtTheEnd,
             _ => Fate::Well,
         };
         let known = if rng.next_u32().is_multiple_of(3) { 0 } else { rate as u64 };
@@ -254,7 +263,7 @@ pub(super) fn seed() -> u64 {
 
 /// Blocks that can arrive in the end, whatever the reader does.
 fn obtainable(nodes: &BTreeMap<u128, Node>) -> u32 {
-    let well = nodes.values().filter(|node| node.fate == Fate::Well);
+    let well = nodes.values().filter(|node| matches!(node.fate, Fate::Well | Fate::FailsAtTheEnd));
     well.map(|node| node.holds.count()).sum()
 }
 

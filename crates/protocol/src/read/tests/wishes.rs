@@ -96,6 +96,7 @@ fn what_is_left_to_the_adaptive_rule_is_done_in_time() {
         for fate in [
             Fate::Well,
             Fate::Silent,
+            Fate::FailsAtTheEnd,
             Fate::FailsAfter(0),
             Fate::FailsAfter(share / 2),
             Fate::FailsAfter(share - 5),
