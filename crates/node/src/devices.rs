@@ -1,26 +1,28 @@
 //! One directory is one device: finding what is there, formatting what is new, opening, and its lane.
 //!
 //! ```text
-//!   directory ──▶ space there?  ──yes──▶ opens? ──yes──▶ Found           its lane starts
-//!                  │ no                    │ blank
+//!   directory ──▶ space there?  ──yes──▶ opens? ──yes──▶ Found            its lane starts
+//!                  │ no                    │ blank  └─no──▶ Unusable      passed over
 //!                  ▼                       ▼
-//!                 identity there? ──yes──▶ refused as wiped
-//!                  │ no
-//!                  ▼
+//!                 identity there, or listed? ──yes──▶ Gone                passed over,
+//!                  │ no                                │ removed from     unless the metadata server
+//!                  ▼                                   ▼ the cluster      says that it was removed
 //!                 New: formatted once the metadata server has named the cluster
 //! ```
 //!
-//! A directory whose device was removed from the cluster is passed over, whatever is in it, until it is emptied: its identity still says
-//! which node this is, and the list of [`added`](crate::added) devices may lie there.
+//! One disk that is dead or not mounted is not to keep the others from being served: where one device is found, what is wrong with others is
+//! told, and they are missing. A directory whose device was removed from the cluster is passed over, whatever is in it, until it is
+//! emptied: its identity still says which node this is, and the lists of the [`roster`](crate::roster) may lie there.
 
 use crate::{
     NodeError, NodeOptions,
     identity::{self, Identity},
     paced::Paced,
+    roster::{Places, is_plain, resolve},
     updates::Merges,
 };
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -67,6 +69,8 @@ const CORRUPT_TOLD_MAX: usize = 256;
 /// A directory before its lane starts.
 pub(crate) struct Prepared {
     dir: PathBuf,
+    /// Whether the node is started with it.
+    given: bool,
     state: State,
     identity: Option<Identity>,
     /// What was made for it, which goes again unless its lane starts.
@@ -83,6 +87,13 @@ enum State {
     Removed {
         cluster: ClusterId,
     },
+    /// There was a device, and it is not there.
+    Gone {
+        device: DeviceId,
+        found: &'static str,
+    },
+    /// There is something, and it does not open.
+    Unusable(NodeError),
 }
 
 impl ServedDevice {
@@ -148,24 +159,43 @@ pub(crate) fn drop_caches(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Looks into every directory; opens what is there. Devices must agree on their cluster.
-pub(crate) fn prepare(options: &NodeOptions) -> Result<Vec<Prepared>, NodeError> {
+/// Looks into every directory that is given, which had these devices before, and those of devices that were added; opens what is there.
+/// Devices must agree on their cluster.
+pub(crate) fn prepare(
+    options: &NodeOptions,
+    given: &Places,
+    added: &Places,
+) -> Result<Vec<Prepared>, NodeError> {
     if options.dirs.is_empty() {
         return Err(NodeError::NoDirectory);
     }
+    let had: BTreeMap<PathBuf, DeviceId> =
+        given.iter().chain(added).map(|(&device, dir)| (resolve(dir), device)).collect();
     let mut seen = BTreeSet::new();
-    let mut all_made = Vec::new();
+    let mut to_look = Vec::new();
     for dir in &options.dirs {
         let mut made = Made::default();
-        made.directory(dir).map_err(io("make", dir))?;
-        all_made.push(made);
-        if !seen.insert(fs::canonicalize(dir).map_err(io("resolve", dir))?) {
+        // What had a device and is not there at all is no new directory.
+        if !had.contains_key(&resolve(dir)) {
+            made.directory(dir).map_err(io("make", dir))?;
+        }
+        if !seen.insert(resolve(dir)) {
             return Err(NodeError::DirectoryTwice { dir: dir.clone() });
         }
+        to_look.push((dir, true, made));
     }
+    to_look.extend(added.values().map(|dir| (dir, false, Made::default())));
     let mut prepared: Vec<Prepared> = Vec::new();
-    for (dir, made) in options.dirs.iter().zip(all_made) {
-        let found = look(dir, options.emulate.is_some(), made)?;
+    for (dir, given, made) in to_look {
+        let mut found = look(dir, had.get(&resolve(dir)).copied(), options.emulate.is_some(), made)?;
+        found.given = given;
+        // Nobody said that another device in its place is this node's.
+        if let Some(&device) = had.get(&resolve(dir))
+            && !given
+            && found.device().is_some_and(|found| found != device)
+        {
+            found.state = State::Gone { device, found: "another device is there" };
+        }
         if let (Some(ours), Some(theirs)) = (cluster(&prepared), found.cluster())
             && ours != theirs
         {
@@ -173,7 +203,30 @@ pub(crate) fn prepare(options: &NodeOptions) -> Result<Vec<Prepared>, NodeError>
         }
         prepared.push(found);
     }
+    // Their disks are mounted elsewhere now.
+    let moved: BTreeSet<DeviceId> = prepared.iter().filter_map(Prepared::device).collect();
+    forget(&mut prepared, &moved);
     Ok(prepared)
+}
+
+/// Devices that were there and are not.
+pub(crate) fn gone(prepared: &[Prepared]) -> Vec<DeviceId> {
+    let gone = |prepared: &Prepared| match prepared.state {
+        State::Gone { device, .. } => Some(device),
+        _ => None,
+    };
+    prepared.iter().filter_map(gone).collect()
+}
+
+/// These devices will not be where they were: others may be made there, in directories that are given.
+pub(crate) fn forget(prepared: &mut Vec<Prepared>, devices: &BTreeSet<DeviceId>) {
+    let is_one = |state: &State| matches!(state, State::Gone { device, .. } if devices.contains(device));
+    prepared.retain(|prepared| prepared.given || !is_one(&prepared.state));
+    for prepared in prepared.iter_mut().filter(|prepared| is_one(&prepared.state)) {
+        let made = prepared.made.directory(&prepared.dir);
+        prepared.state =
+            made.map_or_else(|error| State::Unusable(io("make", &prepared.dir)(error)), |()| State::New);
+    }
 }
 
 /// The cluster of the devices that are there already.
@@ -200,39 +253,69 @@ pub(crate) fn add(
     let mut made = Made::default();
     made.directory(dir).map_err(io("make", dir))?;
     let dir = &fs::canonicalize(dir).map_err(io("resolve", dir))?;
+    if !is_plain(dir) {
+        return Err(NodeError::Name { dir: dir.clone() });
+    }
     if there.iter().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
-    let found = look(dir, options.emulate.is_some(), made)?;
+    let found = look(dir, None, options.emulate.is_some(), made)?;
     if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
         return Err(NodeError::Removed { dir: dir.clone(), device });
     }
     if let Some(theirs) = found.cluster().filter(|&theirs| theirs != cluster) {
         return Err(NodeError::MixedClusters { dir: dir.clone(), ours: cluster, theirs });
     }
-    let (_, mut served) = start(vec![found], cluster, options, Some(node))?;
+    let Started { mut served, .. } = start(vec![found], cluster, options, Some(node))?;
     Ok(served.pop().expect("one directory is one device"))
 }
 
+/// What a node has when it starts.
+pub(crate) struct Started {
+    /// Its name.
+    pub(crate) node: NodeId,
+    pub(crate) served: Vec<ServedDevice>,
+    /// Directories whose devices are not served, though they may have some.
+    pub(crate) passed_over: Vec<PathBuf>,
+}
+
 /// Formats what is new, starts the lanes, and says which node this is, where it is not `known`.
+///
+/// # Errors
+/// Also what is wrong with the first device, where none is well.
 pub(crate) fn start(
     prepared: Vec<Prepared>,
     cluster: ClusterId,
     options: &NodeOptions,
     known: Option<NodeId>,
-) -> Result<(NodeId, Vec<ServedDevice>), NodeError> {
+) -> Result<Started, NodeError> {
+    let well = |device: &Prepared| matches!(device.state, State::Found { .. } | State::Removed { .. });
+    let is_one_well = prepared.iter().any(well);
     let capacities = capacities(&prepared, options)?;
     // The first directory that remembers says which node this is.
     let remembered = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
     let mut node = known.or(remembered);
-    let mut served = Vec::new();
-    for (Prepared { dir, state, identity, mut made }, capacity) in prepared.into_iter().zip(capacities) {
+    let (mut served, mut passed_over) = (Vec::new(), Vec::new());
+    for (Prepared { dir, state, identity, mut made, .. }, capacity) in prepared.into_iter().zip(capacities) {
         let (device, emulation) = match state {
             State::Found { device, emulation } => (*device, emulation),
             State::New => format(&dir, cluster, capacity, options, &mut made)?,
             State::Removed { .. } => {
                 let dir = dir.display();
                 tracing::warn!(%dir, "its device was removed from the cluster: passed over until it is emptied");
+                continue;
+            }
+            State::Gone { .. } | State::Unusable(_) => {
+                let error = match state {
+                    State::Unusable(error) => error,
+                    State::Gone { device, found } => NodeError::Gone { dir: dir.clone(), device, found },
+                    _ => unreachable!("matched above"),
+                };
+                if !is_one_well {
+                    return Err(error);
+                }
+                tracing::error!(%error, "a device is not served");
+                passed_over.push(dir);
                 continue;
             }
         };
@@ -254,7 +337,7 @@ pub(crate) fn start(
         served.push(ServedDevice::new(id, dir, lane, emulation, options.admission));
     }
     let node = node.expect("there is at least one directory, and a device in it, or the name of one");
-    Ok((node, served))
+    Ok(Started { node, served, passed_over })
 }
 
 impl Prepared {
@@ -262,30 +345,56 @@ impl Prepared {
         match &self.state {
             State::Found { device, .. } => Some(device.cluster()),
             State::Removed { cluster } => Some(*cluster),
-            State::New => None,
+            State::New | State::Gone { .. } | State::Unusable(_) => None,
+        }
+    }
+
+    /// The device that is there.
+    fn device(&self) -> Option<DeviceId> {
+        match &self.state {
+            State::Found { device, .. } => Some(device.id()),
+            _ => None,
         }
     }
 }
 
-fn look(dir: &Path, emulated: bool, made: Made) -> Result<Prepared, NodeError> {
-    let identity = identity::load(dir)?;
-    let prepared = |state| Prepared { dir: dir.to_owned(), state, identity, made };
+/// What is in a directory, which `had` a device.
+///
+/// # Errors
+/// For what is not the disk's: another process has it, or another program version made it.
+fn look(dir: &Path, had: Option<DeviceId>, emulated: bool, made: Made) -> Result<Prepared, NodeError> {
+    let (identity, state) = match identity::load(dir) {
+        Ok(identity) => (identity, state(dir, identity, had, emulated)?),
+        Err(error) => (None, State::Unusable(error)),
+    };
+    Ok(Prepared { dir: dir.to_owned(), given: true, state, identity, made })
+}
+
+fn state(
+    dir: &Path,
+    identity: Option<Identity>,
+    had: Option<DeviceId>,
+    emulated: bool,
+) -> Result<State, NodeError> {
     if let Some(Identity { cluster, removed: true, .. }) = identity {
-        return Ok(prepared(State::Removed { cluster }));
+        return Ok(State::Removed { cluster });
     }
-    let fresh = |found: &'static str| match identity {
-        None => Ok(State::New),
-        Some(Identity { device, .. }) => Err(NodeError::Wiped { dir: dir.to_owned(), device, found }),
+    let nothing = |found: &'static str| match identity.map(|identity| identity.device).or(had) {
+        None => State::New,
+        Some(device) => State::Gone { device, found },
     };
     let space = match FileMedium::open(dir) {
         Ok(space) => space,
-        Err(OpenFileError::Missing { .. }) => return fresh("there is no space file").map(prepared),
-        Err(error) => return Err(error.into()),
+        Err(OpenFileError::Missing { .. }) => return Ok(nothing("there is no space file")),
+        Err(error @ OpenFileError::Locked { .. }) => return Err(error.into()),
+        Err(error) => return Ok(State::Unusable(error.into())),
     };
+    let failed = |source| NodeError::Device { dir: dir.to_owned(), source };
     match open(space, emulated) {
-        Ok((device, emulation)) => Ok(prepared(State::Found { device: Box::new(device), emulation })),
-        Err(OpenError::Blank) => fresh("its space is blank").map(prepared),
-        Err(source) => Err(NodeError::Device { dir: dir.to_owned(), source }),
+        Ok((device, emulation)) => Ok(State::Found { device: Box::new(device), emulation }),
+        Err(OpenError::Blank) => Ok(nothing("its space is blank")),
+        Err(source @ OpenError::UnknownVersion { .. }) => Err(failed(source)),
+        Err(source) => Ok(State::Unusable(failed(source))),
     }
 }
 
@@ -339,9 +448,10 @@ fn format(
 fn capacities(prepared: &[Prepared], options: &NodeOptions) -> Result<Vec<u64>, NodeError> {
     let mut filesystems = Vec::new();
     for device in prepared {
-        let new = matches!(device.state, State::New);
-        let metadata = fs::metadata(&device.dir).map_err(io("look at", &device.dir))?;
-        filesystems.push(new.then(|| metadata.dev()));
+        filesystems.push(match device.state {
+            State::New => Some(fs::metadata(&device.dir).map_err(io("look at", &device.dir))?.dev()),
+            _ => None,
+        });
     }
     let sharing = |filesystem| filesystems.iter().filter(|&&other| other == filesystem).count() as u64;
     let mut capacities = Vec::new();

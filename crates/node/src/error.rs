@@ -27,23 +27,23 @@ pub enum NodeError {
         /// As given.
         dir: PathBuf,
     },
-    /// A device that was added while the node ran is not where it was.
-    #[error(
-        "device {device} was added in {} and is not there: mount the disk; if it is lost, take its line out of {} and \
-         repair what it held with `steadfast device remove --lost {device}`",
-        dir.display(), list.display()
-    )]
-    AddedGone {
-        /// The device.
-        device: DeviceId,
-        /// Where it was.
+    /// A directory whose name no list can have.
+    #[error("the name of {} is not one line of text: give the directory another", dir.display())]
+    Name {
+        /// The directory.
         dir: PathBuf,
-        /// The list that says so.
-        list: PathBuf,
     },
-    /// The list of added devices does not parse.
+    /// No directory that the node was started with has a device now.
+    #[error(
+        "none of the directories that this node was started with has a device now, so none can keep the list of devices ({homes:?})"
+    )]
+    NoHome {
+        /// The directories.
+        homes: Vec<PathBuf>,
+    },
+    /// A list of devices does not parse.
     #[error("{} is damaged: put the directories of this node on its command line, and remove the file", list.display())]
-    AddedDamaged {
+    ListDamaged {
         /// The list.
         list: PathBuf,
     },
@@ -63,11 +63,12 @@ pub enum NodeError {
     },
     /// A device that was here is gone.
     #[error(
-        "device {device} was in {} and its data is gone ({found}): put the disk back; or, to begin again with an \
-         empty device, remove {} (what it held is then rebuilt from others)",
-        dir.display(), dir.join(crate::identity::FILE).display()
+        "device {device} was in {} and is not there ({found}): mount or put back its disk; if it is lost, repair what it \
+         held with `steadfast device remove --lost {device}`, and start the server again, which then takes the directory for a new \
+         device",
+        dir.display()
     )]
-    Wiped {
+    Gone {
         /// Its directory.
         dir: PathBuf,
         /// The device that was there.

@@ -9,11 +9,10 @@
 //! One at a time, on a task of their own: formatting may take long, and whoever asked may go away meanwhile.
 
 use crate::{
-    NodeError, NodeOptions,
-    added::Added,
-    chores,
+    NodeError, NodeOptions, chores,
     devices::{self, ServedDevice},
     membership::Meta,
+    roster::Roster,
     served,
     service::Service,
 };
@@ -44,7 +43,7 @@ pub(crate) struct Joining {
     /// As the node registers, but for the devices.
     pub(crate) record: NodeRecord,
     pub(crate) options: NodeOptions,
-    pub(crate) added: Arc<Added>,
+    pub(crate) roster: Arc<Roster>,
 }
 
 impl Joining {
@@ -84,12 +83,12 @@ impl Joining {
         let mut options = self.options.clone();
         options.capacity_bytes = capacity_bytes.or(options.capacity_bytes);
         options.thick |= thick;
-        let added = self.added.clone();
+        let roster = self.roster.clone();
         let there: Vec<PathBuf> =
             self.service.devices.all().iter().map(|device| device.dir.clone()).collect();
         let device = blocking(move || {
             let device = devices::add(&dir, &there, node, cluster, &options)?;
-            if let Err(error) = added.insert(device.id, &device.dir) {
+            if let Err(error) = roster.insert(device.id, &device.dir) {
                 served::close(&device);
                 return Err(error);
             }
@@ -101,10 +100,10 @@ impl Joining {
         // Heartbeats tell of it only from here on: a refusal is this device's, not the node's. Should the node register
         // in between, without it, its next heartbeat makes that good.
         if let Err(error) = self.meta.register(&NodeRecord { devices, ..self.record.clone() }).await {
-            let (added, closing) = (self.added.clone(), device.clone());
+            let (roster, closing) = (self.roster.clone(), device.clone());
             blocking(move || {
                 served::close(&closing);
-                added.remove(closing.id)
+                roster.remove(closing.id)
             })
             .await??;
             return Err(error);

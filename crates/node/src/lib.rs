@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`options`], [`error`] | what a node is started with, and why it does not start or stops |
 //! | `identity`, `devices` | one directory is one device: finding, formatting, opening, its lane |
-//! | `served`, `added`, `joining` | the devices of now; those added while the node ran, and how one is |
+//! | `served`, `roster`, `joining` | the devices of now; those of the last start; how one is added while the node runs |
 //! | `node` | starting, running and stopping the whole |
 //! | `membership` | registering with the metadata server and heartbeats |
 //! | `service` | a request in, its answer out; `streams/` reads and writes |
@@ -21,7 +21,6 @@ pub mod error;
 pub mod options;
 
 mod activity;
-mod added;
 mod chores;
 mod devices;
 mod fault;
@@ -32,6 +31,7 @@ mod node;
 mod paced;
 mod report;
 mod reserves;
+mod roster;
 mod served;
 mod service;
 mod streams;

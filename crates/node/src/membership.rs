@@ -18,7 +18,7 @@ use steadfast_protocol::{
     ClusterId, DeviceId, NodeId, RequestId,
     message::{
         self, Change, DeviceHealth, DeviceReport, Fault, Heartbeat, Hello, MetaAnswer, MetaFault,
-        MetaRequest, NodeRecord, Priority, Query, Role, VERSION,
+        MetaRequest, NodeRecord, Priority, Query, Registry, Role, VERSION,
     },
 };
 use tokio::{
@@ -85,6 +85,21 @@ pub(crate) async fn learn_cluster(
         };
         trouble.again(&error).await;
     }
+}
+
+/// What is registered, where the metadata server says so soon.
+pub(crate) async fn registry(meta: &str, ours: Option<ClusterId>, net: &Options) -> Option<Registry> {
+    let asked = async {
+        let connected = steadfast_net::connect(meta, hello(Role::Client, ours), net).await.ok()?;
+        let body = message::encode(&MetaRequest::Ask(Query::Registry));
+        let open = Open { body, deadline: Some(PATIENCE), ..Open::default() };
+        let (answer, _) = connected.connection.call(open).await.ok()?;
+        match message::decode(&answer) {
+            Ok(MetaAnswer::Registry(registry)) => Some(registry),
+            _ => None,
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked).await.ok()?
 }
 
 impl Meta {

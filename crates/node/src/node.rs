@@ -1,19 +1,22 @@
 //! Starting, running and stopping a node.
 
 use crate::{
-    NodeError, NodeOptions,
-    added::Added,
-    chores, devices, identity,
+    NodeError, NodeOptions, chores,
+    devices::{self, Started},
+    identity,
     joining::Joining,
-    membership::{Meta, hello, learn_cluster},
+    membership::{Meta, hello, learn_cluster, registry},
+    roster::{Places, Roster, is_plain, resolve},
     served::{self, Served},
     service::Service,
     updates::Updates,
     watch::Watched,
 };
 use std::{
+    collections::BTreeSet,
     future::Future,
     net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
     sync::Arc,
 };
 use steadfast_admin::Admin;
@@ -73,23 +76,38 @@ impl Node {
         Reserve::new(Time(0), options.reserve)?;
         // Who watches the node's connections watches what it serves.
         let asking = steadfast_net::Options { tap: None, ..options.net.clone() };
-        let mut looking = options.clone();
-        let added = Arc::new(Added::new(&options.dirs));
-        let listed = added.clone();
-        let prepared = blocking(move || {
-            looking.dirs.extend(listed.dirs()?);
-            devices::prepare(&looking)
+        let roster = Arc::new(Roster::new(&options.dirs));
+        let (looking, listed) = (options.clone(), roster.clone());
+        let (mut prepared, given) = blocking(move || {
+            let given = listed.given()?;
+            let prepared = devices::prepare(&looking, &given, &listed.added()?)?;
+            Ok::<_, NodeError>((prepared, given))
         })
         .await??;
         let known = devices::cluster(&prepared);
+        let gone = devices::gone(&prepared);
+        if !gone.is_empty()
+            && let Some(registry) = registry(&options.meta, known, &asking).await
+        {
+            let removed: BTreeSet<DeviceId> =
+                gone.into_iter().filter(|&device| !registry.may_know(device)).collect();
+            devices::forget(&mut prepared, &removed);
+            let roster = roster.clone();
+            blocking(move || removed.into_iter().for_each(|device| roster.forget(device))).await?;
+        }
         let cluster = match known {
             Some(cluster) if !devices::any_new(&prepared) => cluster,
             _ => learn_cluster(&options.meta, known, &asking).await?,
         };
-        let making = options.clone();
-        let (node, devices) = blocking(move || devices::start(prepared, cluster, &making, None)).await??;
+        let (making, listed) = (options.clone(), roster.clone());
+        let started = blocking(move || {
+            let started = devices::start(prepared, cluster, &making, None)?;
+            list(&listed, &making.dirs, given, &started);
+            Ok::<_, NodeError>(started)
+        });
+        let Started { node, served: devices, .. } = started.await??;
         let (wish, wishes) = mpsc::channel(WISHES_MAX);
-        let devices = Served::new(devices, added.clone());
+        let devices = Served::new(devices, roster.clone());
         let client = identity::random_u128()?;
         let meta = Arc::new(Meta::new(&options.meta, node, cluster, &asking, client));
         let peers = Pool::new(hello(Role::Node(node), Some(cluster)), asking.clone());
@@ -146,7 +164,7 @@ impl Node {
             chores::begin(&mut chores, &service, &meta, &device, &options);
         }
         tracing::info!(%node, %cluster, %address, devices = service.devices.all().len(), "serving");
-        let joining = Joining { service: service.clone(), meta, record, options, added };
+        let joining = Joining { service: service.clone(), meta, record, options, roster };
         chores.spawn(joining.run(wishes));
         Ok(Self { node, cluster, address, service, registered, serving, living, chores, admin })
     }
@@ -226,6 +244,24 @@ impl std::fmt::Debug for Node {
             .field("node", &self.node)
             .field("address", &self.address)
             .finish_non_exhaustive()
+    }
+}
+
+/// Lists what the directories that were `given` have now, for the next start. Those passed over have what they had `before`. Blocks.
+fn list(roster: &Roster, given: &[PathBuf], before: Places, started: &Started) {
+    let given: BTreeSet<PathBuf> = given.iter().map(|dir| resolve(dir)).collect();
+    let passed_over: BTreeSet<PathBuf> = started.passed_over.iter().map(|dir| resolve(dir)).collect();
+    let mut places: Places =
+        before.into_iter().filter(|(_, dir)| passed_over.contains(&resolve(dir))).collect();
+    for device in &started.served {
+        let dir = resolve(&device.dir);
+        if given.contains(&dir) && is_plain(&dir) {
+            places.insert(device.id, dir);
+        }
+    }
+    if let Err(error) = roster.set_given(&places) {
+        // It serves all the same; a full disk is no reason not to.
+        tracing::warn!(%error, "a disk that is not mounted at the next start may be taken for a new one");
     }
 }
 

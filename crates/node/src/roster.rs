@@ -1,8 +1,10 @@
-//! The directories that were added to a node while it ran: it finds them again without being told.
+//! Which devices a node has and where they lie, so that a disk that is not mounted is told from a new one: its mount point would be
+//! formatted.
 //!
-//! A text file, `added`, lies in each directory that the node is started with (the loss of one disk is not to lose the
-//! others, nor to keep a new one from taking its place): one line for each device, `DEVICE DIRECTORY`. A line is there before the
-//! metadata server hears of the device, and goes when the device is removed from the cluster.
+//! Two text files lie in each directory that the node is started with (the loss of one disk is not to lose the others, nor to keep a
+//! new one from taking its place), one line for each device, `DEVICE DIRECTORY`: `given`, the devices in those directories as they were
+//! when the node last started; and `added`, those that were added while it ran, which it finds again without being told. A
+//! line is there before the metadata server hears of the device, and goes when the device was removed from the cluster.
 
 use crate::{NodeError, identity};
 use std::{
@@ -14,49 +16,82 @@ use std::{
 };
 use steadfast_protocol::DeviceId;
 
-const FILE: &str = "added";
-const HEAD: &str = "steadfast added devices 1";
+/// Devices and their directories.
+pub(crate) type Places = BTreeMap<DeviceId, PathBuf>;
 
-/// The list of one node.
+/// A kind of list.
+struct List {
+    file: &'static str,
+    head: &'static str,
+}
+
+const GIVEN: List = List { file: "given", head: "steadfast given devices 1" };
+const ADDED: List = List { file: "added", head: "steadfast added devices 1" };
+
+/// The lists of one node.
 #[derive(Debug)]
-pub(crate) struct Added {
-    /// Where it is kept: the directories that the node is started with.
+pub(crate) struct Roster {
+    /// Where they are kept: the directories that the node is started with.
     homes: Vec<PathBuf>,
     /// One change at a time.
     changing: Mutex<()>,
 }
 
-impl Added {
+/// A directory's name, whether or not it is there.
+pub(crate) fn resolve(dir: &Path) -> PathBuf {
+    fs::canonicalize(dir).or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.to_owned())
+}
+
+/// Whether a list can have this directory: it is a line of text.
+pub(crate) fn is_plain(dir: &Path) -> bool {
+    dir.to_str().is_some_and(|name| !name.contains(char::is_control))
+}
+
+impl Roster {
     pub(crate) fn new(homes: &[PathBuf]) -> Self {
         Self { homes: homes.to_vec(), changing: Mutex::new(()) }
     }
 
-    /// The directories listed that the node is not started with anyway. Blocks.
+    /// What the directories that it is started with had when it last started. Blocks.
     ///
-    /// A disk that was added and is not there must not be taken for a new one: its mount point would be formatted.
-    pub(crate) fn dirs(&self) -> Result<Vec<PathBuf>, NodeError> {
-        let resolve = |dir: &PathBuf| fs::canonicalize(dir).ok();
-        let given: Vec<PathBuf> = self.homes.iter().filter_map(resolve).collect();
-        let mut dirs = Vec::new();
-        for (device, (dir, home)) in self.load()? {
-            if resolve(&dir).is_some_and(|dir| given.contains(&dir)) {
-                continue;
-            }
-            let identity = identity::load(&dir)?.filter(|identity| identity.device == device);
-            if identity.is_some_and(|identity| identity.removed) {
-                continue;
-            }
-            if identity.is_none() {
-                return Err(NodeError::AddedGone { device, dir, list: home.join(FILE) });
-            }
-            dirs.push(dir);
-        }
-        Ok(dirs)
+    /// # Errors
+    /// Where a list is damaged, or none of several homes can be read.
+    pub(crate) fn given(&self) -> Result<Places, NodeError> {
+        self.load(&GIVEN)
     }
 
-    /// Lists a device. Durable when it returns. Blocks.
+    /// What was added elsewhere than in the directories that it is started with. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::given`].
+    pub(crate) fn added(&self) -> Result<Places, NodeError> {
+        let given: Vec<PathBuf> = self.homes.iter().map(|home| resolve(home)).collect();
+        let mut places = self.load(&ADDED)?;
+        places.retain(|_, dir| !given.contains(&resolve(dir)));
+        Ok(places)
+    }
+
+    /// Lists what the directories that it is started with have now. Blocks.
+    ///
+    /// # Errors
+    /// Where no list could be written.
+    pub(crate) fn set_given(&self, places: &Places) -> Result<(), NodeError> {
+        self.change(&GIVEN, |list| list.clone_from(places)).map(drop)
+    }
+
+    /// Lists a device that is added. Durable when it returns. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::set_given`].
     pub(crate) fn insert(&self, device: DeviceId, dir: &Path) -> Result<(), NodeError> {
-        self.change(|list| drop(list.insert(device, dir.to_owned()))).map(drop)
+        self.change(&ADDED, |list| drop(list.insert(device, dir.to_owned()))).map(drop)
+    }
+
+    /// Forgets a device that was removed from the cluster, as far as that is possible now. Blocks.
+    pub(crate) fn forget(&self, device: DeviceId) {
+        if let Err(error) = self.remove(device) {
+            tracing::warn!(%device, %error, "a device that was removed stays listed");
+        }
     }
 
     /// Forgets a device. Blocks.
@@ -64,48 +99,46 @@ impl Added {
     /// # Errors
     /// Also where a list stays that has it: the next start would look for its disk.
     pub(crate) fn remove(&self, device: DeviceId) -> Result<(), NodeError> {
-        self.change(|list| drop(list.remove(&device)))?.map_or(Ok(()), Err)
+        for list in [&ADDED, &GIVEN] {
+            self.change(list, |places| drop(places.remove(&device)))?.map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 
-    /// Changes the list in every home; why it stays as it was in one of them, where it does in some.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut BTreeMap<DeviceId, PathBuf>),
-    ) -> Result<Option<NodeError>, NodeError> {
+    /// Changes a list in every home; why it stays as it was in one of them, where it does in some.
+    fn change(&self, list: &List, change: impl FnOnce(&mut Places)) -> Result<Option<NodeError>, NodeError> {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before: BTreeMap<_, _> =
-            self.load()?.into_iter().map(|(device, (dir, _))| (device, dir)).collect();
+        let before = self.load(list)?;
         let mut after = before.clone();
         change(&mut after);
         if after == before {
             return Ok(None);
         }
-        // A device is found again by one list.
+        // A device is found again by one list. Where no device is, no disk may be mounted.
         let (mut stored, mut failed) = (0, None);
-        for home in &self.homes {
-            match store(home, &after) {
+        for home in self.homes.iter().filter(|home| home.join(identity::FILE).exists()) {
+            match store(home, list, &after) {
                 Ok(()) => stored += 1,
                 Err(error) => {
-                    tracing::warn!(%error, "a list of added devices stays as it was");
+                    tracing::warn!(%error, "a list of devices stays as it was");
                     failed = Some(error);
                 }
             }
         }
-        if stored == 0 { failed.map_or(Ok(None), Err) } else { Ok(failed) }
+        if stored > 0 {
+            return Ok(failed);
+        }
+        Err(failed.unwrap_or_else(|| NodeError::NoHome { homes: self.homes.clone() }))
     }
 
-    /// Every device listed, its directory, and where that was read.
-    ///
-    /// # Errors
-    /// Where a list is damaged, or none of several homes can be read.
-    fn load(&self) -> Result<BTreeMap<DeviceId, (PathBuf, PathBuf)>, NodeError> {
-        let (mut list, mut read, mut failed) = (BTreeMap::new(), 0, None);
+    /// Every device listed and its directory.
+    fn load(&self, list: &List) -> Result<Places, NodeError> {
+        let (mut places, mut read, mut failed) = (Places::new(), 0, None);
         for home in &self.homes {
-            let path = home.join(FILE);
+            let path = home.join(list.file);
             match fs::read_to_string(&path) {
                 Ok(text) => {
-                    let lines = parse(&text).ok_or(NodeError::AddedDamaged { list: path })?;
-                    list.extend(lines.into_iter().map(|(device, dir)| (device, (dir, home.clone()))));
+                    places.extend(parse(&text, list).ok_or(NodeError::ListDamaged { list: path })?);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => {
@@ -115,17 +148,17 @@ impl Added {
             }
             read += 1;
         }
-        failed.filter(|_| read == 0).map_or(Ok(list), Err)
+        failed.filter(|_| read == 0).map_or(Ok(places), Err)
     }
 }
 
 /// Writes it whole or not at all.
-fn store(home: &Path, list: &BTreeMap<DeviceId, PathBuf>) -> Result<(), NodeError> {
-    let (path, temporary) = (home.join(FILE), home.join("added.new"));
+fn store(home: &Path, list: &List, places: &Places) -> Result<(), NodeError> {
+    let (path, temporary) = (home.join(list.file), home.join(format!("{}.new", list.file)));
     let write = || {
         let mut file = File::create(&temporary)?;
-        writeln!(file, "{HEAD}")?;
-        for (device, dir) in list {
+        writeln!(file, "{}", list.head)?;
+        for (device, dir) in places {
             writeln!(file, "{device} {}", dir.display())?;
         }
         file.sync_all()?;
@@ -135,9 +168,9 @@ fn store(home: &Path, list: &BTreeMap<DeviceId, PathBuf>) -> Result<(), NodeErro
     write().map_err(|source: io::Error| NodeError::Io { what: "write", path: path.clone(), source })
 }
 
-fn parse(text: &str) -> Option<Vec<(DeviceId, PathBuf)>> {
+fn parse(text: &str, list: &List) -> Option<Vec<(DeviceId, PathBuf)>> {
     let mut lines = text.lines();
-    if lines.next()? != HEAD {
+    if lines.next()? != list.head {
         return None;
     }
     lines
@@ -154,49 +187,72 @@ mod tests {
     use crate::identity::Identity;
     use steadfast_protocol::{ClusterId, NodeId};
 
-    #[test]
-    fn what_is_added_is_found_in_every_home_and_gone_when_removed() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = |name: &str| {
-            let dir = root.path().join(name);
-            fs::create_dir(&dir).unwrap();
-            dir
-        };
-        let (homes, third) = ([dir("first"), dir("second")], dir("the third disk"));
-        let device = DeviceId(7);
+    /// A directory that is a device's.
+    fn device_in(root: &Path, name: &str, device: u128) -> PathBuf {
+        let dir = root.join(name);
+        fs::create_dir(&dir).unwrap();
         let (node, cluster) = (NodeId(1), ClusterId(9));
-        let identity = Identity { node, device, cluster, removed: false };
-        identity::store(&third, &identity).unwrap();
-        let added = Added::new(&homes);
-        assert!(added.dirs().unwrap().is_empty());
-        added.insert(device, &third).unwrap();
+        let identity = Identity { node, device: DeviceId(device), cluster, removed: false };
+        identity::store(&dir, &identity).unwrap();
+        dir
+    }
+
+    #[test]
+    fn what_is_listed_is_found_in_every_home_and_gone_when_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let homes = [device_in(root.path(), "first", 1), device_in(root.path(), "second", 2)];
+        let third = device_in(root.path(), "the third disk", 7);
+        let roster = Roster::new(&homes);
+        assert!(roster.added().unwrap().is_empty() && roster.given().unwrap().is_empty());
+        roster.insert(DeviceId(7), &third).unwrap();
+        let given: Places = [(DeviceId(1), homes[0].clone()), (DeviceId(2), homes[1].clone())].into();
+        roster.set_given(&given).unwrap();
+        let expected: Places = [(DeviceId(7), third.clone())].into();
         for homes in [&homes[..], &homes[..1], &homes[1..]] {
-            assert_eq!(Added::new(homes).dirs().unwrap(), std::slice::from_ref(&third));
+            assert_eq!(Roster::new(homes).added().unwrap(), expected);
+            assert_eq!(Roster::new(homes).given().unwrap(), given);
         }
         // Given on the command line too: once is enough.
-        assert!(Added::new(&[homes[0].clone(), third.clone()]).dirs().unwrap().is_empty());
-        // Removed, and still listed.
-        identity::retire(&third, device).unwrap();
-        assert!(added.dirs().unwrap().is_empty());
-        // Another disk is mounted there, or none.
-        identity::store(&third, &Identity { device: DeviceId(8), ..identity }).unwrap();
-        assert!(matches!(added.dirs(), Err(NodeError::AddedGone { device: DeviceId(7), .. })));
-        added.remove(device).unwrap();
-        assert!(added.dirs().unwrap().is_empty());
-        // One home's disk is dead: the other has the list. None is too few.
-        let fourth = dir("fourth");
-        identity::store(&fourth, &Identity { device: DeviceId(9), ..identity }).unwrap();
+        assert!(Roster::new(&[homes[0].clone(), third.clone()]).added().unwrap().is_empty());
+        for device in [7, 2] {
+            roster.remove(DeviceId(device)).unwrap();
+        }
+        assert!(roster.added().unwrap().is_empty());
+        assert_eq!(roster.given().unwrap().into_keys().collect::<Vec<_>>(), [DeviceId(1)]);
+    }
+
+    #[test]
+    fn one_home_is_enough_and_none_is_too_few() {
+        let root = tempfile::tempdir().unwrap();
+        let homes = [device_in(root.path(), "first", 1), device_in(root.path(), "second", 2)];
+        let further = device_in(root.path(), "further", 9);
+        let roster = Roster::new(&homes);
         let dead = |home: &Path| {
-            let _ = fs::remove_file(home.join(FILE));
-            fs::create_dir(home.join(FILE)).unwrap();
+            let _ = fs::remove_file(home.join(ADDED.file));
+            fs::create_dir(home.join(ADDED.file)).unwrap();
         };
         dead(&homes[0]);
-        added.insert(DeviceId(9), &fourth).unwrap();
-        assert_eq!(added.dirs().unwrap(), std::slice::from_ref(&fourth));
+        roster.insert(DeviceId(9), &further).unwrap();
+        assert_eq!(roster.added().unwrap().into_values().collect::<Vec<_>>(), std::slice::from_ref(&further));
+        assert!(roster.remove(DeviceId(9)).is_err(), "a list stays as it was");
         dead(&homes[1]);
-        assert!(added.insert(DeviceId(10), &third).is_err() && added.dirs().is_err());
-        homes.iter().for_each(|home| fs::remove_dir(home.join(FILE)).unwrap());
-        fs::write(homes[1].join(FILE), "nonsense").unwrap();
-        assert!(matches!(added.dirs(), Err(NodeError::AddedDamaged { .. })));
+        assert!(roster.insert(DeviceId(10), &further).is_err() && roster.added().is_err());
+        homes.iter().for_each(|home| fs::remove_dir(home.join(ADDED.file)).unwrap());
+        fs::write(homes[1].join(ADDED.file), "nonsense").unwrap();
+        assert!(matches!(roster.added(), Err(NodeError::ListDamaged { .. })));
+        // A home whose disk is not mounted gets none: it would lie under the disk.
+        let empty = root.path().join("mount point");
+        fs::create_dir(&empty).unwrap();
+        let roster = Roster::new(&[homes[0].clone(), empty.clone()]);
+        roster.insert(DeviceId(9), &further).unwrap();
+        assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+        assert_eq!(roster.added().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_no_line_of_text_is_not_plain() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        assert!(is_plain(Path::new("/mnt/d 1/ü")));
+        assert!(!is_plain(Path::new("/mnt/d\n1")) && !is_plain(Path::new(OsStr::from_bytes(b"/mnt/\xff"))));
     }
 }

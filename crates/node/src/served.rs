@@ -1,6 +1,6 @@
 //! The devices that a node serves now: they come and go while it runs.
 
-use crate::{added::Added, devices::ServedDevice, identity};
+use crate::{devices::ServedDevice, identity, roster::Roster};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError, RwLock},
@@ -18,13 +18,13 @@ pub(crate) struct Served {
     devices: RwLock<BTreeMap<DeviceId, Arc<ServedDevice>>>,
     /// What is done for them while nobody asks: it holds them too.
     chores: Mutex<BTreeMap<DeviceId, Vec<AbortHandle>>>,
-    added: Arc<Added>,
+    roster: Arc<Roster>,
 }
 
 impl Served {
-    pub(crate) fn new(devices: Vec<ServedDevice>, added: Arc<Added>) -> Self {
+    pub(crate) fn new(devices: Vec<ServedDevice>, roster: Arc<Roster>) -> Self {
         let devices = devices.into_iter().map(|device| (device.id, Arc::new(device))).collect();
-        Self { devices: RwLock::new(devices), chores: Mutex::default(), added }
+        Self { devices: RwLock::new(devices), chores: Mutex::default(), roster }
     }
 
     pub(crate) fn get(&self, device: DeviceId) -> Option<Arc<ServedDevice>> {
@@ -56,13 +56,13 @@ impl Served {
         let Some(gone) = gone else { return };
         let chores = self.chores.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
         chores.into_iter().flatten().for_each(|chore| chore.abort());
-        let added = self.added.clone();
+        let roster = self.roster.clone();
         let closing = tokio::task::spawn_blocking(move || {
             close(&gone);
             let dir = gone.dir.display();
             // The list first, which lies on other disks: this one may be the reason why it was removed.
-            if let Err(error) = added.remove(device) {
-                tracing::error!(%device, %dir, %error, "the device is still listed as added");
+            if let Err(error) = roster.remove(device) {
+                tracing::error!(%device, %dir, %error, "the device is still listed");
             }
             if let Err(error) = identity::retire(&gone.dir, device) {
                 tracing::error!(%device, %dir, %error, "nothing in its directory says that it was removed");

@@ -5,9 +5,9 @@ mod common;
 use common::{Client, Cluster, FakeMeta, WITHIN, blocks, open, told_when};
 use std::{fs, os::unix::fs::FileExt, time::Duration};
 use steadfast_disk::{Granule, media::OpenFileError};
-use steadfast_node::{Node, NodeError};
+use steadfast_node::{Node, NodeError, NodeOptions};
 use steadfast_protocol::{
-    ClusterId, Epoch, IndexRanges, NodeId, SegmentId,
+    ClusterId, DeviceId, Epoch, IndexRanges, NodeId, SegmentId,
     message::{Fault, MetaFault, NodeAnswer, SegmentState, Want},
     serve::SweepOptions,
 };
@@ -81,31 +81,106 @@ async fn two_nodes_on_one_directory() {
     assert!(matches!(Node::start(none).await.unwrap_err(), NodeError::NoDirectory));
 }
 
-#[tokio::test]
-async fn a_wiped_device_is_not_taken_for_a_new_one() {
-    let cluster = Cluster::start().await;
+/// A node of two devices that has stopped: its name, and the devices in its first and its second directory.
+async fn of_two_devices(cluster: &Cluster) -> (NodeId, [DeviceId; 2]) {
+    let first = Node::start(cluster.options(1)).await.unwrap();
+    let in_first = first.devices()[0];
+    first.stop().await;
     let node = Node::start(cluster.options(2)).await.unwrap();
-    let (name, devices) = (node.id(), node.devices());
+    let second = node.devices().into_iter().find(|&device| device != in_first).unwrap();
+    let name = node.id();
     node.stop().await;
-    let dir = &cluster.dirs(2)[0];
+    (name, [in_first, second])
+}
+
+async fn devices_of_a_start(options: NodeOptions) -> (NodeId, Vec<DeviceId>) {
+    let node = Node::start(options).await.unwrap();
+    let found = (node.id(), node.devices());
+    node.stop().await;
+    found
+}
+
+#[tokio::test]
+async fn a_disk_that_is_wiped_or_not_mounted_is_not_taken_for_a_new_one() {
+    let cluster = Cluster::start().await;
+    let (name, [gone, kept]) = of_two_devices(&cluster).await;
+    cluster.meta.told.lock().unwrap().missing = vec![gone];
+    let dir = cluster.dirs(2)[0].clone();
     let space = dir.join("space");
     let image = fs::OpenOptions::new().write(true).open(&space).unwrap();
     let bytes = image.metadata().unwrap().len();
     image.set_len(0).unwrap();
     image.set_len(bytes).unwrap();
     for found in ["blank", "no space file"] {
-        let error = Node::start(cluster.options(2)).await.unwrap_err();
+        // Nothing else is there: the node says why it does not start.
+        let error = Node::start(cluster.options(1)).await.unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, NodeError::Wiped { device, .. } if devices.contains(&device)), "{text}");
-        assert!(text.contains(found) && text.contains("identity"), "{text}");
+        assert!(matches!(error, NodeError::Gone { device, .. } if device == gone), "{text}");
+        assert!(text.contains(found) && text.contains("remove --lost"), "{text}");
+        assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]), "{found}");
         let _ = fs::remove_file(&space);
     }
-    // The advice given works: the first directory begins anew, the other keeps its device.
-    fs::remove_file(dir.join("identity")).unwrap();
-    let node = Node::start(cluster.options(2)).await.unwrap();
-    let kept = node.devices().into_iter().filter(|device| devices.contains(device)).count();
-    assert_eq!((kept, node.devices().len()), (1, 2));
-    assert_eq!(node.id(), name, "the second directory remembers the node's name");
+    // As an empty mount point looks, and one that is gone: nothing is made there, however often it starts.
+    fs::remove_dir_all(&dir).unwrap();
+    fs::create_dir(&dir).unwrap();
+    for _ in 0..2 {
+        assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    }
+    fs::remove_dir(&dir).unwrap();
+    assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]));
+    assert!(!dir.exists());
+    // Removed from the cluster, it is a new one.
+    cluster.meta.told.lock().unwrap().missing.clear();
+    let (again, devices) = devices_of_a_start(cluster.options(2)).await;
+    assert_eq!((again, devices.len()), (name, 2), "the second directory remembers the node's name");
+    assert!(devices.contains(&kept) && !devices.contains(&gone));
+    // And as good as any other from then on.
+    assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, devices));
+}
+
+#[tokio::test]
+async fn a_disk_that_is_mounted_elsewhere_is_found_there() {
+    let cluster = Cluster::start().await;
+    let (name, devices) = of_two_devices(&cluster).await;
+    cluster.meta.told.lock().unwrap().missing = devices.to_vec();
+    let dirs = cluster.dirs(3);
+    fs::rename(&dirs[0], &dirs[2]).unwrap();
+    let (_, found) = devices_of_a_start(NodeOptions { dirs: dirs[1..].to_vec(), ..cluster.options(2) }).await;
+    assert!(devices.iter().all(|device| found.contains(device)) && found.len() == 2);
+    // Where it was is as any new directory.
+    let (again, found) = devices_of_a_start(cluster.options(3)).await;
+    assert!(devices.iter().all(|device| found.contains(device)) && found.len() == 3 && again == name);
+}
+
+/// One dead disk is not to take the others of its node out.
+#[tokio::test]
+async fn a_disk_that_does_not_open_is_passed_over() {
+    let cluster = Cluster::start().await;
+    let (name, [bad, kept]) = of_two_devices(&cluster).await;
+    cluster.meta.told.lock().unwrap().missing = vec![bad];
+    let dir = cluster.dirs(2)[0].clone();
+    let (space, identity) = (dir.join("space"), dir.join("identity"));
+    let (whole, text) = (fs::read(&space).unwrap(), fs::read(&identity).unwrap());
+    // Its superblocks are overwritten.
+    let mut damaged = whole.clone();
+    let bytes = damaged.len();
+    damaged[..4096].fill(7);
+    damaged[bytes - 4096..].fill(7);
+    fs::write(&space, &damaged).unwrap();
+    assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]));
+    let alone = Node::start(cluster.options(1)).await.unwrap_err();
+    assert!(matches!(alone, NodeError::Device { .. }), "{alone}");
+    // Its directory cannot be read.
+    fs::write(&space, &whole).unwrap();
+    fs::remove_file(&identity).unwrap();
+    fs::create_dir(&identity).unwrap();
+    assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]));
+    // It is back as it was.
+    fs::remove_dir(&identity).unwrap();
+    fs::write(&identity, &text).unwrap();
+    let (_, devices) = devices_of_a_start(cluster.options(2)).await;
+    assert!(devices.contains(&bad) && devices.contains(&kept));
 }
 
 #[tokio::test]

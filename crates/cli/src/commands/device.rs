@@ -327,8 +327,8 @@ async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -
         say!("repaired {objects}: {blocks} of what the device held")?;
     }
     say!(
-        "removed device {device}; its directory may be emptied and used again, but for the file `added`, which lists \
-         other disks of that server"
+        "removed device {device}; its directory may be emptied and used again, but for the files `added` and `given`, which \
+         list other disks of that server"
     )?;
     Ok(())
 }

@@ -388,7 +388,6 @@ fn a_dead_disk_that_its_server_left_out_is_repaired() {
     });
     bed.cluster.kill_node(1).unwrap();
     fs::remove_dir_all(&disk).unwrap();
-    fs::remove_file(bed.cluster.device_dirs(1)[0].join("added")).unwrap();
     bed.cluster.restart_node(1).unwrap();
     let name = lost.to_string();
     block_on(eventually("its server is back without it", WITHIN, async || {
@@ -403,6 +402,11 @@ fn a_dead_disk_that_its_server_left_out_is_repaired() {
     assert!(removed["repaired_blocks"].as_u64().unwrap() > 0, "{removed}");
     assert!(!listed(&bed).contains_key(&name));
     assert!(!bed.ok(&["status"]).contains("missing"));
+    // Its server looks for it no more, once it has heard.
+    let added = bed.cluster.device_dirs(1)[0].join("added");
+    assert!(fs::read_to_string(&added).unwrap().contains(&name));
+    bed.cluster.restart_node(1).unwrap();
+    assert!(!fs::read_to_string(&added).unwrap().contains(&name) && !disk.exists());
     bed.cluster.kill_node(2).unwrap();
     bed.get_equals("object", &fs::read(&file).unwrap());
 }

@@ -9,10 +9,10 @@ mod turns;
 
 use super::Updates as Hosts;
 use crate::{
-    added::Added,
     devices::ServedDevice,
     membership::{Meta, hello},
     node::connection,
+    roster::Roster,
     served::Served,
     service::Service,
 };
@@ -250,7 +250,7 @@ impl Life {
         let pool = Pool::new(hello(Role::Node(NODE), Some(CLUSTER)), Options::default());
         let hosts = Arc::new(Hosts::new(meta, pool));
         let (wish, _) = mpsc::channel(1);
-        let served = Served::new(devices, Arc::new(Added::new(&[])));
+        let served = Served::new(devices, Arc::new(Roster::new(&[])));
         let service = Arc::new(Service::new(served, hosts, wish, Limits::default(), (32 << 20, 0)));
         let serving = {
             let service = service.clone();

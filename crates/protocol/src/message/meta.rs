@@ -400,6 +400,14 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// Whether this device may be registered, or missing. Not all that are missing are told.
+    pub fn may_know(&self, device: DeviceId) -> bool {
+        let served = |node: &NodeState| node.record.devices.iter().any(|&(served, _)| served == device);
+        self.missing.len() >= MISSING_SHOWN_MAX
+            || self.missing.iter().any(|&(missing, _)| missing == device)
+            || self.nodes.iter().any(served)
+    }
+
     /// What a registered device is to do.
     pub fn state(&self, device: DeviceId) -> DeviceState {
         let draining = self.standings.iter().any(|standing| standing.device == device);
