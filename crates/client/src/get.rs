@@ -5,6 +5,7 @@ use crate::{
     ahead::{Ahead, Arrived},
     chunks::{Parts, originals as originals_at_one_state},
     decode::{Decoding, SolveError, Verified},
+    leaving::{Leaving, Moved},
     memory::Held,
     reserve::Reading,
     stand_ins::StandIns,
@@ -18,8 +19,8 @@ use std::{
 };
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, Time, Version,
-    layout::{CodeKind, SegmentLayout},
-    message::{AccessTotals, MetaFault, NodeAnswer, NodeRequest, ReadPiece, Want},
+    layout::{CodeKind, ParityGeometry, SegmentLayout},
+    message::{AccessTotals, MetaFault, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
     read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
@@ -29,9 +30,6 @@ use steadfast_transfer::{Event, Streams};
 /// Bytes a second that decoding adds up where strips lie in the cache: what a core of a slow server gave. On faster ones originals are
 /// worth less than is thought here.
 const SUMMED_BYTES_PER_S: f64 = 40e9;
-/// How long cancelled streams may take at least to say what they moved before they are left out of the count. It delays
-/// nobody's bytes: they have been handed over before.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// What a get took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -82,7 +80,8 @@ pub(crate) const CHANGES_MAX: u32 = 3;
 struct Access {
     start: Instant,
     wish: Wish,
-    trip: Trip,
+    /// A round trip to the servers.
+    way: Duration,
     range: Option<(u64, Option<u64>)>,
     /// Given to the writing of blocks and back.
     sink: Option<Box<dyn Write + Send>>,
@@ -90,15 +89,8 @@ struct Access {
     /// Bytes that the sink has.
     handed: u64,
     report: GetReport,
-}
-
-/// What is known of a round trip to the servers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Trip {
-    /// The way there and back alone.
-    way: Duration,
-    /// With a busy server's answer.
-    answer: Duration,
+    /// Streams of parts that the sink has.
+    leaving: Leaving,
 }
 
 impl Access {
@@ -151,14 +143,22 @@ impl Client {
         options: &GetOptions,
     ) -> Result<GetReport, GetError> {
         let start = Instant::now();
-        let (sink_time, handed, report, trip) = Default::default();
+        let (sink_time, handed, report, leaving) = Default::default();
         let wish = Wish { quality: options.quality.or(self.options.quality), ..Wish::default() };
-        let mut access =
-            Access { start, wish, trip, range, sink: Some(Box::new(sink)), sink_time, handed, report };
+        let mut access = Access {
+            start,
+            wish,
+            way: Duration::ZERO,
+            range,
+            sink: Some(Box::new(sink)),
+            sink_time,
+            handed,
+            report,
+            leaving,
+        };
         let mut found = self.locate(bucket, key).await?;
-        let answer = start.elapsed();
-        access.trip = Trip { way: self.metadata.way(answer), answer };
-        access.wish.round_trip = access.trip.way;
+        access.way = self.metadata.way(start.elapsed());
+        access.wish.round_trip = access.way;
         for change in 1.. {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,
@@ -172,7 +172,7 @@ impl Client {
             }
             tracing::debug!(version = %found.object.version, handed = access.handed, "the object changed: reading on");
         }
-        let Access { sink, sink_time, mut report, .. } = access;
+        let Access { sink, sink_time, mut report, leaving, .. } = access;
         if report.latency == Duration::ZERO {
             report.latency = start.elapsed().saturating_sub(sink_time);
         }
@@ -181,6 +181,9 @@ impl Client {
             .await
             .expect("flushing a sink does not panic")
             .map_err(GetError::Sink)?;
+        let mut moved = Moved::default();
+        leaving.settle(&mut moved).await;
+        moved.add_to(&mut report);
         self.account(&AccessTotals {
             gets: 1,
             used_bytes: report.segment_bytes,
@@ -252,7 +255,7 @@ impl Client {
         reading: &Reading,
         access: &mut Access,
     ) -> Result<(), GetError> {
-        let trip = Some(access.trip);
+        let way = Some(access.way);
         // Where there is no room for the next part it waits as numbers alone: a reader's patience runs from when it is made, and
         // a sink may take its time.
         let mut waiting = parts(found, range).peekable();
@@ -265,7 +268,7 @@ impl Client {
                 ahead.has_room(bytes, in_hand_bytes, self.options.memory_bytes)
             };
             if let Some((layout, part)) = waiting.next_if(room) {
-                ahead.begin(SegmentReader::new(self, layout, part, &found.policy, trip, reading)?);
+                ahead.begin(SegmentReader::new(self, layout, part, &found.policy, way, reading)?);
                 continue;
             }
             let Some(mut reader) = in_hand.take() else {
@@ -282,6 +285,7 @@ impl Client {
             let since = if ahead.is_empty() { Some(ready) } else { ahead.here_since() };
             let waited = since.map(|since| handed.saturating_duration_since(since.max(ready)));
             access.sink_time += waited.unwrap_or_default();
+            access.leave(reader);
         }
     }
 }
@@ -325,8 +329,16 @@ impl Access {
         self.handed += reader.part.end - reader.part.start;
         self.report.latency = ready.duration_since(self.start).saturating_sub(self.sink_time);
         self.report.segment_bytes += reader.memory_bytes;
-        reader.settle(&mut self.report).await;
         Ok((ready, handed))
+    }
+
+    /// A part is done. What its late streams moved is counted when they say so.
+    fn leave(&mut self, reader: SegmentReader<'_>) {
+        reader.add_to(&mut self.report);
+        self.leaving.add(reader.streams, self.way);
+        let mut moved = Moved::default();
+        self.leaving.hear(&mut moved);
+        moved.add_to(&mut self.report);
     }
 }
 
@@ -403,13 +415,7 @@ pub(crate) struct SegmentReader<'a> {
     stand_ins: Option<StandIns<'a>>,
     streams: Streams,
     start: Instant,
-    /// How long an answer took.
-    answer: Duration,
-    /// Payload that arrived, looked at by the decoder or not.
-    received_bytes: u64,
-    sent_bytes: u64,
-    medium_bytes: u64,
-    corrupt_blocks: u32,
+    moved: Moved,
 }
 
 impl<'a> SegmentReader<'a> {
@@ -419,7 +425,7 @@ impl<'a> SegmentReader<'a> {
         layout: &'a SegmentLayout,
         part: Range<u64>,
         policy: &Policy,
-        trip: Option<Trip>,
+        way: Option<Duration>,
         reading: &'a Reading,
     ) -> Result<Self, GetError> {
         let unusable = |detail: String| GetError::Layout { segment: Box::new(layout.clone()), detail };
@@ -446,7 +452,7 @@ impl<'a> SegmentReader<'a> {
         };
         let mut plan = ReadPlan::new(&read, reading.rule, || code.expected_extra(), seen);
         plan.patience = client.options.patience;
-        plan.round_trip = trip.map(|trip| trip.way);
+        plan.round_trip = way;
         plan.decoding = decoding(layout);
         if in_chunks(layout) {
             plan.late = client.caution().begin(client.now());
@@ -480,11 +486,7 @@ impl<'a> SegmentReader<'a> {
             stand_ins: in_chunks(layout).then(|| StandIns::none(client, layout.block_bytes)),
             streams,
             start: Instant::now(),
-            answer: trip.unwrap_or_default().answer,
-            received_bytes: 0,
-            sent_bytes: 0,
-            medium_bytes: 0,
-            corrupt_blocks: 0,
+            moved: Moved::default(),
         })
     }
 
@@ -495,7 +497,7 @@ impl<'a> SegmentReader<'a> {
 
     /// Payload bytes that arrived so far.
     pub(crate) fn received_bytes(&self) -> u64 {
-        self.received_bytes
+        self.moved.received_bytes
     }
 
     fn now(&self) -> Time {
@@ -560,13 +562,13 @@ impl<'a> SegmentReader<'a> {
             None => self.core.handle(now, Input::Tick),
             Some((device, Event::Opened)) => self.core.handle(now, Input::Opened { device }),
             Some((device, Event::Slice { slice, payload })) => {
-                self.received_bytes += payload.len() as u64;
+                self.moved.received_bytes += payload.len() as u64;
                 self.decoding.slice(device, slice, payload);
             }
             Some((device, last @ (Event::Ended(_) | Event::Failed(_)))) => {
                 // Here and not when its turn comes: the read may be over by then.
                 if let Event::Ended(answer) = &last {
-                    self.count(answer);
+                    self.moved.ended(answer);
                 }
                 self.decoding.last(device, last);
             }
@@ -617,15 +619,8 @@ impl<'a> SegmentReader<'a> {
                 let (done, now) = (self.core.counts(), self.client.now());
                 self.client.learn(|caution| caution.mixed(now, &done, self.layout.block_bytes));
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
-                let (originals, bytes) = originals_at_one_state(
-                    self.client,
-                    self.layout,
-                    &self.reading.excluded,
-                    self.wanted.clone(),
-                    Parts::whole(self.layout, self.client.options.patience),
-                )
-                .await?;
-                self.received_bytes += bytes;
+                let (originals, bytes) = self.at_one_state().await?;
+                self.moved.received_bytes += bytes;
                 Ok(originals)
             }
             Err(SolveError::Decode(error)) => {
@@ -634,19 +629,25 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// Counts what the cancelled streams had moved, as far as their servers say so soon.
-    async fn settle(&mut self, report: &mut GetReport) {
-        // A cancel and its answer are a round trip, during which what was under way arrives.
-        let until = Instant::now() + SETTLE.max(2 * self.answer);
-        while self.streams.any_open() {
-            let Some((_, event)) = self.streams.next(Some(until)).await else { break };
-            match event {
-                Event::Slice { payload, .. } => self.received_bytes += payload.len() as u64,
-                Event::Ended(answer) => self.count(&answer),
-                _ => {}
+    /// The originals that hold the part, of chunks that changed while they were read. Devices that this read has waited for in vain are
+    /// asked only where the others do not suffice.
+    async fn at_one_state(&mut self) -> Result<(Vec<BytesMut>, u64), GetError> {
+        let given_up = &self.reading.excluded;
+        let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity() as usize);
+        let late = self.core.late().into_iter().filter(|device| !given_up.contains(device));
+        let late: Vec<DeviceId> = late.take(parity.saturating_sub(given_up.len())).collect();
+        let without = given_up.iter().copied().chain(late.iter().copied()).collect();
+        let read = |excluded| {
+            let parts = Parts::whole(self.layout, self.client.options.patience);
+            originals_at_one_state(self.client, self.layout, excluded, self.wanted.clone(), parts)
+        };
+        match read(&without).await {
+            Err(GetError::Read(error)) if !late.is_empty() => {
+                tracing::debug!(segment = %self.layout.segment, %error, "not without those that are late");
+                read(given_up).await
             }
+            other => other,
         }
-        self.add_to(report);
     }
 
     /// Tells the cluster what this part of an open object moved, as far as its servers have said so by now.
@@ -654,9 +655,9 @@ impl<'a> SegmentReader<'a> {
         let counts = self.core.counts();
         self.client.account(&AccessTotals {
             used_bytes: self.memory_bytes,
-            received_bytes: self.received_bytes,
-            sent_bytes: self.sent_bytes,
-            medium_bytes: self.medium_bytes,
+            received_bytes: self.moved.received_bytes,
+            sent_bytes: self.moved.sent_bytes,
+            medium_bytes: self.moved.medium_bytes,
             requested_blocks: counts.requested_blocks.into(),
             extra_blocks: counts.extra_blocks.into(),
             extra_won: counts.extra_won.into(),
@@ -667,24 +668,14 @@ impl<'a> SegmentReader<'a> {
     /// Adds what this read moved.
     fn add_to(&self, report: &mut GetReport) {
         let counts = self.core.counts();
-        report.received_bytes += self.received_bytes;
-        report.sent_bytes += self.sent_bytes;
-        report.medium_bytes += self.medium_bytes;
-        report.corrupt_blocks += counts.corrupt_blocks + self.corrupt_blocks;
+        self.moved.add_to(report);
+        report.corrupt_blocks += counts.corrupt_blocks;
         report.used_bytes += u64::from(counts.useful_blocks) * u64::from(self.layout.block_bytes);
         report.requested_blocks += counts.requested_blocks;
         report.extra_blocks += counts.extra_blocks;
         report.extra_won += counts.extra_won;
         report.coded_blocks += counts.coded_blocks;
         report.devices_failed = report.devices_failed.max(counts.devices_failed);
-    }
-
-    fn count(&mut self, answer: &NodeAnswer) {
-        if let NodeAnswer::Read(done) = answer {
-            self.sent_bytes += done.sent_bytes;
-            self.medium_bytes += done.medium_bytes;
-            self.corrupt_blocks += done.corrupt_blocks;
-        }
     }
 }
 

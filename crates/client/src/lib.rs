@@ -9,6 +9,7 @@
 //! | `metadata` | one request under one id until an answer comes |
 //! | `source` | the bytes of a put, read ahead |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
+//! | `leaving` | cancelled streams of a get, until they have said what they moved |
 //! | `decode` | checksums and decoder off the runtime's thread, ahead of the end |
 //! | `reader` | an open object: reads at any place, reading ahead |
 //! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
@@ -32,6 +33,7 @@ mod error;
 mod feed;
 mod file;
 mod get;
+mod leaving;
 mod memory;
 mod mend;
 mod metadata;

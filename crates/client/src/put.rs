@@ -1,7 +1,7 @@
 //! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
 
 use crate::{
-    Client, Ingest, PutError,
+    Client, ClientError, Ingest, PutError,
     feed::{Feed, Ready},
     reserve::{Reserved, Reserving},
     source::{Pieces, Source},
@@ -17,7 +17,7 @@ use steadfast_protocol::{
     DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeSpec, SegmentLayout, Share},
-    message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
+    message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun},
     meta::{LAYOUTS_BYTES_MAX, SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
     plan::{self, Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
     policy::Policy,
@@ -284,12 +284,15 @@ impl Put<'_> {
                 other => Err(unexpected("Committed", &other).into()),
             }
         };
-        tokio::select! {
-            stored = storing => stored,
-            never = renewing => match never {},
+        tokio::pin!(storing);
+        let lost = tokio::select! {
+            stored = &mut storing => return stored,
+            lost = renewing => lost,
             never = reserved.renewing() => match never {},
             never = following => match never {},
-        }
+        };
+        // A commit that was asked for ends the lease, too: its own answer says how.
+        if self.stored().committing { storing.await } else { Err(lost.into()) }
     }
 
     /// Refuses what is larger than an object can be before a byte of it is read.
@@ -514,11 +517,20 @@ impl Put<'_> {
     }
 }
 
-/// Keeps the put's lease alive while it runs.
-pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> core::convert::Infallible {
+/// Keeps the lease of a put or an amendment alive while it runs. Ends when it is lost: nothing of it can be committed any more.
+pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> ClientError {
+    let lease = Duration::from_millis(lease_ms.into());
+    let mut pause = lease / 3;
     loop {
-        tokio::time::sleep(Duration::from_millis(u64::from(lease_ms) / 3)).await;
-        // A lost lease shows at the commit.
-        let _ = client.metadata.change(Change::Renew { intent }).await;
+        tokio::time::sleep(pause).await;
+        pause = match client.metadata.change(Change::Renew { intent }).await {
+            Err(lost @ ClientError::Refused(MetaFault::IntentOver(_))) => return lost,
+            // It has taken its time already: the lease runs.
+            Err(error) => {
+                tracing::debug!(%error, "the lease was not renewed");
+                lease / 30
+            }
+            Ok(_) => lease / 3,
+        };
     }
 }

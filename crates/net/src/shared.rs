@@ -633,15 +633,17 @@ impl State {
                 Event::Credit(header.credit)
             }
         };
+        let waker = self.queue(stream, event)?;
         if last {
-            entry.finished = true;
+            // Only now: of a flood the loss of the connection is what its taker hears.
+            self.streams.get_mut(&stream).expect("looked up under the same lock").finished = true;
             self.ours_open -= 1;
             self.used_at = Instant::now();
             // Nobody takes what is still queued for it.
             self.lanes.purge(stream);
             self.purged.insert(stream);
         }
-        self.queue(stream, event)
+        Ok(waker)
     }
 
     fn queue(&mut self, stream: u64, event: Event) -> Result<Option<Waker>, Violation> {

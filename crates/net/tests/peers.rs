@@ -113,6 +113,27 @@ async fn messages_nobody_takes_are_bounded() {
     assert!(held <= 8 << 20, "{held} bytes were held");
 }
 
+/// The answer itself is what is too much: whoever waits for it hears of the flood, and not of a stream without an end.
+#[tokio::test]
+async fn an_answer_that_is_a_flood_is_told_as_one() {
+    let (mut raw, _connected, mut stream) = with_open_stream(0).await;
+    // 8 MiB may wait.
+    for (kind, mib) in [(FrameKind::Data, 4), (FrameKind::Data, 2), (FrameKind::End, 4)] {
+        let frame = frame_bytes(header(kind, 2), &vec![0; mib << 20], &[]);
+        // The last finds the connection closed.
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut raw.socket, &frame).await;
+    }
+    while raw.recv().await.is_some() {}
+    let mut last = None;
+    while let Some(event) = soon(stream.recv()).await {
+        last = Some(event);
+    }
+    assert!(
+        matches!(last, Some(Event::Lost(Lost::Violation(Violation::Flood { stream: 2, .. })))),
+        "{last:?}"
+    );
+}
+
 /// Each answer frees its stream; what waits to be sent is bounded all the same.
 #[tokio::test]
 async fn a_peer_that_asks_and_does_not_read_is_refused_more() {

@@ -41,8 +41,8 @@ pub enum Event {
 
 /// The streams of one access.
 pub struct Streams {
-    say: mpsc::UnboundedSender<(DeviceId, u64, Event)>,
-    heard: mpsc::UnboundedReceiver<(DeviceId, u64, Event)>,
+    say: mpsc::Sender<(DeviceId, u64, Event)>,
+    heard: mpsc::Receiver<(DeviceId, u64, Event)>,
     /// The stream that is open at each device; a device opened anew gets a new number.
     open: BTreeMap<DeviceId, Handle>,
     opened: u64,
@@ -51,6 +51,12 @@ pub struct Streams {
     /// Their class of service.
     priority: Priority,
 }
+
+/// Events of an access's streams that were said and not heard. Of slices of 256 KiB that is more than any credit grants at a time.
+const UNHEARD_MAX: usize = 1024;
+/// Bytes of an event beside its payload. A slice takes one checksum a granule, 256 bytes as it is sent; a confirmation the ranges of
+/// what became durable at once.
+const SAID_BYTES_MAX: usize = 64 << 10;
 
 struct Handle {
     number: u64,
@@ -67,7 +73,7 @@ enum Command {
 impl Streams {
     /// None yet; those to come are of this class.
     pub fn new(priority: Priority) -> Self {
-        let (say, heard) = mpsc::unbounded_channel();
+        let (say, heard) = mpsc::channel(UNHEARD_MAX);
         Self { say, heard, open: BTreeMap::new(), opened: 0, unreached: BTreeSet::new(), priority }
     }
 
@@ -96,7 +102,7 @@ impl Streams {
                 Some(address) => run((&pool, &address, again), open, &speaker, asked, cancel, maker).await,
                 None => Event::Failed(Cause::Unreachable("no server serves this device".to_owned())),
             };
-            speaker.say(last);
+            speaker.say(last).await;
         });
         self.open.insert(device, Handle { number, commands, cancelled });
     }
@@ -142,19 +148,36 @@ impl Streams {
                 Some(until) => tokio::time::timeout_at(until.into(), self.heard.recv()).await.ok()?,
                 None => self.heard.recv().await,
             };
-            let (device, number, event) = heard.expect("this end keeps a sender");
-            let current = self.open.get(&device).is_some_and(|handle| handle.number == number);
-            if !current {
-                continue;
+            let current = self.current(heard.expect("this end keeps a sender"));
+            if current.is_some() {
+                return current;
             }
-            if matches!(event, Event::Ended(_) | Event::Failed(_)) {
-                self.open.remove(&device);
-            }
-            if matches!(event, Event::Failed(Cause::Unreachable(_))) {
-                self.unreached.insert(device);
-            }
-            return Some((device, event));
         }
+    }
+
+    /// The next event that is here already.
+    pub fn try_next(&mut self) -> Option<(DeviceId, Event)> {
+        loop {
+            let heard = self.heard.try_recv().ok()?;
+            let current = self.current(heard);
+            if current.is_some() {
+                return current;
+            }
+        }
+    }
+
+    /// What a stream said, if it is the one that is open at its device.
+    fn current(&mut self, (device, number, event): (DeviceId, u64, Event)) -> Option<(DeviceId, Event)> {
+        if self.open.get(&device).is_none_or(|handle| handle.number != number) {
+            return None;
+        }
+        if matches!(event, Event::Ended(_) | Event::Failed(_)) {
+            self.open.remove(&device);
+        }
+        if matches!(event, Event::Failed(Cause::Unreachable(_))) {
+            self.unreached.insert(device);
+        }
+        Some((device, event))
     }
 }
 
@@ -162,13 +185,14 @@ impl Streams {
 struct Speaker {
     device: DeviceId,
     number: u64,
-    say: mpsc::UnboundedSender<(DeviceId, u64, Event)>,
+    say: mpsc::Sender<(DeviceId, u64, Event)>,
 }
 
 impl Speaker {
-    fn say(&self, event: Event) {
+    /// Waits while too much was said that nobody has heard: what comes then stays with the connection, which has its own bounds.
+    async fn say(&self, event: Event) {
         // Nobody listens any more when the access is over.
-        let _ = self.say.send((self.device, self.number, event));
+        let _ = self.say.send((self.device, self.number, event)).await;
     }
 }
 
@@ -196,7 +220,7 @@ async fn run(
         Ok(stream) => stream.into_split(),
         Err(error) => return Event::Failed(Cause::Unreachable(format!("{address}: {error}"))),
     };
-    speaker.say(Event::Opened);
+    speaker.say(Event::Opened).await;
     // The answer ends the stream, whatever is still being sent.
     tokio::select! {
         last = receive(receiver, speaker) => last,
@@ -208,14 +232,20 @@ async fn receive(mut receiver: StreamReceiver, speaker: &Speaker) -> Event {
     loop {
         let protocol = |detail: String| Event::Failed(Cause::Fault(Fault::Protocol(detail)));
         match receiver.recv().await {
+            Some(steadfast_net::Event::Data { body, .. }) if body.len() > SAID_BYTES_MAX => {
+                return protocol(format!(
+                    "an event of {} bytes, at most {SAID_BYTES_MAX} are allowed",
+                    body.len()
+                ));
+            }
             Some(steadfast_net::Event::Data { body, payload }) => match message::decode(&body) {
-                Ok(NodeEvent::Slice(slice)) => speaker.say(Event::Slice { slice, payload }),
-                Ok(NodeEvent::Confirmed { blocks }) => speaker.say(Event::Confirmed(blocks)),
-                Ok(NodeEvent::State(state)) => speaker.say(Event::State(state)),
+                Ok(NodeEvent::Slice(slice)) => speaker.say(Event::Slice { slice, payload }).await,
+                Ok(NodeEvent::Confirmed { blocks }) => speaker.say(Event::Confirmed(blocks)).await,
+                Ok(NodeEvent::State(state)) => speaker.say(Event::State(state)).await,
                 Ok(NodeEvent::Log(_)) => return protocol("only a log stream is answered so".to_owned()),
                 Err(error) => return protocol(error.to_string()),
             },
-            Some(steadfast_net::Event::Credit(bytes)) => speaker.say(Event::Credit(bytes)),
+            Some(steadfast_net::Event::Credit(bytes)) => speaker.say(Event::Credit(bytes)).await,
             Some(steadfast_net::Event::End(body)) => {
                 return message::decode(&body).map_or_else(|error| protocol(error.to_string()), Event::Ended);
             }

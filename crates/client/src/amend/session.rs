@@ -88,11 +88,14 @@ pub(super) struct Kept<'a> {
 impl Kept<'_> {
     /// Renews them for as long as `work` takes.
     pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
-        tokio::select! {
-            done = work => done,
-            never = renew(self.client, self.intent, self.lease_ms) => match never {},
+        tokio::pin!(work);
+        let lost = tokio::select! {
+            done = &mut work => return done,
+            lost = renew(self.client, self.intent, self.lease_ms) => lost,
             never = self.reserved.renewing() => match never {},
-        }
+        };
+        tracing::debug!(error = %lost, "the lease of an amendment is over: its commit says so");
+        work.await
     }
 }
 

@@ -265,13 +265,14 @@ impl ParityWriter {
         let Some(place) = self.place(device) else { return };
         let now = self.now;
         let one = &mut self.lanes[place];
-        // What it got it has confirmed: the rest may be sent on a stream of its own. Blocks on the way may be durable unseen.
-        let asked_again = one.lane.in_flight == 0;
+        let on_the_way = one.lane.flight().min();
         one.lane.drop_flight();
         one.lane.counts = false;
         one.lane.full = cause == FailureKind::Full;
         one.lane.state = match cause {
-            FailureKind::Refused { retry_after } if asked_again => {
+            // What it took it has confirmed (`serve::write_stream`): the rest goes on another stream.
+            FailureKind::Refused { retry_after } => {
+                one.next = on_the_way.unwrap_or(one.next);
                 State::Waiting(now + retry_after.max(Duration::from_millis(1)))
             }
             _ => State::Gone,
