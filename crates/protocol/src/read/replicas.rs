@@ -126,6 +126,15 @@ impl Share {
         (0..copies).map(|copy| copy * originals + original).find(|&index| self.device.left.contains(index))
     }
 
+    /// It gets no credit for the blocks behind those that it is counted on for. They need not be the last that it sends, which it does as
+    /// they lie: for each that comes sooner there is one less, and credit for one that is counted on.
+    fn hold_back(&mut self) -> Option<Action> {
+        let last = self.owed.ranges().last().map(|range| range.end);
+        let behind = self.device.pending.iter().filter(|&index| last.is_none_or(|last| index >= last));
+        let behind = u32::try_from(behind.count()).expect("a device holds fewer than 2^32 blocks");
+        self.device.hold_back(behind)
+    }
+
     /// Whether it has nothing to do, and may find something.
     fn is_idle(&self) -> bool {
         self.device.stage == Stage::Idle && !self.withdrawing && !self.fruitless
@@ -276,10 +285,7 @@ impl Replicas {
         for &(index, _) in &both[keep..] {
             loser.release(index, originals);
         }
-        let last = loser.owed.ranges().last().map(|range| range.end);
-        let behind =
-            loser.device.pending.iter().filter(|&index| last.is_none_or(|last| index >= last)).count();
-        loser.device.hold_back(u32::try_from(behind).expect("a device holds fewer than 2^32 blocks"));
+        self.actions.extend(loser.hold_back());
         both[keep..].iter().map(|&(_, own)| own).collect()
     }
 
@@ -366,6 +372,14 @@ impl Replicas {
             for copy in 0..last.div_ceil(originals) {
                 share.release(copy * originals + original, originals);
             }
+        }
+    }
+
+    /// A block of a device came, or was lost.
+    fn credit(&mut self, id: DeviceId) {
+        let held_back = |share: &&mut Share| !share.owed.is_empty() && share.device.holds_back();
+        if let Some(share) = self.devices.get_mut(&id).filter(held_back) {
+            self.actions.extend(share.hold_back());
         }
     }
 
@@ -457,6 +471,7 @@ impl ReadCore for Replicas {
                     return;
                 }
                 self.block(now, device, index);
+                self.credit(device);
             }
             Input::Corrupt { device, index } => {
                 self.counts.corrupt_blocks += 1;
@@ -468,6 +483,7 @@ impl ReadCore for Replicas {
                         self.orphan(&IndexRanges::from(index..index + 1));
                         self.settle(now);
                     }
+                    self.credit(device);
                 }
             }
             Input::Ended { device } => self.ended(now, device),

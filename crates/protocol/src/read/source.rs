@@ -134,6 +134,11 @@ impl Device {
         self.received_bytes += bytes;
         self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
         self.sendable_bytes = self.sendable_bytes.saturating_sub(bytes);
+        self.due()
+    }
+
+    /// More credit, when enough of it is due.
+    fn due(&mut self) -> Option<Action> {
         let wanted = self.sendable_bytes.saturating_sub(self.held_back_bytes);
         let room = self.window.bytes().min(wanted).saturating_sub(self.credit_bytes);
         // Few grants: a quarter of the window at a time, but never so late that less than a slice is on the way.
@@ -145,9 +150,16 @@ impl Device {
         Some(Action::Grant { device: self.id, bytes: bounded(room) })
     }
 
-    /// Gives no more credit for the last `blocks` of what the stream was opened for. What was granted may still come.
-    pub(super) fn hold_back(&mut self, blocks: u32) {
+    /// Whether some of what is pending gets no credit.
+    pub(super) fn holds_back(&self) -> bool {
+        self.held_back_bytes > 0
+    }
+
+    /// Gives no more credit than all but `blocks` of what is pending take. What was granted may still come. The answer is more credit,
+    /// when more is due so.
+    pub(super) fn hold_back(&mut self, blocks: u32) -> Option<Action> {
         self.held_back_bytes = u64::from(blocks) * self.block_bytes;
+        if self.stage == Stage::Active { self.due() } else { None }
     }
 
     /// A whole block came; `false` where it was not expected of this device.

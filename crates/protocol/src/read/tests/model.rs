@@ -23,6 +23,8 @@ pub(super) struct Node {
     /// One way.
     pub(super) delay_ns: u64,
     pub(super) fate: Fate,
+    /// Whether its blocks lie in the other order.
+    pub(super) backwards: bool,
     queue: VecDeque<BlockIndex>,
     credit: u64,
     free_at: u64,
@@ -36,7 +38,21 @@ impl Node {
     pub(super) fn new(holds: IndexRanges, rate: f64, delay_ns: u64, fate: Fate) -> Self {
         let queue = VecDeque::new();
         let (credit, free_at, sent, open, generation, cancelled_at) = (0, 0, 0, false, 0, None);
-        Self { holds, rate, delay_ns, fate, queue, credit, free_at, sent, open, generation, cancelled_at }
+        let backwards = false;
+        Self {
+            holds,
+            rate,
+            delay_ns,
+            fate,
+            backwards,
+            queue,
+            credit,
+            free_at,
+            sent,
+            open,
+            generation,
+            cancelled_at,
+        }
     }
 }
 
@@ -157,6 +173,9 @@ pub(super) fn run(plan: &ReadPlan, mut core: impl ReadCore, mut nodes: BTreeMap<
                             Want::All => node.holds.iter().collect(),
                             Want::Blocks(blocks) => blocks.iter().collect(),
                         };
+                        if node.backwards {
+                            node.queue = node.queue.drain(..).rev().collect();
+                        }
                         node.credit = credit.into();
                     }
                     ToNode::Grant(bytes) => node.credit += u64::from(bytes),
