@@ -203,6 +203,9 @@ pub(crate) struct Node {
     /// One directory for each device
     #[arg(long, required = true, num_args = 1.., value_name = "DIR")]
     pub(crate) dir: Vec<PathBuf>,
+    /// Take a new name: the disks were moved here from a server that goes on with others
+    #[arg(long)]
+    pub(crate) rename: bool,
     /// Address of the metadata server
     #[arg(long, value_name = "HOST:PORT", value_parser = crate::units::place)]
     pub(crate) meta: String,

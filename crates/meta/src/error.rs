@@ -30,6 +30,14 @@ pub enum MetaError {
         /// What the database says.
         detail: String,
     },
+    /// The database is of another build.
+    #[error("{}: {detail}", path.display())]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
     /// The operating system refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {

@@ -21,6 +21,10 @@ use tokio::{sync::Semaphore, task};
 /// Reads that run at once; further ones wait. More than the disk's queue needs, few enough to keep memory small.
 const READS_MAX: usize = 16;
 
+/// Heartbeats that are looked at at once, beside reads: storage servers are heard however many clients ask, and some reads may hang on a
+/// sick disk while what a heartbeat needs is in memory.
+const HEARTBEATS_MAX: usize = 4;
+
 /// What is only remembered. Neither lock is held while the store is read: however slow its disk is, storage servers are heard
 /// and clients' reports taken.
 struct Memory {
@@ -65,6 +69,7 @@ pub struct Service {
     clock: Clock,
     /// A read has its permit until it is over, also where nobody waits for it any more.
     reads: Arc<Semaphore>,
+    heartbeats: Arc<Semaphore>,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -83,6 +88,7 @@ impl Service {
         let (writer, thread) =
             Writer::start(Arc::clone(&store), options.terms(started), clock, Arc::clone(&liveness))?;
         let reads = Arc::new(Semaphore::new(READS_MAX));
+        let heartbeats = Arc::new(Semaphore::new(HEARTBEATS_MAX));
         let memory = Arc::new(Memory { liveness, reports: Mutex::default() });
         Ok(Self {
             store,
@@ -91,6 +97,7 @@ impl Service {
             memory,
             clock,
             reads,
+            heartbeats,
             activity: Activity::default(),
             admin: OnceLock::new(),
         })
@@ -122,10 +129,12 @@ impl Service {
                 writer.change(id, change).await
             }
             MetaRequest::Ask(query) => {
-                self.read(move |view, now, memory| memory.ask(view, now, &query)).await
+                self.read(&self.reads, move |view, now, memory| memory.ask(view, now, &query)).await
             }
             MetaRequest::Heartbeat(heartbeat) => {
-                self.read(move |view, now, memory| memory.heartbeat(view, now, heartbeat)).await
+                let heard =
+                    move |view: &dyn View, now, memory: &Memory| memory.heartbeat(view, now, heartbeat);
+                self.read(&self.heartbeats, heard).await
             }
             MetaRequest::Account(accesses) => {
                 self.memory.reports().account(&accesses);
@@ -171,12 +180,13 @@ impl Service {
         }
     }
 
-    /// Reads a snapshot off the async threads.
+    /// Reads a snapshot off the async threads, with one of so many permits.
     async fn read(
         &self,
+        permits: &Arc<Semaphore>,
         body: impl FnOnce(&dyn View, Time, &Memory) -> Result<MetaAnswer, MetaFault> + Send + 'static,
     ) -> Result<MetaAnswer, MetaFault> {
-        let permit = Arc::clone(&self.reads).acquire_owned().await.expect("the semaphore is never closed");
+        let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
         let (store, memory, now) = (Arc::clone(&self.store), Arc::clone(&self.memory), self.clock.now());
         let read = task::spawn_blocking(move || {
             let outcome = store.read(|view| body(view, now, &memory));
@@ -297,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn storage_servers_are_heard_while_every_read_hangs() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        block_on(async {
+            let _hanging = service.reads.acquire_many(READS_MAX as u32).await.expect("all are free");
+            let heartbeat = Heartbeat { node: NodeId(1), devices: Vec::new(), activity: Default::default() };
+            let heard = timeout(LONG, service.handle(MetaRequest::Heartbeat(heartbeat))).await;
+            assert_eq!(heard, Ok(Ok(MetaAnswer::Heard { registered: false })));
+        });
+    }
+
+    #[test]
     fn a_read_that_nobody_waits_for_any_more_has_its_permit_until_it_ends() {
         let dir = tempfile::tempdir().expect("a directory");
         let service = Arc::new(service(dir.path()));
@@ -310,7 +332,7 @@ mod tests {
                         let _ = go_on.recv();
                         Ok(MetaAnswer::Done)
                     };
-                    service.read(body).await
+                    service.read(&service.reads, body).await
                 })
             };
             let begins = task::spawn_blocking(move || has_begun.recv_timeout(LONG));

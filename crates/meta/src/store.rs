@@ -487,6 +487,9 @@ fn open_existing(path: &Path, cache_bytes: usize) -> Result<(Database, ClusterId
     let cluster = match panic::catch_unwind(AssertUnwindSafe(read)).map_err(unreadable)? {
         Ok(Ok(Some(cluster))) => cluster,
         Ok(Ok(None)) => return Err(foreign("it names no cluster".to_owned())),
+        Ok(Err(error @ ViewError::Format { .. })) => {
+            return Err(MetaError::OtherFormat { path: path.to_owned(), detail: error.to_string() });
+        }
         Ok(Err(error)) => return Err(damaged(error.to_string())),
         Err(TableError::TableDoesNotExist(_)) => {
             return Err(foreign(format!("it has no table `{}`", RECORDS.name())));

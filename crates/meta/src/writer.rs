@@ -11,7 +11,10 @@ use crate::{MetaError, Store, clock::Clock, store::Batch};
 use std::{
     io,
     path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -43,6 +46,8 @@ enum Job {
 #[derive(Clone, Debug)]
 pub struct Writer {
     jobs: mpsc::Sender<Job>,
+    /// Whether the next batch is to give up what is due.
+    due: Arc<AtomicBool>,
     clock: Clock,
 }
 
@@ -59,14 +64,15 @@ impl Writer {
     ) -> Result<(Self, thread::JoinHandle<()>), MetaError> {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let nobody = Liveness::new(terms.started, Duration::ZERO);
-        let work = Work { store, terms, clock, liveness, nobody, behind: false };
+        let due = Arc::new(AtomicBool::new(false));
+        let work = Work { store, terms, clock, liveness, nobody, due: Arc::clone(&due), behind: false };
         let started = thread::Builder::new().name("meta-writer".to_owned()).spawn(move || work.run(queue));
         let thread = started.map_err(|source: io::Error| MetaError::Io {
             what: "start the writer thread of",
             path: PathBuf::from("the metadata server"),
             source,
         })?;
-        Ok((Self { jobs, clock }, thread))
+        Ok((Self { jobs, due, clock }, thread))
     }
 
     /// Carries out a change; returns once it is durable.
@@ -81,8 +87,10 @@ impl Writer {
         outcome.await.map_err(|_| stopping())?
     }
 
-    /// Gives up what is due. Left out where the queue is full: the next call makes it good.
+    /// Gives up what is due, with the next batch.
     pub fn expire(&self) {
+        self.due.store(true, Ordering::Relaxed);
+        // Where the queue is full there is a next batch.
         let _full_or_stopping = self.jobs.try_send(Job::Expire);
     }
 
@@ -99,6 +107,7 @@ struct Work {
     liveness: Arc<RwLock<Liveness>>,
     /// For changes that do not look at who lives: the lock is not held while the store is read.
     nobody: Liveness,
+    due: Arc<AtomicBool>,
     /// Whether the last step of expiry left something: each batch then carries another step, so that expiry keeps up
     /// with any load and holds no batch up for long.
     behind: bool,
@@ -133,7 +142,7 @@ impl Work {
         if self.terms.held_up(now, waited) {
             tracing::warn!(?waited, "the store held changes up: no lease ends for a while");
         }
-        let expire = self.behind || jobs.iter().any(|job| matches!(job, Job::Expire));
+        let expire = self.due.swap(false, Ordering::Relaxed) || self.behind;
         let mut behind = false;
         let outcomes = self.store.write(|batch| {
             let outcomes =
@@ -217,7 +226,8 @@ mod tests {
             (Clock::start(), Arc::new(RwLock::new(Liveness::new(Time(0), Duration::from_secs(60)))));
         let store = Arc::new(Store::open(dir.path(), 1 << 20).unwrap());
         let nobody = Liveness::new(terms.started, Duration::ZERO);
-        let mut work = Work { store, terms, clock, liveness, nobody, behind: false };
+        let due = Arc::default();
+        let mut work = Work { store, terms, clock, liveness, nobody, due, behind: false };
         let (begun, mut count) = (clock.now(), 0);
         let mut job = |after_ms: u64, change: Change| {
             count += 1;

@@ -32,6 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pauses between attempts to reach it: first, and at most; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
+/// How long another server may have this one's name or device before it is taken to keep it: one that has ended counts as alive for a
+/// while, all that are known do when the metadata server starts.
+const TAKEN_FOR: Duration = Duration::from_secs(30);
+
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
@@ -143,11 +147,22 @@ impl Meta {
         every: Duration,
         registered: &watch::Sender<bool>,
     ) -> NodeError {
+        let mut taken_since: Option<Instant> = None;
         loop {
             // Devices come and go while it runs.
             let record = NodeRecord { devices: service.devices.record(), ..record.clone() };
             match self.register(&record).await {
-                Ok(()) => {}
+                Ok(()) => taken_since = None,
+                Err(error) if passes(&error) => {
+                    if taken_since.is_none() {
+                        tracing::warn!(%error, "not registered yet");
+                    }
+                    if taken_since.get_or_insert_with(Instant::now).elapsed() > TAKEN_FOR {
+                        return error;
+                    }
+                    sleep(PAUSE.1).await;
+                    continue;
+                }
                 // Without devices it stays too: others may be added.
                 Err(NodeError::Refused { fault: Fault::Meta(MetaFault::DeviceRemoved(device)), .. })
                     if record.devices.iter().any(|&(ours, _)| ours == device) =>
@@ -227,6 +242,13 @@ impl Meta {
             }
         }
     }
+}
+
+/// Whether it may be over soon that the metadata server refuses this node: another has what is its own.
+fn passes(refusal: &NodeError) -> bool {
+    let taken =
+        |fault: &MetaFault| matches!(fault, MetaFault::DeviceTaken { .. } | MetaFault::NodeTaken { .. });
+    matches!(refusal, NodeError::Refused { fault: Fault::Meta(fault), .. } if taken(fault))
 }
 
 /// Says once when a device's state has changed.

@@ -101,7 +101,8 @@ impl Node {
         };
         let (making, listed) = (options.clone(), roster.clone());
         let started = blocking(move || {
-            let started = devices::start(prepared, cluster, &making, None)?;
+            let named = making.rename.then(identity::random_u128).transpose()?.map(NodeId);
+            let started = devices::start(prepared, cluster, &making, named)?;
             list(&listed, &making.dirs, given, &started);
             Ok::<_, NodeError>(started)
         });

@@ -9,6 +9,8 @@ use steadfast_protocol::serve::{AdmissionPolicy, Limits, ReserveOptions, SweepOp
 pub struct NodeOptions {
     /// One directory for each device; the first that remembers says which node this is.
     pub dirs: Vec<PathBuf>,
+    /// Takes a new name, whatever its directories remember: their disks were moved here from another server.
+    pub rename: bool,
     /// The metadata server, `host:port`.
     pub meta: String,
     /// Where to listen; port 0 lets the system choose.
@@ -53,6 +55,7 @@ impl NodeOptions {
     pub fn new(dirs: Vec<PathBuf>, meta: impl Into<String>, listen: SocketAddr) -> Self {
         Self {
             dirs,
+            rename: false,
             meta: meta.into(),
             listen,
             advertise: None,

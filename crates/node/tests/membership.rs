@@ -183,6 +183,31 @@ async fn a_disk_that_does_not_open_is_passed_over() {
     assert!(devices.contains(&bad) && devices.contains(&kept));
 }
 
+/// Another server is up under its name, or has its disk: that may be over soon, and is waited for.
+#[tokio::test]
+async fn a_name_or_a_device_that_another_has_is_waited_for() {
+    let cluster = Cluster::start().await;
+    let (name, [device, other]) = of_two_devices(&cluster).await;
+    let taken = [
+        MetaFault::NodeTaken { node: name, address: "elsewhere:1".to_owned(), device: other },
+        MetaFault::DeviceTaken { device, node: NodeId(9) },
+    ];
+    for fault in taken {
+        cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(fault));
+        let mut node = Node::start(cluster.options(1)).await.unwrap();
+        let refused = tokio::time::timeout(Duration::from_millis(300), node.failed()).await;
+        assert!(refused.is_err(), "{refused:?}");
+        cluster.meta.told.lock().unwrap().refuses = None;
+        tokio::time::timeout(WITHIN, node.registered()).await.expect("it registers");
+        node.stop().await;
+    }
+    // Moved for good: it gets a name of its own, and keeps that.
+    let renamed = NodeOptions { rename: true, ..cluster.options(1) };
+    let (new, devices) = devices_of_a_start(renamed).await;
+    assert!(new != name && devices == [device]);
+    assert_eq!(devices_of_a_start(cluster.options(1)).await, (new, devices));
+}
+
 #[tokio::test]
 async fn a_device_of_another_cluster() {
     let cluster = Cluster::start().await;
@@ -213,11 +238,11 @@ async fn a_device_of_another_cluster() {
 #[tokio::test]
 async fn a_refusal_for_good_ends_the_node_with_its_reason() {
     let cluster = Cluster::start().await;
-    let taken = MetaFault::DeviceTaken { device: steadfast_protocol::DeviceId(1), node: NodeId(2) };
-    cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(taken));
+    let refused = MetaFault::Invalid("too many".to_owned());
+    cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(refused));
     let outcome = steadfast_node::run(cluster.options(1), std::future::pending()).await;
     let Err(error @ NodeError::Refused { .. }) = outcome else { panic!("{outcome:?}") };
-    assert!(error.to_string().contains("already served"), "{error}");
+    assert!(error.to_string().contains("too many"), "{error}");
     cluster.meta.told.lock().unwrap().refuses = None;
     // The directory was given back.
     steadfast_node::run(cluster.options(1), async {}).await.unwrap();

@@ -30,6 +30,7 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     die_with_parent()?;
     let meta = arguments.meta.clone();
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
+    options.rename = arguments.rename;
     options.admin = arguments.admin;
     options.site = arguments.site;
     options.emulate = arguments.emulate;

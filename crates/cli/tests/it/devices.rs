@@ -63,7 +63,7 @@ fn a_wiped_device_is_not_taken_for_an_empty_one() {
     wiped.set_len(0).unwrap();
     wiped.set_len(length).unwrap();
     let said = refused(&dir, bed.cluster.address());
-    assert!(said.contains("its data is gone"), "{said}");
+    assert!(said.contains("is not there (its space is blank)"), "{said}");
     bed.get_equals("object", &fs::read(&file).unwrap());
 }
 

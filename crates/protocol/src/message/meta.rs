@@ -503,7 +503,9 @@ pub enum MetaFault {
         theirs: ClusterId,
     },
     /// A device is registered by another live node.
-    #[error("device {device} is already served by node {node}")]
+    #[error(
+        "device {device} is served by storage server {node}: stop that, or start one of them without the disk"
+    )]
     DeviceTaken {
         /// The device.
         device: DeviceId,
@@ -559,4 +561,17 @@ pub enum MetaFault {
     /// Nor one into which puts are under way.
     #[error("puts into bucket {0:?} are under way: try again once they are over")]
     BucketInUse(String),
+    /// A live storage server of this name serves other devices, elsewhere.
+    #[error(
+        "storage server {node} is up at {address} and serves device {device} besides: was a disk of it moved here? Start it again \
+         without that disk, and this one with `--rename`"
+    )]
+    NodeTaken {
+        /// Their name.
+        node: NodeId,
+        /// Where the live one listens.
+        address: String,
+        /// A device that it alone serves.
+        device: DeviceId,
+    },
 }

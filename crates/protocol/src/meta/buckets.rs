@@ -79,6 +79,13 @@ pub(super) fn read(view: &dyn View, bucket: &str) -> Result<BucketRecord, MetaFa
     record.ok_or_else(|| MetaFault::NoBucket(bucket.to_owned()))
 }
 
+/// The policy of a bucket that has to be there.
+pub(super) fn policy(view: &dyn View, bucket: &str) -> Result<Policy, ViewError> {
+    let key = keys::bucket(bucket);
+    let value = view.get(&key)?.ok_or(ViewError::Damaged { what: "missing bucket", length: 0 })?;
+    Ok(parse(&key, &value)?.policy)
+}
+
 /// A bucket's record as it is stored now, or as it was before parity policies said how many chunks are enough.
 fn parse(key: &[u8], value: &[u8]) -> Result<BucketRecord, ViewError> {
     // An earlier one has the time, whose first byte is none of an option, where the other goes on: neither is taken for the other.
@@ -123,8 +130,10 @@ struct EarlierParity {
 pub(super) fn all(view: &dyn View) -> Result<MetaAnswer, MetaFault> {
     let (from, to) = keys::buckets();
     let entries = view.scan(&from, &to, BUCKETS_MAX as usize)?;
-    let records = entries.iter().map(|(key, value)| parse(key, value)).collect::<Result<_, _>>()?;
-    Ok(MetaAnswer::Buckets(records))
+    let whole = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        parse(key, value).map_err(|damage| view.left_out(key, &damage)).ok()
+    };
+    Ok(MetaAnswer::Buckets(entries.iter().filter_map(whole).collect()))
 }
 
 /// A policy off the wire is within the bounds of its text form: only then does its text parse back to it.

@@ -63,21 +63,37 @@ pub(super) fn degraded(
         return Err(MetaFault::Invalid(format!("a page of 0 entries: ask for 1 to {OBJECTS_ON_PAGE_MAX}")));
     }
     let limit = limit.min(OBJECTS_ON_PAGE_MAX) as usize;
-    let (from, to) = keys::degraded_after(after);
-    let entries = view.scan(&from, &to, limit)?;
-    let mut held = Vec::new();
-    for (stored, _) in &entries {
-        let segment = keys::segment_of(stored)?;
-        let found = segments::of_object(view, segment)?;
-        let (bucket, key, layout) =
-            found.ok_or(ViewError::Damaged { what: "missing degraded segment", length: 0 })?;
-        let missing = layout.missing_chunks(&buckets::read(view, &bucket)?.policy);
-        let blocks = missing * ParityGeometry::of_layout(&layout).map_or(0, |shape| shape.blocks);
-        let (length, bytes) = (layout.length, u64::from(blocks) * u64::from(layout.block_bytes));
-        held.push(Held { bucket, key, segment, length, blocks, bytes });
+    let (mut held, mut next) = (Vec::new(), after);
+    // One that is damaged is not what the page is full of: whoever asks for one wants to know of another.
+    loop {
+        let (from, to) = keys::degraded_after(next);
+        let entries = view.scan(&from, &to, limit - held.len())?;
+        for (stored, _) in &entries {
+            let segment = keys::segment_of(stored)?;
+            next = Some(segment);
+            match lacking(view, segment) {
+                Ok(one) => held.push(one),
+                Err(failed @ ViewError::Failed(_)) => return Err(failed.into()),
+                Err(damage) => view.left_out(stored, &damage),
+            }
+        }
+        if entries.is_empty() {
+            return Ok(MetaAnswer::ObjectsOn { held, next: None });
+        }
+        if held.len() == limit {
+            return Ok(MetaAnswer::ObjectsOn { held, next });
+        }
     }
-    let next = held.last().filter(|_| held.len() == limit).map(|last| last.segment);
-    Ok(MetaAnswer::ObjectsOn { held, next })
+}
+
+/// What a segment lacks that has fewer chunks than its bucket's code.
+fn lacking(view: &dyn View, segment: SegmentId) -> Result<Held, ViewError> {
+    let missing_record = ViewError::Damaged { what: "missing degraded segment", length: 0 };
+    let (bucket, key, layout) = segments::of_object(view, segment)?.ok_or(missing_record)?;
+    let missing = layout.missing_chunks(&buckets::policy(view, &bucket)?);
+    let blocks = missing * ParityGeometry::of_layout(&layout).map_or(0, |shape| shape.blocks);
+    let (length, bytes) = (layout.length, u64::from(blocks) * u64::from(layout.block_bytes));
+    Ok(Held { bucket, key, segment, length, blocks, bytes })
 }
 
 /// What each device holds of the next segments.
@@ -110,9 +126,13 @@ fn look(
         for (stored, value) in &step {
             records += 1;
             bytes += value.len();
-            let enough = match segments::parse(stored, value)? {
-                Some((bucket, key, layout)) => !more(bucket, key, layout),
-                None => false,
+            let enough = match segments::parse(stored, value) {
+                Ok(Some((bucket, key, layout))) => !more(bucket, key, layout),
+                Ok(None) => false,
+                Err(damage) => {
+                    view.left_out(stored, &damage);
+                    false
+                }
             };
             if enough || records == RECORDS_MAX || bytes > BYTES_MAX {
                 return keys::segment_of(stored).map(Some);

@@ -77,7 +77,7 @@ impl Intent {
 
     /// When its lease ends.
     fn ends(&self, now: Time, terms: &Terms) -> Time {
-        let grace = terms.started + terms.lease;
+        let grace = terms.running_since + terms.lease;
         // No lease is longer, so a clock that was ahead of this one has written it, before the server started.
         if self.expires > now + terms.lease { grace } else { self.expires.max(grace) }
     }
@@ -194,9 +194,10 @@ pub(super) fn commit(
     let policy = buckets::read(txn, &intent.bucket)?.policy;
     pledge.check(&policy).map_err(MetaFault::Invalid)?;
     let previous = objects::read(txn, &intent.bucket, &intent.key)?;
-    let before = match &previous {
-        Some(previous) => segments::layouts(txn, &previous.segments)?,
-        None => Vec::new(),
+    let before = match (&previous, &intent.basis) {
+        (Some(previous), Basis::Nothing) => segments::given_up(txn, &previous.segments)?,
+        (Some(previous), Basis::Version { .. }) => segments::layouts(txn, &previous.segments)?,
+        (None, _) => Vec::new(),
     };
     let mut longer = None;
     let (base, contents, pledge) = match intent.basis {
@@ -313,7 +314,7 @@ pub(super) fn any_into(txn: &Txn<'_>, now: Time, terms: &Terms, bucket: &str) ->
 
 /// Gives up puts whose lease has ended: how many, and whether more are due.
 pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usize, bool), ViewError> {
-    if now < terms.started + terms.lease {
+    if now < terms.running_since + terms.lease {
         return Ok((0, false));
     }
     let (from, to) = keys::expired_intents(now);

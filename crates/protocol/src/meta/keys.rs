@@ -232,7 +232,7 @@ pub(super) fn device(device: DeviceId) -> Key {
     key(DEVICE, &[&device.0.to_be_bytes()])
 }
 
-/// The device that such a record is of.
+/// The device that such a record, or one of a draining device, is of.
 pub(super) fn device_of(stored: &[u8]) -> Result<DeviceId, ViewError> {
     let bytes = stored.get(1..).and_then(|bytes| bytes.try_into().ok());
     let damaged = ViewError::Damaged { what: "device key", length: stored.len() };

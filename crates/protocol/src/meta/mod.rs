@@ -64,9 +64,11 @@ pub struct Terms {
     pub lease: Duration,
     /// A request's answer is kept this long: a client asks again within it or takes the outcome as unknown.
     pub answers_kept: Duration,
-    /// When the server started, or was last held up ([`Terms::held_up`]). Its clock may have jumped since what is stored was stored, so all of that has its whole span
+    /// When the server started. Its clock may have jumped since what is stored was stored, so all of that has its whole span
     /// from here on: no lease ends and no answer is forgotten before, nor, where the clock was set back, much later.
     pub started: Time,
+    /// When leases began to run: when it started, or was last held up ([`Terms::held_up`]).
+    pub running_since: Time,
 }
 
 /// Changes that waited for this part of a lease were held up: writers renew after a third of it.
@@ -78,7 +80,7 @@ impl Terms {
     pub fn held_up(&mut self, now: Time, waited: Duration) -> bool {
         let held_up = waited > self.lease / HELD_UP_PART;
         if held_up {
-            self.started = now;
+            self.running_since = now;
         }
         held_up
     }
@@ -88,7 +90,12 @@ impl Default for Terms {
     /// A lease of 30 s, so that a client that renews every 10 s survives two lost renewals or a restart of the
     /// server; answers for 10 minutes, longer than any client goes on asking. Both picked by eye. Started when time began.
     fn default() -> Self {
-        Self { lease: Duration::from_secs(30), answers_kept: Duration::from_secs(600), started: Time(0) }
+        Self {
+            lease: Duration::from_secs(30),
+            answers_kept: Duration::from_secs(600),
+            started: Time(0),
+            running_since: Time(0),
+        }
     }
 }
 

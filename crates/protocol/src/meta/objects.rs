@@ -152,8 +152,10 @@ pub(super) fn list(
             if objects.len() == limit || (bytes > PAGE_BYTES_MAX && !objects.is_empty()) {
                 return Ok(MetaAnswer::Page { objects, more: true });
             }
-            let key = keys::object_key(bucket, stored_key)?.to_owned();
-            objects.push(parse(stored_key, value)?.record(key));
+            match parse(stored_key, value) {
+                Ok(object) => objects.push(object.record(keys::object_key(bucket, stored_key)?.to_owned())),
+                Err(damage) => view.left_out(stored_key, &damage),
+            }
         }
         match step.last() {
             Some((last, _)) if step.len() == SCAN_STEP => {

@@ -160,6 +160,7 @@ pub(super) fn register(
         return Err(MetaFault::ForeignCluster { ours, theirs });
     }
     check_record(txn, record)?;
+    check_one(txn, now, liveness, record)?;
     for &(device, _) in &record.devices {
         standing::check_here(txn, device)?;
         let at = last_node(txn, device)?.filter(|&node| node != record.node);
@@ -374,6 +375,21 @@ fn release(txn: &mut Txn<'_>, node: NodeId, device: DeviceId) -> Result<(), View
         keys::write(txn, keys::node(node), &record);
     }
     Ok(())
+}
+
+/// A server that comes back serves what it did, from wherever it listens now. One that calls itself like a live one and serves
+/// less has a disk that was moved: each would take the other's devices off the record at every heartbeat.
+fn check_one(view: &dyn View, now: Time, liveness: &Liveness, record: &NodeRecord) -> Result<(), MetaFault> {
+    let Some(before) = read(view, record.node)?.filter(|before| before.address != record.address) else {
+        return Ok(());
+    };
+    let is_here = |device: DeviceId| record.devices.iter().any(|&(here, _)| here == device);
+    match before.devices.iter().find(|&&(device, _)| !is_here(device)) {
+        Some(&(device, _)) if liveness.is_alive(record.node, now) => {
+            Err(MetaFault::NodeTaken { node: record.node, address: before.address, device })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_record(view: &dyn View, record: &NodeRecord) -> Result<(), MetaFault> {

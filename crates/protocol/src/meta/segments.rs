@@ -74,11 +74,29 @@ pub(super) fn layouts(view: &dyn View, segments: &[SegmentId]) -> Result<Vec<Seg
     segments.iter().map(|&segment| coded(view, segment)).collect()
 }
 
-/// Makes the segments of an object gone; what its devices may free.
+/// Makes the segments of an object gone; what its devices may free. Of one whose record is damaged nobody can say that: the
+/// sweep finds it.
 pub(super) fn take(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<Freed>, ViewError> {
-    let layouts = layouts(txn, segments)?;
+    let layouts = given_up(txn, segments)?;
     layouts.iter().for_each(|layout| erase(txn, layout));
     Ok(freed(Epoch::default(), &layouts, &[]))
+}
+
+/// Layouts of the segments of an object that will be gone, but for those whose records are damaged, which go now.
+pub(super) fn given_up(txn: &mut Txn<'_>, segments: &[SegmentId]) -> Result<Vec<SegmentLayout>, ViewError> {
+    let mut whole = Vec::with_capacity(segments.len());
+    for &segment in segments {
+        match coded(txn, segment) {
+            Ok(layout) => whole.push(layout),
+            Err(failed @ ViewError::Failed(_)) => return Err(failed),
+            Err(damage) => {
+                txn.left_out(&keys::segment(segment), &damage);
+                txn.delete(keys::segment(segment));
+                txn.delete(keys::degraded(segment));
+            }
+        }
+    }
+    Ok(whole)
 }
 
 /// Puts the layouts of `intent` in place of those `before`; what devices may free.

@@ -15,7 +15,7 @@
 //! in whatever order the operator goes about it.
 //!
 //! Invariants: a device has one record here at most; its count only grows; a removed one is not registered, so that no layout
-//! can list it anew.
+//! can list it anew. A device whose record is damaged drains, and its count is above all that anybody has looked at.
 
 use super::{
     keys, registry,
@@ -26,6 +26,9 @@ use crate::{
     message::{DeviceState, MetaAnswer, MetaFault, Standing},
 };
 use std::collections::BTreeSet;
+
+/// Arrivals of a device that nobody has counted: more than there ever were, and room for those to come.
+const UNCOUNTED: u64 = 1 << 62;
 
 /// Makes a device what it is to be. Saying again what it is succeeds.
 pub(super) fn set(
@@ -41,7 +44,7 @@ pub(super) fn set(
     if !registry::is_known(txn, device)? {
         return Err(MetaFault::NoDevice(device));
     }
-    let before: Option<Standing> = keys::read(txn, "standing", &keys::draining(device))?;
+    let before = read(txn, device, &keys::draining(device))?;
     match (before, state) {
         (None, DeviceState::Active) => {}
         (Some(before), DeviceState::Active) => {
@@ -50,7 +53,7 @@ pub(super) fn set(
             keys::write(txn, keys::returned(device), &next);
         }
         (None, DeviceState::Draining) => {
-            let goes_on: Option<Standing> = keys::read(txn, "standing", &keys::returned(device))?;
+            let goes_on = read(txn, device, &keys::returned(device))?;
             txn.delete(keys::returned(device));
             let standing = goes_on.unwrap_or(Standing { device, arrivals: 0 });
             keys::write(txn, keys::draining(device), &standing);
@@ -78,7 +81,15 @@ pub(super) fn check_here(view: &dyn View, device: DeviceId) -> Result<(), MetaFa
 pub(super) fn draining(view: &dyn View) -> Result<Vec<Standing>, ViewError> {
     let (from, to) = keys::all_draining();
     let entries = view.scan(&from, &to, registry::KNOWN_MAX)?;
-    entries.iter().map(|(key, value)| keys::parse("standing", key, value)).collect()
+    entries.iter().map(|(key, value)| Ok(stored(view, keys::device_of(key)?, key, value))).collect()
+}
+
+fn read(view: &dyn View, device: DeviceId, key: &[u8]) -> Result<Option<Standing>, ViewError> {
+    Ok(view.get(key)?.map(|value| stored(view, device, key, &value)))
+}
+
+fn stored(view: &dyn View, device: DeviceId, key: &[u8], value: &[u8]) -> Standing {
+    keys::whole(view, "standing", key, value).unwrap_or(Standing { device, arrivals: UNCOUNTED })
 }
 
 /// A commit stores new blocks on these devices: those that are draining count it.

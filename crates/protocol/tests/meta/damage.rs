@@ -7,7 +7,7 @@ use crate::{
 use core::cell::RefCell;
 use steadfast_protocol::{
     DeviceId, NodeId, SegmentId,
-    message::{MetaAnswer, MetaFault, Query, SegmentState},
+    message::{Change, DeviceState, MetaAnswer, MetaFault, Query, SegmentState},
     meta::{
         self, MemoryStore, View, ViewError,
         view::{Key, Value},
@@ -43,6 +43,10 @@ fn watched(world: &World, query: &Query) -> (Result<MetaAnswer, MetaFault>, Vec<
 
 fn key(tag: u8, name: &[u8]) -> Key {
     [&[tag], name].concat()
+}
+
+fn object_key(name: &str) -> Key {
+    key(0x20, &[b"data\0", name.as_bytes()].concat())
 }
 
 fn segment_key(tag: u8, segment: SegmentId) -> Key {
@@ -106,4 +110,84 @@ fn a_node_registers_over_its_damaged_record() {
     assert_eq!(world.register(&node_record(1, &[1])), Ok(MetaAnswer::Done));
     assert_eq!(nodes(&world), (vec![1, 2, 3, 4, 5, 6], vec![]));
     assert_eq!(beat(&mut world, 1, vec![]), Ok(MetaAnswer::Heard { registered: true }));
+}
+
+/// Whoever drains or repairs looks at all segments; what cannot be read of one holds nobody up.
+#[test]
+fn looks_at_what_devices_hold_go_on_past_a_damaged_segment() {
+    let mut world = World::six();
+    let [damaged, whole] = ["damaged", "whole"].map(|key| world.put(key, 100).segments[0]);
+    world.spoil(&segment_key(0x30, damaged));
+    let devices = (1..=6).map(DeviceId).collect();
+    let (Ok(MetaAnswer::ObjectsOn { held, next: None }), left_out) =
+        watched(&world, &Query::ObjectsOn { devices, after: None, limit: 10 })
+    else {
+        panic!()
+    };
+    assert_eq!(held.iter().map(|held| held.segment).collect::<Vec<_>>(), [whole]);
+    assert_eq!(left_out, [segment_key(0x30, damaged)]);
+    let Ok(MetaAnswer::Holdings { holdings, next: None }) = world.ask(&Query::Holdings { after: None })
+    else {
+        panic!()
+    };
+    assert!(!holdings.is_empty() && holdings.iter().all(|holding| holding.segments == 1));
+}
+
+#[test]
+fn listings_leave_out_damaged_objects_and_buckets() {
+    let mut world = World::six();
+    ["a", "b", "c"].into_iter().for_each(|key| drop(world.put(key, 100)));
+    assert_eq!(world.create("other", "stripe"), Ok(MetaAnswer::Done));
+    world.spoil(&object_key("b"));
+    let list = Query::List { bucket: "data".into(), prefix: String::new(), after: None, limit: 2 };
+    let (Ok(MetaAnswer::Page { objects, more: false }), left_out) = watched(&world, &list) else { panic!() };
+    assert_eq!(objects.into_iter().map(|object| object.key).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(left_out, [object_key("b")]);
+    world.spoil(&key(0x10, b"other"));
+    let Ok(MetaAnswer::Buckets(buckets)) = world.ask(&Query::Buckets) else { panic!() };
+    assert_eq!(buckets.into_iter().map(|bucket| bucket.name).collect::<Vec<_>>(), ["data"]);
+}
+
+/// What is known of its segments goes with it, and the sweep frees the rest.
+#[test]
+fn an_object_of_which_a_segment_is_damaged_is_replaced_and_removed() {
+    for replaced in [true, false] {
+        let mut world = World::six();
+        let segment = world.put("k", 100).segments[0];
+        world.spoil(&segment_key(0x30, segment));
+        assert!(world.lookup("k").is_err());
+        if replaced {
+            world.put("k", 200);
+            assert!(world.lookup("k").is_ok());
+        } else {
+            assert_eq!(world.remove("k"), Ok(MetaAnswer::Removed { freed: vec![] }));
+        }
+        assert_eq!(world.states(&[segment], 1), [SegmentState::Gone]);
+    }
+}
+
+#[test]
+fn a_device_whose_standing_is_damaged_drains_and_can_be_told_anything() {
+    let mut world = World::six();
+    let device = DeviceId(1);
+    let set =
+        |world: &mut World, state, arrivals| world.change(Change::SetDeviceState { device, state, arrivals });
+    let arrivals = |world: &World| {
+        let Ok(MetaAnswer::Registry(registry)) = world.ask(&Query::Registry) else { panic!() };
+        registry.standings.iter().find(|standing| standing.device == device).map(|standing| standing.arrivals)
+    };
+    set(&mut world, DeviceState::Draining, 0).unwrap();
+    world.spoil(&key(0x62, &device.0.to_be_bytes()));
+    let looked = arrivals(&world).expect("it drains");
+    // A commit stores on it meanwhile: who looked before is refused.
+    world.put("k", 100);
+    assert!(matches!(set(&mut world, DeviceState::Removed, looked), Err(MetaFault::DeviceTook { .. })));
+    assert!(arrivals(&world).expect("it drains") > looked);
+    world.spoil(&key(0x62, &device.0.to_be_bytes()));
+    set(&mut world, DeviceState::Active, 0).unwrap();
+    assert_eq!(arrivals(&world), None);
+    world.spoil(&key(0x64, &device.0.to_be_bytes()));
+    set(&mut world, DeviceState::Draining, 0).unwrap();
+    let looked = arrivals(&world).expect("it drains");
+    assert_eq!(set(&mut world, DeviceState::Removed, looked), Ok(MetaAnswer::Done));
 }

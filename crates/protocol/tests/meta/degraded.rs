@@ -132,3 +132,16 @@ fn what_is_complete_replaced_or_removed_is_found_no_more() {
     world.remove("k").unwrap();
     assert_eq!(named(&world), []);
 }
+
+/// The storage servers look for one, and complete it.
+#[test]
+fn a_degraded_segment_whose_record_is_damaged_hides_no_other() {
+    let mut world = files();
+    let (first, _) = put(&mut world, "first", &[5]);
+    let (second, _) = put(&mut world, "second", &[5]);
+    world.spoil(&[&[0x30], &first.segments[0].0.to_be_bytes()[..]].concat());
+    for limit in [1, 2, 10] {
+        let found: Vec<SegmentId> = degraded(&world, limit).into_iter().map(|held| held.segment).collect();
+        assert_eq!(found, second.segments, "{limit}");
+    }
+}

@@ -219,3 +219,27 @@ fn records_beyond_their_bounds_are_refused() {
     }
     assert_eq!(nodes(&world).len(), 6);
 }
+
+/// As when a disk is moved to another machine, and names the server there.
+#[test]
+fn a_live_server_loses_neither_its_name_nor_its_other_devices_to_one_that_has_a_disk_of_it() {
+    let mut world = World::six();
+    assert_eq!(world.register(&node_record(1, &[1, 11])), Ok(MetaAnswer::Done));
+    let at = |address: &str, devices: &[u128]| {
+        let record = node_record(1, devices);
+        steadfast_protocol::message::NodeRecord { address: address.to_owned(), ..record }
+    };
+    let taken =
+        MetaFault::NodeTaken { node: NodeId(1), address: node_record(1, &[]).address, device: DeviceId(11) };
+    assert_eq!(world.register(&at("elsewhere:1", &[1, 77])), Err(taken.clone()));
+    // It may itself go on with fewer, and come back elsewhere with as many or more.
+    assert_eq!(world.register(&node_record(1, &[1])), Ok(MetaAnswer::Done));
+    assert_eq!(world.register(&node_record(1, &[1, 11])), Ok(MetaAnswer::Done));
+    assert_eq!(world.register(&at("elsewhere:1", &[1, 11, 12])), Ok(MetaAnswer::Done));
+    assert_eq!(world.register(&node_record(1, &[1, 11, 12])), Ok(MetaAnswer::Done));
+    // Silent for long enough it is taken to be gone: a disk of it may be dead.
+    world.pass(Duration::from_secs(4));
+    assert!(matches!(world.register(&at("elsewhere:1", &[1])), Err(MetaFault::NodeTaken { .. })));
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.register(&at("elsewhere:1", &[1])), Ok(MetaAnswer::Done));
+}

@@ -52,6 +52,19 @@ fn another_request_under_a_known_id_is_refused_and_the_first_stands() {
     assert!(world.change_as(other_client, &begin("b")).is_ok());
 }
 
+/// A store that stalls now and then ends no lease meanwhile; answers do not pile up for that.
+#[test]
+fn answers_are_forgotten_though_the_store_holds_changes_up() {
+    let mut world = World::six();
+    world.put("k", 5);
+    for _ in 0..4 {
+        world.pass(world.terms.answers_kept / 3);
+        assert!(world.terms.held_up(world.now, world.terms.lease));
+    }
+    world.expire_all();
+    assert_eq!([0x50, 0x51].map(|tag| world.records(tag)), [0; 2]);
+}
+
 #[test]
 fn answers_are_forgotten_after_their_time_in_bounded_steps() {
     let mut world = World::six();

@@ -157,7 +157,7 @@ impl World {
 
     /// A restart of the server when its clock says this: only the store stays.
     pub(crate) fn restart(&mut self, at: Time) {
-        (self.now, self.terms.started) = (at, at);
+        (self.now, self.terms.started, self.terms.running_since) = (at, at, at);
         self.liveness = Liveness::new(at, DEAD_AFTER);
     }
 
