@@ -1,6 +1,9 @@
 //! Servers that die, disks that stall: within what is tolerated nothing shows; beyond it the error is clean and quick.
 
-use crate::common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, put, seed, shape};
+use crate::{
+    common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, put, seed, shape},
+    raw::Raw,
+};
 use std::{
     cmp::Reverse,
     fs,
@@ -97,7 +100,15 @@ fn a_device_that_gives_nothing_back_has_failed_until_it_does() {
     block_on(async {
         let client = bed.client().await;
         put(&client, "object", &original).await;
-        let device = client.registry().await.unwrap().nodes[0].record.devices[0].0;
+        let node = client.registry().await.unwrap().nodes.remove(0).record;
+        let device = node.devices[0].0;
+        // Its seal, which follows the answer, would fail too, and a device that cannot write has failed for good.
+        let segment = client.stat("data", "object").await.unwrap().segments[0].segment;
+        let raw = Raw::new();
+        eventually("it is sealed", WITHIN, async || {
+            raw.describe(&node.address, device, segment).await.is_some_and(|(_, sealed)| sealed)
+        })
+        .await;
         client.emulate(device, "error").await.unwrap();
         // Nothing is written: its reads alone tell. A get gives up at the first place of it.
         eventually("the device is known to have failed", WITHIN, async || {
