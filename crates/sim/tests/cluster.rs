@@ -229,7 +229,7 @@ fn crashes_stalls_cuts_and_flipped_bits_are_lived_with() {
 }
 
 #[test]
-fn too_many_lost_is_said_and_not_waited_for() {
+fn too_many_lost_is_said_once_a_restart_was_waited_for() {
     let mut cluster = Cluster::new(1, &[50e6; 6], MS);
     let layout = cluster.layout();
     cluster.world.preload(&layout, CONTENTS);
@@ -240,5 +240,6 @@ fn too_many_lost_is_said_and_not_waited_for() {
     cluster.world.run();
     let outcome = cluster.outcome(read);
     assert!(matches!(outcome.read, Some(Err(ReadError::NotEnough { .. }))), "{:?}", outcome.read);
-    assert!(millis(outcome) < 1000.0);
+    // Three seconds for each, most of them at the same time.
+    assert!(millis(outcome) < 6000.0, "{} ms", millis(outcome));
 }

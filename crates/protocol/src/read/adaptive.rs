@@ -35,7 +35,7 @@
 //! waiting cannot change is told at once (`NotEnough`).
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule, again,
     flow::Flow,
     forecast::{Outlook, arrival_of},
     source::{Stage, seconds},
@@ -50,8 +50,6 @@ const TOLD_FACTOR: f64 = 2.0;
 const LOOK_SHARE: f64 = 0.125;
 /// Before any device has answered there is no pace to judge by: it looks again after this part of the patience.
 const FIRST_ANSWER_SHARE: u32 = 16;
-/// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
-const RETRIES_MAX: u32 = 1;
 /// A device nobody knows anything about may be as fast as this, over a long way: what a disk gives.
 const BLIND_BYTES_PER_S: f64 = 100e6;
 /// What is foreseen to come until devices hear of the end is that much less in the worst of cases. Picked by eye.
@@ -475,8 +473,8 @@ impl Adaptive {
         let mut reachable = self.reachable();
         if reachable < self.missing {
             for flow in self.flows.iter().filter(|flow| flow.stage == Stage::Failed) {
-                if matches!(flow.cause, Some(Cause::Unreachable(_))) && flow.failures <= RETRIES_MAX {
-                    self.retry_at.entry(flow.id).or_insert(now);
+                if let Some(pause) = again::pause(flow.cause.as_ref(), flow.failures) {
+                    self.retry_at.entry(flow.id).or_insert(now + pause);
                 }
             }
             reachable = self.reachable();
@@ -498,7 +496,7 @@ impl Adaptive {
             _ => None,
         };
         flow.failed(cause);
-        let first = flow.failures == 1;
+        let first = refused.is_none() && flow.failures == 1;
         self.counts.devices_failed += u32::from(first);
         if let Some(retry_after_ms) = refused {
             // A refusal says when to come back; patience bounds how often.

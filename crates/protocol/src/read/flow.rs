@@ -22,7 +22,10 @@ use super::{
     forecast::Outlook,
     source::{Stage, bounded},
 };
-use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Want};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges, Time,
+    message::{Fault, Want},
+};
 use core::ops::Range;
 use std::collections::VecDeque;
 
@@ -291,7 +294,8 @@ impl Flow {
     }
 
     pub(super) fn failed(&mut self, cause: Cause) {
-        self.failures += 1;
+        // A refusal says when to come back.
+        self.failures += u32::from(!matches!(cause, Cause::Fault(Fault::Refused { .. })));
         self.cause = Some(cause);
         self.close(Stage::Failed);
     }

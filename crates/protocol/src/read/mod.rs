@@ -21,6 +21,7 @@
 //! Left out: decoding (the driver tells how many blocks the decoder lacks), decrypting, caching.
 
 mod adaptive;
+mod again;
 mod caution;
 mod flow;
 mod forecast;

@@ -29,7 +29,7 @@
 //! succeed; exactly one `Done` or `Failed` ends the actions.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source, again,
     caution::LATE_FACTOR,
     source::{Device, Stage, seconds},
 };
@@ -46,8 +46,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const FIRST_ANSWER_SHARE: u32 = 16;
 /// Streams that together give less than this part of what their devices are known for share a way.
 const SHARED_SHARE: f64 = 0.8;
-/// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
-const RETRIES_MAX: u32 = 1;
 
 /// The read of some originals of one segment.
 #[derive(Debug)]
@@ -550,8 +548,8 @@ impl Ranged {
     fn retry(&mut self, now: Time) {
         if !self.direct && !self.decodable(&[]) {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
-                if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
-                    self.retry_at.entry(device.id).or_insert(now);
+                if let Some(pause) = again::pause(device.cause.as_ref(), device.failures) {
+                    self.retry_at.entry(device.id).or_insert(now + pause);
                 }
             }
             self.look_for_the_wanted();
@@ -587,11 +585,12 @@ impl Ranged {
         let Some(device) = self.devices.get_mut(&id).filter(|device| device.stage == Stage::Active) else {
             return;
         };
-        self.counts.devices_failed += u32::from(device.failures == 0);
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             // A refusal says when to come back; patience bounds how often.
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
+        } else {
+            self.counts.devices_failed += u32::from(device.failures == 0);
         }
         device.failed(now, cause);
         self.look_for_the_wanted();

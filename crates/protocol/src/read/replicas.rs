@@ -13,15 +13,13 @@
 //! or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the actions.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source, again,
     source::{Device, Stage, seconds},
 };
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A lost connection is made again this often, and only when the read cannot succeed without the device.
-const RETRIES_MAX: u32 = 1;
 /// While nothing at all arrives for this part of the patience, any block may be raced, and by more than two devices.
 const SILENT_SHARE: u32 = 8;
 
@@ -330,14 +328,14 @@ impl Replicas {
             (0..originals).filter(|&one| !read.have.contains(one) && !in_reach(read, one)).collect()
         };
         for original in lost(self) {
-            let again = self.devices.iter().find(|(_, share)| {
-                share.device.stage == Stage::Failed
-                    && matches!(share.device.cause, Some(Cause::Unreachable(_)))
-                    && share.device.failures <= RETRIES_MAX
-                    && share.copy_of(original, originals).is_some()
+            let failed = self.devices.values().filter(|share| {
+                share.device.stage == Stage::Failed && share.copy_of(original, originals).is_some()
             });
-            if let Some((&id, _)) = again {
-                self.retry_at.insert(id, now);
+            let mut pauses = failed.filter_map(|share| {
+                Some((share.device.id, again::pause(share.device.cause.as_ref(), share.device.failures)?))
+            });
+            if let Some((id, pause)) = pauses.next() {
+                self.retry_at.entry(id).or_insert(now + pause);
             }
         }
         let lost = lost(self);
@@ -415,10 +413,11 @@ impl Replicas {
             return;
         }
         share.withdrawing = false;
-        self.counts.devices_failed += u32::from(share.device.failures == 0);
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
+        } else {
+            self.counts.devices_failed += u32::from(share.device.failures == 0);
         }
         // What it owes stays its own until another takes it over whole.
         share.device.failed(now, cause);

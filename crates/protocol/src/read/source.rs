@@ -12,7 +12,11 @@
 //! is asked of a device again only after its stream failed, or once more when it arrived damaged.
 
 use super::{Action, Cause, ReadPlan, RequestRule, Source};
-use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Want, window::Window};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges, Time,
+    message::{Fault, Want},
+    window::Window,
+};
 use core::time::Duration;
 
 /// In flight altogether is at most this share of the object (one sixteenth), where two slices a device allow it.
@@ -190,7 +194,8 @@ impl Device {
 
     pub(super) fn failed(&mut self, now: Time, cause: Cause) {
         self.pending = IndexRanges::new();
-        self.failures += 1;
+        // A refusal says when to come back.
+        self.failures += u32::from(!matches!(cause, Cause::Fault(Fault::Refused { .. })));
         self.cause = Some(cause);
         self.close(now, Stage::Failed);
     }

@@ -11,7 +11,7 @@
 //! at a time; an end that more waiting cannot change is told at once (`NotEnough`), without waiting for patience.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule, again,
     source::{Device, Stage, seconds},
 };
 use crate::{DeviceId, IndexRanges, Time, message::Fault};
@@ -23,8 +23,6 @@ use std::collections::{BTreeMap, VecDeque};
 const LATE_FACTOR: u32 = 2;
 /// Before any device has answered there is no pace to judge by: others are tried after this part of the patience.
 const FIRST_ANSWER_SHARE: u32 = 16;
-/// A stream that was lost is opened again this often, and only when the read cannot succeed without the device.
-const RETRIES_MAX: u32 = 1;
 
 /// The speculative read of one segment.
 #[derive(Debug)]
@@ -195,8 +193,8 @@ impl Speculative {
         let mut reachable = self.reachable();
         if reachable < self.missing {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
-                if matches!(device.cause, Some(Cause::Unreachable(_))) && device.failures <= RETRIES_MAX {
-                    self.retry_at.entry(device.id).or_insert(now);
+                if let Some(pause) = again::pause(device.cause.as_ref(), device.failures) {
+                    self.retry_at.entry(device.id).or_insert(now + pause);
                 }
             }
             reachable = self.reachable();
@@ -226,11 +224,12 @@ impl Speculative {
             device.ended(now);
             return;
         }
-        self.counts.devices_failed += u32::from(device.failures == 0);
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
             // A refusal says when to come back; patience bounds how often.
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
+        } else {
+            self.counts.devices_failed += u32::from(device.failures == 0);
         }
         device.failed(now, cause);
     }

@@ -1,17 +1,18 @@
 //! The striped read (RAID-0, dissertation §6.2.1): every wanted original from its one holder.
 //!
 //! Invariants: no block is asked of two devices; a stream that fails, or a block that arrives damaged, is asked for
-//! once more at the same device; the second failure ends the read, naming the device and what is out of reach.
+//! once more at the same device, and a device that is out of reach for a while ([`again`]); the next failure ends the read, naming
+//! the device and what is out of reach.
 
 use super::{
-    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan,
+    Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, again,
     source::{Device, Stage},
 };
 use crate::{DeviceId, IndexRanges, Time, message::Fault};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A device is asked once more after a failure.
+/// A device that is within reach is asked once more after a failure.
 const RETRIES_MAX: u32 = 1;
 
 /// The striped read of one segment, or of some of its originals.
@@ -117,9 +118,8 @@ impl Striped {
             return;
         }
         if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+            // Patience bounds how often it is asked again.
             device.failed(now, cause);
-            // A refusal is no failure: patience bounds how often it is asked again.
-            device.failures -= 1;
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
             return;
@@ -134,8 +134,9 @@ impl Striped {
         if cause.is_none() {
             device.failures += 1;
         }
-        if device.failures <= RETRIES_MAX {
-            self.retry_at.insert(id, now);
+        let once_more = (device.failures <= RETRIES_MAX).then_some(Duration::ZERO);
+        if let Some(pause) = again::pause(cause.as_ref(), device.failures).or(once_more) {
+            self.retry_at.insert(id, now + pause);
         } else {
             let blocks = device.left.count();
             self.end(Action::Failed(ReadError::OutOfReach { device: id, blocks, cause }));

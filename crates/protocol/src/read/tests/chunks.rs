@@ -221,13 +221,14 @@ fn two_slow_chunks_do_not_excuse_each_other_nor_a_dead_stand_in() {
 }
 
 #[test]
-fn a_row_that_nobody_can_give_any_more_is_told_at_once() {
+fn a_row_that_nobody_can_give_any_more_is_told_soon() {
     let (well, breaks, corrupts) =
         ((65.5, Fate::Well), (65.5, Fate::FailsAfter(8)), (65.5, Fate::CorruptsEvery(1)));
     let run = Case::of([well, well, breaks, well, corrupts, corrupts]).read(64, false);
     let Err(error) = run.outcome else { panic!("nobody can give rows 8 to 15") };
     assert!(matches!(error, ReadError::NotEnough { .. }), "{error:?}");
-    assert!(run.ended_ns < 1_000_000_000, "told after {} ms", run.ended_ns / 1_000_000);
+    // A server that restarts is waited for: three seconds.
+    assert!(run.ended_ns < 3_500_000_000, "told after {} ms", run.ended_ns / 1_000_000);
 }
 
 /// What other reads learn meanwhile counts at once: three data devices have sent all, the fourth a part, and then nothing.

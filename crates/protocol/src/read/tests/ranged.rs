@@ -214,7 +214,15 @@ fn no_decode_is_begun_that_cannot_succeed() {
     // A lost connection is all the more tried again.
     read.handle(Time(5_001 * MS), lost(0));
     assert_eq!(asked(&drain(&mut read)), named([(0, "0-1")]));
-    read.handle(Time(5_002 * MS), lost(0));
+    let mut ms = 5_002;
+    for pause_ms in [200, 400, 800, 1600] {
+        read.handle(Time(ms * MS), lost(0));
+        assert_eq!(asked(&drain(&mut read)), []);
+        ms += pause_ms;
+        read.handle(Time(ms * MS), Input::Tick);
+        assert_eq!(asked(&drain(&mut read)), named([(0, "0-1")]));
+    }
+    read.handle(Time(ms * MS), lost(0));
     let Some(Action::Failed(error)) = drain(&mut read).pop() else { panic!("it goes on") };
     assert!(matches!(error, ReadError::NotEnough { missing: K, reachable: 72, .. }), "{error}");
 }

@@ -206,7 +206,17 @@ fn a_lost_connection_is_tried_again_only_where_it_matters() {
     give(&mut tight, 1, 0, 0, 11);
     tight.handle(Time(1), lost(0));
     assert_eq!(asked(&drain(&mut tight)), [(0, "1-3".to_owned())]);
-    tight.handle(Time(2), lost(0));
+    // Its server may restart: again after ever longer pauses, and then no more.
+    let mut ms = 1;
+    for pause_ms in [200, 400, 800, 1600] {
+        tight.handle(Time(ms * MS), lost(0));
+        assert_eq!(drain(&mut tight), []);
+        ms += pause_ms;
+        assert_eq!(tight.wake_at(), Some(Time(ms * MS)));
+        tight.handle(Time(ms * MS), Input::Tick);
+        assert_eq!(asked(&drain(&mut tight)), [(0, "1-3".to_owned())]);
+    }
+    tight.handle(Time(ms * MS), lost(0));
     assert!(matches!(drain(&mut tight).last(), Some(Action::Failed(ReadError::NotEnough { .. }))));
 }
 
