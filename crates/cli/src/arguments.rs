@@ -190,6 +190,10 @@ pub(crate) struct Meta {
     /// Where `/metrics` and `/healthz` are answered; nowhere when absent
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
+    /// What lies there was put back from an older copy: give out no name that was given out since, and give up what was stored under
+    /// those. For one start
+    #[arg(long)]
+    pub(crate) restored: bool,
     /// Seconds that a put may be silent before its space is taken back
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) lease: u32,

@@ -23,7 +23,10 @@ pub enum MetaError {
         detail: String,
     },
     /// The database file is ours but cannot be read whole.
-    #[error("{} is damaged ({detail}): put it back from a copy; the storage servers' data is untouched", path.display())]
+    #[error(
+        "{} is damaged ({detail}): put it back from a copy that was made while no server ran on it, and start once with \
+         `--restored`; what was stored since then is given up", path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -8,6 +8,8 @@ use steadfast_protocol::{Time, meta::Terms};
 pub struct MetaOptions {
     /// Its directory; made if absent.
     pub dir: PathBuf,
+    /// Whether what is there was put back from an older copy.
+    pub restored: bool,
     /// Where it listens (`host:port`; port 0 takes a free one).
     pub listen: String,
     /// Where the admin port listens (`/metrics`, `/healthz`); none when absent.
@@ -33,6 +35,7 @@ impl MetaOptions {
         let Terms { lease, answers_kept, .. } = Terms::default();
         Self {
             dir: dir.into(),
+            restored: false,
             listen: listen.into(),
             admin: None,
             lease,

@@ -82,6 +82,9 @@ impl Service {
     /// When the store cannot be opened or the system refuses a thread.
     pub fn open(options: &MetaOptions) -> Result<Self, MetaError> {
         let store = Arc::new(Store::open(&options.dir, options.cache_bytes)?);
+        if options.restored {
+            store.skip_ahead()?;
+        }
         let clock = Clock::start();
         let started = clock.now();
         let liveness = Arc::new(RwLock::new(Liveness::new(started, options.dead_after)));

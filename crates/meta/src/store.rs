@@ -112,6 +112,19 @@ impl Store {
         })
     }
 
+    /// Goes on with names that nothing had since this copy of the store was made.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub(crate) fn skip_ahead(&self) -> Result<(), MetaError> {
+        let skipped = self.write(|batch| batch.transact(meta::skip_ahead)).and_then(|skipped| skipped);
+        let failed =
+            |error: ViewError| MetaError::Damaged { path: self.path.clone(), detail: error.to_string() };
+        skipped.map_err(failed)?;
+        tracing::warn!(path = %self.path.display(), "put back from a copy: what was stored since that was made is given up");
+        Ok(())
+    }
+
     /// The cluster that the store belongs to.
     pub fn cluster(&self) -> ClusterId {
         self.cluster

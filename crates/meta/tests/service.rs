@@ -135,6 +135,39 @@ fn a_store_is_kept_over_a_clean_stop() {
     });
 }
 
+/// What was named since a copy was made is named no more, and given up.
+#[test]
+fn a_store_that_was_put_back_from_a_copy_goes_on_above_what_was_named_since() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    block_on(async {
+        let service = Service::open(&options(dir.path())).unwrap();
+        set_up(&service).await;
+        let kept = begun(ask(&service, id(1), begin("a")).await);
+        ask(&service, id(2), commit(&kept, 5)).await.unwrap();
+        service.stop().await;
+        drop(service);
+        let file = |dir: &std::path::Path| dir.join("meta.redb");
+        std::fs::copy(file(dir.path()), file(copy.path())).unwrap();
+        let service = Service::open(&options(dir.path())).unwrap();
+        let since = begun(ask(&service, id(3), begin("b")).await);
+        ask(&service, id(4), commit(&since, 5)).await.unwrap();
+        service.stop().await;
+        let restored = MetaOptions { restored: true, ..options(copy.path()) };
+        let service = Service::open(&restored).unwrap();
+        assert!(lookup(&service, "a").await.is_ok() && lookup(&service, "b").await.is_err());
+        let next = begun(ask(&service, id(5), begin("b")).await);
+        assert!(next.segments[0] > since.segments[0] && next.epoch > since.epoch);
+        assert!(next.version > since.version && next.intent > since.intent);
+        let segments = [&kept.segments[..], &since.segments].concat();
+        let query = Query::SegmentStates { segments, device: DeviceId(1) };
+        let answer = service.handle(MetaRequest::Ask(query)).await;
+        let Ok(MetaAnswer::SegmentStates(states)) = answer else { panic!("{answer:?}") };
+        assert!(matches!(states[0], SegmentState::Committed { .. }));
+        assert!(states[kept.segments.len()..].iter().all(|state| *state == SegmentState::Gone));
+        service.stop().await;
+    });
+}
+
 fn id(count: u64) -> RequestId {
     RequestId { client: 1, count }
 }

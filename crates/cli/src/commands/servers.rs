@@ -14,6 +14,7 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     die_with_parent()?;
     let mut options = steadfast_meta::MetaOptions::new(arguments.dir, arguments.listen.to_string());
     options.lease = Duration::from_secs(arguments.lease.into());
+    options.restored = arguments.restored;
     options.admin = arguments.admin;
     options.net.tap = arguments.trace.map(|path| TraceFile::create(&path, Role::Meta)).transpose()?;
     let meta = steadfast_meta::Meta::start(&options).await?;

@@ -67,6 +67,22 @@ impl Counters {
     }
 }
 
+/// More names than are given out between two copies of a store.
+const SKIPPED: u64 = 1 << 40;
+
+/// The store was put back from an older copy: goes on with names that were not given out since. Segments that were are gone
+/// from now on, which frees what storage servers have of them.
+///
+/// # Errors
+/// When the store cannot be read or its record does not parse.
+pub fn skip_ahead(txn: &mut Txn<'_>) -> Result<(), ViewError> {
+    let Counters { version, segment, intent, epoch, buckets } = Counters::read(txn)?;
+    let [version, segment, intent, epoch] =
+        [version, segment, intent, epoch].map(|last| last.saturating_add(SKIPPED));
+    Counters { version, segment, intent, epoch, buckets }.write(txn);
+    Ok(())
+}
+
 /// The cluster that this store belongs to; absent in an empty store.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ mod validate;
 pub mod view;
 
 pub use buckets::BUCKETS_MAX;
-pub use counters::{cluster, establish};
+pub use counters::{cluster, establish, skip_ahead};
 pub use intents::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX};
 pub use keys::{Counted, FORMAT};
 pub use registry::{
