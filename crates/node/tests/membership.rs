@@ -1,5 +1,7 @@
 //! Starting, names, the metadata server's coming and going, and the sweep.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 mod common;
 
 use common::{Client, Cluster, FakeMeta, WITHIN, blocks, open, told_when};
