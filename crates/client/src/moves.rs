@@ -110,9 +110,14 @@ impl Client {
 
     /// Whether anything is degraded.
     pub(crate) async fn any_degraded(&self) -> Result<bool, ClientError> {
-        match self.metadata.ask(Query::Degraded { after: None, limit: 1 }).await? {
-            MetaAnswer::ObjectsOn { held, .. } => Ok(!held.is_empty()),
-            other => Err(unexpected("ObjectsOn", &other)),
+        let mut after = None;
+        loop {
+            match self.metadata.ask(Query::Degraded { after, limit: 1 }).await? {
+                MetaAnswer::ObjectsOn { held, .. } if !held.is_empty() => return Ok(true),
+                MetaAnswer::ObjectsOn { next: None, .. } => return Ok(false),
+                MetaAnswer::ObjectsOn { next, .. } => after = next,
+                other => return Err(unexpected("ObjectsOn", &other)),
+            }
         }
     }
 

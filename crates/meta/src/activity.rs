@@ -75,6 +75,7 @@ fn query_name(query: &Query) -> &'static str {
         Query::ObjectsOn { .. } => "objects_on",
         Query::Holdings { .. } => "holdings",
         Query::Degraded { .. } => "degraded",
+        Query::RemovedDevices { .. } => "removed_devices",
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Prepared {
     dir: PathBuf,
     /// Whether the node is started with it.
     given: bool,
+    /// What is listed there.
+    had: Option<DeviceId>,
     state: State,
     identity: Option<Identity>,
     /// What was made for it, which goes again unless its lane starts.
@@ -159,8 +161,11 @@ pub(crate) fn drop_caches(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Looks into every directory that is given, which had these devices before, and those of devices that were added; opens what is there.
-/// Devices must agree on their cluster.
+/// Directories and the devices that are listed in them.
+type Had = BTreeMap<PathBuf, BTreeSet<DeviceId>>;
+
+/// Looks into every directory that is given, and into those of devices that were added; `listed` is what had which device before. Opens
+/// what is there. Devices must agree on their cluster.
 pub(crate) fn prepare(
     options: &NodeOptions,
     given: &Places,
@@ -169,8 +174,10 @@ pub(crate) fn prepare(
     if options.dirs.is_empty() {
         return Err(NodeError::NoDirectory);
     }
-    let had: BTreeMap<PathBuf, DeviceId> =
-        given.iter().chain(added).map(|(&device, dir)| (resolve(dir), device)).collect();
+    let mut had = Had::new();
+    for (&device, dir) in given.iter().chain(added) {
+        had.entry(resolve(dir)).or_default().insert(device);
+    }
     let mut seen = BTreeSet::new();
     let mut to_look = Vec::new();
     for dir in &options.dirs {
@@ -184,17 +191,20 @@ pub(crate) fn prepare(
         }
         to_look.push((dir, true, made));
     }
-    to_look.extend(added.values().map(|dir| (dir, false, Made::default())));
+    let besides = added.values().filter(|dir| seen.insert(resolve(dir)));
+    to_look.extend(besides.map(|dir| (dir, false, Made::default())));
     let mut prepared: Vec<Prepared> = Vec::new();
+    let none = BTreeSet::new();
     for (dir, given, made) in to_look {
-        let mut found = look(dir, had.get(&resolve(dir)).copied(), options.emulate.is_some(), made)?;
+        let listed = had.get(&resolve(dir)).unwrap_or(&none);
+        let mut found = look(dir, listed.first().copied(), options.emulate.is_some(), made)?;
         found.given = given;
         // Nobody said that another device in its place is this node's.
-        if let Some(&device) = had.get(&resolve(dir))
+        if let (Some(device), Some(&expected)) = (found.device(), listed.first())
             && !given
-            && found.device().is_some_and(|found| found != device)
+            && !listed.contains(&device)
         {
-            found.state = State::Gone { device, found: "another device is there" };
+            found.state = State::Gone { device: expected, found: "another device is there" };
         }
         if let (Some(ours), Some(theirs)) = (cluster(&prepared), found.cluster())
             && ours != theirs
@@ -203,30 +213,52 @@ pub(crate) fn prepare(
         }
         prepared.push(found);
     }
-    // Their disks are mounted elsewhere now.
-    let moved: BTreeSet<DeviceId> = prepared.iter().filter_map(Prepared::device).collect();
-    forget(&mut prepared, &moved);
     Ok(prepared)
 }
 
-/// Devices that were there and are not.
-pub(crate) fn gone(prepared: &[Prepared]) -> Vec<DeviceId> {
-    let gone = |prepared: &Prepared| match prepared.state {
+/// Those of these devices that are in no directory.
+pub(crate) fn missing(prepared: &[Prepared], listed: impl Iterator<Item = DeviceId>) -> BTreeSet<DeviceId> {
+    let gone = prepared.iter().filter_map(|prepared| match prepared.state {
+        State::Gone { device, .. } => Some(device),
+        _ => None,
+    });
+    let found: BTreeSet<DeviceId> = prepared.iter().filter_map(Prepared::device).collect();
+    listed.chain(gone).filter(|device| !found.contains(device)).collect()
+}
+
+/// Of all that were here only these are `missing`: directories that are given and had others are new. As long as one is missing whose
+/// directory has another now, its disk may belong wherever nothing is.
+pub(crate) fn settle(prepared: &mut Vec<Prepared>, missing: &BTreeSet<DeviceId>) {
+    let lacks = |prepared: &Prepared| match prepared.state {
         State::Gone { device, .. } => Some(device),
         _ => None,
     };
-    prepared.iter().filter_map(gone).collect()
+    let unusable = |prepared: &Prepared| match prepared.state {
+        State::Unusable(_) => prepared.had,
+        _ => None,
+    };
+    let lacking: BTreeSet<DeviceId> =
+        prepared.iter().filter_map(|prepared| lacks(prepared).or(unusable(prepared))).collect();
+    let displaced = missing.iter().find(|device| !lacking.contains(device)).copied();
+    let is_over = |prepared: &Prepared| lacks(prepared).is_some_and(|device| !missing.contains(&device));
+    prepared.retain(|prepared| prepared.given || !is_over(prepared));
+    for prepared in prepared {
+        if !is_over(prepared) && !matches!(prepared.state, State::New) {
+            continue;
+        }
+        prepared.state = match displaced {
+            Some(device) => State::Gone { device, found: "its disk may belong here" },
+            None => prepared
+                .made
+                .directory(&prepared.dir)
+                .map_or_else(|error| State::Unusable(io("make", &prepared.dir)(error)), |()| State::New),
+        };
+    }
 }
 
-/// These devices will not be where they were: others may be made there, in directories that are given.
-pub(crate) fn forget(prepared: &mut Vec<Prepared>, devices: &BTreeSet<DeviceId>) {
-    let is_one = |state: &State| matches!(state, State::Gone { device, .. } if devices.contains(device));
-    prepared.retain(|prepared| prepared.given || !is_one(&prepared.state));
-    for prepared in prepared.iter_mut().filter(|prepared| is_one(&prepared.state)) {
-        let made = prepared.made.directory(&prepared.dir);
-        prepared.state =
-            made.map_or_else(|error| State::Unusable(io("make", &prepared.dir)(error)), |()| State::New);
-    }
+/// The node that these directories remember.
+pub(crate) fn remembered(prepared: &[Prepared]) -> Option<NodeId> {
+    prepared.iter().find_map(|device| device.identity).map(|identity| identity.node)
 }
 
 /// The cluster of the devices that are there already.
@@ -239,10 +271,10 @@ pub(crate) fn any_new(prepared: &[Prepared]) -> bool {
     prepared.iter().any(|device| matches!(device.state, State::New))
 }
 
-/// A further device of a node that runs, in `dir`; it has those in `there`. Blocks.
+/// A further device of a node that runs, in `dir`, which may have `had` one before; it has those in `there`. Blocks.
 pub(crate) fn add(
     dir: &Path,
-    there: &[PathBuf],
+    (there, had): (&[PathBuf], Option<DeviceId>),
     node: NodeId,
     cluster: ClusterId,
     options: &NodeOptions,
@@ -259,7 +291,7 @@ pub(crate) fn add(
     if there.iter().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
-    let found = look(dir, None, options.emulate.is_some(), made)?;
+    let found = look(dir, had, options.emulate.is_some(), made)?;
     if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
         return Err(NodeError::Removed { dir: dir.clone(), device });
     }
@@ -275,8 +307,6 @@ pub(crate) struct Started {
     /// Its name.
     pub(crate) node: NodeId,
     pub(crate) served: Vec<ServedDevice>,
-    /// Directories whose devices are not served, though they may have some.
-    pub(crate) passed_over: Vec<PathBuf>,
 }
 
 /// Formats what is new, starts the lanes, and says which node this is, where it is not `known`.
@@ -293,9 +323,8 @@ pub(crate) fn start(
     let is_one_well = prepared.iter().any(well);
     let capacities = capacities(&prepared, options)?;
     // The first directory that remembers says which node this is.
-    let remembered = prepared.iter().find_map(|device| device.identity).map(|identity| identity.node);
-    let mut node = known.or(remembered);
-    let (mut served, mut passed_over) = (Vec::new(), Vec::new());
+    let mut node = known.or(remembered(&prepared));
+    let mut served = Vec::new();
     for (Prepared { dir, state, identity, mut made, .. }, capacity) in prepared.into_iter().zip(capacities) {
         let (device, emulation) = match state {
             State::Found { device, emulation } => (*device, emulation),
@@ -315,7 +344,6 @@ pub(crate) fn start(
                     return Err(error);
                 }
                 tracing::error!(%error, "a device is not served");
-                passed_over.push(dir);
                 continue;
             }
         };
@@ -337,7 +365,7 @@ pub(crate) fn start(
         served.push(ServedDevice::new(id, dir, lane, emulation, options.admission));
     }
     let node = node.expect("there is at least one directory, and a device in it, or the name of one");
-    Ok(Started { node, served, passed_over })
+    Ok(Started { node, served })
 }
 
 impl Prepared {
@@ -345,7 +373,9 @@ impl Prepared {
         match &self.state {
             State::Found { device, .. } => Some(device.cluster()),
             State::Removed { cluster } => Some(*cluster),
-            State::New | State::Gone { .. } | State::Unusable(_) => None,
+            State::New | State::Gone { .. } | State::Unusable(_) => {
+                self.identity.map(|identity| identity.cluster)
+            }
         }
     }
 
@@ -367,7 +397,7 @@ fn look(dir: &Path, had: Option<DeviceId>, emulated: bool, made: Made) -> Result
         Ok(identity) => (identity, state(dir, identity, had, emulated)?),
         Err(error) => (None, State::Unusable(error)),
     };
-    Ok(Prepared { dir: dir.to_owned(), given: true, state, identity, made })
+    Ok(Prepared { dir: dir.to_owned(), given: true, had, state, identity, made })
 }
 
 fn state(

@@ -86,8 +86,10 @@ impl Joining {
         let roster = self.roster.clone();
         let there: Vec<PathBuf> =
             self.service.devices.all().iter().map(|device| device.dir.clone()).collect();
+        let served: Vec<DeviceId> = self.service.devices.all().iter().map(|device| device.id).collect();
         let device = blocking(move || {
-            let device = devices::add(&dir, &there, node, cluster, &options)?;
+            let had = roster.had(&dir, &served)?;
+            let device = devices::add(&dir, (&there, had), node, cluster, &options)?;
             if let Err(error) = roster.insert(device.id, &device.dir) {
                 served::close(&device);
                 return Err(error);

@@ -9,7 +9,7 @@
 
 use crate::{NodeError, report, service::Service};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use steadfast_protocol::{
     ClusterId, DeviceId, NodeId, RequestId,
     message::{
         self, Change, DeviceHealth, DeviceReport, Fault, Heartbeat, Hello, MetaAnswer, MetaFault,
-        MetaRequest, NodeRecord, Priority, Query, Registry, Role, VERSION,
+        MetaRequest, NodeRecord, Priority, Query, REMOVED_MAX, Role, VERSION,
     },
 };
 use tokio::{
@@ -91,19 +91,37 @@ pub(crate) async fn learn_cluster(
     }
 }
 
-/// What is registered, where the metadata server says so soon.
-pub(crate) async fn registry(meta: &str, ours: Option<ClusterId>, net: &Options) -> Option<Registry> {
+/// Those of these devices that were removed from the cluster, or that another node than `own` serves, as far as the metadata server says
+/// so soon.
+pub(crate) async fn not_ours(
+    meta: &str,
+    (cluster, own): (Option<ClusterId>, Option<NodeId>),
+    net: &Options,
+    devices: &BTreeSet<DeviceId>,
+) -> BTreeSet<DeviceId> {
     let asked = async {
-        let connected = steadfast_net::connect(meta, hello(Role::Client, ours), net).await.ok()?;
-        let body = message::encode(&MetaRequest::Ask(Query::Registry));
-        let open = Open { body, deadline: Some(PATIENCE), ..Open::default() };
-        let (answer, _) = connected.connection.call(open).await.ok()?;
-        match message::decode(&answer) {
-            Ok(MetaAnswer::Registry(registry)) => Some(registry),
-            _ => None,
+        let connected = steadfast_net::connect(meta, hello(Role::Client, cluster), net).await.ok()?;
+        let ask = async |query: Query| {
+            let body = message::encode(&MetaRequest::Ask(query));
+            let open = Open { body, deadline: Some(PATIENCE), ..Open::default() };
+            let (answer, _) = connected.connection.call(open).await.ok()?;
+            message::decode::<MetaAnswer>(&answer).ok()
+        };
+        let mut others = BTreeSet::new();
+        for some in devices.iter().copied().collect::<Vec<_>>().chunks(REMOVED_MAX) {
+            match ask(Query::RemovedDevices { devices: some.to_vec() }).await? {
+                MetaAnswer::RemovedDevices(removed) => others.extend(removed),
+                _ => return None,
+            }
         }
+        let MetaAnswer::Registry(registry) = ask(Query::Registry).await? else { return None };
+        let is_other = |node: NodeId| own.is_some_and(|own| node != own);
+        let elsewhere = registry.nodes.iter().filter(|node| node.alive && is_other(node.record.node));
+        others.extend(elsewhere.flat_map(|node| &node.record.devices).map(|&(device, _)| device));
+        others.retain(|device| devices.contains(device));
+        Some(others)
     };
-    tokio::time::timeout(PATIENCE, asked).await.ok()?
+    tokio::time::timeout(PATIENCE, asked).await.ok().flatten().unwrap_or_default()
 }
 
 impl Meta {

@@ -5,7 +5,7 @@ use crate::{
     devices::{self, Started},
     identity,
     joining::Joining,
-    membership::{Meta, hello, learn_cluster, registry},
+    membership::{Meta, hello, learn_cluster, not_ours},
     roster::{Places, Roster, is_plain, resolve},
     served::{self, Served},
     service::Service,
@@ -78,23 +78,22 @@ impl Node {
         let asking = steadfast_net::Options { tap: None, ..options.net.clone() };
         let roster = Arc::new(Roster::new(&options.dirs));
         let (looking, listed) = (options.clone(), roster.clone());
-        let (mut prepared, given) = blocking(move || {
-            let given = listed.given()?;
-            let prepared = devices::prepare(&looking, &given, &listed.added()?)?;
-            Ok::<_, NodeError>((prepared, given))
+        let (mut prepared, given, added) = blocking(move || {
+            let (given, added) = (listed.given()?, listed.added()?);
+            let prepared = devices::prepare(&looking, &given, &added)?;
+            Ok::<_, NodeError>((prepared, given, added))
         })
         .await??;
         let known = devices::cluster(&prepared);
-        let gone = devices::gone(&prepared);
-        if !gone.is_empty()
-            && let Some(registry) = registry(&options.meta, known, &asking).await
-        {
-            let removed: BTreeSet<DeviceId> =
-                gone.into_iter().filter(|&device| !registry.may_know(device)).collect();
-            devices::forget(&mut prepared, &removed);
+        let mut missing = devices::missing(&prepared, given.keys().chain(added.keys()).copied());
+        if !missing.is_empty() {
+            let own = devices::remembered(&prepared);
+            let elsewhere = not_ours(&options.meta, (known, own), &asking, &missing).await;
+            missing.retain(|device| !elsewhere.contains(device));
             let roster = roster.clone();
-            blocking(move || removed.into_iter().for_each(|device| roster.forget(device))).await?;
+            blocking(move || elsewhere.into_iter().for_each(|device| roster.forget(device))).await?;
         }
+        devices::settle(&mut prepared, &missing);
         let cluster = match known {
             Some(cluster) if !devices::any_new(&prepared) => cluster,
             _ => learn_cluster(&options.meta, known, &asking).await?,
@@ -103,10 +102,10 @@ impl Node {
         let started = blocking(move || {
             let named = making.rename.then(identity::random_u128).transpose()?.map(NodeId);
             let started = devices::start(prepared, cluster, &making, named)?;
-            list(&listed, &making.dirs, given, &started);
+            list(&listed, &making.dirs, (given, &missing), &started);
             Ok::<_, NodeError>(started)
         });
-        let Started { node, served: devices, .. } = started.await??;
+        let Started { node, served: devices } = started.await??;
         let (wish, wishes) = mpsc::channel(WISHES_MAX);
         let devices = Served::new(devices, roster.clone());
         let client = identity::random_u128()?;
@@ -248,16 +247,21 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Lists what the directories that were `given` have now, for the next start. Those passed over have what they had `before`. Blocks.
-fn list(roster: &Roster, given: &[PathBuf], before: Places, started: &Started) {
+/// Lists what the directories that were `given` have now, for the next start, and where devices were before that are missing. Blocks.
+fn list(
+    roster: &Roster,
+    given: &[PathBuf],
+    (before, missing): (Places, &BTreeSet<DeviceId>),
+    started: &Started,
+) {
     let given: BTreeSet<PathBuf> = given.iter().map(|dir| resolve(dir)).collect();
-    let passed_over: BTreeSet<PathBuf> = started.passed_over.iter().map(|dir| resolve(dir)).collect();
-    let mut places: Places =
-        before.into_iter().filter(|(_, dir)| passed_over.contains(&resolve(dir))).collect();
+    let mut places: Places = before.into_iter().filter(|(device, _)| missing.contains(device)).collect();
     for device in &started.served {
         let dir = resolve(&device.dir);
         if given.contains(&dir) && is_plain(&dir) {
             places.insert(device.id, dir);
+        } else if given.contains(&dir) {
+            tracing::warn!(dir = %dir.display(), "its name is no line of text, so it is not listed: where its disk is not mounted, it is taken for a new one");
         }
     }
     if let Err(error) = roster.set_given(&places) {

@@ -2,7 +2,7 @@
 //! formatted.
 //!
 //! Two text files lie in each directory that the node is started with (the loss of one disk is not to lose the others, nor to keep a
-//! new one from taking its place), one line for each device, `DEVICE DIRECTORY`: `given`, the devices in those directories as they were
+//! new one from taking its place; of a node with one directory nothing says what it had once that is not mounted), one line for each device, `DEVICE DIRECTORY`: `given`, the devices in those directories as they were
 //! when the node last started; and `added`, those that were added while it ran, which it finds again without being told. A
 //! line is there before the metadata server hears of the device, and goes when the device was removed from the cluster.
 
@@ -26,6 +26,8 @@ struct List {
 }
 
 const GIVEN: List = List { file: "given", head: "steadfast given devices 1" };
+/// Links that one name may lead over (`MAXSYMLINKS`, path_resolution(7)).
+const LINKS_MAX: usize = 40;
 const ADDED: List = List { file: "added", head: "steadfast added devices 1" };
 
 /// The lists of one node.
@@ -37,9 +39,21 @@ pub(crate) struct Roster {
     changing: Mutex<()>,
 }
 
-/// A directory's name, whether or not it is there.
+/// A directory's name without links, whether or not it is there: where it is missing, by what is there above it.
 pub(crate) fn resolve(dir: &Path) -> PathBuf {
-    fs::canonicalize(dir).or_else(|_| std::path::absolute(dir)).unwrap_or_else(|_| dir.to_owned())
+    let mut path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    // A link whose target is missing leads on; as many links in turn as the system follows.
+    for _ in 0..LINKS_MAX {
+        if let Ok(real) = fs::canonicalize(&path) {
+            return real;
+        }
+        let Some(parent) = path.parent() else { return path };
+        match fs::read_link(&path) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return path.file_name().map_or(path.clone(), |name| resolve(parent).join(name)),
+        }
+    }
+    path
 }
 
 /// Whether a list can have this directory: it is a line of text.
@@ -60,23 +74,32 @@ impl Roster {
         self.load(&GIVEN)
     }
 
-    /// What was added elsewhere than in the directories that it is started with. Blocks.
+    /// What was added while it ran. Blocks.
     ///
     /// # Errors
     /// As [`Self::given`].
     pub(crate) fn added(&self) -> Result<Places, NodeError> {
-        let given: Vec<PathBuf> = self.homes.iter().map(|home| resolve(home)).collect();
-        let mut places = self.load(&ADDED)?;
-        places.retain(|_, dir| !given.contains(&resolve(dir)));
-        Ok(places)
+        self.load(&ADDED)
     }
 
-    /// Lists what the directories that it is started with have now. Blocks.
+    /// The device that is listed in a directory; `None` where none is, or those that are are `served`. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::given`].
+    pub(crate) fn had(&self, dir: &Path, served: &[DeviceId]) -> Result<Option<DeviceId>, NodeError> {
+        let dir = resolve(dir);
+        let listed = self.given()?.into_iter().chain(self.added()?);
+        let mut here = listed.filter(|(device, at)| !served.contains(device) && resolve(at) == dir);
+        Ok(here.next().map(|(device, _)| device))
+    }
+
+    /// Lists what the directories that it is started with have now, and has every home list all that was added. Blocks.
     ///
     /// # Errors
     /// Where no list could be written.
     pub(crate) fn set_given(&self, places: &Places) -> Result<(), NodeError> {
-        self.change(&GIVEN, |list| list.clone_from(places)).map(drop)
+        self.change(&GIVEN, |list| list.clone_from(places))?;
+        self.change(&ADDED, |_| {}).map(drop)
     }
 
     /// Lists a device that is added. Durable when it returns. Blocks.
@@ -108,16 +131,14 @@ impl Roster {
     /// Changes a list in every home; why it stays as it was in one of them, where it does in some.
     fn change(&self, list: &List, change: impl FnOnce(&mut Places)) -> Result<Option<NodeError>, NodeError> {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = self.load(list)?;
-        let mut after = before.clone();
-        change(&mut after);
-        if after == before {
-            return Ok(None);
-        }
+        let mut places = self.load(list)?;
+        change(&mut places);
         // A device is found again by one list. Where no device is, no disk may be mounted.
         let (mut stored, mut failed) = (0, None);
         for home in self.homes.iter().filter(|home| home.join(identity::FILE).exists()) {
-            match store(home, list, &after) {
+            // One that cannot be read is not what it should be.
+            let is_so = read(home, list).is_ok_and(|listed| listed.unwrap_or_default() == places);
+            match if is_so { Ok(()) } else { store(home, list, &places) } {
                 Ok(()) => stored += 1,
                 Err(error) => {
                     tracing::warn!(%error, "a list of devices stays as it was");
@@ -133,22 +154,32 @@ impl Roster {
 
     /// Every device listed and its directory.
     fn load(&self, list: &List) -> Result<Places, NodeError> {
-        let (mut places, mut read, mut failed) = (Places::new(), 0, None);
+        let (mut places, mut found, mut failed) = (Places::new(), 0, None);
         for home in &self.homes {
-            let path = home.join(list.file);
-            match fs::read_to_string(&path) {
-                Ok(text) => {
-                    places.extend(parse(&text, list).ok_or(NodeError::ListDamaged { list: path })?);
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => {
-                    failed = Some(NodeError::Io { what: "read", path, source });
+            match read(home, list) {
+                Ok(listed) => places.extend(listed.into_iter().flatten()),
+                Err(error @ NodeError::ListDamaged { .. }) => return Err(error),
+                Err(error) => {
+                    failed = Some(error);
                     continue;
                 }
             }
-            read += 1;
+            found += 1;
         }
-        failed.filter(|_| read == 0).map_or(Ok(places), Err)
+        failed.filter(|_| found == 0).map_or(Ok(places), Err)
+    }
+}
+
+/// What one home lists; `None` where it has no list.
+fn read(home: &Path, list: &List) -> Result<Option<Places>, NodeError> {
+    let path = home.join(list.file);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let lines = parse(&text, list).ok_or(NodeError::ListDamaged { list: path })?;
+            Ok(Some(lines.into_iter().collect()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(NodeError::Io { what: "read", path, source }),
     }
 }
 
@@ -212,8 +243,12 @@ mod tests {
             assert_eq!(Roster::new(homes).added().unwrap(), expected);
             assert_eq!(Roster::new(homes).given().unwrap(), given);
         }
-        // Given on the command line too: once is enough.
-        assert!(Roster::new(&[homes[0].clone(), third.clone()]).added().unwrap().is_empty());
+        assert_eq!(roster.had(&third, &[]).unwrap(), Some(DeviceId(7)));
+        assert_eq!(roster.had(&third, &[DeviceId(7)]).unwrap(), None);
+        // A home that lacks a list gets it with the next start.
+        fs::remove_file(homes[1].join(ADDED.file)).unwrap();
+        roster.set_given(&given).unwrap();
+        assert_eq!(Roster::new(&homes[1..]).added().unwrap(), expected);
         for device in [7, 2] {
             roster.remove(DeviceId(device)).unwrap();
         }
@@ -247,6 +282,29 @@ mod tests {
         roster.insert(DeviceId(9), &further).unwrap();
         assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
         assert_eq!(roster.added().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_has_the_name_that_it_had() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        let disk = root.join("disk");
+        fs::create_dir_all(disk.join("steadfast")).unwrap();
+        std::os::unix::fs::symlink("disk", root.join("link")).unwrap();
+        std::os::unix::fs::symlink(disk.join("steadfast"), root.join("straight")).unwrap();
+        let names = ["disk/steadfast", "link/steadfast", "straight", "disk/../disk/steadfast"];
+        let all = || names.map(|name| resolve(&root.join(name)));
+        assert_eq!(
+            all(),
+            [disk.join("steadfast"), disk.join("steadfast"), disk.join("steadfast"), disk.join("steadfast")]
+        );
+        fs::remove_dir(disk.join("steadfast")).unwrap();
+        assert_eq!(
+            all(),
+            [disk.join("steadfast"), disk.join("steadfast"), disk.join("steadfast"), disk.join("steadfast")]
+        );
+        std::os::unix::fs::symlink("circle", root.join("circle")).unwrap();
+        resolve(&root.join("circle"));
     }
 
     #[test]

@@ -72,6 +72,36 @@ async fn a_device_is_added_registered_served_and_found_again() {
     assert!(read.0 == written);
 }
 
+/// A disk that was added, or given, and is not mounted is no new one: not at a start that is given it, and not to be added again.
+#[tokio::test]
+async fn a_disk_that_is_not_mounted_is_not_made_anew() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    node.registered().await;
+    let dir = cluster.dir.path().join("further");
+    let device = add(&Client::to(&node).await, &dir).await.unwrap();
+    node.stop().await;
+    cluster.meta.told.lock().unwrap().missing = vec![device];
+    let disk = cluster.dir.path().join("the disk");
+    std::fs::rename(&dir, &disk).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    for given in [false, true] {
+        let mut options = cluster.options(1);
+        options.dirs.extend(given.then(|| dir.clone()));
+        let node = Node::start(options).await.unwrap();
+        assert_eq!(node.devices().len(), 1, "{given}");
+        let said = why(add(&Client::to(&node).await, &dir).await);
+        assert!(said.contains("is not there"), "{said}");
+        node.stop().await;
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{given}");
+    }
+    std::fs::remove_dir(&dir).unwrap();
+    std::fs::rename(&disk, &dir).unwrap();
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    assert!(node.devices().contains(&device));
+    node.stop().await;
+}
+
 /// A device takes its room at once where that is asked for, or where its node was started so.
 #[tokio::test]
 async fn a_thick_device_takes_its_room_at_once() {

@@ -155,6 +155,42 @@ async fn a_disk_that_is_mounted_elsewhere_is_found_there() {
     assert!(devices.iter().all(|device| found.contains(device)) && found.len() == 3 && again == name);
 }
 
+/// A link above a mount point names it no less than the mount point itself, also while nothing is mounted there.
+#[tokio::test]
+async fn a_disk_behind_a_link_is_missed_too() {
+    let cluster = Cluster::start().await;
+    let root = cluster.dir.path();
+    fs::create_dir(root.join("disks")).unwrap();
+    std::os::unix::fs::symlink(root.join("disks"), root.join("link")).unwrap();
+    let mut options = cluster.options(1);
+    options.dirs.push(root.join("link/second"));
+    let (_, devices) = devices_of_a_start(options.clone()).await;
+    cluster.meta.told.lock().unwrap().missing = devices;
+    fs::remove_dir_all(root.join("disks/second")).unwrap();
+    assert_eq!(devices_of_a_start(options).await.1.len(), 1);
+    assert!(!root.join("disks/second").exists());
+}
+
+/// As after a boot that found the disks in another order, and one not at all: where nothing is mounted that one may belong.
+#[tokio::test]
+async fn disks_that_changed_places_make_no_room_for_a_new_one() {
+    let cluster = Cluster::start().await;
+    let (name, all) = devices_of_a_start(cluster.options(3)).await;
+    cluster.meta.told.lock().unwrap().missing = all.clone();
+    let dirs = cluster.dirs(3);
+    let away = cluster.dir.path().join("away");
+    fs::rename(&dirs[2], &away).unwrap();
+    fs::rename(&dirs[1], &dirs[2]).unwrap();
+    fs::create_dir(&dirs[1]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(devices_of_a_start(cluster.options(3)).await.1.len(), 2);
+        assert_eq!(fs::read_dir(&dirs[1]).unwrap().count(), 0);
+    }
+    fs::remove_dir(&dirs[1]).unwrap();
+    fs::rename(&away, &dirs[1]).unwrap();
+    assert_eq!(devices_of_a_start(cluster.options(3)).await, (name, all));
+}
+
 /// One dead disk is not to take the others of its node out.
 #[tokio::test]
 async fn a_disk_that_does_not_open_is_passed_over() {
@@ -178,6 +214,10 @@ async fn a_disk_that_does_not_open_is_passed_over() {
     fs::remove_file(&identity).unwrap();
     fs::create_dir(&identity).unwrap();
     assert_eq!(devices_of_a_start(cluster.options(2)).await, (name, vec![kept]));
+    // Nor does it keep a new one from being made.
+    let mut options = cluster.options(2);
+    options.dirs.push(cluster.dir.path().join("new"));
+    assert_eq!(devices_of_a_start(options).await.1.len(), 2);
     // It is back as it was.
     fs::remove_dir(&identity).unwrap();
     fs::write(&identity, &text).unwrap();

@@ -52,7 +52,7 @@ pub struct Streams {
     priority: Priority,
 }
 
-/// Events of an access's streams that were said and not heard. Of slices of 256 KiB that is more than any credit grants at a time.
+/// Events of an access's streams that were said and not heard: slices of 256 MiB, where they are full. Others wait with their connections.
 const UNHEARD_MAX: usize = 1024;
 /// Bytes of an event beside its payload. A slice takes one checksum a granule, 256 bytes as it is sent; a confirmation the ranges of
 /// what became durable at once.

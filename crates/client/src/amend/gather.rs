@@ -34,6 +34,8 @@ pub(super) async fn gather(
     let seen = |device| reports.get(&device).copied().unwrap_or((0, 0));
     let mut plan = ReadPlan::new(layout, client.options.request, || 0, seen);
     plan.patience = client.options.patience / PATIENCE_PART;
+    // Decoding is the way around a server that is away.
+    plan.waits = false;
     let streams = Streams::new(reserved.priority());
     let gathering = Gathering {
         client,

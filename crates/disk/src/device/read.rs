@@ -24,7 +24,7 @@ impl Device {
     /// Whether the medium gives what lies around byte `offset`, whatever it is.
     pub(crate) fn can_read(&self, offset: u64) -> Result<(), MediumError> {
         let mut buf = self.pool().take(UNIT_BYTES as usize);
-        self.medium.read_at(offset / UNIT_BYTES * UNIT_BYTES, &mut buf)
+        self.medium.probe(offset / UNIT_BYTES * UNIT_BYTES, &mut buf)
     }
 
     /// Where a part of all data begins, by its number of so many that are equally long; `None` where there is no data.

@@ -240,6 +240,12 @@ impl Medium for FileMedium {
         self.cached.read_exact_at(buf, offset).map_err(|e| MediumError::from_io(&e, offset))
     }
 
+    fn probe(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.check(offset, buf.len() as u64)?;
+        self.counters.read(buf.len());
+        self.file.read_exact_at(buf, offset).map_err(|e| MediumError::from_io(&e, offset))
+    }
+
     fn prefetch(&self, range: Range<u64>) {
         // Advice: where it is not taken, reads come from the medium as before.
         let length = NonZeroU64::new(range.end.saturating_sub(range.start));

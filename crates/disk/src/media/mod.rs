@@ -108,6 +108,11 @@ pub trait Medium: Send + Sync {
     /// Fills `buf` from `offset`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
+    /// The same from the medium itself, where the system keeps parts of it in memory.
+    fn probe(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.read_at(offset, buf)
+    }
+
     /// Has the system fetch a range into its memory, if it keeps any of the medium there, and does not wait for that. One that
     /// models time keeps nothing.
     fn prefetch(&self, range: Range<u64>) {

@@ -17,7 +17,7 @@ use steadfast_disk::{Granule, checksum};
 use steadfast_net::{CallError, Connection, Event, Open, Options, Server, Stream, connect};
 use steadfast_node::{Node, NodeOptions};
 use steadfast_protocol::{
-    BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, NodeId, SegmentId, Version,
+    BlockIndex, ClusterId, DeviceId, Epoch, IndexRanges, IntentId, SegmentId, Version,
     message::{
         self, Change, Fault, Heartbeat, Hello, MetaAnswer, MetaFault, MetaRequest, NodeActivity, NodeAnswer,
         NodeEvent, NodePush, NodeRecord, NodeRequest, NodeState, NodeStatus, Query, ReadDone, ReadPiece,
@@ -40,7 +40,7 @@ pub struct Told {
     pub refuses: Option<Fault>,
     /// A device that it registers no more.
     pub removed: Option<DeviceId>,
-    /// Devices that nobody registers and that were not removed.
+    /// Devices that were not removed from the cluster, where it is asked about them.
     pub missing: Vec<DeviceId>,
     pub asked: u64,
 }
@@ -131,8 +131,11 @@ fn answer(told: &Mutex<Told>, beat: &watch::Sender<u64>, body: &[u8]) -> Result<
                 activity: NodeActivity::default(),
             };
             let nodes = told.records.last().map(state).into_iter().collect();
-            let missing = told.missing.iter().map(|&device| (device, NodeId(1))).collect();
-            Ok(MetaAnswer::Registry(Registry { nodes, missing, ..Registry::default() }))
+            Ok(MetaAnswer::Registry(Registry { nodes, ..Registry::default() }))
+        }
+        MetaRequest::Ask(Query::RemovedDevices { mut devices }) => {
+            devices.retain(|device| !told.missing.contains(device));
+            Ok(MetaAnswer::RemovedDevices(devices))
         }
         other => panic!("a node does not ask this: {other:?}"),
     }

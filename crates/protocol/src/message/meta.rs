@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// The most missing devices that a [`Registry`] names.
 pub const MISSING_SHOWN_MAX: usize = 256;
+/// The most devices that one [`Query::RemovedDevices`] asks about.
+pub const REMOVED_MAX: usize = 1024;
 /// The longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 /// The longest bucket name in bytes.
@@ -223,6 +225,11 @@ pub enum Query {
         /// At most this many, at most [`OBJECTS_ON_PAGE_MAX`](super::OBJECTS_ON_PAGE_MAX).
         limit: u32,
     },
+    /// Which devices were removed from the cluster; at most [`REMOVED_MAX`]. A storage server that lacks some asks this.
+    RemovedDevices {
+        /// Those that are asked about.
+        devices: Vec<DeviceId>,
+    },
 }
 
 /// END from the metadata server.
@@ -291,6 +298,8 @@ pub enum MetaAnswer {
         /// Where to go on; absent where that was all.
         next: Option<SegmentId>,
     },
+    /// Those of the devices asked about that were removed.
+    RemovedDevices(Vec<DeviceId>),
 }
 
 /// What a change of layout leaves to be freed on one device.
@@ -400,14 +409,6 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Whether this device may be registered, or missing. Not all that are missing are told.
-    pub fn may_know(&self, device: DeviceId) -> bool {
-        let served = |node: &NodeState| node.record.devices.iter().any(|&(served, _)| served == device);
-        self.missing.len() >= MISSING_SHOWN_MAX
-            || self.missing.iter().any(|&(missing, _)| missing == device)
-            || self.nodes.iter().any(served)
-    }
-
     /// What a registered device is to do.
     pub fn state(&self, device: DeviceId) -> DeviceState {
         let draining = self.standings.iter().any(|standing| standing.device == device);

@@ -63,11 +63,12 @@ pub(super) fn degraded(
         return Err(MetaFault::Invalid(format!("a page of 0 entries: ask for 1 to {OBJECTS_ON_PAGE_MAX}")));
     }
     let limit = limit.min(OBJECTS_ON_PAGE_MAX) as usize;
-    let (mut held, mut next) = (Vec::new(), after);
-    // One that is damaged is not what the page is full of: whoever asks for one wants to know of another.
+    let (mut held, mut next, mut looked) = (Vec::new(), after, 0);
+    // One that is damaged is not what the page is full of.
     loop {
         let (from, to) = keys::degraded_after(next);
         let entries = view.scan(&from, &to, limit - held.len())?;
+        looked += entries.len();
         for (stored, _) in &entries {
             let segment = keys::segment_of(stored)?;
             next = Some(segment);
@@ -80,7 +81,7 @@ pub(super) fn degraded(
         if entries.is_empty() {
             return Ok(MetaAnswer::ObjectsOn { held, next: None });
         }
-        if held.len() == limit {
+        if held.len() == limit || looked >= RECORDS_MAX {
             return Ok(MetaAnswer::ObjectsOn { held, next });
         }
     }

@@ -206,6 +206,7 @@ pub fn look(view: &dyn View, query: &Query) -> Result<Looked, MetaFault> {
         Query::ObjectsOn { devices, after, limit } => holdings::objects_on(view, devices, *after, *limit),
         Query::Degraded { after, limit } => holdings::degraded(view, *after, *limit),
         Query::Holdings { after } => holdings::sums(view, *after),
+        Query::RemovedDevices { devices } => standing::removed_of(view, devices),
     };
     answer.map(Looked::Answer)
 }

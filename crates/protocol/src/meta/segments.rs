@@ -230,6 +230,10 @@ fn state(
     };
     let layout = match keys::parse("segment", &key, &value) {
         Ok(Record::Coded(committed)) => Ok(committed.layout),
+        // Its whole was given up though it could not be read ([`given_up`]), which is not known of its pieces.
+        Ok(Record::PieceOf(whole)) if view.get(&keys::segment(whole))?.is_none() => {
+            return Ok(SegmentState::Gone);
+        }
         Ok(Record::PieceOf(whole)) => coded(view, whole),
         Err(error) => Err(error),
     };

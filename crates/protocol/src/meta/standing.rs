@@ -23,12 +23,12 @@ use super::{
 };
 use crate::{
     DeviceId,
-    message::{DeviceState, MetaAnswer, MetaFault, Standing},
+    message::{DeviceState, MetaAnswer, MetaFault, REMOVED_MAX, Standing},
 };
 use std::collections::BTreeSet;
 
-/// Arrivals of a device that nobody has counted: more than there ever were, and room for those to come.
-const UNCOUNTED: u64 = 1 << 62;
+/// Arrivals of a device that nobody has counted: more than there ever were, and room for those to come, of all devices together.
+const UNCOUNTED: u64 = 1 << 48;
 
 /// Makes a device what it is to be. Saying again what it is succeeds.
 pub(super) fn set(
@@ -75,6 +75,23 @@ pub(super) fn set(
 /// Whether a device may be registered.
 pub(super) fn check_here(view: &dyn View, device: DeviceId) -> Result<(), MetaFault> {
     if is_removed(view, device)? { Err(MetaFault::DeviceRemoved(device)) } else { Ok(()) }
+}
+
+/// Those of these devices that were removed.
+pub(super) fn removed_of(view: &dyn View, devices: &[DeviceId]) -> Result<MetaAnswer, MetaFault> {
+    if devices.len() > REMOVED_MAX {
+        let given = devices.len();
+        return Err(MetaFault::Invalid(format!(
+            "{given} devices asked about, at most {REMOVED_MAX} are allowed"
+        )));
+    }
+    let mut removed = Vec::new();
+    for &device in devices {
+        if is_removed(view, device)? {
+            removed.push(device);
+        }
+    }
+    Ok(MetaAnswer::RemovedDevices(removed))
 }
 
 /// Known devices that are draining.

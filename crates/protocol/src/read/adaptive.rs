@@ -32,7 +32,8 @@
 //!
 //! Invariants: no block is asked of two devices, nor twice of one but after a failure or a finish; while the busy wait, no extra is
 //! asked for that is expected to be sent in vain; exactly one `Done` or `Failed` ends the actions; an end that more
-//! waiting cannot change is told at once (`NotEnough`).
+//! waiting cannot change is told (`NotEnough`) without waiting for patience: at once, or where servers are out of reach that may
+//! restart, after a few seconds ([`again`]).
 
 use super::{
     Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule, again,
@@ -473,7 +474,7 @@ impl Adaptive {
         let mut reachable = self.reachable();
         if reachable < self.missing {
             for flow in self.flows.iter().filter(|flow| flow.stage == Stage::Failed) {
-                if let Some(pause) = again::pause(flow.cause.as_ref(), flow.failures) {
+                if let Some(pause) = again::pause(self.plan.waits, flow.cause.as_ref(), flow.failures) {
                     self.retry_at.entry(flow.id).or_insert(now + pause);
                 }
             }

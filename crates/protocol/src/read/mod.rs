@@ -113,6 +113,8 @@ pub struct ReadPlan {
     pub decoding: Option<Decoding>,
     /// Whether the last block that one device owes is asked for from a second one too, where replicas are read adaptively.
     pub races: bool,
+    /// Whether a server that is out of reach is waited for a few seconds, where the read cannot do without it.
+    pub waits: bool,
     /// How long reads of single originals wait for a device, and which they do without: what [`Caution`] has learned.
     pub late: Late,
 }
@@ -399,6 +401,7 @@ impl ReadPlan {
             round_trip: None,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             decoding: None,
+            waits: true,
             races: true,
             late: Late::default(),
         }

@@ -548,7 +548,7 @@ impl Ranged {
     fn retry(&mut self, now: Time) {
         if !self.direct && !self.decodable(&[]) {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
-                if let Some(pause) = again::pause(device.cause.as_ref(), device.failures) {
+                if let Some(pause) = again::pause(self.plan.waits, device.cause.as_ref(), device.failures) {
                     self.retry_at.entry(device.id).or_insert(now + pause);
                 }
             }

@@ -332,7 +332,10 @@ impl Replicas {
                 share.device.stage == Stage::Failed && share.copy_of(original, originals).is_some()
             });
             let mut pauses = failed.filter_map(|share| {
-                Some((share.device.id, again::pause(share.device.cause.as_ref(), share.device.failures)?))
+                Some((
+                    share.device.id,
+                    again::pause(self.plan.waits, share.device.cause.as_ref(), share.device.failures)?,
+                ))
             });
             if let Some((id, pause)) = pauses.next() {
                 self.retry_at.entry(id).or_insert(now + pause);

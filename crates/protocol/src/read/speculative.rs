@@ -8,7 +8,8 @@
 //! [`RequestRule::Adaptive`] has a core of its own; here it is K plus nothing.
 //!
 //! Invariants: exactly one `Done` or `Failed` ends the actions; a block is asked of at most one stream of a device
-//! at a time; an end that more waiting cannot change is told at once (`NotEnough`), without waiting for patience.
+//! at a time; an end that more waiting cannot change is told (`NotEnough`) without waiting for patience: at once, or where servers are
+//! out of reach that may restart, after a few seconds ([`again`]).
 
 use super::{
     Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, RequestRule, again,
@@ -193,7 +194,7 @@ impl Speculative {
         let mut reachable = self.reachable();
         if reachable < self.missing {
             for device in self.devices.values().filter(|device| device.stage == Stage::Failed) {
-                if let Some(pause) = again::pause(device.cause.as_ref(), device.failures) {
+                if let Some(pause) = again::pause(self.plan.waits, device.cause.as_ref(), device.failures) {
                     self.retry_at.entry(device.id).or_insert(now + pause);
                 }
             }

@@ -135,7 +135,7 @@ impl Striped {
             device.failures += 1;
         }
         let once_more = (device.failures <= RETRIES_MAX).then_some(Duration::ZERO);
-        if let Some(pause) = again::pause(cause.as_ref(), device.failures).or(once_more) {
+        if let Some(pause) = again::pause(self.plan.waits, cause.as_ref(), device.failures).or(once_more) {
             self.retry_at.insert(id, now + pause);
         } else {
             let blocks = device.left.count();

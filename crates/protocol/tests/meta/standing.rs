@@ -324,3 +324,15 @@ fn drains_are_shown_while_they_go_on() {
     world.liveness.drain(now, progress(&others, 0)).unwrap();
     assert!(shown(&world).is_empty(), "the oldest word made room");
 }
+
+#[test]
+fn devices_that_were_removed_are_told_from_others() {
+    let mut world = World::six();
+    set(&mut world, 1, DeviceState::Draining, 0).unwrap();
+    set(&mut world, 1, DeviceState::Removed, 0).unwrap();
+    let devices = [1, 2, 99].map(DeviceId).to_vec();
+    let removed = world.ask(&Query::RemovedDevices { devices });
+    assert_eq!(removed, Ok(MetaAnswer::RemovedDevices(vec![DeviceId(1)])));
+    let many = Query::RemovedDevices { devices: vec![DeviceId(1); 1025] };
+    assert!(matches!(world.ask(&many), Err(MetaFault::Invalid(_))));
+}

@@ -48,6 +48,7 @@ fn read(case: &Case, rule: RequestRule, base: f64, round_trip_ns: u64) -> (f64, 
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     };
     let node = |n: u32| {
@@ -153,6 +154,7 @@ fn what_no_row_that_came_holds_is_not_waited_for_block_by_block() {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     };
     let read = |lacks: BlockIndex| {
@@ -209,6 +211,7 @@ fn a_short_read_of_unknown_disks_waits_for_one_round_trip_and_no_second() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            waits: true,
             late: Late::default(),
         };
         let way = round_trip.as_nanos() as u64 / 2;
@@ -261,6 +264,7 @@ fn sixty_four_disks_that_changed_since_are_read_near_the_ideal() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            waits: true,
             late: Late::default(),
         };
         let node = |n: u32| (n.into(), Node::new(holds(n), rates[n as usize], 500_000, Fate::Well));
@@ -303,6 +307,7 @@ fn a_reader_that_is_the_bottleneck_asks_nobody_to_stand_in() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            waits: true,
             late: Late::default(),
         };
         let mut left: Vec<VecDeque<BlockIndex>> = (0..6).map(|n| holds(n).iter().collect()).collect();
@@ -375,6 +380,7 @@ fn plan_of_originals(expected: f64, first: u32, decoding: Option<Decoding>) -> R
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding,
         races: true,
+        waits: true,
         late: Late::default(),
     }
 }

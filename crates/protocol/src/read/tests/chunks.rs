@@ -92,6 +92,7 @@ impl Case {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            waits: true,
             late: self.late.clone(),
         }
     }

@@ -105,6 +105,7 @@ fn plan(scene: &Scene, originals: u32, rule: RequestRule) -> ReadPlan {
             each: Duration::from_micros(13),
         }),
         races: true,
+        waits: true,
         late: Late::default(),
     }
 }

@@ -318,6 +318,7 @@ fn reads_end_as_they_must_and_stay_within_their_credit() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: (case % 5 < 3).then_some(decoding),
             races: true,
+            waits: true,
             late: Late::default(),
         };
         let must = obtainable(&nodes) >= originals;
@@ -380,6 +381,7 @@ fn k_plus_wastes_less_and_is_no_slower_where_speeds_are_known() {
             payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
             decoding: None,
             races: true,
+            waits: true,
             late: Late::default(),
         };
         let run = run(&plan, Speculative::new(Time(0), plan.clone()), nodes);
@@ -543,6 +545,7 @@ fn plan_of(sources: Vec<Source>) -> ReadPlan {
         payload_bytes_max,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     }
 }

@@ -38,6 +38,7 @@ fn plan(originals: u32, sources: Vec<Source>) -> ReadPlan {
         payload_bytes_max,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     }
 }

@@ -28,6 +28,7 @@ fn plan(rule: RequestRule, originals: u32, sources: Vec<Source>) -> ReadPlan {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     }
 }

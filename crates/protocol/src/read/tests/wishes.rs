@@ -76,6 +76,7 @@ fn read(rate: f64, delay_ns: u64, fate: Fate) -> Run {
         payload_bytes_max: crate::message::PAYLOAD_BYTES_MAX,
         decoding: None,
         races: true,
+        waits: true,
         late: Late::default(),
     };
     let node = |device: u32| {
