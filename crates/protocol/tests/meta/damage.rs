@@ -2,7 +2,7 @@
 
 use crate::{
     registry::beat,
-    support::{World, node_record},
+    support::{World, add_block, drop_block, node_record},
 };
 use core::cell::RefCell;
 use steadfast_protocol::{
@@ -164,6 +164,24 @@ fn an_object_of_which_a_segment_is_damaged_is_replaced_and_removed() {
         }
         assert_eq!(world.states(&[segment], 1), [SegmentState::Gone]);
     }
+}
+
+/// Its pieces lie under names of their own, which refer to it.
+#[test]
+fn pieces_of_a_damaged_segment_go_with_its_object() {
+    let mut world = World::six();
+    let put = world.put("k", 4 << 20);
+    let begun = world.amend("k", put.version, 1, true).unwrap();
+    let mut layouts = world.object("k").1;
+    layouts[0].epoch = begun.epoch;
+    drop_block(&mut layouts[0], 5);
+    add_block(&mut layouts[0], &begun, begun.segments[0], 6, 5);
+    world.commit_layouts(&begun, &layouts).unwrap();
+    let names = [put.segments[0], begun.segments[0]];
+    world.spoil(&segment_key(0x30, names[0]));
+    assert_eq!(world.states(&names, 6), [SegmentState::Pending, SegmentState::Pending]);
+    assert!(world.remove("k").is_ok());
+    assert_eq!(world.states(&names, 6), [SegmentState::Gone, SegmentState::Gone]);
 }
 
 #[test]
