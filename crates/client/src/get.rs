@@ -19,6 +19,7 @@ use std::{
 };
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, Time, Version,
+    chunks::spared,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
     message::{AccessTotals, MetaFault, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
@@ -633,16 +634,14 @@ impl<'a> SegmentReader<'a> {
     /// asked only where the others do not suffice.
     async fn at_one_state(&mut self) -> Result<(Vec<BytesMut>, u64), GetError> {
         let given_up = &self.reading.excluded;
-        let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity() as usize);
-        let late = self.core.late().into_iter().filter(|device| !given_up.contains(device));
-        let late: Vec<DeviceId> = late.take(parity.saturating_sub(given_up.len())).collect();
-        let without = given_up.iter().copied().chain(late.iter().copied()).collect();
+        let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity());
+        let without = spared(parity, given_up.iter().copied(), self.core.late());
         let read = |excluded| {
             let parts = Parts::whole(self.layout, self.client.options.patience);
             originals_at_one_state(self.client, self.layout, excluded, self.wanted.clone(), parts)
         };
         match read(&without).await {
-            Err(GetError::Read(error)) if !late.is_empty() => {
+            Err(GetError::Read(error)) if without != *given_up => {
                 tracing::debug!(segment = %self.layout.segment, %error, "not without those that are late");
                 read(given_up).await
             }

@@ -47,6 +47,9 @@ fn reads_what_was_written(medium: &dyn Medium) {
     let mut back = AlignedBuf::zeroed(12_288);
     medium.read_at(4096, &mut back).expect("read");
     assert!(back[..] == one[..]);
+    back.fill(0);
+    medium.probe(4096, &mut back).expect("read from the medium itself");
+    assert!(back[..] == one[..]);
     // Over the middle, from buffers that are neither aligned nor whole pages: together they are.
     let (a, b) = (pattern(2, 4096 + 1000), pattern(3, 3096));
     medium.write_vectored_at(8192, &[IoSlice::new(&a), IoSlice::new(&b[..3096])]).expect("vectored write");

@@ -5,8 +5,12 @@
 mod common;
 
 use std::{
+    ops::Range,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -17,7 +21,7 @@ use steadfast_disk::{
     Medium, MemoryMedium,
     conformance::{self, CAPACITY},
     device::{FormatError, OpenError},
-    media::{CrashMedium, MediumError, OpenFileError},
+    media::{Counters, CrashMedium, MediumError, OpenFileError},
     model::DriveSpec,
 };
 
@@ -37,6 +41,66 @@ fn emulated() {
         let spec = spec.parse().unwrap();
         conformance::run(Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(CAPACITY)), spec)));
     }
+}
+
+/// Counts what is asked of it beside operations.
+struct Asked {
+    below: MemoryMedium,
+    fetched: AtomicU64,
+    probed: AtomicU64,
+}
+
+impl Medium for Asked {
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.below.read_at(offset, buf)
+    }
+    fn probe(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.probed.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.below.probe(offset, buf)
+    }
+    fn prefetch(&self, range: Range<u64>) {
+        self.fetched.fetch_add(range.end - range.start, Ordering::Relaxed);
+    }
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
+        self.below.write_at(offset, buf)
+    }
+    fn flush(&self) -> Result<(), MediumError> {
+        self.below.flush()
+    }
+    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.allocate(range)
+    }
+    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.prepare(range)
+    }
+    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.below.trim(range)
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn describe(&self) -> String {
+        self.below.describe()
+    }
+}
+
+/// A real disk under an emulation that is off is read like one without: what comes next is fetched, and looks go to the disk.
+#[test]
+fn an_emulation_passes_on_what_is_asked_of_the_medium_below() {
+    let below = Arc::new(Asked {
+        below: MemoryMedium::new(CAPACITY),
+        fetched: AtomicU64::new(0),
+        probed: AtomicU64::new(0),
+    });
+    let medium = EmulatedMedium::new(below.clone(), "off".parse().unwrap());
+    medium.prefetch(4096..12_288);
+    medium.probe(0, &mut AlignedBuf::zeroed(4096)).unwrap();
+    assert_eq!([&below.fetched, &below.probed].map(|bytes| bytes.load(Ordering::Relaxed)), [8192, 4096]);
+    medium.control().redraw("error".parse().unwrap());
+    assert!(medium.probe(0, &mut AlignedBuf::zeroed(4096)).is_err());
 }
 
 #[test]

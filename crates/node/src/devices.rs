@@ -164,8 +164,8 @@ pub(crate) fn drop_caches(dir: &Path) -> std::io::Result<()> {
 /// Directories and the devices that are listed in them.
 type Had = BTreeMap<PathBuf, BTreeSet<DeviceId>>;
 
-/// Looks into every directory that is given, and into those of devices that were added; `listed` is what had which device before. Opens
-/// what is there. Devices must agree on their cluster.
+/// Looks into every directory that the node is started with, which had the devices `given`, and into those of devices that were `added`.
+/// Opens what is there. Devices must agree on their cluster.
 pub(crate) fn prepare(
     options: &NodeOptions,
     given: &Places,

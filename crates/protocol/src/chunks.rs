@@ -5,8 +5,10 @@
 
 mod fence;
 mod gather;
+mod spared;
 #[cfg(test)]
 mod tests;
 
 pub use fence::Fence;
 pub use gather::{Gather, GatherAction, GatherInput};
+pub use spared::spared;

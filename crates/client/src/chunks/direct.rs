@@ -17,6 +17,7 @@ use std::{
 use steadfast_net::Open;
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
+    chunks::spared,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::{self, AccessTotals, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
     read::{Cause, Hedge},
@@ -203,7 +204,7 @@ fn late(
     let (hedge, now) = (client.hedge(), client.now());
     let others = holders.iter().copied().filter(|&other| other != device);
     let late = others.filter(|&other| hedge.wait(now, other).is_zero());
-    core::iter::once(device).chain(late).take(shape.parity() as usize).collect()
+    spared(shape.parity(), [device], late)
 }
 
 async fn decoded(

@@ -232,6 +232,15 @@ impl<M: Medium + ?Sized> Medium for EmulatedMedium<M> {
         self.timed(Direction::Read, offset, buf.len(), || self.below.read_at(offset, buf))
     }
 
+    fn probe(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.timed(Direction::Read, offset, buf.len(), || self.below.probe(offset, buf))
+    }
+
+    /// Of what is below: the time that is modelled is that of operations, however soon it has them.
+    fn prefetch(&self, range: Range<u64>) {
+        self.below.prefetch(range);
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
         self.timed(Direction::Write, offset, buf.len(), || self.below.write_at(offset, buf))
     }

@@ -113,8 +113,7 @@ pub trait Medium: Send + Sync {
         self.read_at(offset, buf)
     }
 
-    /// Has the system fetch a range into its memory, if it keeps any of the medium there, and does not wait for that. One that
-    /// models time keeps nothing.
+    /// Has the system fetch a range into its memory, if it keeps any of the medium there, and does not wait for that.
     fn prefetch(&self, range: Range<u64>) {
         let _ = range;
     }
