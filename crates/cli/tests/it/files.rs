@@ -46,7 +46,7 @@ pub(crate) async fn check(file: &File, model: &[u8], what: &str) {
 fn reads_and_writes_are_those_of_a_plain_array_and_others_see_them_after_a_close() {
     let seed = seed();
     // What a server that is held up does not take in place is stored anew.
-    once_of(3, "all is stored in place", || reads_and_writes(seed));
+    once_of("all is stored in place", || reads_and_writes(seed));
 }
 
 /// Whether all was stored in place.
@@ -169,7 +169,7 @@ fn tasks_share_a_handle() {
 
 #[test]
 fn segments_that_are_stored_anew_under_a_handle_are_found() {
-    once_of(3, "no more is stored anew than must be", segments_anew);
+    once_of("no more is stored anew than must be", segments_anew);
 }
 
 /// Whether no more was stored anew than was meant to be: a server that is held up has more of it made so.
@@ -302,14 +302,14 @@ fn the_command_writes_over_bytes_that_are_there() {
     let mut model = bytes(2 * MIB, seed());
     bed.put(&bed.file("whole", model.len(), seed()), "object");
     let patch = bed.file("patch", 5000, 3);
-    once_of(3, "bytes are changed in place", || {
+    once_of("bytes are changed in place", || {
         let write = ["write", "data/object", "--offset", "70000", patch.to_str().unwrap(), "--json"];
         let said: serde_json::Value = serde_json::from_str(&bed.settled(&write)).unwrap();
         assert_eq!((said["first"].as_u64(), said["length"].as_u64()), (Some(70_000), Some(5000)));
         said["in_place_bytes"].as_u64() == Some(5000)
     });
     model[70_000..75_000].copy_from_slice(&bytes(5000, 3));
-    once_of(3, "bytes from standard input are changed in place", || {
+    once_of("bytes from standard input are changed in place", || {
         let said = bed.settled_from(&["write", "data/object", "--offset", "0", "-"], b"from standard input");
         said.contains("where they lie")
     });

@@ -550,7 +550,7 @@ fn a_drain_ends_while_others_put_and_overwrite() {
 /// in which there is none.
 #[test]
 fn a_file_that_is_appended_to_all_the_time_is_drained() {
-    once_of(3, "it is drained while all is appended in place", drained_while_appended_to);
+    once_of("it is drained while all is appended in place", drained_while_appended_to);
 }
 
 /// Whether it was drained while nothing was stored anew by the writer: what a server that is held up does not take is.

@@ -46,7 +46,7 @@ fn what_cannot_be_said_is_done_all_the_same() {
     };
     let used = || block_on(async { bed.used_bytes(&bed.client().await).await });
     // A client waits half a second at most until what it freed is free: on a busy machine that may be too short.
-    once_of(5, "what is removed is freed", || {
+    once_of("what is removed is freed", || {
         if !unsaid(&["put", file.to_str().unwrap(), "data/object"]) {
             return false;
         }

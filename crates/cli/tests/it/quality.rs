@@ -66,7 +66,7 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
     let put = |key: &str, wish: &str| begin(&bed, &["put", file, key, "--qos", wish, "--json"]);
     // Compared with the third and not with a clock: where this machine is the limit, all three are slow. Where it holds one of
     // them up, the next three are looked at.
-    once_of(5, "puts with a wish keep up", || {
+    once_of("puts with a wish keep up", || {
         let all = [("data/a", "bandwidth=45MB"), ("data/b", "bandwidth=45MB"), ("data/e", "")]
             .map(|(key, wish)| (key, wish, put(key, wish)));
         let paces = all.map(|(key, wish, child)| {

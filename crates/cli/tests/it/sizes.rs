@@ -169,7 +169,7 @@ fn any_order_of_sizes_is_that_of_a_plain_vector_while_servers_die() {
 
 #[test]
 fn a_log_grows_where_it_lies() {
-    once_of(3, "a log grows in place", log_grows);
+    once_of("a log grows in place", log_grows);
 }
 
 /// Whether it grew in place: what a server that is held up does not take so is stored anew.
