@@ -166,7 +166,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
-    #[arg(long, requires = "capacity")]
+    #[arg(long)]
     pub(crate) thick: bool,
     /// Who may reserve bandwidth of the devices: `capacity`, `priority` or `open`, as for `steadfast node`, whose default
     /// it is when absent
@@ -229,7 +229,7 @@ pub(crate) struct Node {
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
-    #[arg(long, requires = "capacity")]
+    #[arg(long)]
     pub(crate) thick: bool,
     /// Who may reserve bandwidth of its devices: `capacity` (first come, first admitted), `priority` (foreground may take
     /// what background reserved) or `open` (everybody, and nothing is kept)

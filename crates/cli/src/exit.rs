@@ -59,6 +59,23 @@ pub(crate) enum Refusal {
     /// What it names is not there.
     #[error("{0}")]
     Missing(String),
+    /// Another writer was first.
+    #[error("{0}")]
+    Changed(String),
+}
+
+/// Whether a device can take its whole capacity at once: what that is must be said, by a flag or by the configuration file.
+///
+/// # Errors
+/// When it is not.
+pub(crate) fn check_thick(thick: bool, capacity: Option<u64>) -> Result<(), Refusal> {
+    match thick && capacity.is_none() {
+        true => Err(Refusal::Wrong(
+            "`--thick` takes a new device's whole capacity at once: say with `--capacity` what that is"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Prints the error with its causes and gives the code.
@@ -66,15 +83,17 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_read_no_more(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("steadfast: {}", said(error));
+    tell!("steadfast: {}", said(error));
     ExitCode::from(code(error))
 }
 
-/// Whether the reader of our output has seen enough and closed it.
+/// Whether the reader of our output has seen enough and closed it. Another pipe that broke is a failure, such as that to a process
+/// of our own.
 fn is_read_no_more(error: &anyhow::Error) -> bool {
+    let unsaid = || error.chain().any(|cause| cause.to_string() == UNSAID);
     let written = match error.downcast_ref() {
         Some(GetError::Sink(error)) => Some(error),
-        _ => error.downcast_ref::<io::Error>(),
+        _ => error.downcast_ref::<io::Error>().filter(|_| unsaid()),
     };
     written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -102,6 +121,7 @@ fn code(error: &anyhow::Error) -> u8 {
     let of_refusal = |refusal: &Refusal| match refusal {
         Refusal::Wrong(_) => WRONG_COMMAND,
         Refusal::Missing(_) => MISSING,
+        Refusal::Changed(_) => CHANGED,
     };
     let of_drain = |error: &DrainError| match error {
         DrainError::Metadata(error) => of_client(error),
@@ -113,7 +133,8 @@ fn code(error: &anyhow::Error) -> u8 {
     };
     let of_removal = |error: &RemoveError| match error {
         RemoveError::Metadata(error) => of_client(error),
-        _ => FAILED,
+        RemoveError::Unsettled { .. } => BUSY,
+        RemoveError::Holds(_) => FAILED,
     };
     let found = error.downcast_ref().map(of_refusal);
     let found = found.or_else(|| error.downcast_ref().map(of_client));
@@ -232,7 +253,7 @@ mod tests {
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         for (error, expected) in [
-            (anyhow::Error::from(broken()), true),
+            (anyhow::Error::from(broken()).context("a client ended before it began"), false),
             (anyhow::Error::from(broken()).context(UNSAID), true),
             (GetError::Sink(broken()).into(), true),
             (anyhow::Error::from(full()).context(UNSAID), false),

@@ -40,7 +40,8 @@ pub(crate) fn start(format: Format, filter: Option<&str>, usual: &str) -> anyhow
             "the log filter is wrong: {error}; write a level such as `info`, or `info,steadfast_node=debug`"
         )
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     match format {
         Format::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         Format::Json => log.json().flatten_event(true).with_span_list(false).init(),

@@ -1,6 +1,10 @@
 //! The `steadfast` program: parses the command line, calls the libraries, prints. No logic worth testing alone.
 
-#![deny(clippy::print_stdout, reason = "say! does not panic where nobody reads")]
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "say! and tell! do not panic where nobody reads"
+)]
 
 /// `println!`, with an error in place of a panic: a reader that has seen enough (`| head`) ends the command quietly.
 macro_rules! say {
@@ -8,6 +12,14 @@ macro_rules! say {
         use anyhow::Context as _;
         use std::io::Write as _;
         writeln!(std::io::stdout().lock(), $($text)*).context($crate::exit::UNSAID)
+    }};
+}
+
+/// `eprintln!`, for what the command goes on after: a cluster does not end because nobody reads what is said of it.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($text)*);
     }};
 }
 
@@ -30,14 +42,14 @@ fn main() -> ExitCode {
     let arguments = match parse() {
         Ok(arguments) => arguments,
         Err(problems) => {
-            eprintln!("steadfast: {problems}");
+            tell!("steadfast: {problems}");
             return ExitCode::from(exit::WRONG_COMMAND);
         }
     };
     let Arguments { config, log_format, log, command } = arguments;
     let usual = if matches!(command, Command::Meta(_) | Command::Node(_)) { "info" } else { "warn" };
     if let Err(error) = logging::start(log_format, log.as_deref(), usual) {
-        eprintln!("steadfast: {error}");
+        tell!("steadfast: {error}");
         return ExitCode::from(exit::WRONG_COMMAND);
     }
     if let Some(config) = config.filter(|config| !config.as_os_str().is_empty()) {
@@ -47,7 +59,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("steadfast: cannot start: {error}");
+            tell!("steadfast: cannot start: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -65,13 +77,23 @@ fn main() -> ExitCode {
 
 /// The command line, with the configuration file's values where it says nothing.
 fn parse() -> Result<Arguments, config::Problems> {
-    let settings = match config::named(std::env::args_os()) {
-        Some(file) => config::read(&file)?,
-        None => config::Settings::default(),
+    let settings = match config::named(std::env::args_os()).map(|file| config::read(&file)) {
+        Some(Ok(settings)) => settings,
+        // What helps to mend a file does not need it.
+        Some(Err(problems)) if needs_settings() => return Err(problems),
+        Some(Err(_)) | None => config::Settings::default(),
     };
     let mut command = config::apply(Arguments::command(), &settings);
     let matches = command.get_matches_mut();
     Ok(Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
+}
+
+/// Whether the command takes anything from a configuration file.
+fn needs_settings() -> bool {
+    match Arguments::command().try_get_matches() {
+        Ok(matches) => !matches!(matches.subcommand_name(), Some("config" | "completions" | "man")),
+        Err(said) => said.use_stderr(),
+    }
 }
 
 async fn run(command: Command, environment: Vec<(String, String)>) -> anyhow::Result<()> {

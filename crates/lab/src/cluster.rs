@@ -400,6 +400,8 @@ impl Launch {
         if shape.trace {
             command.arg("--trace").arg(dir.join("logs").join(format!("{name}.trace.jsonl")));
         }
+        // What they are is said in full: a configuration file of whoever runs this is about other servers.
+        command.env_remove("STEADFAST_CONFIG");
         command.envs(shape.environment.iter().map(|(name, value)| (name, value)));
         command.env(PARENT, std::process::id().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);

@@ -28,12 +28,14 @@ pub mod page;
 pub mod replay;
 pub mod requests;
 pub mod robustore;
+mod scratch;
 pub mod six_devices;
 pub mod trace;
 
+pub use scratch::remove_all as remove_scratch;
 pub use steadfast_report as report;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use report::Report;
 use std::path::{Path, PathBuf};
 
@@ -183,41 +185,6 @@ pub fn has_picture(name: &str) -> Result<()> {
 pub fn picture(name: &str, report: &Report) -> Result<String> {
     has_picture(name)?;
     codes::plot::svg(report)
-}
-
-/// A directory removed when dropped.
-struct Scratch {
-    dir: tempfile::TempDir,
-    in_memory: bool,
-}
-
-impl Scratch {
-    /// In memory where the machine has `room_bytes` of it to spare, else on disk.
-    fn new(room_bytes: u64) -> Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("steadfast-");
-        let memory = Path::new("/dev/shm");
-        let room =
-            rustix::fs::statvfs(memory).is_ok_and(|space| space.f_bavail * space.f_frsize >= room_bytes);
-        // What is not free is mostly cache; what is free and not taken serves the processes themselves.
-        let free = rustix::system::sysinfo().freeram as u64;
-        if room
-            && free / 4 * 3 >= room_bytes
-            && let Ok(dir) = builder.tempdir_in(memory)
-        {
-            return Ok(Self { dir, in_memory: true });
-        }
-        let dir = builder.tempdir().context("cannot make a temporary directory")?;
-        Ok(Self { dir, in_memory: false })
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn in_memory(&self) -> bool {
-        self.in_memory
-    }
 }
 
 #[cfg(test)]

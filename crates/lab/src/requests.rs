@@ -63,7 +63,7 @@ pub async fn run(
         options.case.as_deref().unwrap_or("")
     );
     let capacity: u64 = 256 << 20;
-    let scratch = crate::Scratch::new(capacity * u64::from(NODES))?;
+    let scratch = crate::scratch::Scratch::new(capacity * u64::from(NODES))?;
     let shape = Shape {
         nodes: NODES,
         devices: 1,

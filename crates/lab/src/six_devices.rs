@@ -149,7 +149,7 @@ pub async fn measure(
 ) -> Result<Vec<Measured>> {
     // The objects read, the one written, and what the writer pushes beyond.
     let capacity: u64 = 512 << 20;
-    let scratch = crate::Scratch::new(capacity * DEVICES as u64)?;
+    let scratch = crate::scratch::Scratch::new(capacity * DEVICES as u64)?;
     let shape = Shape {
         nodes: 6,
         devices: 1,

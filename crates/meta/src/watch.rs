@@ -86,6 +86,11 @@ fn cluster(page: &mut Page, registry: &Registry) {
     for (state, number) in by_state {
         devices.whole(&[("state", state)], number);
     }
+    page.gauge(
+        "meta_missing_devices",
+        "Devices that no storage server registers any more and that were not removed; of very many the first",
+    )
+    .whole(&[], registry.missing.len() as u64);
     page.gauge("meta_draining_devices", "Devices that take no new data")
         .whole(&[], registry.standings.len() as u64);
     let drained = page.gauge(

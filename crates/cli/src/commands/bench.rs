@@ -6,7 +6,7 @@ use steadfast_bench::codes;
 use steadfast_lab::io;
 
 pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
-    let say = &mut |text: &str| eprintln!("· {text}");
+    let say = &mut |text: &str| tell!("· {text}");
     let (output, report, table) = match command {
         Bench::Codes { output, quick, only, tier, seed } => {
             let tier = tier.map(|name| name.parse()).transpose()?;
@@ -14,7 +14,7 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
             let report = codes::run(&options, say)?;
             if output.json {
                 // The table says these itself.
-                codes::remarks().iter().for_each(|remark| eprintln!("{remark}"));
+                codes::remarks().iter().for_each(|remark| tell!("{remark}"));
             }
             let table = codes::show(&report);
             (output, report, table)

@@ -17,7 +17,7 @@ pub(crate) async fn run(command: Bucket) -> anyhow::Result<()> {
             if let Policy::Parity(parity) = policy
                 && !parity.changes_in_place()
             {
-                eprintln!(
+                tell!(
                     "with so small a reserve every change stores its segment anew; from reserve={}KiB on small changes \
                      are made in place",
                     parity.reserve_min() >> 10

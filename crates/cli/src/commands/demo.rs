@@ -12,8 +12,8 @@ pub(crate) async fn run(arguments: Demo) -> anyhow::Result<()> {
         seed,
         keep: arguments.keep.clone(),
     };
-    eprintln!("seed {seed}: `steadfast demo --seed {seed}` draws the same disks");
-    let report = demo.run(&mut |text| eprintln!("· {text}")).await?;
+    tell!("seed {seed}: `steadfast demo --seed {seed}` draws the same disks");
+    let report = demo.run(&mut |text| tell!("· {text}")).await?;
     if json {
         for line in report.json_lines() {
             say!("{line}")?;

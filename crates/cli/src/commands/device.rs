@@ -97,7 +97,10 @@ pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
         Device::Drain { names, cancel, force, keep_going, cluster, output } => {
             let client = connect(&cluster).await?;
             let registry = client.registry().await?;
-            let devices = several(&registry, &names)?;
+            let devices = match several(&registry, &names) {
+                Err(error) => return Err(or_unserved(error, &client, &registry, &names).await),
+                found => found?,
+            };
             if cancel {
                 return reactivate(&client, &devices, output).await;
             }
@@ -113,6 +116,7 @@ pub(crate) async fn run(command: Device) -> anyhow::Result<()> {
             let device = match one(&registry, &device) {
                 // Its server may have been started without it.
                 Err(error) if lost => missing(&registry, &client.holdings().await?, &device).ok_or(error)?,
+                Err(error) => return Err(or_unserved(error, &client, &registry, &[device]).await),
                 found => found?,
             };
             remove(&client, device, lost, output).await
@@ -175,6 +179,12 @@ async fn list(quick: bool, cluster: &Cluster, output: Output) -> anyhow::Result<
                 "device": device,
                 "state": state,
                 "health": MISSING,
+                "node": null,
+                "address": null,
+                "site": null,
+                "capacity_bytes": null,
+                "free_bytes": null,
+                "extents": null,
                 "segments": held.map(|held| held.segments),
                 "blocks": held.map(|held| held.blocks),
                 "block_bytes": held.map(|held| held.bytes),
@@ -367,6 +377,30 @@ fn missing(registry: &Registry, held: &BTreeMap<DeviceId, Holding>, name: &str) 
     named.next().filter(|_| named.next().is_none())
 }
 
+/// The error, or, where one of the names is that of a device that no server has now, what can be done about it.
+async fn or_unserved(
+    error: anyhow::Error,
+    client: &Client,
+    registry: &Registry,
+    names: &[String],
+) -> anyhow::Error {
+    let Ok(holdings) = client.holdings().await else { return error };
+    let found = names.iter().find_map(|name| match one(registry, name) {
+        Ok(_) => None,
+        Err(_) => missing(registry, &holdings, name),
+    });
+    match found {
+        None => error,
+        Some(device) => {
+            let said = format!(
+                "no storage server registers device {device} now: start the server that has it, or, if the disk is dead, \
+                 `steadfast device remove --lost {device}` repairs what it held"
+            );
+            Refusal::Missing(said).into()
+        }
+    }
+}
+
 /// The device whose name begins so.
 pub(super) fn one(registry: &Registry, name: &str) -> anyhow::Result<DeviceId> {
     let named: Vec<DeviceId> = devices_of(registry)
@@ -416,7 +450,7 @@ fn state(state: DeviceState) -> &'static str {
 
 fn health(node: &NodeState, report: Option<&DeviceReport>) -> &'static str {
     match report.map(|report| report.health) {
-        _ if !node.alive => "out of reach",
+        _ if !node.alive => "dead",
         None => "unheard",
         Some(DeviceHealth::Ok) => "ok",
         Some(DeviceHealth::Full) => "full",

@@ -3,11 +3,12 @@
 use super::{connect, print_json, update};
 use crate::{
     arguments::{Truncate, Write},
+    exit::Refusal,
     object_name::ObjectName,
     progress,
     units::show_bytes,
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::json;
 use std::{
     fs::File,
@@ -170,7 +171,9 @@ pub(crate) async fn truncate(arguments: Truncate) -> anyhow::Result<()> {
     client.tidy().await;
     let resized = resized?;
     if resized.size != size {
-        bail!("{object} has {} bytes now: another writer gave it that size just after", resized.size);
+        let said =
+            format!("{object} has {} bytes now: another writer gave it that size just after", resized.size);
+        return Err(Refusal::Changed(said).into());
     }
     if output.json {
         return print_json(&json!({

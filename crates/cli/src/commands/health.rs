@@ -33,6 +33,7 @@ pub(super) struct DeviceNow {
     /// Whether that was heard of lately.
     pub(super) alive: bool,
     /// `ok`, `full`, `stalled`, `failed`, `unheard` or `dead`.
+    #[serde(rename = "health")]
     pub(super) state: &'static str,
     /// Whether it is to leave, and how far that is.
     pub(super) leaving: Option<Leaving>,
@@ -184,13 +185,14 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
         .devices
         .iter()
         .filter(|device| !matches!(device.state, "ok" | "full"))
+        // One that was drained holds nothing.
+        .filter(|device| !device.leaving.is_some_and(|leaving| leaving.empty))
         .map(|device| device.id)
         .collect();
     let held =
         || registry.nodes.iter().flat_map(|node| node.record.devices.iter().map(move |&(id, _)| (node, id)));
     let mut lost_nodes: BTreeSet<NodeId> =
         held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.node).collect();
-    // One that was drained holds nothing.
     let missing = || registry.missing.iter().filter(|(id, _)| registry.state(*id) == DeviceState::Active);
     lost_nodes.extend(missing().map(|&(_, node)| node));
     let of_lost = registry.nodes.iter().filter(|node| lost_nodes.contains(&node.record.node));

@@ -27,9 +27,9 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             }
             names.iter().try_for_each(|name| options.check(name))?;
             for name in names {
-                eprintln!("{name}, seed {seed}");
+                tell!("{name}, seed {seed}");
                 let report =
-                    steadfast_lab::run(&name, &program, seed, &options, &mut |text| eprintln!("· {text}"))
+                    steadfast_lab::run(&name, &program, seed, &options, &mut |text| tell!("· {text}"))
                         .await?;
                 if let Some(file) = &plot {
                     let picture = steadfast_lab::picture(&name, &report)?;
@@ -48,7 +48,7 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             let page = steadfast_lab::page::render(&steadfast_lab::page::read(&results)?)?;
             std::fs::write(&output, page.html).with_context(|| output.display().to_string())?;
             if !page.missing.is_empty() {
-                eprintln!("missing, because the results have nothing of them: {}", page.missing.join(", "));
+                tell!("missing, because the results have nothing of them: {}", page.missing.join(", "));
             }
             say!("{}", output.display())?;
         }

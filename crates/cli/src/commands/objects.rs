@@ -20,7 +20,7 @@ use steadfast_protocol::{
     IndexRanges,
     layout::{CodeKind, Holder, Piece, SegmentLayout},
     policy::Pledge,
-    words::counted,
+    words::{counted, counted_are},
 };
 
 pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
@@ -54,6 +54,8 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             "size": stored.size,
             "stored_bytes": stored.stored_bytes,
             "sent_bytes": stored.sent_bytes,
+            "offloaded_bytes": stored.offloaded_bytes,
+            "degraded_segments": stored.degraded_segments,
             "seconds": stored.latency.as_secs_f64(),
         }))?;
     } else {
@@ -66,6 +68,13 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
             stored.latency.as_secs_f64(),
             show_rate(stored.size, stored.latency)
         )?;
+        if stored.degraded_segments > 0 {
+            say!(
+                "{} stored with fewer chunks than the bucket's policy asks for, because servers are missing: completed once \
+                 they are back",
+                counted_are(stored.degraded_segments, "segment")
+            )?;
+        }
     }
     Ok(())
 }
@@ -88,8 +97,8 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let got = got?;
     kept?;
     bar.finish_and_clear();
-    if output.json && !to_stdout {
-        print_json(&json!({
+    if output.json {
+        let report = json!({
             "bucket": object.bucket,
             "key": object.key,
             "version": got.version.to_string(),
@@ -104,7 +113,9 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
             "extra_won": got.extra_won,
             "coded_blocks": got.coded_blocks,
             "seconds": took.as_secs_f64(),
-        }))?;
+        });
+        // Standard output has the object.
+        if to_stdout { tell!("{report}") } else { print_json(&report)? }
     } else if !to_stdout {
         say!(
             "fetched {}/{}: {} in {:.2} s ({})",

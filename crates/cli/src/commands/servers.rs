@@ -3,6 +3,7 @@
 use super::stop::stop_asked;
 use crate::{
     arguments::{Meta, Node},
+    exit::check_thick,
     trace::TraceFile,
 };
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
 
 pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     die_with_parent()?;
+    check_thick(arguments.thick, arguments.capacity)?;
     let meta = arguments.meta.clone();
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
     options.rename = arguments.rename;

@@ -30,6 +30,7 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
                 stop.notify_one();
                 std::thread::sleep(STOPS_WITHIN);
                 if !heard.load(Ordering::Relaxed) {
+                    steadfast_lab::remove_scratch();
                     std::process::exit(INTERRUPTED.into());
                 }
             }

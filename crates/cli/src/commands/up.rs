@@ -1,7 +1,7 @@
 //! `steadfast up`.
 
 use super::print_json;
-use crate::arguments::Up;
+use crate::{arguments::Up, exit::check_thick};
 use anyhow::Context;
 use serde_json::json;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use steadfast_protocol::words::counted;
 
 /// `environment` is set for every server.
 pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> anyhow::Result<()> {
+    check_thick(arguments.thick, arguments.capacity)?;
     let shape = Shape {
         nodes: arguments.nodes,
         devices: arguments.devices,
@@ -60,7 +61,7 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
             () = tokio::time::sleep(Duration::from_millis(500)) => {
                 for name in cluster.ended() {
                     let log = cluster.log(&name);
-                    eprintln!("{name} has ended; see {}. Ctrl-C and the same command start it again", log.display());
+                    tell!("{name} has ended; see {}. Ctrl-C and the same command start it again", log.display());
                 }
             }
         }

@@ -137,6 +137,13 @@ mod tests {
         let Commands::Node(node) = parse(file, &["steadfast", "node"]).command else { panic!("not node") };
         assert_eq!(node.dir, [Path::new("/a"), Path::new("/b")]);
         assert_eq!((node.capacity, node.thick), (Some(20 << 30), true));
+        // One of the two in the file, the other as a flag.
+        let room =
+            "[node]\ndirs = [\"/a\"]\nmeta = \"here:1\"\nlisten = \"0.0.0.0:7\"\ncapacity = \"20GiB\"\n";
+        let Commands::Node(node) = parse(room, &["steadfast", "node", "--thick"]).command else {
+            panic!("not node")
+        };
+        assert_eq!((node.capacity, node.thick), (Some(20 << 30), true));
         let file = "[up]\ndir = \"/c\"\nnodes = 3\nadmission = \"open\"\n[node]\nadmission = \"priority\"\n";
         let Commands::Up(up) = parse(file, &["steadfast", "up"]).command else { panic!("not up") };
         assert_eq!((up.nodes, up.admission), (3, Some(AdmissionPolicy::Open)));

@@ -16,7 +16,7 @@ use steadfast_client::{AmendError, Client, FileError, Options, PutError, PutRepo
 use steadfast_lab::cluster::{LocalCluster, Shape};
 use steadfast_protocol::{
     DeviceId,
-    message::{DeviceHealth, NodeState},
+    message::{DeviceHealth, NodeState, NodeStatus},
 };
 use tempfile::TempDir;
 
@@ -192,15 +192,25 @@ impl Bed {
         (0..nodes.len()).find(|&node| self.cluster.node_address(node) == server.record.address).unwrap()
     }
 
-    /// Bytes used on all devices, as the storage servers themselves say now.
-    pub(crate) async fn used_bytes(&self, client: &Client) -> u64 {
-        let mut used = 0;
+    /// What all storage servers themselves say now. None is left out that is held up: what it has would seem to be gone.
+    pub(crate) async fn statuses(&self, client: &Client) -> Vec<NodeStatus> {
+        let mut statuses = Vec::new();
         for node in client.registry().await.unwrap().nodes {
-            let Ok(status) = client.node_status(&node.record.address).await else { continue };
-            used +=
-                status.devices.iter().map(|device| device.capacity_bytes - device.free_bytes).sum::<u64>();
+            eventually("a server says how it is", WITHIN, async || {
+                let Ok(status) = client.node_status(&node.record.address).await else { return false };
+                statuses.push(status);
+                true
+            })
+            .await;
         }
-        used
+        statuses
+    }
+
+    /// Bytes used on all devices, as the storage servers themselves say now; all of them are up.
+    pub(crate) async fn used_bytes(&self, client: &Client) -> u64 {
+        let statuses = self.statuses(client).await;
+        let devices = statuses.iter().flat_map(|status| &status.devices);
+        devices.map(|device| device.capacity_bytes - device.free_bytes).sum()
     }
 }
 
@@ -259,12 +269,20 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Polls until `holds`, and fails when it never does.
-pub(crate) async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + within;
+pub(crate) async fn eventually(what: &str, time: Duration, holds: impl AsyncFnMut() -> bool) {
+    assert!(within(time, holds).await, "{what}: not within {time:?}");
+}
+
+/// Polls until `holds`; whether it did in that time.
+pub(crate) async fn within(time: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
+    let deadline = Instant::now() + time;
     while !holds().await {
-        assert!(Instant::now() < deadline, "{what}: not within {within:?}");
+        if Instant::now() >= deadline {
+            return false;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    true
 }
 
 /// Waits until the cluster knows that a device is well.

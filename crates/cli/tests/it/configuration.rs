@@ -109,6 +109,49 @@ fn a_variable_that_is_set_to_nothing_names_no_file() {
     assert_eq!(list(&["--config=", "lab", "list"]).status.code(), Some(2));
 }
 
+/// What helps to mend a file does not need it.
+#[test]
+fn a_broken_file_is_in_nobodys_way_who_mends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [broken, good] = ["broken.toml", "good.toml"].map(|name| dir.path().join(name));
+    fs::write(&broken, "[client]\nclustre = 3\n").unwrap();
+    fs::write(&good, "[client]\ncluster = \"here:1\"\n").unwrap();
+    let code = |arguments: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(arguments).env("STEADFAST_CONFIG", &broken).output().unwrap().status.code()
+    };
+    let good = good.to_str().unwrap();
+    for arguments in [&["--help"][..], &["config", "example"], &["config", "check", good], &["man"]] {
+        assert_eq!(code(arguments), Some(0), "{arguments:?}");
+    }
+    assert_eq!(code(&["completions", "bash"]), Some(0));
+    assert_eq!(code(&["lab", "list"]), Some(2), "it may speak of that");
+    assert_eq!(code(&["config", "check", broken.to_str().unwrap()]), Some(2));
+}
+
+#[test]
+fn a_whole_capacity_is_taken_only_where_one_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("thick.toml");
+    fs::write(&file, "[node]\nthick = true\n").unwrap();
+    let device = dir.path().join("device");
+    let node =
+        ["node", "--meta", "127.0.0.1:9", "--listen", "127.0.0.1:0", "--dir", device.to_str().unwrap()];
+    let refused = run(&[&["--config", file.to_str().unwrap()], &node[..]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--capacity"), "{}", text(&refused.stderr));
+    assert!(!device.exists());
+}
+
+#[test]
+fn an_error_that_nobody_reads_has_its_code() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(program());
+    let status = command.args(["--log", "steadfast=loud", "lab", "list"]).stderr(writer).status().unwrap();
+    assert_eq!(status.code(), Some(2));
+}
+
 #[test]
 fn servers_log_one_object_a_line() {
     let environment = vec![("STEADFAST_LOG_FORMAT".to_owned(), "json".to_owned())];

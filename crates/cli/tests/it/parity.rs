@@ -204,7 +204,10 @@ fn without_a_spare_a_put_ends_with_what_is_missing() {
         let late = bed.impatient().await.put("data", "late", Cursor::new(original.clone()), None).await;
         let error = late.unwrap_err();
         match &error {
-            PutError::Write(WriteError::Stalled { silent, .. }) => assert_eq!(silent[..], [device]),
+            // Others may be held up, too.
+            PutError::Write(WriteError::Stalled { silent, .. }) => {
+                assert!(silent.contains(&device), "{silent:?}");
+            }
             PutError::Plan(plan) => assert!(plan.to_string().contains("6 nodes"), "{plan}"),
             other => panic!("{other}"),
         }

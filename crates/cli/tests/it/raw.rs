@@ -1,13 +1,17 @@
 //! A client without the library: what a change of layout needs of the servers, one request at a time.
 
+use crate::common::WITHIN;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 use steadfast_disk::{Granule, checksum};
 use steadfast_net::{CallError, Event, Open, Options, Pool};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, IndexRanges, IntentId, RequestId, SegmentId, Version,
     message::{
-        self, Change, Fault, Hello, MetaAnswer, MetaRequest, NodeAnswer, NodePush, NodeRequest,
+        self, Change, Fault, Hello, MetaAnswer, MetaRequest, NodeAnswer, NodeFault, NodePush, NodeRequest,
         PAYLOAD_BYTES_MAX, Role, Slice, VERSION, WriteOpen,
     },
 };
@@ -75,7 +79,23 @@ impl Raw {
         bytes: Vec<u8>,
     ) {
         let request = NodeRequest::Update { device, segment, offset, bytes: bytes.into() };
-        let answer = self.call(node, message::encode(&request), epoch).await.unwrap();
+        let (body, until) = (message::encode(&request), Instant::now() + WITHIN);
+        let answer = loop {
+            // Again as the library asks again, and also where a server with parity is held up: this client stores nothing anew.
+            let pause = match self.call(node, body.clone(), epoch).await {
+                Ok(answer) => break answer,
+                Err(Fault::Refused { retry_after_ms, .. }) => retry_after_ms,
+                Err(Fault::Node(NodeFault::StaleEpoch { given, current }))
+                    if given < epoch.0 && current == epoch.0 =>
+                {
+                    20
+                }
+                Err(Fault::Node(NodeFault::NotInPlace { .. })) => 200,
+                Err(fault) => panic!("{node}: {fault}"),
+            };
+            assert!(Instant::now() < until, "{node} does not take an update of {device}");
+            tokio::time::sleep(Duration::from_millis(pause.into())).await;
+        };
         let answer: NodeAnswer = message::decode(&answer).unwrap();
         assert!(matches!(answer, NodeAnswer::Updated { .. }), "{answer:?}");
     }

@@ -36,7 +36,7 @@ fn status_names_servers_and_devices() {
     assert!(status.contains("dead for ") && status.contains("4 devices: 2 dead, 2 ok"), "{status}");
     let json: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     let dead = |list: &serde_json::Value| {
-        list.as_array().unwrap().iter().filter(|device| device["state"] == "dead").count()
+        list.as_array().unwrap().iter().filter(|device| device["health"] == "dead").count()
     };
     assert_eq!(dead(&json["devices"]), 2, "{json}");
     // Nobody waits for the dead one, and what it said last is no rate of now.
@@ -44,7 +44,7 @@ fn status_names_servers_and_devices() {
     assert!(top.contains("1 of 2 servers alive") && top.matches(" dead ").count() == 2, "{top}");
     let json: serde_json::Value = serde_json::from_str(&bed.ok(&["top", "--once", "--json"])).unwrap();
     assert_eq!((dead(&json["devices"]), &json["servers_alive"]), (2, &1.into()), "{json}");
-    let of_dead = json["devices"].as_array().unwrap().iter().filter(|device| device["state"] == "dead");
+    let of_dead = json["devices"].as_array().unwrap().iter().filter(|device| device["health"] == "dead");
     assert!(of_dead.into_iter().all(|device| device["medium_read_bytes_per_s"].is_null()), "{json}");
     let meta = bed.cluster.admin_ports().next().unwrap().1.to_owned();
     let metrics = Metrics::scrape(&meta);

@@ -113,12 +113,15 @@ impl Demo {
         let total = capacity * u64::from(NODES * DEVICES_PER_NODE);
         let scratch = match &self.keep {
             Some(_) => None,
-            None => Some(crate::Scratch::new(total)?),
+            None => Some(crate::scratch::Scratch::new(total)?),
         };
-        let dir =
-            self.keep.as_deref().or(scratch.as_ref().map(crate::Scratch::path)).expect("one of the two");
+        let dir = self
+            .keep
+            .as_deref()
+            .or(scratch.as_ref().map(crate::scratch::Scratch::path))
+            .expect("one of the two");
         // A first write to memory, or to a file, would be timed instead of the emulated disks.
-        let thick = scratch.as_ref().is_some_and(crate::Scratch::in_memory);
+        let thick = scratch.as_ref().is_some_and(crate::scratch::Scratch::in_memory);
         say(&format!("starting {NODES} storage servers of {DEVICES_PER_NODE} disks each"));
         let shape = Shape {
             nodes: NODES,

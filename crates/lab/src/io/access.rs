@@ -108,6 +108,10 @@ impl Access {
         if self.put {
             command.args(["--put", &self.bytes.to_string(), "--ingest", &self.ingest.to_string()]);
         }
+        // How it is done is said in full, whatever the file and the environment of whoever runs this say to clients.
+        for variable in ["CONFIG", "PATIENCE", "INGEST", "THREADS"] {
+            command.env_remove(format!("STEADFAST_{variable}"));
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let gate = child.stdin.take().expect("piped above");

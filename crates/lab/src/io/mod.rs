@@ -35,11 +35,11 @@ pub use table::{show, show_comparisons, show_updates};
 
 use crate::{
     report::{Report, mean},
+    scratch::Scratch,
     six_devices,
 };
 use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// The name under which figures are printed.
 pub const EXPERIMENT: &str = "io";
@@ -128,13 +128,8 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
 }
 
 /// Where the directories of a run lie; removed when dropped.
-fn scratch(options: &Options, say: &mut dyn FnMut(&str)) -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("steadfast-");
-    let scratch = match &options.dir {
-        Some(dir) => builder.tempdir_in(dir)?,
-        None => builder.tempdir()?,
-    };
+fn scratch(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Scratch> {
+    let scratch = Scratch::within(options.dir.as_deref())?;
     if raw::in_memory(scratch.path()) {
         say("this place is in memory: its limits are the memory's, not a disk's (choose another with --dir)");
     }

@@ -49,6 +49,8 @@ use std::{path::Path, time::Instant};
 const KEY: &str = "file";
 /// 64 segments: many times what waits to be written in place.
 const FILE_BYTES: u64 = 1 << 30;
+/// For a first look.
+const QUICK_FILE_BYTES: u64 = 64 << 20;
 const SEGMENT_BYTES: u64 = 16 << 20;
 /// Bytes of a data or parity chunk, and of a log: a quarter of a segment.
 const CHUNK_BYTES: f64 = (4 << 20) as f64;
@@ -102,8 +104,8 @@ impl Case {
         self.kibibytes << 10
     }
 
-    fn updates<'a>(&self, bucket: &'a str) -> Updates<'a> {
-        Updates { bucket, key: KEY, file_bytes: FILE_BYTES, bytes: self.bytes(), depth: self.depth }
+    fn updates<'a>(&self, bucket: &'a str, file_bytes: u64) -> Updates<'a> {
+        Updates { bucket, key: KEY, file_bytes, bytes: self.bytes(), depth: self.depth }
     }
 }
 
@@ -119,7 +121,7 @@ fn positionings(scheme: &str) -> f64 {
 }
 
 /// How many updates PLR should make in the time of one of FO; see the module's doc.
-fn predicted(case: &Case) -> f64 {
+fn predicted(case: &Case, file_bytes: u64) -> f64 {
     if case.depth == 1 {
         return 3.0 / 2.0;
     }
@@ -139,7 +141,7 @@ fn predicted(case: &Case) -> f64 {
         + operation(reached * bytes)
         + CHUNK_BYTES / SWEEP_BYTES * operation(SWEEP_BYTES);
     let fo = 2.0 * (1.0 + m) * operation(bytes) + redo(1.0 + m, 3.0);
-    let logs = (FILE_BYTES / SEGMENT_BYTES) as f64 * m / f64::from(NODES);
+    let logs = (file_bytes / SEGMENT_BYTES) as f64 * m / f64::from(NODES);
     let together = (WAITING_BYTES / 2.0 / logs / (bytes + RECORD_OVERHEAD)).max(1.0);
     let reserve = operation(together * (bytes + RECORD_OVERHEAD)) / together;
     let plr = 2.0 * operation(bytes) + redo(1.0 + m, 2.0) + m * (reserve + merge / records);
@@ -173,12 +175,13 @@ pub(super) async fn run(
     let emulate = Some("off".to_owned());
     let shape = Shape { capacity_bytes: Some(CAPACITY), emulate, ..Shape::default() };
     let mut bed = Bed::start(program, scratch.path(), &shape, seed).await?;
-    let original = Original::make(FILE_BYTES as usize, seed);
+    let file_bytes = if options.quick { QUICK_FILE_BYTES } else { FILE_BYTES };
+    let original = Original::make(file_bytes as usize, seed);
     for scheme in SCHEMES {
         bed.bucket(&bucket(scheme), scheme).await?;
         bed.put(&bucket(scheme), KEY, &original).await?;
     }
-    let devices = bed.devices().await?;
+    let (devices, buckets) = (bed.devices().await?, SCHEMES.map(bucket));
     for case in &cases {
         // Anew: each case's overruns are its own.
         for device in &devices {
@@ -186,15 +189,16 @@ pub(super) async fn run(
         }
         let mut figures = SCHEMES.map(|_| Figures::default());
         // What is first is not counted: hosts begin, tables are read.
-        for scheme in SCHEMES {
-            bed.updates(case.updates(&bucket(scheme)), 2 * case.depth).await?;
+        for bucket in &buckets {
+            bed.updates(case.updates(bucket, file_bytes), 2 * case.depth).await?;
         }
         bed.quiet().await?;
         let (rounds, count) = if options.quick { (1, QUICK * case.depth) } else { (ROUNDS, case.count) };
         for number in 0..rounds {
             for turn in 0..SCHEMES.len() {
                 let which = (number + turn) % SCHEMES.len();
-                round(&mut bed, case, SCHEMES[which], count, &mut figures[which]).await?;
+                let updates = case.updates(&buckets[which], file_bytes);
+                round(&mut bed, updates, count, &mut figures[which]).await?;
             }
         }
         let overruns = bed.overruns().await?;
@@ -202,7 +206,7 @@ pub(super) async fn run(
             figures.add_to(report, &case.name(scheme), positionings(scheme), say);
             report.add(EXPERIMENT, &case.name(scheme), "overruns", overruns, "1");
         }
-        let limit = predicted(case);
+        let limit = predicted(case, file_bytes);
         let [plr, fo] = &figures;
         let name = case.name(SCHEMES[0]);
         let of_fo = [
@@ -233,9 +237,9 @@ pub(super) async fn run(
 const OVERRUNS_MAX: f64 = 0.01;
 
 /// So many updates, then the wait until all is in its place.
-async fn round(bed: &mut Bed, case: &Case, scheme: &str, count: usize, figures: &mut Figures) -> Result<()> {
+async fn round(bed: &mut Bed, updates: Updates<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let (before, start) = (bed.counts().await?, Instant::now());
-    let ran = bed.updates(case.updates(&bucket(scheme)), count).await?;
+    let ran = bed.updates(updates, count).await?;
     figures.on_path.add(bed.counts().await?.since(before));
     let (end, quiet) = bed.quiet().await?;
     figures.with_merges.add(quiet.since(before));
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn the_prediction_is_that_of_positionings_less_what_shares_frames_and_merges() {
         assert_eq!((positionings("plr"), positionings("fo")), (4.0, 6.0));
-        let [small, large, one_small, one_large] = CASES.map(|case| predicted(&case));
+        let [small, large, one_small, one_large] = CASES.map(|case| predicted(&case, FILE_BYTES));
         assert_eq!((one_small, one_large), (1.5, 1.5));
         // Of nine positionings and five, later ones among them, were nothing shared and no merge made.
         assert!(large > 1.2 && small < 9.0 / 4.0, "{small} {large}");

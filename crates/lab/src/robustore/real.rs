@@ -119,7 +119,7 @@ struct Stage {
     loaded: BTreeMap<&'static str, SegmentLayout>,
     seed: u64,
     /// Last, so that it goes when the servers are gone.
-    _scratch: crate::Scratch,
+    _scratch: crate::scratch::Scratch,
 }
 
 impl Stage {
@@ -129,7 +129,7 @@ impl Stage {
         // A stripe, four copies, and twice N = 4 K blocks, unevenly.
         let stored = parameters.object_bytes() * 14 / u64::from(disks);
         let capacity = 2 * stored;
-        let scratch = crate::Scratch::new(capacity * u64::from(disks))?;
+        let scratch = crate::scratch::Scratch::new(capacity * u64::from(disks))?;
         let shape = Shape {
             nodes: disks / each,
             devices: each,

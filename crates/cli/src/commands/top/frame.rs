@@ -38,7 +38,7 @@ pub(super) struct Frame {
     /// Bytes read from media, and sent, beyond what readers used, as a share of it.
     medium_waste: Option<f64>,
     sent_waste: Option<f64>,
-    stragglers: usize,
+    stragglers: Vec<String>,
     /// Devices being emptied together, how far that is, and when that was last heard of.
     drains: Vec<DrainState>,
     /// The drains as text.
@@ -47,6 +47,8 @@ pub(super) struct Frame {
     /// Segments with fewer chunks than their buckets' codes, and the bytes of what they lack; of very many the first.
     degraded_segments: u64,
     degraded_bytes: u64,
+    /// Devices that no storage server registers any more and that were not removed: of very many the first.
+    missing_devices: Vec<String>,
     /// Devices that were removed from the cluster since this began to watch.
     removed: Vec<String>,
     devices: Vec<DeviceLine>,
@@ -119,20 +121,26 @@ impl Frame {
             accesses: now.accesses,
             medium_waste: now.accesses.medium_waste(),
             sent_waste: now.accesses.sent_waste(),
-            stragglers: devices.iter().filter(|line| line.now.times_slower.is_some()).count(),
+            stragglers: devices
+                .iter()
+                .filter(|line| line.now.times_slower.is_some())
+                .map(|line| line.now.device.clone())
+                .collect(),
             drains: now.drains.clone(),
             drain_lines: doings::drains(now).collect(),
             degraded_segments: 0,
             degraded_bytes: 0,
+            missing_devices: now.missing.iter().map(|(device, _)| device.to_string()).collect(),
             removed: Vec::new(),
             devices,
         }
     }
 
-    /// Notes devices that were seen earlier and are not registered any more.
+    /// Notes devices that were seen earlier, are not registered any more and are not missed.
     pub(super) fn note_removed(&mut self, seen: &BTreeSet<DeviceId>) {
         let here: BTreeSet<DeviceId> = self.devices.iter().map(|line| line.now.id).collect();
-        self.removed = seen.difference(&here).map(ToString::to_string).collect();
+        let gone = seen.difference(&here).map(ToString::to_string);
+        self.removed = gone.filter(|device| !self.missing_devices.contains(device)).collect();
     }
 
     /// Notes what is degraded.
@@ -172,7 +180,7 @@ impl Frame {
                 self.servers_alive,
                 self.servers,
                 self.streams,
-                self.stragglers
+                self.stragglers.len()
             ),
             format!(
                 "now    media read {}, written {}, sent {}, unsent {} MB/s",
@@ -197,9 +205,11 @@ impl Frame {
                 (counted(self.degraded_segments, "segment"), show_bytes(self.degraded_bytes));
             head.push(format!("degraded {segments}, {bytes} of chunks missing"));
         }
-        if !self.removed.is_empty() {
-            let first = |device: &String| device.chars().take(8).collect::<String>();
-            head.push(format!("removed {}", self.removed.iter().map(first).collect::<Vec<_>>().join(" ")));
+        for (what, devices) in [("missing", &self.missing_devices), ("removed", &self.removed)] {
+            if !devices.is_empty() {
+                let first = |device: &String| device.chars().take(8).collect::<String>();
+                head.push(format!("{what} {}", devices.iter().map(first).collect::<Vec<_>>().join(" ")));
+            }
         }
         head.push(format!(
             "{:<8} {:<15} {:<9} {:>5} {:>5} {:>9} {:>5} {:>8} {:>4}",
@@ -315,7 +325,7 @@ mod tests {
     fn a_frame_fits_eighty_columns_and_marks_the_slow_and_the_dead() {
         let (before, now) = (registry(0), registry(2_000_000_000));
         let frame = Frame::of(&now, Some((&before, Duration::from_secs(2))));
-        assert_eq!(frame.stragglers, 1);
+        assert_eq!(frame.stragglers.len(), 1);
         let lines = frame.lines(1000, usize::MAX);
         let text: String = lines.iter().map(|line| format!("{}\n", line.text)).collect();
         assert!(lines.iter().all(|line| line.text.chars().count() <= 80), "{text}");
@@ -378,6 +388,12 @@ mod tests {
         now.nodes.remove(2);
         now.standings.clear();
         now.drains.clear();
+        let mut missed = now.clone();
+        missed.missing.push((leaving, NodeId(3)));
+        let mut frame = Frame::of(&missed, None);
+        frame.note_removed(&seen);
+        assert!(frame.removed.is_empty());
+        assert!(frame.lines(80, 30).iter().any(|line| line.text.starts_with("missing 00000020")));
         let mut frame = Frame::of(&now, None);
         frame.note_removed(&seen);
         assert_eq!(frame.removed, [leaving.to_string()]);

@@ -3,7 +3,7 @@
 mod frame;
 mod screen;
 
-use super::{connect, print_json};
+use super::{connect, print_json, stop::stop_asked};
 use crate::{
     arguments::{Cluster, Output},
     exit::UNSAID,
@@ -15,6 +15,7 @@ use screen::Screen;
 use std::{
     collections::BTreeSet,
     io::{self, IsTerminal, Write},
+    pin::Pin,
     time::{Duration, Instant},
 };
 use steadfast_client::{Client, Degraded};
@@ -80,18 +81,22 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
     let client = connect(&arguments.cluster).await?;
     let every = Duration::from_secs(arguments.interval.into());
     let live = io::stdout().is_terminal() && !arguments.once && !arguments.output.json;
+    let mut stop = std::pin::pin!(stop_asked());
     let mut screen = if live { Some(Screen::open()?) } else { None };
-    let mut before = Sample::take(&client).await?;
+    let first = until_left(screen.as_ref(), stop.as_mut(), Sample::take(&client)).await?;
+    let Some(first) = first else { return Ok(()) };
+    let mut before = first?;
     let mut seen = before.devices();
     if let Some(screen) = &mut screen {
         screen.draw(&before.frame(None))?;
     }
     loop {
-        if !wait(every, screen.as_ref()).await? {
-            return Ok(());
-        }
+        let waited = until_left(screen.as_ref(), stop.as_mut(), tokio::time::sleep(every)).await?;
+        let Some(()) = waited else { return Ok(()) };
+        let taken = until_left(screen.as_ref(), stop.as_mut(), Sample::take(&client)).await?;
+        let Some(taken) = taken else { return Ok(()) };
         // A metadata server that is gone for a moment ends no watching: the frame says so and the next one may have it.
-        let now = match Sample::take(&client).await {
+        let now = match taken {
             Ok(now) => now,
             Err(error) => match &mut screen {
                 Some(screen) => {
@@ -121,20 +126,26 @@ pub(crate) async fn run(arguments: Top) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for the next frame; `false` when the person at the screen wants no more.
-async fn wait(every: Duration, screen: Option<&Screen>) -> anyhow::Result<bool> {
-    let Some(screen) = screen else {
-        return Ok(tokio::select! {
-            () = tokio::time::sleep(every) => true,
-            _ = tokio::signal::ctrl_c() => false,
-        });
-    };
-    let until = Instant::now() + every;
-    while Instant::now() < until {
-        if screen.wants_no_more()? {
-            return Ok(false);
+/// Does something unless the person at the screen, or who stops programs, wants no more: none then.
+async fn until_left<T>(
+    screen: Option<&Screen>,
+    stop: Pin<&mut impl Future<Output = anyhow::Result<()>>>,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<Option<T>> {
+    let left = async {
+        let Some(screen) = screen else { return std::future::pending().await };
+        loop {
+            match screen.wants_no_more() {
+                Ok(false) => tokio::time::sleep(KEYS_EVERY).await,
+                Ok(true) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
-        tokio::time::sleep(KEYS_EVERY.min(until.saturating_duration_since(Instant::now()))).await;
+    };
+    tokio::select! {
+        biased;
+        left = left => left.map(|()| None),
+        stopped = stop => stopped.map(|()| None),
+        done = work => Ok(Some(done)),
     }
-    Ok(true)
 }
