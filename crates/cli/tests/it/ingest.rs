@@ -1,6 +1,6 @@
 //! Puts whose segments a node encodes and distributes (`--ingest primary`).
 
-use crate::common::{Bed, block_on, bytes, put, seed, settled, shape};
+use crate::common::{Bed, block_on, bytes, once_of, put, seed, settled, shape};
 use std::{fs, io::Cursor, time::Duration};
 use steadfast_client::{Client, Ingest, Options};
 use steadfast_protocol::layout::ParityGeometry;
@@ -21,25 +21,18 @@ fn the_client_sends_each_byte_once_and_what_is_stored_is_the_same() {
     let lengths = [("none", 0), ("byte", 1), ("odd", 5 * MIB + 3), ("many", 40 * MIB)];
     let objects: Vec<_> =
         lengths.iter().zip(seed()..).map(|(&(key, length), seed)| (key, bytes(length, seed))).collect();
-    block_on(async {
-        let client = handing_over(&bed, None).await;
-        for (key, original) in &objects {
-            let report = put(&client, key, original).await;
-            println!("{key}: {report:?}");
-            assert_eq!((report.size, report.offloaded_bytes), (original.len() as u64, original.len() as u64));
-            let stat = client.stat("data", key).await.unwrap();
-            let shapes = stat.segments.iter().map(|it| ParityGeometry::of_layout(it).unwrap());
-            let originals: u64 = shapes.clone().map(|shape| shape.capacity_bytes()).sum();
-            let all: u64 = shapes.map(|shape| u64::from(shape.chunks) * shape.chunk_bytes()).sum();
-            // An empty object has a segment of zeros, which is not worth a node's while.
-            let sent = if original.is_empty() { all } else { originals };
-            assert_eq!((report.sent_bytes, report.stored_bytes), (sent, all));
-        }
-        // Of a length that is not known.
-        let (_, many) = &objects[3];
-        let stream = async || client.put("data", "streamed", Cursor::new(many.clone()), None).await;
-        let report = settled(stream).await;
-        assert_eq!(report.offloaded_bytes, many.len() as u64);
+    // What a primary that is held up does not take the client stores itself.
+    for (key, original) in &objects {
+        once_of(&format!("`{key}` is handed over"), || block_on(is_handed_over(&bed, key, original)));
+    }
+    // Of a length that is not known.
+    let (_, many) = &objects[3];
+    once_of("all of a stream is handed over", || {
+        block_on(async {
+            let client = handing_over(&bed, None).await;
+            let stream = async || client.put("data", "streamed", Cursor::new(many.clone()), None).await;
+            settled(stream).await.offloaded_bytes == many.len() as u64
+        })
     });
     bed.cluster.kill_node(1).unwrap();
     bed.cluster.kill_node(4).unwrap();
@@ -60,6 +53,22 @@ fn the_client_sends_each_byte_once_and_what_is_stored_is_the_same() {
     bed.settled(&["put", "--ingest", "primary", file.to_str().unwrap(), "data/file"]);
     bed.get_equals("file", &fs::read(&file).unwrap());
     assert!(bed.fails(2, &["ls", "data", "--ingest", "nobody"]).contains("choose `client` or `primary`"));
+}
+
+/// Whether primaries stored all of an object, of which the client sent each byte once.
+async fn is_handed_over(bed: &Bed, key: &str, original: &[u8]) -> bool {
+    let client = handing_over(bed, None).await;
+    let report = put(&client, key, original).await;
+    println!("{key}: {report:?}");
+    let size = original.len() as u64;
+    assert_eq!(report.size, size);
+    let stat = client.stat("data", key).await.unwrap();
+    let shapes = stat.segments.iter().map(|it| ParityGeometry::of_layout(it).unwrap());
+    let originals: u64 = shapes.clone().map(|shape| shape.capacity_bytes()).sum();
+    let all: u64 = shapes.map(|shape| u64::from(shape.chunks) * shape.chunk_bytes()).sum();
+    // An empty object has a segment of zeros, which is not worth a node's while.
+    let sent = if original.is_empty() { all } else { originals };
+    (report.offloaded_bytes, report.sent_bytes, report.stored_bytes) == (size, sent, all)
 }
 
 #[test]

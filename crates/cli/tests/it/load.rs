@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 use steadfast_client::{Client, ClientError, GetError};
-use steadfast_protocol::message::MetaFault;
+use steadfast_protocol::{message::MetaFault, read::ReadError};
 use tokio::task::LocalSet;
 
 const KEYS: u64 = 3;
@@ -35,7 +35,7 @@ impl Write for Sink {
 }
 
 /// What readers saw: versions that came whole, that there was none, and gets that gave up because the key changed under them again
-/// and again.
+/// and again, or everybody was held up.
 #[derive(Default)]
 struct Seen {
     whole: Cell<u64>,
@@ -113,7 +113,9 @@ async fn read(client: Client, number: u64, seed: u64, over: Rc<Cell<bool>>, seen
                 count(&seen.whole);
             }
             Err(GetError::Metadata(ClientError::Refused(MetaFault::NoObject { .. }))) => count(&seen.absent),
-            Err(GetError::Changed { .. }) => count(&seen.overtaken),
+            Err(GetError::Changed { .. } | GetError::Read(ReadError::Stalled { .. })) => {
+                count(&seen.overtaken);
+            }
             Err(error) => panic!("{key}: {error}"),
         }
     }

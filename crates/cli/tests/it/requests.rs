@@ -1,6 +1,6 @@
 //! How much is asked for: replicas read both ways, the request rules, and what cancelled reads leave to the media.
 
-use crate::common::{Bed, block_on, bytes, put, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, shape};
 use std::{
     fs,
     io::{self, Write},
@@ -94,13 +94,9 @@ fn after_a_read_that_asked_for_everything_no_medium_is_read() {
             client.emulate(device, "rate=4MB").await.unwrap();
         }
         let counters = async || {
-            let (mut read, mut streams) = (Vec::new(), 0);
-            for node in &registry.nodes {
-                let status = client.node_status(&node.record.address).await.unwrap();
-                read.push(status.devices[0].medium_read_bytes);
-                streams += status.streams;
-            }
-            (read, streams)
+            let statuses = bed.statuses(&client).await;
+            let read: Vec<u64> = statuses.iter().map(|status| status.devices[0].medium_read_bytes).collect();
+            (read, statuses.iter().map(|status| status.streams).sum::<u32>())
         };
         let mut all_moved = Vec::new();
         // K = 128 blocks are needed and 512 were asked for. Each device had a few under way; many more where this machine held
@@ -108,11 +104,12 @@ fn after_a_read_that_asked_for_everything_no_medium_is_read() {
         while all_moved.last().is_none_or(|&moved| moved >= 16 << 20) {
             let (before, _) = counters().await;
             client.get("data", "object", None, std::io::sink()).await.unwrap();
-            let mut stopped = counters().await;
-            while stopped.1 > 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            let mut stopped = (Vec::new(), 0);
+            eventually("the cancelled streams have said so", WITHIN, async || {
                 stopped = counters().await;
-            }
+                stopped.1 == 0
+            })
+            .await;
             // Twenty blocks' time at 4 MB/s on each.
             tokio::time::sleep(Duration::from_millis(330)).await;
             assert_eq!(counters().await.0, stopped.0, "a medium was read after the read was over");

@@ -1,7 +1,7 @@
 //! Space reserved for updates: given back where they do not need it, while others go on.
 
 use crate::{
-    common::{Bed, block_on, bytes, eventually, once_of, put, seed, settled, shape},
+    common::{Bed, block_on, bytes, once_of, put, seed, settled, shape, within},
     files::sync,
     watch::Metrics,
 };
@@ -32,7 +32,7 @@ fn reserves_that_updates_do_not_need_are_given_back_and_updates_go_on() {
     once_of("updates go on in place", given_back);
 }
 
-/// Whether updates went on in place.
+/// Whether reserves were given back and updates went on in place.
 fn given_back() -> bool {
     let shape = Shape { reserve_period_s: 1, ..shape(6, 1) };
     let mut bed = Bed::with_bucket(&shape, "parity:segment=1MiB,reserve=1MiB");
@@ -63,15 +63,20 @@ fn given_back() -> bool {
         };
         // Beside a chunk that is used as much is left as any change in place may need: 640 KiB, in whole chunks.
         let left = 2 * 3 * CHUNK;
-        eventually("reserves are given back", Duration::from_secs(90), async || {
-            bed.used_bytes(&client).await + 6 * RESERVE - left == before
+        let mut used = before;
+        let shrunk = within(Duration::from_secs(90), async || {
+            used = bed.used_bytes(&client).await;
+            used + 6 * RESERVE <= before + left
         })
         .await;
         over.store(true, Ordering::Relaxed);
         for (at, new) in changing.await.unwrap() {
             model[at..at + new.len()].copy_from_slice(&new);
         }
-        let mut as_expected = client.stat("data", "object").await.unwrap().object.version == version;
+        println!("{used} bytes used, {before} before");
+        // Less where whoever changes it is held up for some periods: then it seems not to be used either.
+        let mut as_expected = shrunk && used + 6 * RESERVE == before + left;
+        as_expected &= client.stat("data", "object").await.unwrap().object.version == version;
         let mut change = async |at: usize, length: usize, in_place: u64| {
             let new = bytes(length, at as u64);
             model[at..at + length].copy_from_slice(&new);
@@ -89,7 +94,7 @@ fn given_back() -> bool {
         Metrics::scrape(port).sum("steadfast_device_reserve_given_back_bytes_total", &[])
     };
     let given_back: f64 = bed.cluster.admin_ports().skip(1).map(given_back).sum();
-    assert!(given_back >= (6 * RESERVE - 6 * CHUNK) as f64, "{given_back}");
+    assert!(!in_place || given_back >= (6 * RESERVE - 6 * CHUNK) as f64, "{given_back}");
     for (first, second) in [(0, 1), (2, 5), (3, 4)] {
         bed.cluster.kill_node(first).unwrap();
         bed.cluster.kill_node(second).unwrap();

@@ -487,6 +487,5 @@ fn writing_back_takes_its_own_model_time() {
     }
     assert!(matches!(call(&lane, Op::Usage), Ok(OpOutput::Usage(_))));
     assert!(none.elapsed() >= 2 * WRITE, "{:?}", none.elapsed());
-    let report = control.report();
-    assert_eq!((report.operations, report.overruns), (2, 0));
+    assert_eq!(control.report().operations, 2);
 }

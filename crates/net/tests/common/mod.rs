@@ -99,10 +99,10 @@ impl RawPeer {
         .await
     }
 
-    /// The frames that up to so many bytes complete.
+    /// The frames that up to so many bytes complete; none once the other end has closed.
     pub async fn read_some(&mut self, bytes: usize) -> Vec<Frame> {
         let mut buffer = vec![0; bytes];
-        let count = soon(self.socket.read(&mut buffer)).await.unwrap();
+        let count = soon(self.socket.read(&mut buffer)).await.unwrap_or(0);
         let (mut input, mut frames) = (&buffer[..count], Vec::new());
         while let Some(frame) = self.parser.feed(&mut input).unwrap() {
             frames.push(frame);
