@@ -30,7 +30,7 @@ const RESERVE: u64 = 24 << 10;
 #[derive(Clone)]
 struct DataState {
     version: u64,
-    /// Where it was staged; `None`: adopted.
+    /// Where it was staged; `None`: at first.
     staged: Option<u64>,
     /// How many of its updates came as products of another chunk's.
     overwritten: u64,
@@ -166,19 +166,6 @@ impl Script {
         }
     }
 
-    fn adopt(&mut self) {
-        let (offset, bytes) = self.patch();
-        let last = self.data.last().unwrap();
-        let version = last.version + below(&mut self.random, 3) + 1;
-        let (mut content, overwritten) = (last.content.clone(), last.overwritten);
-        content[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-        match self.device.adopt(DATA, EPOCH, version, vec![(offset, bytes.into())]) {
-            Ok(()) => self.data.push(DataState { version, staged: None, overwritten, content }),
-            Err(UpdateError::Held { .. }) => self.release(),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
     fn apply(&mut self) {
         let mut state = self.parity.last().unwrap().clone();
         let mut patches = Vec::new();
@@ -265,7 +252,7 @@ impl Script {
                 // Into the space of what the change just consumed.
                 self.apply();
                 self.append();
-                self.adopt();
+                self.stage();
             }
             21 => self.replace(),
             22 => {

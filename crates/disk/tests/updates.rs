@@ -211,12 +211,6 @@ fn bounds_are_errors_with_numbers() {
     device.apply(S, EPOCH, version(7)).unwrap();
     let back = UpdateError::Backwards { segment: S, held: 7, given: 6 };
     assert_eq!(device.apply(S, EPOCH, version(6)), Err(back));
-    let back = UpdateError::Backwards { segment: S, held: 3, given: 2 };
-    assert_eq!(device.adopt(S, EPOCH, 2, vec![]), Err(back));
-    device.adopt(S, EPOCH, 9, vec![]).unwrap();
-    assert_eq!(device.stage(S, EPOCH, 0, &[1]).unwrap().version, 10);
-    device.adopt(S, EPOCH, u64::MAX, vec![]).unwrap();
-    assert_eq!(device.stage(S, EPOCH, 0, &[1]), Err(UpdateError::LastVersion { segment: S }));
     assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NoExtent { segment: T }));
     device.create_extent(spec(T, 4096, 2)).unwrap();
     assert_eq!(device.stage(T, EPOCH, 0, &[1]), Err(UpdateError::NotUpdatable { segment: T }));
@@ -236,7 +230,6 @@ fn older_epochs_are_refused_and_newer_ones_kept() {
     let stale = UpdateError::StaleEpoch { segment: S, held, given };
     assert_eq!(device.stage(S, given, 0, &[1]), Err(stale.clone()));
     assert_eq!(device.apply(S, given, Apply::default()), Err(stale.clone()));
-    assert_eq!(device.adopt(S, given, 5, vec![]), Err(stale.clone()));
     assert_eq!(device.shrink_reserve(S, given, 0), Err(stale));
     let stale = LogError::StaleEpoch { segment: S, held, given };
     assert_eq!(device.log_append(S, given, &[1]), Err(stale));
@@ -669,10 +662,8 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     assert_eq!(page, [1; 4096], "nobody asks, so it goes in place");
     assert_eq!(held(&lane), 0);
     let patches = vec![(4096, Bytes::from(vec![5; 4096]))];
-    let apply = Apply { patches: patches.clone(), merged: vec![(2, 8)], ..Apply::default() };
+    let apply = Apply { patches, merged: vec![(2, 8)], ..Apply::default() };
     assert_eq!(call(&lane, Op::Apply { segment: S, epoch: EPOCH, apply }), Ok(OpOutput::Applied));
-    let adopt = Op::Adopt { segment: S, epoch: EPOCH, version: 4, patches };
-    assert_eq!(call(&lane, adopt), Ok(OpOutput::Applied));
     let payload = Bytes::from_static(b"a delta");
     let append = Op::LogAppend { segment: S, epoch: EPOCH, sequence: None, payload: payload.clone() };
     assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence: 1 }));
@@ -696,7 +687,7 @@ fn a_lane_stages_at_once_and_writes_back_when_idle() {
     assert_eq!(run(2, 0), Ok(OpOutput::LogRecords(vec![second])), "one at least");
     assert!(matches!(run(3, 0), Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. })))));
     let Ok(OpOutput::Updates(info)) = call(&lane, Op::DescribeUpdates { segment: S }) else { panic!() };
-    assert_eq!((info.version, info.merged, info.log.len()), (4, vec![(2, 8)], 2));
+    assert_eq!((info.version, info.merged, info.log.len()), (1, vec![(2, 8)], 2));
     let read = Op::ReadChunk { segment: S, offset: 4000, len: 100 };
     let Ok(OpOutput::Chunk { offset: 0, data, sums, .. }) = call(&lane, read) else { panic!() };
     assert_eq!((data.len(), sums.len(), data[4096]), (8192, 2, 5));

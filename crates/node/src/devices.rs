@@ -129,12 +129,12 @@ impl ServedDevice {
         *self.refused_as_full.lock().unwrap_or_else(PoisonError::into_inner) = full.then(Instant::now);
     }
 
-    /// Says once for each segment that a block of it is damaged.
+    /// Says once for each segment that a block of it is damaged, or cannot be read.
     pub(crate) fn tell_corrupt(&self, segment: SegmentId, index: BlockIndex) {
         let mut told = self.corrupt_told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < CORRUPT_TOLD_MAX && told.insert(segment) {
             let dir = self.dir.display();
-            tracing::error!(device = %self.id, %dir, %segment, index, "a block does not match its checksum");
+            tracing::error!(device = %self.id, %dir, %segment, index, "a block is damaged, or cannot be read");
         }
     }
 

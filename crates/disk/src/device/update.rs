@@ -327,26 +327,6 @@ impl Device {
         Ok(())
     }
 
-    /// Brings a data chunk forward to a version that others have: the patches and the version become durable together
-    /// with the next flush.
-    pub fn adopt(
-        &mut self,
-        segment: SegmentId,
-        epoch: Epoch,
-        version: u64,
-        patches: Vec<(u64, Bytes)>,
-    ) -> Result<(), UpdateError> {
-        let held = self.check_update(segment, epoch)?.version;
-        if version <= held {
-            return Err(UpdateError::Backwards { segment, held, given: version });
-        }
-        let patches = self.place_patches(segment, patches)?;
-        let (merged, log) = (Vec::new(), None);
-        let record = Record::Applied { segment, version: Some(version), patches, merged, log };
-        self.check_behind_held(segment, &record)?;
-        self.record_update(segment, epoch, record)
-    }
-
     /// Makes a reserve smaller: its tail is free after the next flush. The log must be empty.
     pub fn shrink_reserve(
         &mut self,

@@ -111,7 +111,7 @@ pub enum Record {
     Applied {
         /// Its segment.
         segment: SegmentId,
-        /// The version of the content from now on.
+        /// The version of the content from now on, where an earlier build brought it forward so.
         version: Option<u64>,
         /// Places and new contents: whole granules.
         patches: Vec<(u64, Bytes)>,

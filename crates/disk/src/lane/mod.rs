@@ -146,17 +146,6 @@ pub enum Op {
         /// The change.
         apply: Apply,
     },
-    /// Bring a data chunk forward; answered when that is durable.
-    Adopt {
-        /// Its segment.
-        segment: SegmentId,
-        /// The layout's epoch.
-        epoch: Epoch,
-        /// The version it has then.
-        version: u64,
-        /// First bytes in the chunk and new contents, whole granules.
-        patches: Vec<(u64, Bytes)>,
-    },
     /// Let staged updates go in place; answered at once.
     Release {
         /// Their segment.
@@ -243,7 +232,6 @@ impl Op {
             | Op::Overwrite { .. }
             | Op::Barrier
             | Op::Apply { .. }
-            | Op::Adopt { .. }
             | Op::LogAppend { .. }
             | Op::ShrinkReserve { .. } => Kind::Write,
             Op::CreateExtent(_)
@@ -264,14 +252,7 @@ impl Op {
 
     /// Whether it is one of the operations on chunks that change in place.
     fn is_update(&self) -> bool {
-        matches!(
-            self,
-            Op::Barrier
-                | Op::Apply { .. }
-                | Op::Adopt { .. }
-                | Op::LogAppend { .. }
-                | Op::ShrinkReserve { .. }
-        )
+        matches!(self, Op::Barrier | Op::Apply { .. } | Op::LogAppend { .. } | Op::ShrinkReserve { .. })
     }
 
     fn bytes(&self) -> u64 {
@@ -280,7 +261,7 @@ impl Op {
             Op::ReadSlice { len, .. } | Op::ReadChunk { len, .. } => u64::from(*len),
             Op::Stage { new, .. } => new.len() as u64,
             Op::Overwrite { product, .. } => product.len() as u64,
-            Op::Apply { apply: Apply { patches, .. }, .. } | Op::Adopt { patches, .. } => {
+            Op::Apply { apply: Apply { patches, .. }, .. } => {
                 patches.iter().map(|(_, bytes)| bytes.len() as u64).sum()
             }
             Op::LogAppend { payload, .. } => payload.len() as u64,

@@ -401,10 +401,6 @@ impl Worker {
                 self.device.apply(segment, epoch, apply)?;
                 OpOutput::Applied
             }
-            Op::Adopt { segment, epoch, version, patches } => {
-                self.device.adopt(segment, epoch, version, patches)?;
-                OpOutput::Applied
-            }
             Op::Release { segment, through_version } => {
                 self.device.release(segment, through_version)?;
                 OpOutput::Released

@@ -34,6 +34,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// How often parity nodes that were not told yet hear what is committed, and the device what it need not hold. The next update
 /// of the chunk says both, too; more often, hosts that are between two updates would wake each other's nodes for nothing.
 const TELL: Duration = Duration::from_millis(100);
+/// A parity chunk whose node has ended so many streams, without a difference taken between, takes none.
+const ENDED_MAX: u32 = 4;
 /// No chunk is changed so often.
 const VERSION_MAX: u64 = u64::MAX / 2;
 
@@ -56,10 +58,20 @@ pub(super) enum Event {
 
 /// What the lane was asked.
 pub(super) enum Asked {
-    Stage { request: u64 },
+    Stage {
+        request: u64,
+    },
     Barrier,
-    Base { version: u64 },
-    Adopt { version: u64 },
+    Base {
+        version: u64,
+    },
+    /// A version of a log, brought forward as if it were staged here.
+    Adopt {
+        version: u64,
+    },
+    Adopted {
+        version: u64,
+    },
     Release,
 }
 
@@ -89,9 +101,13 @@ pub(super) struct Host {
     /// What the device is to be told when it is next asked for something: nobody waits for that, and telling it wakes its lane
     /// while the answer to the update is to be sent.
     release: Option<u64>,
+    /// A version that is to be brought forward once the device has room to hold it.
+    to_adopt: Option<u64>,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
+    /// How often each parity chunk's node has ended the stream since it last took a difference.
+    ended_in_a_row: Vec<u32>,
     /// Why it cannot go on.
     over: Option<Fault>,
 }
@@ -143,6 +159,7 @@ impl host::Host for Host {
         });
         Ok(Self {
             links: links.collect(),
+            ended_in_a_row: vec![0; usize::from(parities)],
             window: UpdateWindow::new(
                 Time(0),
                 parities,
@@ -150,6 +167,7 @@ impl host::Host for Host {
             ),
             started: Instant::now(),
             release: None,
+            to_adopt: None,
             kept,
             core,
             lane,
@@ -231,7 +249,7 @@ impl host::Host for Host {
 struct Now {
     /// Why it cannot go on.
     over: Option<Fault>,
-    /// Whether clients wait for it.
+    /// Whether clients wait for it, or what was not done for want of room.
     is_waited_for: bool,
     is_idle: bool,
     /// How long it is to stay although nothing happens.
@@ -244,7 +262,7 @@ impl Host {
         self.act();
         Now {
             over: self.over.take(),
-            is_waited_for: !self.wanted.is_empty(),
+            is_waited_for: !self.wanted.is_empty() || self.to_adopt.is_some(),
             is_idle: self.is_idle(),
             rest: IDLE_MAX.saturating_sub(self.busy_at.elapsed()),
         }
@@ -258,10 +276,16 @@ impl Host {
     }
 
     fn heard(&mut self, event: Event) {
-        // A stream that was opened and is refused again and again is no work: the segment may be gone.
+        // A stream that is opened and ended again and again is no work: the segment may be gone, or a parity chunk unable.
         let idle = matches!(
             event,
-            Event::Link { event: LinkEvent::Reached | LinkEvent::Lost | LinkEvent::Failed(_), .. }
+            Event::Link {
+                event: LinkEvent::Reached
+                    | LinkEvent::Heard(LogEvent::Welcome { .. } | LogEvent::Versions { .. }, _)
+                    | LinkEvent::Lost
+                    | LinkEvent::Failed(_),
+                ..
+            }
         );
         if !idle {
             self.busy_at = Instant::now();
@@ -440,7 +464,15 @@ impl Host {
             }
             (Asked::Barrier, Ok(_)) => self.core.handle(DataInput::Durable { through: self.core.staged() }),
             (Asked::Base { version }, Ok(OpOutput::Chunk { data, .. })) => self.adopt(version, &data),
-            (Asked::Adopt { version }, Ok(_)) => self.core.handle(DataInput::Adopted { version }),
+            (Asked::Adopt { version }, Ok(OpOutput::Staged(staged))) => {
+                assert_eq!(staged.version, version, "the core brings it forward by one version at a time");
+                self.ask(Asked::Adopted { version }, Op::Barrier);
+            }
+            // Tried again when something was released.
+            (Asked::Adopt { version }, Err(OpError::Update(UpdateError::Held { .. }))) => {
+                self.to_adopt = Some(version);
+            }
+            (Asked::Adopted { version }, Ok(_)) => self.core.handle(DataInput::Adopted { version }),
             (Asked::Release, Ok(_)) => {}
             (_, Ok(other)) => unreachable!("the lane answers what it was asked, not {other:?}"),
             (_, Err(error)) => self.over = Some(Fault::Node(fault(self.chunk.device.id, error))),
@@ -471,8 +503,9 @@ impl Host {
             self.over = Some(not_in_place(segment, "a change from a log does not come out right"));
             return;
         };
-        let patches = vec![patch];
-        self.ask(Asked::Adopt { version }, Op::Adopt { segment, epoch, version, patches });
+        // Held as any update until all logs have it: whoever decodes others by a log that lacks it takes it back.
+        let (offset, new) = patch;
+        self.ask(Asked::Adopt { version }, Op::Stage { segment, epoch, offset, new });
     }
 
     fn link(&mut self, parity: ParityNumber, event: LinkEvent) {
@@ -490,6 +523,7 @@ impl Host {
                 self.core.handle(DataInput::Versions { parity, epoch, received });
             }
             LinkEvent::Heard(LogEvent::Acked { through }, _) => {
+                self.ended_in_a_row[usize::from(parity)] = 0;
                 self.core.handle(DataInput::Acked { parity, through });
             }
             LinkEvent::Heard(LogEvent::Refused { reason }, _) => {
@@ -515,8 +549,16 @@ impl Host {
             }
             // They may wait for longer than it takes to have room: whoever asked asks again.
             LinkEvent::Failed(fault @ Fault::Refused { .. }) => self.fail_all(&fault),
-            // The next stream tells.
-            LinkEvent::Failed(_) => {}
+            // It moved: the next stream leads to where it is.
+            LinkEvent::Failed(Fault::Node(NodeFault::UnknownDevice(_))) => {}
+            // The next stream tells, unless none does: who stores the segment anew goes on.
+            LinkEvent::Failed(fault) => {
+                let ended = &mut self.ended_in_a_row[usize::from(parity)];
+                *ended += 1;
+                if *ended == ENDED_MAX {
+                    self.over = Some(not_in_place(self.chunk.segment, fault));
+                }
+            }
             LinkEvent::Lost => {
                 self.window.lost(self.now(), parity);
                 self.core.handle(DataInput::Lost { parity });
@@ -528,6 +570,9 @@ impl Host {
         // What the core has of them it goes on with; nobody waits for an answer, and a host without other work may end.
         self.wanted.retain(|_, wanted| !wanted.reply.is_closed());
         self.admit();
+        if let Some(version) = self.to_adopt.take() {
+            self.read_base(version);
+        }
         if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()
         {

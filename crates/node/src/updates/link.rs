@@ -21,9 +21,11 @@ use tokio::{
     time::sleep,
 };
 
-/// Between two attempts to reach a node: first, and at most; doubled while it says nothing. Updates wait for a node that is started again, a
-/// second at most.
+/// Between two attempts to reach a node: first, and at most; doubled until it has taken something. Updates wait for a node that is started
+/// again, a second at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(400));
+/// At most, where the node is there and ends the streams: each begins a host, which reads its log.
+const ENDED_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Bytes of records that may come back at a time: what a levelling fetches, one after the other.
 const CREDIT: u32 = 4 * UPDATE_BYTES_MAX;
 
@@ -117,7 +119,7 @@ async fn run(
     host: mpsc::UnboundedSender<data::Event>,
 ) {
     let say = |event| host.send(data::Event::Link { parity: target.parity, event }).is_ok();
-    let mut pause = PAUSE.0;
+    let (mut pause, mut pause_max) = PAUSE;
     loop {
         if let Some(stream) = open(&updates, &target).await {
             let sender = stream.sender();
@@ -133,15 +135,24 @@ async fn run(
             outgoing.waiting.clear();
             match ended {
                 Ended::HostGone => return,
-                Ended::Lost { heard: true } => pause = PAUSE.0,
-                Ended::Lost { heard: false } => {}
+                Ended::Lost { took: true } => pause = PAUSE.0,
+                Ended::Lost { took: false } => {}
+                Ended::ByNode { took } => {
+                    pause_max = ENDED_PAUSE_MAX;
+                    if took {
+                        pause = PAUSE.0;
+                    }
+                }
             }
+        } else {
+            pause_max = PAUSE.1;
         }
         if !say(LinkEvent::Lost) || link.outgoing().ended {
             return;
         }
+        pause = pause.min(pause_max);
         sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause *= 2;
     }
 }
 
@@ -174,8 +185,12 @@ async fn open(updates: &Updates, target: &Target) -> Option<Stream> {
 enum Ended {
     HostGone,
     Lost {
-        /// Whether the parity node said anything on it: then the next is tried soon.
-        heard: bool,
+        /// Whether the parity node took anything on it: then the next is tried soon.
+        took: bool,
+    },
+    /// The parity node said why.
+    ByNode {
+        took: bool,
     },
 }
 
@@ -186,7 +201,7 @@ async fn carry(
     say: &impl Fn(LinkEvent) -> bool,
     moved: &impl Fn(),
 ) -> Ended {
-    let mut heard = false;
+    let mut took = false;
     loop {
         let event = tokio::select! {
             event = stream.recv() => event,
@@ -202,25 +217,26 @@ async fn carry(
                 outgoing.send();
             }
             Some(NetEvent::Data { body, payload }) => {
-                let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return Ended::Lost { heard } };
-                heard = true;
+                let Ok(NodeEvent::Log(event)) = message::decode(&body) else { return Ended::Lost { took } };
+                took |= matches!(event, LogEvent::Acked { .. });
                 stream.grant(u32::try_from(payload.len()).unwrap_or(0));
                 if !say(LinkEvent::Heard(event, payload.freeze())) {
                     return Ended::HostGone;
                 }
             }
             Some(NetEvent::Failed(fault)) => {
-                if matches!(fault, Fault::Node(NodeFault::UnknownDevice(_))) {
+                let is_moved = matches!(fault, Fault::Node(NodeFault::UnknownDevice(_)));
+                if is_moved {
                     moved();
                 }
                 tracing::debug!(%fault, "a parity node ended the stream of differences");
                 if !say(LinkEvent::Failed(fault)) {
                     return Ended::HostGone;
                 }
-                return Ended::Lost { heard };
+                return if is_moved { Ended::Lost { took } } else { Ended::ByNode { took } };
             }
             Some(NetEvent::Cancelled) => {}
-            Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return Ended::Lost { heard },
+            Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return Ended::Lost { took },
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{devices::ServedDevice, fault::fault};
 use steadfast_disk::{
     DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
     device::{LogError, ReadError, Staged, UpdateError, UpdatesInfo},
+    media::MediumError,
 };
 use steadfast_protocol::{
     message::{Fault, NodeFault},
@@ -12,17 +13,24 @@ use steadfast_protocol::{
 };
 use tokio::sync::{SemaphorePermit, oneshot};
 
-/// What stands against a change of parity, as a fault: damage of what is there ends all of them.
+/// What stands against a change of parity, as a fault: what is there and is damaged, or cannot be read, ends all of them.
 pub(super) fn not_changed(device: DeviceId, segment: SegmentId, error: OpError) -> Fault {
     match error {
-        OpError::Update(UpdateError::Read(error @ ReadError::Corrupt { .. })) => {
+        OpError::Update(UpdateError::Read(error)) if is_damage(&error) => {
             damaged_parity(device, segment, error)
         }
-        OpError::Update(UpdateError::Log(error @ (LogError::Corrupt { .. } | LogError::Damaged { .. }))) => {
-            damaged_parity(device, segment, error)
-        }
+        OpError::Update(UpdateError::Log(
+            error @ (LogError::Corrupt { .. }
+            | LogError::Damaged { .. }
+            | LogError::Medium(MediumError::Io { .. })),
+        )) => damaged_parity(device, segment, error),
         error => Fault::Node(fault(device, error)),
     }
+}
+
+/// Whether these bytes are not to be had again.
+pub(super) fn is_damage(error: &ReadError) -> bool {
+    matches!(error, ReadError::Corrupt { .. } | ReadError::Medium(MediumError::Io { .. }))
 }
 
 /// Bytes of a log that are read at once: 10 ms of a disk of 100 MB/s is what others wait.
@@ -91,16 +99,18 @@ pub(super) async fn log_for_reader(
         return Ok((info, Vec::new(), None));
     }
     let one_of_few = device.logs.acquire().await.expect("it is never closed");
-    let (info, log) = log(device, lane, segment).await?;
+    let (info, log) = log(device, lane, segment, |difference| difference).await?;
     Ok((info, log, Some(one_of_few)))
 }
 
-/// What a device says of a parity chunk, and the records of its log. One that is taken out meanwhile makes it begin again.
-pub(super) async fn log(
+/// What a device says of a parity chunk, and what is to be kept of the records of its log. One that is taken out meanwhile makes it begin
+/// again.
+pub(super) async fn log<Kept>(
     device: &ServedDevice,
     lane: Lane,
     segment: SegmentId,
-) -> Result<(UpdatesInfo, Vec<Difference>), Fault> {
+    keep: impl Fn(Difference) -> Kept,
+) -> Result<(UpdatesInfo, Vec<Kept>), Fault> {
     const ATTEMPTS: u32 = 8;
     'again: for _ in 0..ATTEMPTS {
         let info = describe(device, lane, segment).await?;
@@ -115,7 +125,9 @@ pub(super) async fn log(
                 Ok(OpOutput::LogRecords(records)) => {
                     for record in &records {
                         let decoded = Difference::decode(record);
-                        log.push(decoded.map_err(|malformed| damaged_parity(device.id, segment, malformed))?);
+                        let decoded =
+                            decoded.map_err(|malformed| damaged_parity(device.id, segment, malformed));
+                        log.push(keep(decoded?));
                     }
                 }
                 Ok(other) => unreachable!("records are answered by records, not {other:?}"),
@@ -149,6 +161,10 @@ mod tests {
         };
         let row = ReadError::Corrupt { segment, index: 3, granule: 0 };
         assert!(is_damage(OpError::Update(UpdateError::Read(row))));
+        let unreadable = MediumError::Io { kind: std::io::ErrorKind::Other, offset: 0 };
+        assert!(is_damage(OpError::Update(UpdateError::Read(ReadError::Medium(unreadable.clone())))));
+        assert!(is_damage(log(LogError::Medium(unreadable))));
+        assert!(!is_damage(log(LogError::Medium(MediumError::Full))));
         assert!(is_damage(log(LogError::Corrupt { segment, sequence: 4 })));
         assert!(is_damage(log(LogError::Damaged { segment, missing: 4..6 })));
         assert!(!is_damage(log(LogError::NoRecord { segment, sequence: 4, first: 5, next: 6 })));

@@ -85,7 +85,7 @@ impl Merge {
         let (mut patches, mut between) = (Vec::new(), Vec::new());
         for span in fold.spans(GAP_BYTES, READ_BYTES) {
             let mut read = vec![(span.range.clone(), self.read(&span.range).await)];
-            if matches!(&read[..], [(_, Err(error))] if is_corrupt(error)) && span.rows.len() > 1 {
+            if matches!(&read[..], [(_, Err(error))] if is_damaged(error)) && span.rows.len() > 1 {
                 // What lies between its rows is nothing to it.
                 read.clear();
                 for row in &span.rows {
@@ -125,9 +125,14 @@ impl Merge {
             Ok(OpOutput::Chunk { data, state, .. }) => Ok((data, state)),
             Ok(other) => unreachable!("rows are answered by rows, not {other:?}"),
             Err(error) => {
-                if let OpError::Update(UpdateError::Read(ReadError::Corrupt { segment, index, .. })) = &error
-                {
-                    self.chunk.device.tell_corrupt(*segment, *index);
+                if is_damaged(&error) {
+                    let within = (range.start / u64::from(self.chunk.shape.block_bytes)) as u32;
+                    let first = self.chunk.shape.blocks_of(self.chunk.number).start + within;
+                    let index = match &error {
+                        OpError::Update(UpdateError::Read(ReadError::Corrupt { index, .. })) => *index,
+                        _ => first,
+                    };
+                    self.chunk.device.tell_corrupt(self.chunk.segment, index);
                 }
                 Err(error)
             }
@@ -180,6 +185,6 @@ impl Merge {
     }
 }
 
-fn is_corrupt(error: &OpError) -> bool {
-    matches!(error, OpError::Update(UpdateError::Read(ReadError::Corrupt { .. })))
+fn is_damaged(error: &OpError) -> bool {
+    matches!(error, OpError::Update(UpdateError::Read(error)) if medium::is_damage(error))
 }

@@ -192,14 +192,15 @@ impl host::Host for Host {
         let asking = (lane_stream, LanePriority::Normal);
         let (chunk, log, held) = tokio::join!(
             host::chunk(updates, &device, segment, true, asking),
-            medium::log(&device, asking, segment),
+            // Thousands may begin at once: the bytes of their logs are for who merges them.
+            medium::log(&device, asking, segment, |difference| (difference.chunk, difference.version)),
             medium::held(&device, asking, segment),
         );
         let (chunk, (info, log), held) = (chunk?, log?, held?);
-        let entries = log.iter().zip(&info.log).map(|(difference, entry)| Entry {
+        let entries = log.into_iter().zip(&info.log).map(|((chunk, version), entry)| Entry {
             sequence: entry.sequence,
-            chunk: difference.chunk,
-            version: difference.version,
+            chunk,
+            version,
             bytes: entry.bytes,
         });
         let state = ParityState {
@@ -367,7 +368,10 @@ impl Host {
         match event {
             Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
             Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
-            Event::Closed { stream } => drop(self.links.remove(&stream)),
+            Event::Closed { stream } => {
+                self.links.remove(&stream);
+                self.replies.retain(|_, (to, _)| *to != stream);
+            }
             Event::Merged(made) => {
                 self.merging = false;
                 match made {
@@ -491,6 +495,7 @@ impl Host {
                 self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
                 self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
                 self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
+                self.withdraw(chunk);
             }
             LogPush::Difference { epoch, session, version, committed } => {
                 let chunk_bytes = self.chunk.shape.chunk_bytes();
@@ -675,6 +680,13 @@ impl Host {
         self.ask(Asked::Overwrite { chunk, version }, op);
     }
 
+    /// Gives up what waits of a data chunk: whoever asks what is here of it sends that again.
+    fn withdraw(&mut self, chunk: ChunkNumber) {
+        if let Some((first, count)) = self.overwrites.withdraw(chunk) {
+            self.core.handle(ParityInput::Withdrawn { chunk, first, count });
+        }
+    }
+
     fn overwritten(&mut self, chunk: ChunkNumber, version: u64, answer: Result<OpOutput, OpError>) {
         match answer {
             Ok(OpOutput::Staged(staged)) => {
@@ -686,7 +698,12 @@ impl Host {
             }
             Ok(other) => unreachable!("an overwrite is answered as staged, not {other:?}"),
             // Tried again when something was released, here or of another segment.
-            Err(OpError::Update(UpdateError::Held { .. })) => self.overwrites.not_placed(),
+            Err(OpError::Update(UpdateError::Held { .. })) => {
+                self.overwrites.not_placed();
+                if self.core.is_asked(chunk) {
+                    self.withdraw(chunk);
+                }
+            }
             Err(error) => self.over = Some(self.failed(error)),
         }
     }

@@ -22,7 +22,7 @@ use std::{
     io::IoSlice,
     ops::Range,
     path::PathBuf,
-    sync::{Arc, RwLock},
+    sync::{Arc, Mutex, RwLock},
     time::Duration,
 };
 use steadfast_disk::{
@@ -78,11 +78,12 @@ impl Numbers {
     }
 }
 
-/// A medium whose flushes may take long. While somebody has the power switch it does nothing.
+/// A medium whose flushes may take long, and a part of which may not be read. While somebody has the power switch it does nothing.
 struct Slow {
     memory: Arc<CrashMedium>,
     power: Arc<RwLock<()>>,
     flush_takes: Duration,
+    unreadable: Arc<Mutex<Range<u64>>>,
 }
 
 impl Slow {
@@ -98,6 +99,10 @@ impl Medium for Slow {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        let unreadable = self.unreadable.lock().unwrap().clone();
+        if offset < unreadable.end && unreadable.start < offset + buf.len() as u64 {
+            return Err(MediumError::Io { kind: std::io::ErrorKind::Other, offset });
+        }
         self.on(|memory| memory.read_at(offset, buf))
     }
 
@@ -237,7 +242,8 @@ impl Life {
         for (image, chunk) in images.into_iter().zip(0..) {
             let memory = Arc::new(CrashMedium::from_image(image));
             let flush_takes = if chunk == slow { SLOW_FLUSH } else { Duration::ZERO };
-            let medium = Slow { memory: memory.clone(), power: power.clone(), flush_takes };
+            let (power, unreadable) = (power.clone(), Arc::default());
+            let medium = Slow { memory: memory.clone(), power, flush_takes, unreadable };
             let device = Device::open(Arc::new(medium), Some(CLUSTER)).unwrap();
             let lane = Lane::spawn(device, LaneConfig::default()).unwrap();
             let (id, policy) = (device_of(chunk), AdmissionPolicy::default());

@@ -55,6 +55,8 @@ pub(super) struct DataNode {
     pub(super) kept: BTreeMap<u64, Difference>,
     /// Versions adopted since the last flush.
     adopted: Vec<u64>,
+    /// One that the device had no room to hold.
+    to_adopt: Option<u64>,
     /// How often it was started.
     pub(super) session: u64,
 }
@@ -166,8 +168,9 @@ impl DataNode {
     /// The node of data chunk `number`.
     pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
         let disk = Disk::new(number as u128 + 1, content, 0, number as u32)?;
-        let (core, kept, adopted, session) = Default::default();
-        Ok(Self { disk, core, window: UpdateWindow::new(Time(0), 0, []), kept, adopted, session })
+        let (core, kept, adopted, to_adopt, session) = Default::default();
+        let window = UpdateWindow::new(Time(0), 0, []);
+        Ok(Self { disk, core, window, kept, adopted, to_adopt, session })
     }
 
     /// Begins to serve with what is durable.
@@ -233,7 +236,7 @@ impl DataNode {
         self.kept.insert(difference.version, difference);
     }
 
-    /// Brings the chunk forward by a difference that some log had.
+    /// Brings the chunk forward by a difference that some log had, unless the device has to be released first.
     pub(super) fn adopt(&mut self, version: u64) -> Result<()> {
         let Some(difference) = self.kept.get(&version).cloned() else {
             bail!("version {version} is to be adopted and is not here")
@@ -252,9 +255,14 @@ impl DataNode {
         let Some(new) = difference.brought_forward(&base, tag) else {
             bail!("version {version} did not come out right")
         };
-        let patches = vec![(difference.offset, new)];
-        self.disk.device()?.adopt(SEGMENT, Epoch(1), version, patches).context("adopt")?;
-        self.adopted.push(version);
+        match self.disk.device()?.stage(SEGMENT, Epoch(1), difference.offset, &new) {
+            Err(UpdateError::Held { .. }) => self.to_adopt = Some(version),
+            other => {
+                let staged = other.context("adopt")?.version;
+                ensure!(staged == version, "version {version} was brought forward as {staged}");
+                self.adopted.push(version);
+            }
+        }
         Ok(())
     }
 
@@ -271,6 +279,10 @@ impl DataNode {
         device.flush().context("flush")?;
         device.ease().context("write in place")?;
         let version = device.updates(SEGMENT).context("describe")?.version;
+        if let Some(version) = self.to_adopt.take() {
+            // What went in place made room.
+            self.adopt(version)?;
+        }
         if let Some(core) = &mut self.core {
             core.handle(DataInput::Durable { through: version });
             for version in std::mem::take(&mut self.adopted) {
@@ -286,6 +298,7 @@ impl DataNode {
         self.core = None;
         self.kept.clear();
         self.adopted.clear();
+        self.to_adopt = None;
     }
 }
 

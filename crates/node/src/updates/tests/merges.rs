@@ -8,6 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 use steadfast_disk::{Op, OpOutput, Priority, device::Apply};
+use steadfast_protocol::message::NodeFault;
 use tokio::sync::watch;
 
 const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
@@ -15,14 +16,30 @@ const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
 const PARITY: u32 = SHAPE.data;
 const STREAM: u64 = 5;
 
-/// A chunk on a device whose lane waits while `power` is taken, and one granule of it damaged.
-fn chunk(power: &Arc<RwLock<()>>, damaged: Option<u64>) -> Arc<Chunk> {
+/// What is wrong with a granule.
+#[derive(Clone, Copy)]
+enum Wrong {
+    Damaged,
+    Unreadable,
+}
+
+/// A chunk on a device whose lane waits while `power` is taken, and one granule of it that is wrong.
+fn chunk(power: &Arc<RwLock<()>>, wrong: Option<(u64, Wrong)>) -> Arc<Chunk> {
     let memory = Arc::new(CrashMedium::from_image(stored(PARITY, RESERVE_BYTES)));
-    let medium = Slow { memory: memory.clone(), power: power.clone(), flush_takes: Duration::ZERO };
+    let unreadable = Arc::default();
+    let medium = Slow {
+        memory: memory.clone(),
+        power: power.clone(),
+        flush_takes: Duration::ZERO,
+        unreadable: Arc::clone(&unreadable),
+    };
     let device = Device::open(Arc::new(medium), Some(CLUSTER)).unwrap();
-    if let Some(granule) = damaged {
+    if let Some((granule, wrong)) = wrong {
         let at = device.locate_chunk(SEGMENT, granule * GRANULE).unwrap();
-        memory.write_at(at, &[1; GRANULE as usize]).unwrap();
+        match wrong {
+            Wrong::Damaged => memory.write_at(at, &[1; GRANULE as usize]).unwrap(),
+            Wrong::Unreadable => *unreadable.lock().unwrap() = at..at + GRANULE,
+        }
     }
     let lane = Lane::spawn(device, LaneConfig::default()).unwrap();
     let device = ServedDevice::new(device_of(PARITY), PathBuf::new(), lane, None, AdmissionPolicy::default());
@@ -62,25 +79,30 @@ async fn merge_two_rows(chunk: &Arc<Chunk>) -> (Result<(), Fault>, Vec<(u64, Vec
 
 #[tokio::test]
 async fn damage_between_the_rows_of_a_merge_does_not_keep_it() {
-    let chunk = chunk(&Arc::default(), Some(1));
-    let (made, rows) = merge_two_rows(&chunk).await;
-    made.unwrap();
-    for (offset, row) in rows {
-        let read = Op::ReadChunk { segment: SEGMENT, offset, len: GRANULE as u32 };
-        let OpOutput::Chunk { data, state, .. } = ask(&chunk, read).await else { panic!() };
-        assert_eq!((&data[..], state.merged, state.logged), (&row[..], vec![(0, 2)], false));
+    for wrong in [Wrong::Damaged, Wrong::Unreadable] {
+        let chunk = chunk(&Arc::default(), Some((1, wrong)));
+        let (made, rows) = merge_two_rows(&chunk).await;
+        made.unwrap();
+        for (offset, row) in rows {
+            let read = Op::ReadChunk { segment: SEGMENT, offset, len: GRANULE as u32 };
+            let OpOutput::Chunk { data, state, .. } = ask(&chunk, read).await else { panic!() };
+            assert_eq!((&data[..], state.merged, state.logged), (&row[..], vec![(0, 2)], false));
+        }
     }
 }
 
 #[tokio::test]
 async fn a_merge_into_a_damaged_row_changes_nothing() {
-    let chunk = chunk(&Arc::default(), Some(2));
-    let (made, _) = merge_two_rows(&chunk).await;
-    assert!(matches!(made, Err(Fault::Node(_))), "{made:?}");
-    let OpOutput::Updates(info) = ask(&chunk, Op::DescribeUpdates { segment: SEGMENT }).await else {
-        panic!()
-    };
-    assert_eq!((info.merged, info.log.len()), (vec![], 2));
+    for wrong in [Wrong::Damaged, Wrong::Unreadable] {
+        let chunk = chunk(&Arc::default(), Some((2, wrong)));
+        let (made, _) = merge_two_rows(&chunk).await;
+        // No other merge changes that: whoever stores the segment anew does.
+        assert!(matches!(made, Err(Fault::Node(NodeFault::DamagedParity { .. }))), "{made:?}");
+        let OpOutput::Updates(info) = ask(&chunk, Op::DescribeUpdates { segment: SEGMENT }).await else {
+            panic!()
+        };
+        assert_eq!((info.merged, info.log.len()), (vec![], 2));
+    }
 }
 
 #[tokio::test]

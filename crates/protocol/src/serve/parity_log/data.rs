@@ -150,7 +150,8 @@ pub enum DataAction {
         /// Which.
         version: u64,
     },
-    /// XOR a fetched difference into the chunk, as this version, durably; answered by [`DataInput::Adopted`].
+    /// XOR a fetched difference into the chunk, as this version, durably, and hold it as one that was staged: until
+    /// [`DataAction::Release`] a log that lacks it may be what others are decoded with. Answered by [`DataInput::Adopted`].
     Adopt {
         /// Which.
         version: u64,
@@ -263,7 +264,7 @@ pub struct DataChunk {
     durable: u64,
     committed: u64,
     /// The driver has the differences from this version to the last staged one. What is before it is committed, or was adopted
-    /// before a crash and is fetched again where a log lacks it.
+    /// before a crash on a medium that holds no such one, and is fetched again where a log lacks it.
     kept_from: u64,
     actions: VecDeque<DataAction>,
 }

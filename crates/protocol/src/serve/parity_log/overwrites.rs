@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   ask ──▶ waiting ──▶ start ──▶ placed: held under the device's number ──▶ release: that number and all before
-//!                         ▲  │ not_placed: the device holds too much
-//!                         └──┘
+//!                │        ▲  │ not_placed: the device holds too much
+//!                ▼        └──┘
+//!             withdraw
 //! ```
 //!
 //! What is held is bounded for each segment, as the device's room for it is one for all: a data node that died before it said what is
 //! committed keeps what comes behind it, and without a bound that would come to be all the room there is. Where the bound is reached
 //! nothing more is started; whoever waits for it stores the segment anew, and what is held goes with the old chunks.
-//!
 //!
 //! Invariants: one overwrite is under way at a time, so that none goes in before one that was asked earlier; the device releases in
 //! the order of its own numbers, so that what is released is the longest run of them from the first of which each is
@@ -102,6 +102,19 @@ impl Overwrites {
     /// The device holds too much for the one under way: it is started again when something was released, here or of another segment.
     pub fn not_placed(&mut self) {
         self.under_way = false;
+    }
+
+    /// Gives up what waits of a data chunk, but for one that is under way: the first such version, and how many. Whoever levels the chunk
+    /// asks what is here; what waits for room may wait for what that is the answer to.
+    pub fn withdraw(&mut self, chunk: ChunkNumber) -> Option<(u64, usize)> {
+        let keep = usize::from(self.under_way);
+        let first = self.waiting.iter().skip(keep).find(|waiting| waiting.chunk == chunk)?.version;
+        let (before, mut number) = (self.waiting.len(), 0);
+        self.waiting.retain(|waiting| {
+            number += 1;
+            waiting.chunk != chunk || number <= keep
+        });
+        Some((first, before - self.waiting.len()))
     }
 
     /// A data chunk's versions are committed: up to which of the device's numbers all may be released, where there are more now.

@@ -73,6 +73,15 @@ pub enum ParityInput {
         /// Its version.
         version: u64,
     },
+    /// These of [`ParityAction::Overwrite`] were not begun, and will not be: whoever asked sends them again.
+    Withdrawn {
+        /// The data chunk.
+        chunk: ChunkNumber,
+        /// The first such version.
+        first: u64,
+        /// How many.
+        count: usize,
+    },
     /// What is committed of a data chunk.
     Committed {
         /// The sender's epoch.
@@ -344,6 +353,11 @@ impl ParityChunk {
         !self.stalled.is_empty()
     }
 
+    /// Whether somebody waits to hear what is here of a data chunk.
+    pub fn is_asked(&self, chunk: ChunkNumber) -> bool {
+        self.waiters.iter().any(|&(_, of, _, waiter)| of == chunk && waiter == Waiter::Ask)
+    }
+
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<ParityAction> {
         self.actions.pop_front()
@@ -366,10 +380,7 @@ impl ParityChunk {
                 self.failing = true;
                 self.answered();
                 if version <= self.versions(chunk).received {
-                    let asked = |(_, of, _, waiter): &(u64, ChunkNumber, Epoch, Waiter)| {
-                        *of == chunk && *waiter == Waiter::Ask
-                    };
-                    if self.waiters.iter().any(asked) {
+                    if self.is_asked(chunk) {
                         // Room may depend on what the asker does with the answer.
                         self.forget_from(chunk, version);
                         self.answer();
@@ -384,6 +395,12 @@ impl ParityChunk {
                 let versions = self.chunks.entry(chunk).or_default();
                 versions.merged = versions.merged.max(version);
                 self.written(chunk, version);
+            }
+            ParityInput::Withdrawn { chunk, first, count } => {
+                (0..count).for_each(|_| self.answered());
+                self.forget_from(chunk, first);
+                self.answer();
+                self.change_mode();
             }
             ParityInput::Committed { epoch, chunk, through } => {
                 if epoch >= self.epoch {

@@ -4,8 +4,7 @@
 //! later states are. A parity node adds to its chunk just the differences up to the versions asked for; a data node takes back
 //! what it has staged beyond. From the last committed version to the newest both can be had, so the lowest versions that any of
 //! the nodes names are a state that all of them give. Where more was committed, released or merged in between, the question is
-//! asked again; so it is until a log has what another brought back to the data node after a crash, as the data node does not
-//! keep that difference.
+//! asked again. What a log brought back to a data node after a crash counts as staged there: another log may lack it.
 
 use super::{ChunkNumber, Difference, Fold};
 use core::ops::Range;

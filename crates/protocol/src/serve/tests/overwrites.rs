@@ -83,3 +83,19 @@ fn more_than_the_bound_from_before_a_restart_goes_first_and_a_single_large_one_h
     assert_eq!(overwrites.release(2, 3), Some(6));
     assert_eq!(overwrites.start().map(|overwrite| overwrite.bytes), Some(8192));
 }
+
+#[test]
+fn what_was_not_begun_of_a_chunk_is_given_up() {
+    let mut overwrites = Overwrites::new(1 << 20, []);
+    assert_eq!(overwrites.withdraw(1), None);
+    for (chunk, version) in [(1, 1), (1, 2), (2, 1), (1, 3)] {
+        overwrites.ask(overwrite(chunk, version));
+    }
+    assert_eq!(overwrites.start(), Some(overwrite(1, 1)));
+    assert_eq!(overwrites.withdraw(1), Some((2, 2)), "one is under way");
+    assert_eq!(overwrites.withdraw(1), None);
+    overwrites.not_placed();
+    assert_eq!(overwrites.withdraw(1), Some((1, 1)), "it is no more");
+    assert_eq!(overwrites.start(), Some(overwrite(2, 1)));
+    assert_eq!((overwrites.withdraw(2), overwrites.waiting().count()), (None, 1));
+}

@@ -348,6 +348,33 @@ fn a_question_does_not_wait_for_room_in_the_log() {
     assert_eq!(drain(|| parity.poll()), [gap, ack]);
 }
 
+/// What waits to be overwritten with waits for what others release, which may wait for the answer.
+#[test]
+fn a_question_does_not_wait_for_overwrites_that_were_not_begun() {
+    let mut parity = asked(Mode::InPlace, ParityState::default(), 1 << 20, 1);
+    for version in 1..=3 {
+        parity.handle(difference(version, 1, version, 0));
+    }
+    parity.handle(ParityInput::Overwritten { chunk: 0, version: 1 });
+    drain(|| parity.poll());
+    parity.handle(ParityInput::Ask { reply: 9, epoch: Epoch(1), session: 1, chunk: 0 });
+    assert!(drain(|| parity.poll()).is_empty() && parity.is_asked(0) && !parity.is_asked(1));
+    parity.handle(ParityInput::Withdrawn { chunk: 0, first: 2, count: 2 });
+    let gap = |reply| ParityAction::Refuse { reply, reason: Refusal::Gap };
+    assert_eq!(
+        drain(|| parity.poll()),
+        [gap(2), gap(3), ParityAction::Ack { reply: 9, chunk: 0, through: 1 }]
+    );
+    // Sent again they are taken, and the mode may change once they are in.
+    parity.handle(difference(12, 1, 2, 0));
+    assert_eq!(drain(|| parity.poll()), [ParityAction::Overwrite { chunk: 0, version: 2, reply: 12 }]);
+    parity.handle(ParityInput::Mode(Mode::Logged));
+    parity.handle(ParityInput::Overwritten { chunk: 0, version: 2 });
+    parity.handle(difference(13, 1, 3, 0));
+    let append = ParityAction::Append { chunk: 0, version: 3, sequence: 0, reply: 13 };
+    assert_eq!(drain(|| parity.poll()), [ParityAction::Ack { reply: 12, chunk: 0, through: 2 }, append]);
+}
+
 #[test]
 fn in_place_is_one_step_and_a_log_is_emptied_before_the_mode_changes() {
     let mut parity = asked(Mode::InPlace, ParityState::default(), 1 << 20, 0);

@@ -280,7 +280,7 @@ fn rows_of_a_data_chunk_are_taken_back_only_without_a_gap() {
             assert_eq!(model.back(chunk, rows.clone(), newest + 1, 0), None, "it is behind");
         }
     }
-    // One in the midst is gone: what was adopted is not kept.
+    // One in the midst is gone.
     let (mut bytes, ones) = (vec![0; 4], [1; 4]);
     assert!(!take_back(&mut bytes, 0, (3, 0), [(1, 0, &ones[..]), (3, 0, &ones[..])]));
     let mut bytes = vec![0; 4];

@@ -84,7 +84,7 @@ impl World {
                 DataAction::Adopt { version } => {
                     let node = self.data_node_mut(actor).expect("only a node that is up adopts");
                     let record = node.kept[&version];
-                    node.adopt(record);
+                    node.stage(record);
                     node.adopting.push(version);
                 }
                 DataAction::Stage { request } if actor == STAND_IN => {

@@ -104,7 +104,7 @@ enum Message {
 struct DataDisk {
     version: u64,
     content: Bytes,
-    /// Staged here and not released. What a log brought back is not among them, as the medium does not keep what it replaced.
+    /// Staged here, or brought back by a log, and not released.
     held: BTreeMap<u64, Record>,
 }
 
@@ -649,10 +649,6 @@ impl World {
 impl DataNode {
     fn stage(&mut self, record: Record) {
         self.now.held.insert(record.version, record);
-        self.adopt(record);
-    }
-
-    fn adopt(&mut self, record: Record) {
         self.now.version = record.version;
         xor(&mut self.now.content, record.bytes);
         self.steps.push(self.now.clone());
