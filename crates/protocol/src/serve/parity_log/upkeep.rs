@@ -16,6 +16,8 @@ const QUIET: Duration = Duration::from_millis(500);
 /// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
 /// an update takes.
 const LEVEL_AFTER: Duration = Duration::from_secs(3);
+/// And again, twice as late each time up to this, while nobody waits for it.
+const LEVEL_AGAIN_MAX: Duration = Duration::from_secs(300);
 
 /// What is to become of a reserve that is to shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +50,14 @@ pub struct Upkeep {
     reserve_bytes: u64,
     appended_at: Time,
     asked_at: Time,
+    /// The record that was asked about, and how often.
+    asked_for: Option<(u64, u32)>,
 }
 
 impl Upkeep {
     /// Of a log in so many bytes that is as quiet as if it had just been appended to.
     pub fn new(now: Time, reserve_bytes: u64) -> Self {
-        Self { reserve_bytes, appended_at: now, asked_at: now }
+        Self { reserve_bytes, appended_at: now, asked_at: now, asked_for: None }
     }
 
     /// A record is being appended.
@@ -84,14 +88,21 @@ impl Upkeep {
 
     /// The data chunk whose node is to be asked to level: the log's first record is of it, and not known to be committed, though
     /// nothing was appended for long, or it keeps what others append from being merged. Its chunk may be level, and only this node has not
-    /// heard. Asked again after as long.
+    /// heard. Asked again after as long, and ever less often.
     pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
-        let under_way = now.since(self.appended_at) < LEVEL_AFTER && self.haste(core) == Haste::None;
-        if under_way || now.since(self.asked_at) < LEVEL_AFTER {
+        let waited_for = self.haste(core) != Haste::None;
+        let under_way = now.since(self.appended_at) < LEVEL_AFTER && !waited_for;
+        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
+        // Some cannot be levelled before somebody stores the segment anew.
+        let times =
+            self.asked_for.filter(|(sequence, _)| *sequence == first.sequence).map_or(0, |(_, times)| times);
+        let doubled = if waited_for { 0 } else { times.saturating_sub(1).min(16) };
+        if under_way
+            || now.since(self.asked_at) < LEVEL_AFTER.saturating_mul(1 << doubled).min(LEVEL_AGAIN_MAX)
+        {
             return None;
         }
-        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
-        self.asked_at = now;
+        (self.asked_at, self.asked_for) = (now, Some((first.sequence, times + 1)));
         Some(first.chunk)
     }
 

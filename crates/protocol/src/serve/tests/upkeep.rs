@@ -66,8 +66,9 @@ fn who_holds_up_the_log_is_asked_once_in_a_while() {
     // While updates come, who sends them says what is committed.
     upkeep.appended(at(8000));
     assert_eq!(
-        (upkeep.ask_to_level(at(10_999), &core), upkeep.ask_to_level(at(11_000), &core)),
-        (None, Some(3))
+        (upkeep.ask_to_level(at(11_999), &core), upkeep.ask_to_level(at(12_000), &core)),
+        (None, Some(3)),
+        "ever less often"
     );
     // But those of another chunk, which fill the log behind it: they would find no room, and then wait for as long.
     let mut half_full = Upkeep::new(at(0), 24_000 - 1);
