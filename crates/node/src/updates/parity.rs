@@ -24,8 +24,8 @@ use steadfast_protocol::{
     message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
     policy,
     serve::parity_log::{
-        ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction, ParityChunk,
-        ParityInput, ParityOf, ParityState, Shrinking, Upkeep,
+        Behind, ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction,
+        ParityChunk, ParityInput, ParityOf, ParityState, Shrinking, Upkeep,
     },
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -214,6 +214,8 @@ impl host::Host for Host {
         // What a merge changes is one record, and no more than the records of the log that it takes.
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| damaged_parity(chunk.device.id, segment, broken))?;
+        let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
+        let core = core.with_bound(Behind::of(info.reserve_bytes, window_bytes, shape.data));
         let held = held.into_iter().filter_map(|staged| {
             let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
             Some((staged.version, Held { chunk, version, bytes }))
@@ -223,7 +225,6 @@ impl host::Host for Host {
             (shape.data as u16, shape.parity() as u16, (chunk.number - shape.data) as u16);
         let of = ParityOf::new(data, parity, number, shape.chunk_bytes());
         let of = of.map_err(|error| not_in_place(segment, error))?;
-        let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
         let (haste, _) = watch::channel(Haste::None);
         Ok(Self {
             merge_stream: updates.number(),
@@ -508,6 +509,7 @@ impl Host {
                     return;
                 }
                 self.replies.insert(reply, (stream, Waiter::Difference));
+                let bytes = u32::try_from(payload.len()).expect("a record fits a frame");
                 self.arrived.insert(reply, Arrived { chunk, record: payload });
                 self.core.handle(ParityInput::Difference {
                     reply,
@@ -515,6 +517,7 @@ impl Host {
                     session,
                     chunk,
                     version,
+                    bytes,
                     committed,
                 });
             }

@@ -124,7 +124,7 @@ mod tests {
     fn what_cannot_be_levelled_is_tried_ever_less_often() {
         let (start, segment) = (Instant::now(), SegmentId(1));
         let mut attempts = Attempts::default();
-        let mut tried = |attempts: &mut Attempts, looks: std::ops::Range<u32>, first: u64| -> Vec<u64> {
+        let tried = |attempts: &mut Attempts, looks: std::ops::Range<u32>, first: u64| -> Vec<u64> {
             let held = Held::from([(segment, first)]);
             let seconds = looks.map(|look| 5 * u64::from(look));
             let due = |second: &u64| {

@@ -370,8 +370,10 @@ impl Storm {
             }
             Message::Difference { difference, session, committed } => {
                 let (reply, version) = (self.reply(from, 0), difference.version);
+                let bytes = u32::try_from(difference.record_length())?;
                 self.parity[to - K].arrived.insert(reply, difference);
-                let input = ParityInput::Difference { reply, epoch, session, chunk, version, committed };
+                let input =
+                    ParityInput::Difference { reply, epoch, session, chunk, version, bytes, committed };
                 self.parity_input(to - K, input, counts)
             }
             Message::Committed { through } => {

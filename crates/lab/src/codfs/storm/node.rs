@@ -14,8 +14,8 @@ use steadfast_protocol::{
     Time,
     policy::window_bytes,
     serve::parity_log::{
-        Admission, DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk, ParityInput,
-        ParityOf, ParityState, UpdateWindow, kept_from,
+        Admission, Behind, DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk,
+        ParityInput, ParityOf, ParityState, UpdateWindow, kept_from,
     },
 };
 
@@ -326,7 +326,8 @@ impl ParityNode {
         }
         let (epoch, merged, log_next) = (info.epoch, info.merged, info.log_next);
         let state = ParityState { epoch, merged, log, log_next };
-        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX)?);
+        let behind = Behind::of(RESERVE_BYTES, window_bytes(RESERVE_BYTES, K as u32), K as u32);
+        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX)?.with_bound(behind));
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! | [`DataChunk`] | the data chunk's node, or one that stands in where that is gone | orders the chunk's updates: stamps updates with versions, has them logged by every live parity node, answers when all of that is durable; levels the logs after a crash |
 //! | [`ParityChunk`] | a parity chunk's node | takes each version once, in order; merges committed ones; refuses older epochs |
 //! | [`UpdateWindow`] | the data chunk's node | which updates the core is given, and when: what may be uncommitted |
+//! | [`Behind`] | a parity chunk's node | how much of a log may lie behind what is not committed |
 //! | [`Overwrites`] | a parity chunk's node | the order in which differences go into the chunk at once, and what may be released |
 //! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, whom to ask where it is held up, and when a reserve may shrink |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
@@ -43,7 +44,8 @@
 //!
 //! **The window.** [`UpdateWindow`] lets no more of a data chunk be uncommitted than its part of half a reserve
 //! ([`crate::policy::Parity::window_bytes`]), so that what is uncommitted of all chunks fits every log when all else is merged. Else one
-//! log could be full of what another has no room for, and the other way round, and nothing would ever be committed.
+//! log could be full of what another has no room for, and the other way round, and nothing would ever be committed. [`Behind`] sees to
+//! what is committed and cannot be merged yet.
 //!
 //! **No node is the segment's primary** once it is stored. Each data chunk's node orders its own updates, and nothing orders those of different
 //! chunks. A degraded read finds one state of all by their versions, and holds nobody up: logs have a chunk at several
@@ -59,6 +61,7 @@
 //!
 //! The cores hold no bytes: a version or a request names them, the driver keeps them.
 
+mod behind;
 mod data;
 mod fold;
 mod overwrites;
@@ -68,6 +71,7 @@ mod rows;
 mod upkeep;
 mod window;
 
+pub use behind::Behind;
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
 pub use fold::{Fold, Span};
 pub use overwrites::{Held, Overwrite, Overwrites};

@@ -14,7 +14,7 @@
 //! logged; a merge takes the log's committed prefix, and makes patches, versions and the log's new start durable as one;
 //! nothing is answered before it is durable; an epoch is durable before anything is answered under it.
 
-use super::{ChunkNumber, Refusal, record};
+use super::{Behind, ChunkNumber, Refusal, record};
 use crate::Epoch;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,6 +43,8 @@ pub enum ParityInput {
         chunk: ChunkNumber,
         /// Its version.
         version: u64,
+        /// Bytes of its record.
+        bytes: u32,
         /// What the sender knows to be committed.
         committed: u64,
     },
@@ -240,6 +242,13 @@ enum Waiter {
     Ask,
 }
 
+/// A difference that is not logged yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Arrived {
+    reply: u64,
+    bytes: u32,
+}
+
 /// The core; see the module's doc.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ParityChunk {
@@ -254,8 +263,14 @@ pub struct ParityChunk {
     log: VecDeque<Entry>,
     /// Whoever waits for something durable: answered in order.
     waiters: Vec<(u64, ChunkNumber, Epoch, Waiter)>,
+    /// What may lie behind what is not committed.
+    behind: Behind,
     /// Differences that wait for room.
-    stalled: BTreeMap<(ChunkNumber, u64), u64>,
+    stalled: BTreeMap<(ChunkNumber, u64), Arrived>,
+    /// Those that wait until there is less behind what is not committed: [`Behind`].
+    held_back: BTreeMap<(ChunkNumber, u64), Arrived>,
+    /// Appends that were asked for and not answered, in order.
+    appending: VecDeque<(ChunkNumber, u32)>,
     /// Whether appends are under way behind one that found no room.
     failing: bool,
     /// Appends and overwrites that were asked for and not answered.
@@ -301,7 +316,10 @@ impl ParityChunk {
             chunks,
             log: state.log.into(),
             waiters: Vec::new(),
+            behind: Behind::unbounded(),
             stalled: BTreeMap::new(),
+            held_back: BTreeMap::new(),
+            appending: VecDeque::new(),
             failing: false,
             writing: 0,
             next_sequence: state.log_next,
@@ -311,6 +329,12 @@ impl ParityChunk {
             merging_to: Vec::new(),
             actions: VecDeque::new(),
         })
+    }
+
+    /// The same where so much may lie behind what is not committed.
+    #[must_use]
+    pub fn with_bound(self, behind: Behind) -> Self {
+        Self { behind, ..self }
     }
 
     /// The highest epoch that was seen.
@@ -353,6 +377,11 @@ impl ParityChunk {
         !self.stalled.is_empty()
     }
 
+    /// Whether differences wait until the log's first records are committed.
+    pub fn is_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
     /// Whether somebody waits to hear what is here of a data chunk.
     pub fn is_asked(&self, chunk: ChunkNumber) -> bool {
         self.waiters.iter().any(|&(_, of, _, waiter)| of == chunk && waiter == Waiter::Ask)
@@ -366,18 +395,20 @@ impl ParityChunk {
     /// Tells it what happened; then [`ParityChunk::poll`] until `None`.
     pub fn handle(&mut self, input: ParityInput) {
         match input {
-            ParityInput::Difference { reply, epoch, session, chunk, version, committed } => {
+            ParityInput::Difference { reply, epoch, session, chunk, version, bytes, committed } => {
                 if self.admit(reply, epoch, session, chunk) {
-                    self.take(reply, epoch, chunk, version, committed);
+                    self.take(Arrived { reply, bytes }, epoch, chunk, version, committed);
                 }
             }
             ParityInput::Appended { chunk, version, sequence, bytes } => {
+                self.appending.pop_front();
                 self.log.push_back(Entry { sequence, chunk, version, bytes });
                 self.appended_next = sequence + 1;
                 self.written(chunk, version);
             }
             ParityInput::Full { chunk, version, reply } => {
                 self.failing = true;
+                let bytes = self.appending.pop_front().map_or(0, |(_, bytes)| bytes);
                 self.answered();
                 if version <= self.versions(chunk).received {
                     if self.is_asked(chunk) {
@@ -386,7 +417,7 @@ impl ParityChunk {
                         self.answer();
                     } else {
                         // One that arrived again since is of a later life.
-                        self.stalled.entry((chunk, version)).or_insert(reply);
+                        self.stalled.entry((chunk, version)).or_insert(Arrived { reply, bytes });
                     }
                 }
                 self.make_room();
@@ -467,17 +498,19 @@ impl ParityChunk {
             return false;
         }
         versions.session = Some((epoch, session));
-        let first = self.stalled.range((chunk, 0)..).next().map(|(key, _)| *key);
-        if let Some((_, version)) = first.filter(|(of, _)| *of == chunk) {
+        let all = (chunk, 0)..=(chunk, u64::MAX);
+        let first = [&self.stalled, &self.held_back].map(|waiting| waiting.range(all.clone()).next());
+        if let Some(version) = first.into_iter().flatten().map(|(&(_, version), _)| version).min() {
             self.forget_from(chunk, version);
         }
         true
     }
 
-    /// Forgets differences that found no room, from a version on.
+    /// Forgets differences that found no room, or wait for it, from a version on.
     fn forget_from(&mut self, chunk: ChunkNumber, version: u64) {
         self.chunks.entry(chunk).or_default().received = version - 1;
         self.stalled.retain(|(of, _), _| *of != chunk);
+        self.held_back.retain(|(of, _), _| *of != chunk);
         let actions = &mut self.actions;
         self.waiters.retain(|&(reply, of, _, waiter)| {
             let gone = of == chunk && matches!(waiter, Waiter::Difference { version: of } if of >= version);
@@ -488,7 +521,8 @@ impl ParityChunk {
         });
     }
 
-    fn take(&mut self, reply: u64, epoch: Epoch, chunk: ChunkNumber, version: u64, committed: u64) {
+    fn take(&mut self, arrived: Arrived, epoch: Epoch, chunk: ChunkNumber, version: u64, committed: u64) {
+        let reply = arrived.reply;
         self.committed(chunk, committed);
         let versions = self.chunks.entry(chunk).or_default();
         let expected = versions.received + 1;
@@ -499,20 +533,59 @@ impl ParityChunk {
         self.waiters.push((reply, chunk, epoch, Waiter::Difference { version }));
         if version == expected {
             versions.received = version;
-            if self.stalled.is_empty() && !self.failing {
-                self.write(chunk, version, reply);
+            // Versions of a chunk keep their order.
+            let is_held_back = self.held_back.range((chunk, 0)..=(chunk, u64::MAX)).next().is_some()
+                || !self.takes(chunk, arrived);
+            if is_held_back {
+                self.held_back.insert((chunk, version), arrived);
             } else {
-                // Behind what waits for room.
-                self.stalled.insert((chunk, version), reply);
+                self.let_in(chunk, version, arrived);
             }
         }
         self.answer();
     }
 
-    fn write(&mut self, chunk: ChunkNumber, version: u64, reply: u64) {
+    /// Whether the log takes it where it stands: [`Behind`].
+    fn takes(&self, chunk: ChunkNumber, arrived: Arrived) -> bool {
+        if self.mode == Mode::InPlace {
+            return true;
+        }
+        let logged = |bytes: u32| record::logged_bytes(bytes as usize);
+        let asked: u64 = self.appending.iter().map(|&(_, bytes)| logged(bytes)).sum();
+        if self.behind.takes_any((self.logged_bytes() + asked).saturating_add(logged(arrived.bytes))) {
+            return true;
+        }
+        let there = self.log.iter().skip(self.committed_prefix()).map(|entry| (entry.chunk, entry.bytes));
+        self.behind.takes(there.chain(self.appending.iter().copied()), (chunk, arrived.bytes))
+    }
+
+    fn let_in(&mut self, chunk: ChunkNumber, version: u64, arrived: Arrived) {
+        if self.stalled.is_empty() && !self.failing {
+            self.write(chunk, version, arrived);
+        } else {
+            // Behind what waits for room.
+            self.stalled.insert((chunk, version), arrived);
+        }
+    }
+
+    /// Lets in what was held back and is not any more, of each chunk in the order of its versions.
+    fn let_go(&mut self) {
+        let mut held = None;
+        for ((chunk, version), arrived) in std::mem::take(&mut self.held_back) {
+            if held == Some(chunk) || !self.takes(chunk, arrived) {
+                held = Some(chunk);
+                self.held_back.insert((chunk, version), arrived);
+            } else {
+                self.let_in(chunk, version, arrived);
+            }
+        }
+    }
+
+    fn write(&mut self, chunk: ChunkNumber, version: u64, Arrived { reply, bytes }: Arrived) {
         self.writing += 1;
         self.actions.push_back(match self.mode {
             Mode::Logged => {
+                self.appending.push_back((chunk, bytes));
                 let sequence = self.next_sequence;
                 self.next_sequence += 1;
                 ParityAction::Append { chunk, version, sequence, reply }
@@ -553,8 +626,8 @@ impl ParityChunk {
             return;
         }
         self.retry = false;
-        for ((chunk, version), reply) in std::mem::take(&mut self.stalled) {
-            self.write(chunk, version, reply);
+        for ((chunk, version), arrived) in std::mem::take(&mut self.stalled) {
+            self.write(chunk, version, arrived);
         }
     }
 
@@ -577,6 +650,7 @@ impl ParityChunk {
             self.actions.push_back(ParityAction::Release { chunk, through });
         }
         versions.committed = through;
+        self.let_go();
         self.make_room();
     }
 
@@ -633,6 +707,7 @@ impl ParityChunk {
             versions.merged = versions.merged.max(version);
         }
         self.retry = true;
+        self.let_go();
         self.make_room();
         self.change_mode();
     }

@@ -75,11 +75,12 @@ impl Upkeep {
         now.since(self.appended_at) > QUIET
     }
 
-    /// Whether updates wait for a merge because they found no room, or soon will because more than half of the reserve is full.
+    /// Whether updates wait for a merge because they found no room, or soon will because more than half of the reserve is full, or too much of it lies behind
+    /// what is not committed.
     pub fn haste(&self, core: &ParityChunk) -> Haste {
         if core.is_stalled() {
             Haste::Now
-        } else if 2 * core.logged_bytes() > self.reserve_bytes {
+        } else if core.is_held_back() || 2 * core.logged_bytes() > self.reserve_bytes {
             Haste::Soon
         } else {
             Haste::None

@@ -1,6 +1,7 @@
 //! Golden scripts and seeded schedules of the serving cores.
 
 mod admission;
+mod behind;
 mod fair;
 mod health;
 mod ingest;

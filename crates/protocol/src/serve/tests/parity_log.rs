@@ -152,7 +152,15 @@ fn a_stand_in_levels_the_logs_and_adopts_nothing() {
 }
 
 fn difference(reply: u64, epoch: u64, version: u64, committed: u64) -> ParityInput {
-    ParityInput::Difference { reply, epoch: Epoch(epoch), session: 1, chunk: 0, version, committed }
+    ParityInput::Difference {
+        reply,
+        epoch: Epoch(epoch),
+        session: 1,
+        chunk: 0,
+        version,
+        bytes: 8192,
+        committed,
+    }
 }
 
 /// A parity chunk that was asked under an epoch, which is durable.

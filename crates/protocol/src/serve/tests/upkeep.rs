@@ -43,7 +43,15 @@ fn a_merge_is_needed_now_while_a_difference_waits_for_room() {
     let (upkeep, mut core) = (Upkeep::new(at(0), 1 << 20), log());
     let (epoch, session, chunk) = (Epoch(1), 1, 0);
     core.handle(ParityInput::Ask { reply: 1, epoch, session, chunk });
-    core.handle(ParityInput::Difference { reply: 2, epoch, session, chunk, version: 2, committed: 0 });
+    core.handle(ParityInput::Difference {
+        reply: 2,
+        epoch,
+        session,
+        chunk,
+        version: 2,
+        bytes: 8192,
+        committed: 0,
+    });
     let asked: Vec<_> = core::iter::from_fn(|| core.poll()).collect();
     assert!(
         matches!(asked[..], [ParityAction::Ack { .. }, ParityAction::Append { reply: 2, .. }]),

@@ -42,7 +42,16 @@ impl World {
                 let (chunk, version) = (record.chunk, record.version);
                 let reply = reply(from, session, epoch, version);
                 node.arrived.insert(reply, record);
-                core.handle(ParityInput::Difference { reply, epoch, session, chunk, version, committed });
+                let bytes = 1;
+                core.handle(ParityInput::Difference {
+                    reply,
+                    epoch,
+                    session,
+                    chunk,
+                    version,
+                    bytes,
+                    committed,
+                });
             }
             Message::Committed { epoch, chunk, through } => {
                 core.handle(ParityInput::Committed { epoch, chunk, through });
