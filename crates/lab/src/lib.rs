@@ -24,6 +24,7 @@ pub mod demo;
 pub mod disks;
 pub mod io;
 pub mod original;
+mod overruns;
 pub mod page;
 pub mod replay;
 pub mod requests;

@@ -9,6 +9,7 @@
 use crate::{
     cluster::{LocalCluster, Shape},
     original::Original,
+    overruns,
     report::{Report, mean, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -43,6 +44,7 @@ struct Seen {
     latencies: Vec<f64>,
     reports: Vec<GetReport>,
     others: Vec<f64>,
+    overruns: Vec<f64>,
 }
 
 /// Runs all cases.
@@ -113,6 +115,7 @@ pub async fn run(
                 seen[rule].latencies.extend(got.reports.iter().map(|got| millis(got.latency)));
                 seen[rule].reports.extend(got.reports);
                 seen[rule].others.extend(got.others);
+                seen[rule].overruns.extend(overruns::shares(&other).await?);
             }
         }
         for ((rule, _), seen) in RULES.iter().zip(seen) {
@@ -175,7 +178,7 @@ async fn at_once(
     let reports = join_all(reads).await;
     over.store(true, Ordering::Relaxed);
     let others = background.await.context("the other reader panicked")??;
-    Ok(Seen { latencies: Vec::new(), reports: reports?, others })
+    Ok(Seen { reports: reports?, others, ..Seen::default() })
 }
 
 /// Polls all of them until each is done; the first error is told.
@@ -218,10 +221,11 @@ fn add(report: &mut Report, case: &str, seen: &Seen, say: &mut dyn FnMut(&str)) 
     // Of few samples it is the worst.
     let p99 = sorted.get((sorted.len() * 99).div_ceil(100).saturating_sub(1)).copied();
     say(&format!(
-        "{case}: {:.0} ms, s.d. {:.0}, I/O overhead {:.3}",
+        "{case}: {:.0} ms, s.d. {:.0}, I/O overhead {:.3}{}",
         mean(&seen.latencies),
         standard_deviation(&seen.latencies),
-        mean(&overheads)
+        mean(&overheads),
+        overruns::warning(mean(&seen.overruns))
     ));
     report.add(EXPERIMENT, case, "latency_mean", mean(&seen.latencies), "ms");
     report.add(EXPERIMENT, case, "latency_sd", standard_deviation(&seen.latencies), "ms");
@@ -234,6 +238,7 @@ fn add(report: &mut Report, case: &str, seen: &Seen, say: &mut dyn FnMut(&str)) 
     report.add(EXPERIMENT, case, "extra_blocks", sum(|got| got.extra_blocks.into()), "1");
     report.add(EXPERIMENT, case, "extra_won", sum(|got| got.extra_won.into()), "1");
     report.add(EXPERIMENT, case, "others_latency_mean", mean(&seen.others), "ms");
+    report.add(EXPERIMENT, case, "overruns", mean(&seen.overruns), "share of operations");
 }
 
 fn millis(span: Duration) -> f64 {
@@ -256,6 +261,7 @@ pub fn show(report: &Report) -> String {
         "waste MB",
         "extras won",
         "others ms",
+        "overruns",
     ]);
     for round_trip in ROUND_TRIPS {
         for (clients, _) in CLIENTS {
@@ -277,6 +283,7 @@ pub fn show(report: &Report) -> String {
                     format!("{:.1}", figure("waste") / 1e6),
                     format!("{:.0} of {:.0}", figure("extra_won"), figure("extra_blocks")),
                     format!("{:.0}", figure("others_latency_mean")),
+                    overruns::show(figure("overruns")),
                 ]);
             }
         }

@@ -10,6 +10,7 @@ use crate::{
     cluster::{LocalCluster, Shape},
     cpu, disks,
     original::Original,
+    overruns,
     report::{Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -74,14 +75,16 @@ pub struct Measured {
     pub limits_ms: Vec<f64>,
     /// Bytes sent beyond the object, as a share of it; of reads only.
     pub overheads: Vec<f64>,
+    /// The share of operations that the emulated disks ended late, access by access.
+    pub overruns: Vec<f64>,
     /// Processor seconds of all processes, this one among them, for all accesses.
     pub cpu_s: f64,
 }
 
 impl Measured {
     fn new(operation: &'static str, case: Case) -> Self {
-        let (latencies_ms, limits_ms, overheads) = Default::default();
-        Self { operation, case, latencies_ms, limits_ms, overheads, cpu_s: 0.0 }
+        let (latencies_ms, limits_ms, overheads, overruns) = Default::default();
+        Self { operation, case, latencies_ms, limits_ms, overheads, overruns, cpu_s: 0.0 }
     }
 
     /// The name of the case in reports.
@@ -104,6 +107,8 @@ impl Measured {
         if !self.overheads.is_empty() {
             report.add(experiment, &case, "io_overhead", mean(&self.overheads), "1");
         }
+        report.add(experiment, &case, "accesses", self.latencies_ms.len() as f64, "accesses");
+        report.add(experiment, &case, "overruns", mean(&self.overruns), "share of operations");
     }
 }
 
@@ -209,6 +214,7 @@ pub async fn measure(
                 ensure!(whole, "bytes came back wrong");
                 gets.latencies_ms.push(millis(got.latency));
                 gets.overheads.push(got.io_overhead());
+                gets.overruns.push(mean(&overruns::shares(&client).await?));
             }
             if wanted(&puts.name()) {
                 recover(&client, &devices).await?;
@@ -220,13 +226,15 @@ pub async fn measure(
                 let put = client.put(BUCKET, "written", original.source()?, length).await?;
                 puts.cpu_s += cpu::seconds(&processes)? - before;
                 puts.latencies_ms.push(millis(put.latency));
+                puts.overruns.push(mean(&overruns::shares(&client).await?));
                 client.remove(BUCKET, "written").await?;
             }
         }
         for measured in [gets, puts].into_iter().filter(|measured| !measured.latencies_ms.is_empty()) {
             let latencies = &measured.latencies_ms;
             let (mean, spread) = (mean(latencies), standard_deviation(latencies));
-            say(&format!("{}: {mean:.0} ms, s.d. {spread:.0}", measured.name()));
+            let void = overruns::warning(self::mean(&measured.overruns));
+            say(&format!("{}: {mean:.0} ms, s.d. {spread:.0}{void}", measured.name()));
             all.push(measured);
         }
     }
@@ -257,7 +265,7 @@ fn millis(span: Duration) -> f64 {
 pub fn show(report: &Report) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["", "mean ms", "s.d.", "p99", "limit ms", "times the limit", "MinIO ms"]);
+    table.set_header(["", "mean ms", "s.d.", "p99", "limit ms", "times the limit", "MinIO ms", "overruns"]);
     for case in CASES {
         for operation in ["get", "put"] {
             let case = case_name(operation, case.name);
@@ -280,6 +288,7 @@ pub fn show(report: &Report) -> String {
                 limit,
                 ratio,
                 show(mean.and_then(|record| record.paper)),
+                find("overruns").map_or_else(String::new, overruns::show),
             ]);
         }
     }

@@ -5,6 +5,7 @@ use crate::{
     cluster::{LocalCluster, Shape},
     cpu,
     original::Original,
+    overruns,
     report::{Report, quantile},
 };
 use anyhow::{Context, Result, bail};
@@ -225,12 +226,7 @@ impl Bed {
 
     /// The largest share of a device's operations that took longer than its model says.
     pub(super) async fn overruns(&self) -> Result<f64> {
-        let mut most = 0;
-        for node in self.client.registry().await?.nodes {
-            let devices = self.client.node_status(&node.record.address).await?.devices;
-            most = devices.iter().map(|device| device.overruns_ppm).fold(most, u32::max);
-        }
-        Ok(f64::from(most) / 1e6)
+        Ok(overruns::shares(&self.client).await?.into_iter().fold(0.0, f64::max))
     }
 
     /// Waits until logs are merged and chunks written in place: until devices do nothing. When they last did something,

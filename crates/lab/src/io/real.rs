@@ -172,6 +172,7 @@ pub(super) async fn run(
         let (cpu, parts) = (figures.cpu_s / (figures.bytes / 1e9), quantile(&figures.parts, 0.5));
         let record = report.add(EXPERIMENT, &name, "cpu", cpu, "s/GB");
         (record.limit, record.ratio) = (Some(parts), Some(cpu / parts));
+        report.add(EXPERIMENT, &name, "accesses", figures.latencies_ms.len() as f64, "accesses");
         report.add(EXPERIMENT, &name, "latency_mean", mean(&figures.latencies_ms), "ms");
         report.add(EXPERIMENT, &name, "latency_sd", standard_deviation(&figures.latencies_ms), "ms");
         report.add(EXPERIMENT, &name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");

@@ -41,6 +41,7 @@ use super::{
 use crate::{
     cluster::Shape,
     original::Original,
+    overruns,
     report::{Report, quantile},
 };
 use anyhow::Result;
@@ -201,10 +202,10 @@ pub(super) async fn run(
                 round(&mut bed, updates, count, &mut figures[which]).await?;
             }
         }
-        let overruns = bed.overruns().await?;
+        let late = bed.overruns().await?;
         for (scheme, figures) in SCHEMES.into_iter().zip(&figures) {
             figures.add_to(report, &case.name(scheme), positionings(scheme), say);
-            report.add(EXPERIMENT, &case.name(scheme), "overruns", overruns, "1");
+            report.add(EXPERIMENT, &case.name(scheme), "overruns", late, "1");
         }
         let limit = predicted(case, file_bytes);
         let [plr, fo] = &figures;
@@ -223,18 +224,15 @@ pub(super) async fn run(
             record.spread = Some((quantile(&quotients, 0.75) - quantile(&quotients, 0.25)) / value);
             say(&format!("{name}: {metric} {value:.2}, predicted {limit:.2}"));
         }
-        if overruns > OVERRUNS_MAX {
+        if late > overruns::MAX {
             say(&format!(
-                "{name}: this machine is too busy, {overruns:.3} of operations took longer than the disk"
+                "{name}: this machine is too busy, {late:.3} of operations took longer than the disk"
             ));
         }
     }
     bed.cluster.stop();
     Ok(())
 }
-
-/// More operations that take longer than the model make a run void ([`steadfast_disk::media`]).
-const OVERRUNS_MAX: f64 = 0.01;
 
 /// So many updates, then the wait until all is in its place.
 async fn round(bed: &mut Bed, updates: Updates<'_>, count: usize, figures: &mut Figures) -> Result<()> {

@@ -1,7 +1,7 @@
 //! The figures as a table, for people.
 
 use super::{EXPERIMENT, Measured, flushes, names, rotating, sequential, updates};
-use crate::report::Report;
+use crate::{overruns, report::Report};
 use comfy_table::{CellAlignment, Table, presets};
 
 /// The table of whole objects; empty where there were none.
@@ -19,7 +19,9 @@ pub fn show(report: &Report) -> String {
         "s.d.",
         "p99",
         "limit ms",
+        "times it",
         "I/O overhead",
+        "overruns",
     ]);
     for case in names(Measured::Rateless).into_iter().chain(names(Measured::Parity)) {
         let find = |metric: &str| {
@@ -27,7 +29,6 @@ pub fn show(report: &Report) -> String {
         };
         let Some(throughput) = find("throughput") else { continue };
         let mean = find("latency_mean");
-        let ratio = throughput.ratio.or(mean.and_then(|record| record.ratio));
         let show = |value: Option<f64>, digits: usize| {
             value.map_or_else(String::new, |value| format!("{value:.digits$}"))
         };
@@ -36,14 +37,16 @@ pub fn show(report: &Report) -> String {
             case.clone(),
             show(throughput.value, 2),
             show(throughput.limit, 2),
-            show(ratio, 2),
+            show(throughput.ratio, 2),
             show(figure("cpu"), 2),
             show(find("cpu").and_then(|record| record.limit), 2),
             show(figure("latency_mean"), 0),
             show(figure("latency_sd"), 0),
             show(figure("latency_p99"), 0),
             show(mean.and_then(|record| record.limit), 0),
+            show(mean.and_then(|record| record.ratio), 2),
             show(figure("io_overhead"), 3),
+            figure("overruns").map_or_else(String::new, overruns::show),
         ]);
     }
     if table.row_count() == 0 {

@@ -23,6 +23,7 @@ use crate::{
     Options,
     cluster::{LocalCluster, Shape},
     original::Original,
+    overruns,
     report::{Report, mean, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -41,8 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const KEY: &str = "object";
 /// What the cases of the simulator's reads end with.
 const SIMULATED: &str = " driver=simulator";
-/// Late operations, as a share, beyond which the emulation did not hold its times.
-const OVERRUNS_MAX: f64 = 0.01;
 
 /// One read, done twice.
 #[derive(Clone, Copy, Debug)]
@@ -263,12 +262,7 @@ impl Stage {
 
     /// The share of the access's operations that were late; devices count alike.
     async fn overruns(&self) -> Result<f64> {
-        let mut shares = Vec::new();
-        for node in 0..self.devices.len() / self.parameters.disks_per_node as usize {
-            let status = self.clients[0].node_status(self.cluster.node_address(node)).await?;
-            shares.extend(status.devices.iter().map(|device| f64::from(device.overruns_ppm) / 1e6));
-        }
-        Ok(mean(&shares))
+        Ok(mean(&overruns::shares(&self.clients[0]).await?))
     }
 }
 
@@ -295,8 +289,8 @@ fn add(report: &mut Report, parameters: &Parameters, case: &str, pairs: &[Pair])
     let shares = of(|pair| pair.real / pair.simulated);
     report.add(NAME, case, "latency_pairs_sd", standard_deviation(&shares), "share of the simulated");
     report.add(NAME, case, "accesses", pairs.len() as f64, "accesses");
-    let overruns = of(|pair| pair.overruns).into_iter().fold(0.0, f64::max);
-    report.add(NAME, case, "overruns", overruns, "share of operations");
+    let late = of(|pair| pair.overruns).into_iter().fold(0.0, f64::max);
+    report.add(NAME, case, "overruns", late, "share of operations");
 }
 
 /// The report as a table for people.
@@ -339,7 +333,7 @@ pub fn show(report: &Report) -> String {
             value("io_overhead"),
             limit("io_overhead"),
             value("share_of_ideal"),
-            format!("{late:.4}{}", if late > OVERRUNS_MAX { " void" } else { "" }),
+            overruns::show(late),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
