@@ -3,11 +3,12 @@
 //! interrupted.
 
 use crate::Options;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
+    hash::{DefaultHasher, Hasher},
     io::{BufRead, BufReader, Write},
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
@@ -16,11 +17,23 @@ use std::{
 /// A line of the file that a run goes on from.
 #[derive(Serialize, Deserialize)]
 struct Kept<S> {
+    /// Which build of the program did it: another one may draw, or do, otherwise.
+    #[serde(default)]
+    build: u64,
     experiment: String,
     seed: u64,
     case: String,
     number: u32,
     sample: S,
+}
+
+/// A number of this program's own file.
+fn build() -> Result<u64> {
+    let program =
+        std::env::current_exe().and_then(fs::read).context("cannot read this program's own file")?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    Ok(hasher.finish())
 }
 
 /// Whose work it is, and where it is kept.
@@ -51,8 +64,9 @@ where
 {
     let &Task { experiment, seed, options, name } = task;
     let all: usize = groups.iter().map(Vec::len).sum();
+    let build = options.resume.as_ref().map_or(Ok(0), |_| build())?;
     let mut done = match &options.resume {
-        Some(file) if file.exists() => kept(file, task, groups)?,
+        Some(file) if file.exists() => kept(file, task, groups, build)?,
         _ => BTreeMap::new(),
     };
     if !done.is_empty() {
@@ -89,8 +103,14 @@ where
             for (&unit, sample) in group.iter().zip(samples) {
                 if let Some(file) = &mut file {
                     let ((case, number), experiment) = (name(unit), experiment.to_owned());
-                    let line =
-                        serde_json::to_string(&Kept { experiment, seed, case, number, sample: &sample })?;
+                    let line = serde_json::to_string(&Kept {
+                        build,
+                        experiment,
+                        seed,
+                        case,
+                        number,
+                        sample: &sample,
+                    })?;
                     writeln!(file, "{line}").context("what is done cannot be kept")?;
                 }
                 done.insert(unit, sample);
@@ -111,6 +131,7 @@ fn kept<U: Copy + Ord, S: DeserializeOwned>(
     file: &Path,
     task: &Task<'_, U>,
     groups: &[Vec<U>],
+    build: u64,
 ) -> Result<BTreeMap<U, S>> {
     let units = groups.iter().flatten();
     let named: BTreeMap<(String, u32), U> = units.map(|&unit| ((task.name)(unit), unit)).collect();
@@ -119,10 +140,15 @@ fn kept<U: Copy + Ord, S: DeserializeOwned>(
     for line in BufReader::new(open).lines() {
         // The last line of an interrupted run may be cut short: that access is done again.
         let Ok(kept) = serde_json::from_str::<Kept<S>>(&line?) else { continue };
-        if kept.experiment == task.experiment
-            && kept.seed == task.seed
-            && let Some(&unit) = named.get(&(kept.case, kept.number))
-        {
+        if kept.experiment != task.experiment || kept.seed != task.seed {
+            continue;
+        }
+        ensure!(
+            kept.build == build,
+            "{} has figures of another build of this program: name another file",
+            file.display()
+        );
+        if let Some(&unit) = named.get(&(kept.case, kept.number)) {
             done.insert(unit, kept.sample);
         }
     }

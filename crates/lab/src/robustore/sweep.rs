@@ -271,5 +271,11 @@ mod tests {
         assert!(said[0].contains("were done before"), "{said:?}");
         let other = run(&experiment, &options, 4, &mut |_| ()).unwrap();
         assert_ne!(whole.records, other.records, "another seed is another run");
+        // Another build may do otherwise.
+        let mut line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        line["build"] = 1.into();
+        std::fs::write(&file, format!("{line}\n")).unwrap();
+        let refused = run(&experiment, &options, 3, &mut |_| ()).unwrap_err().to_string();
+        assert!(refused.contains("another build"), "{refused}");
     }
 }
