@@ -77,7 +77,11 @@ pub fn remove_all() {
 
 fn remove(all: BTreeSet<PathBuf>) {
     for dir in all {
-        if let Err(error) = fs::remove_dir_all(&dir) {
+        // Servers may be making files there.
+        let removed = (0..5).find_map(|_| fs::remove_dir_all(&dir).ok());
+        if removed.is_none()
+            && let Err(error) = fs::remove_dir_all(&dir)
+        {
             tracing::warn!(dir = %dir.display(), %error, "a temporary directory stays");
         }
     }

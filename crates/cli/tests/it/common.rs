@@ -297,5 +297,7 @@ pub(crate) async fn known_to_be_well(client: &Client, device: DeviceId) {
 
 /// One of six tries must show what is to be shown: of what a busy machine may spoil, and hardly as often as that.
 pub(crate) fn once_of(what: &str, mut shown: impl FnMut() -> bool) {
-    assert!((0..6).any(|_| shown()), "{what}: in none of six tries");
+    let shown = (1..=6).find(|_| shown());
+    println!("{what}: {shown:?} tries");
+    assert!(shown.is_some(), "{what}: in none of six tries");
 }

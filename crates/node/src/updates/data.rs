@@ -34,6 +34,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// How often parity nodes that were not told yet hear what is committed, and the device what it need not hold. The next update
 /// of the chunk says both, too; more often, hosts that are between two updates would wake each other's nodes for nothing.
 const TELL: Duration = Duration::from_millis(100);
+/// How often a version of a log that found no room is tried again.
+const ADOPT_AGAIN: Duration = Duration::from_secs(1);
 /// A parity chunk whose node has ended so many streams, without a difference taken between, takes none.
 const ENDED_MAX: u32 = 4;
 /// No chunk is changed so often.
@@ -68,6 +70,8 @@ pub(super) enum Asked {
     /// A version of a log, brought forward as if it were staged here.
     Adopt {
         version: u64,
+        offset: u64,
+        new: Bytes,
     },
     Adopted {
         version: u64,
@@ -101,8 +105,9 @@ pub(super) struct Host {
     /// What the device is to be told when it is next asked for something: nobody waits for that, and telling it wakes its lane
     /// while the answer to the update is to be sent.
     release: Option<u64>,
-    /// A version that is to be brought forward once the device has room to hold it.
-    to_adopt: Option<u64>,
+    /// A version that is to be brought forward once the device has room to hold it: with where it changes the chunk, its bytes there, and
+    /// when that is tried.
+    to_adopt: Option<(u64, u64, Bytes, Instant)>,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
@@ -183,7 +188,10 @@ impl host::Host for Host {
     }
 
     fn answered(&mut self, asked: Asked, answer: Result<OpOutput, OpError>) {
-        self.busy_at = Instant::now();
+        // What is not done for want of room is no work.
+        if !matches!(answer, Err(OpError::Update(UpdateError::Held { .. }))) {
+            self.busy_at = Instant::now();
+        }
         self.heard_of_lane(asked, answer);
     }
 
@@ -303,7 +311,8 @@ impl Host {
                 // Nobody waits any more: the answer is not needed.
                 Err(fault) => drop(reply.send(Err(fault))),
             },
-            Event::Begin => {}
+            // Parity may wait to hear what is committed.
+            Event::Begin => self.core.handle(DataInput::Tick),
             Event::Link { parity, event } => self.link(parity, event),
         }
     }
@@ -464,13 +473,13 @@ impl Host {
             }
             (Asked::Barrier, Ok(_)) => self.core.handle(DataInput::Durable { through: self.core.staged() }),
             (Asked::Base { version }, Ok(OpOutput::Chunk { data, .. })) => self.adopt(version, &data),
-            (Asked::Adopt { version }, Ok(OpOutput::Staged(staged))) => {
+            (Asked::Adopt { version, .. }, Ok(OpOutput::Staged(staged))) => {
                 assert_eq!(staged.version, version, "the core brings it forward by one version at a time");
                 self.ask(Asked::Adopted { version }, Op::Barrier);
             }
-            // Tried again when something was released.
-            (Asked::Adopt { version }, Err(OpError::Update(UpdateError::Held { .. }))) => {
-                self.to_adopt = Some(version);
+            // Others' updates are held, which may be for long.
+            (Asked::Adopt { version, offset, new }, Err(OpError::Update(UpdateError::Held { .. }))) => {
+                self.to_adopt = Some((version, offset, new, Instant::now() + ADOPT_AGAIN));
             }
             (Asked::Adopted { version }, Ok(_)) => self.core.handle(DataInput::Adopted { version }),
             (Asked::Release, Ok(_)) => {}
@@ -505,7 +514,8 @@ impl Host {
         };
         // Held as any update until all logs have it: whoever decodes others by a log that lacks it takes it back.
         let (offset, new) = patch;
-        self.ask(Asked::Adopt { version }, Op::Stage { segment, epoch, offset, new });
+        let asked = Asked::Adopt { version, offset, new: new.clone() };
+        self.ask(asked, Op::Stage { segment, epoch, offset, new });
     }
 
     fn link(&mut self, parity: ParityNumber, event: LinkEvent) {
@@ -570,8 +580,11 @@ impl Host {
         // What the core has of them it goes on with; nobody waits for an answer, and a host without other work may end.
         self.wanted.retain(|_, wanted| !wanted.reply.is_closed());
         self.admit();
-        if let Some(version) = self.to_adopt.take() {
-            self.read_base(version);
+        // Nothing else changes the chunk meanwhile.
+        if let Some((version, offset, new, _)) = self.to_adopt.take_if(|(.., at)| Instant::now() >= *at) {
+            let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
+            let asked = Asked::Adopt { version, offset, new: new.clone() };
+            self.ask(asked, Op::Stage { segment, epoch, offset, new });
         }
         if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()

@@ -24,8 +24,6 @@ use tokio::{
 /// Between two attempts to reach a node: first, and at most; doubled until it has taken something. Updates wait for a node that is started
 /// again, a second at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(400));
-/// At most, where the node is there and ends the streams: each begins a host, which reads its log.
-const ENDED_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Bytes of records that may come back at a time: what a levelling fetches, one after the other.
 const CREDIT: u32 = 4 * UPDATE_BYTES_MAX;
 
@@ -119,7 +117,7 @@ async fn run(
     host: mpsc::UnboundedSender<data::Event>,
 ) {
     let say = |event| host.send(data::Event::Link { parity: target.parity, event }).is_ok();
-    let (mut pause, mut pause_max) = PAUSE;
+    let mut pause = PAUSE.0;
     loop {
         if let Some(stream) = open(&updates, &target).await {
             let sender = stream.sender();
@@ -137,22 +135,13 @@ async fn run(
                 Ended::HostGone => return,
                 Ended::Lost { took: true } => pause = PAUSE.0,
                 Ended::Lost { took: false } => {}
-                Ended::ByNode { took } => {
-                    pause_max = ENDED_PAUSE_MAX;
-                    if took {
-                        pause = PAUSE.0;
-                    }
-                }
             }
-        } else {
-            pause_max = PAUSE.1;
         }
         if !say(LinkEvent::Lost) || link.outgoing().ended {
             return;
         }
-        pause = pause.min(pause_max);
         sleep(pause).await;
-        pause *= 2;
+        pause = (pause * 2).min(PAUSE.1);
     }
 }
 
@@ -188,10 +177,6 @@ enum Ended {
         /// Whether the parity node took anything on it: then the next is tried soon.
         took: bool,
     },
-    /// The parity node said why.
-    ByNode {
-        took: bool,
-    },
 }
 
 /// Hears until the stream is lost or the host is gone.
@@ -225,15 +210,14 @@ async fn carry(
                 }
             }
             Some(NetEvent::Failed(fault)) => {
-                let is_moved = matches!(fault, Fault::Node(NodeFault::UnknownDevice(_)));
-                if is_moved {
+                if matches!(fault, Fault::Node(NodeFault::UnknownDevice(_))) {
                     moved();
                 }
                 tracing::debug!(%fault, "a parity node ended the stream of differences");
                 if !say(LinkEvent::Failed(fault)) {
                     return Ended::HostGone;
                 }
-                return if is_moved { Ended::Lost { took } } else { Ended::ByNode { took } };
+                return Ended::Lost { took };
             }
             Some(NetEvent::Cancelled) => {}
             Some(NetEvent::End(_) | NetEvent::Lost(_)) | None => return Ended::Lost { took },

@@ -13,7 +13,8 @@ use steadfast_protocol::{
 };
 use tokio::sync::{SemaphorePermit, oneshot};
 
-/// What stands against a change of parity, as a fault: what is there and is damaged, or cannot be read, ends all of them.
+/// What stands against a change of parity, as a fault: what is there and is damaged, or cannot be read, ends all of them, and so does a log
+/// that cannot be written.
 pub(super) fn not_changed(device: DeviceId, segment: SegmentId, error: OpError) -> Fault {
     match error {
         OpError::Update(UpdateError::Read(error)) if is_damage(&error) => {

@@ -265,6 +265,9 @@ impl host::Host for Host {
     fn carry_out(&mut self, updates: &Arc<Updates>) {
         self.act(updates);
         self.hurry();
+        if self.core.is_held_back() {
+            self.unblock(updates);
+        }
     }
 
     fn is_over(&self) -> bool {

@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 /// Between two looks. A version that is held this long is not on its way.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Between two attempts at one segment at most: some cannot be levelled before somebody stores them anew.
-const AGAIN_MAX: Duration = Duration::from_secs(300);
-/// Segments that are levelled at a time: a node that stands still answers none of them, and keeps no others waiting.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Segments that are levelled at a time: a node that stands still answers none of its own, and others go on.
 const LEVELLED_AT_A_TIME: usize = 16;
 
 /// Segments of which a device holds updates, and the lowest version of those.
@@ -45,7 +45,7 @@ pub(crate) async fn recover(updates: Arc<Updates>, device: Arc<ServedDevice>) {
             let (updates, device) = (updates.clone(), device.clone());
             levelling.spawn(async move { level(&updates, &device, segment).await });
         }
-        levelling.join_all().await;
+        while levelling.join_next().await.is_some() {}
         before = Some(held);
         tokio::time::sleep(AGAIN).await;
     }
@@ -132,8 +132,8 @@ mod tests {
             };
             seconds.filter(due).collect()
         };
-        assert_eq!(tried(&mut attempts, 0..300, 7), [0, 5, 15, 35, 75, 155, 315, 615, 915, 1215]);
+        assert_eq!(tried(&mut attempts, 0..60, 7), [0, 5, 15, 35, 75, 135, 195, 255]);
         // Another version of it is another matter.
-        assert_eq!(tried(&mut attempts, 300..304, 8), [1500, 1505, 1515]);
+        assert_eq!(tried(&mut attempts, 60..64, 8), [300, 305, 315]);
     }
 }

@@ -11,13 +11,14 @@
 //! Why that is enough: let each of some differences be the first in one log and without room in the next one around. Of two neighbours
 //! somewhere in this circle the one that is to be logged was stamped before the head that it waits behind was logged. All that its chunk
 //! has behind that head was logged later still, so it was not committed when the difference was stamped, and with it takes no more than
-//! the window that it was admitted by: it is taken.
+//! the window that it was admitted by: it is taken. What is taken has room once all before the first uncommitted record is merged: so it may
+//! wait for that, and counts as lying there while it does.
 
 use super::{ChunkNumber, LOG_RECORD_OVERHEAD_BYTES, record};
 use crate::message::UPDATE_BYTES_MAX;
 
-/// Records that a ring may lose at its end and to the pages of each: picked by eye.
-const RECORDS_SPARE: u64 = 3;
+/// Of a ring that is not empty this much stays free.
+const PAGE_BYTES: u64 = 4096;
 
 /// The bound of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,9 +32,10 @@ pub struct Behind {
 impl Behind {
     /// Of a log in a reserve beside parity of `data` data chunks, each of which may have `window_bytes` uncommitted.
     pub fn of(reserve_bytes: u64, window_bytes: u64, data: u32) -> Self {
-        let record = u64::from(UPDATE_BYTES_MAX) + LOG_RECORD_OVERHEAD_BYTES;
+        // The largest that is admitted, once: where it does not fit before the reserve's end, that end is lost.
+        let record = u64::from(UPDATE_BYTES_MAX).saturating_add(LOG_RECORD_OVERHEAD_BYTES).min(window_bytes);
         let windows = window_bytes.saturating_mul(data.into());
-        let of_all = reserve_bytes.saturating_sub(windows).saturating_sub(RECORDS_SPARE * record);
+        let of_all = reserve_bytes.saturating_sub(windows).saturating_sub(record.saturating_add(PAGE_BYTES));
         Self { of_all, of_one: window_bytes }
     }
 

@@ -367,6 +367,11 @@ impl ParityChunk {
         self.log.iter().take(self.committed_prefix()).map(|entry| u64::from(entry.bytes)).sum()
     }
 
+    /// The log's first record that is not known to be committed.
+    pub fn first_uncommitted(&self) -> Option<&Entry> {
+        self.log.get(self.committed_prefix())
+    }
+
     /// Whether a merge is being made.
     pub fn is_merging(&self) -> bool {
         self.merging > 0
@@ -415,7 +420,7 @@ impl ParityChunk {
                         // Room may depend on what the asker does with the answer.
                         self.forget_from(chunk, version);
                         self.answer();
-                    } else {
+                    } else if !self.held_back.contains_key(&(chunk, version)) {
                         // One that arrived again since is of a later life.
                         self.stalled.entry((chunk, version)).or_insert(Arrived { reply, bytes });
                     }
@@ -519,6 +524,7 @@ impl ParityChunk {
             }
             !gone
         });
+        self.let_go();
     }
 
     fn take(&mut self, arrived: Arrived, epoch: Epoch, chunk: ChunkNumber, version: u64, committed: u64) {
@@ -550,13 +556,16 @@ impl ParityChunk {
         if self.mode == Mode::InPlace {
             return true;
         }
+        // What found no room will have it before this.
+        let stalled = self.stalled.iter().map(|(&(chunk, _), arrived)| (chunk, arrived.bytes));
+        let asked = || self.appending.iter().copied().chain(stalled.clone());
         let logged = |bytes: u32| record::logged_bytes(bytes as usize);
-        let asked: u64 = self.appending.iter().map(|&(_, bytes)| logged(bytes)).sum();
-        if self.behind.takes_any((self.logged_bytes() + asked).saturating_add(logged(arrived.bytes))) {
+        let asked_bytes: u64 = asked().map(|(_, bytes)| logged(bytes)).sum();
+        if self.behind.takes_any((self.logged_bytes() + asked_bytes).saturating_add(logged(arrived.bytes))) {
             return true;
         }
         let there = self.log.iter().skip(self.committed_prefix()).map(|entry| (entry.chunk, entry.bytes));
-        self.behind.takes(there.chain(self.appending.iter().copied()), (chunk, arrived.bytes))
+        self.behind.takes(there.chain(asked()), (chunk, arrived.bytes))
     }
 
     fn let_in(&mut self, chunk: ChunkNumber, version: u64, arrived: Arrived) {

@@ -16,6 +16,9 @@ const QUIET: Duration = Duration::from_millis(500);
 /// A record at the log's begin that is not known to be committed for so long is asked about. Picked by eye: far longer than
 /// an update takes.
 const LEVEL_AFTER: Duration = Duration::from_secs(3);
+/// The same while updates wait until it is, and twice as late each time up to that: most were committed long ago, and only the log's node
+/// has not heard. Picked by eye: what an update takes.
+const HELD_BACK_AFTER: Duration = Duration::from_millis(10);
 /// And again, twice as late each time up to this, while nobody waits for it.
 const LEVEL_AGAIN_MAX: Duration = Duration::from_secs(300);
 
@@ -65,10 +68,12 @@ impl Upkeep {
         self.appended_at = now;
     }
 
-    /// Whether what is committed is to be merged: there is soon no room for more, or nothing was appended for long and the device
+    /// Whether what is committed is to be merged: there is soon no room for more, or what is behind it is held back, or nothing was appended for long and the device
     /// rests.
     pub fn merge_due(&self, now: Time, core: &ParityChunk, device_rests: bool) -> bool {
-        4 * core.logged_bytes() > 3 * self.reserve_bytes || device_rests && self.is_quiet(now)
+        core.is_held_back()
+            || 4 * core.logged_bytes() > 3 * self.reserve_bytes
+            || device_rests && self.is_quiet(now)
     }
 
     fn is_quiet(&self, now: Time) -> bool {
@@ -93,14 +98,20 @@ impl Upkeep {
     pub fn ask_to_level(&mut self, now: Time, core: &ParityChunk) -> Option<ChunkNumber> {
         let waited_for = self.haste(core) != Haste::None;
         let under_way = now.since(self.appended_at) < LEVEL_AFTER && !waited_for;
-        let first = core.log().next().filter(|_| core.mergeable_bytes() == 0)?;
+        let first = match core.is_held_back() {
+            true => core.first_uncommitted()?,
+            false => core.log().next().filter(|_| core.mergeable_bytes() == 0)?,
+        };
         // Some cannot be levelled before somebody stores the segment anew.
         let times =
             self.asked_for.filter(|(sequence, _)| *sequence == first.sequence).map_or(0, |(_, times)| times);
-        let doubled = if waited_for { 0 } else { times.saturating_sub(1).min(16) };
-        if under_way
-            || now.since(self.asked_at) < LEVEL_AFTER.saturating_mul(1 << doubled).min(LEVEL_AGAIN_MAX)
-        {
+        let doubled = |after: Duration| after.saturating_mul(1 << times.saturating_sub(1).min(16));
+        let again = match (core.is_held_back(), waited_for) {
+            (true, _) => doubled(HELD_BACK_AFTER).min(LEVEL_AFTER),
+            (false, true) => LEVEL_AFTER,
+            (false, false) => doubled(LEVEL_AFTER).min(LEVEL_AGAIN_MAX),
+        };
+        if under_way || now.since(self.asked_at) < again {
             return None;
         }
         (self.asked_at, self.asked_for) = (now, Some((first.sequence, times + 1)));
