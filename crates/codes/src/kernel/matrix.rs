@@ -132,10 +132,7 @@ impl Matrix {
         let len = outputs.first().map_or(0, |output| output.len());
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
-        let mut far = || match (sources.last(), outputs.last_mut()) {
-            (Some(source), Some(output)) => near::are_far(source, output),
-            _ => false,
-        };
+        let mut far = || outputs.last_mut().is_some_and(|output| near::are_far(sources, output));
         let stream = mode == Mode::Set && (touched >= STREAM_FROM || touched >= ASK_FROM && far());
         if many && stream {
             return self.run_blocked(tier, sources, outputs);
