@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   slots   [ inputs, read only | blocks, read and written | scratch, one strip each ]
-//!   op      dst, out = sum of coefficient * source
+//!   op      dst, out = sum of coefficient * source; with `plus`: dst = sum, out = sum + plus
 //! ```
 //!
 //! Blocks lie a power of two apart, so their strips share a few sets of every cache: 1,024 strips of 1 KiB find room
-//! for 16 to 256 of them in a second-level cache of 1 MiB. What is read more than once therefore has to be copied
-//! to scratch first, which is one piece that the caches keep; `rateless::program` writes programs that read each input
-//! and block once.
+//! for 16 to 256 of them in a second-level cache of 1 MiB. What is read more than once is therefore copied to scratch by the op that
+//! reads it first; scratch is one piece that the caches keep, and `rateless::program` writes programs that read each
+//! input and block once.
 //!
 //! The whole list of ops runs inside one tier's function: an op touches some 4 KiB, and choosing a kernel for each
 //! would cost more than the sum. An op's sum is held in registers over all its sources, so that the destination is
@@ -39,22 +39,28 @@ const FETCHED_STRIP: usize = 2048;
 const AHEAD: usize = 8 << 10;
 /// Ops that is at least and at most: 16 did a quarter worse.
 const AHEAD_OPS: std::ops::RangeInclusive<usize> = 4..=8;
-/// Blocks written by one run from which they go past the caches.
-const STREAM_BYTES: usize = 8 << 20;
+/// Blocks written by one run from which they go past the caches; less in tests, which reach it at every tier with strips of every length.
+const STREAM_BYTES: usize = if cfg!(test) { 8 << 10 } else { 8 << 20 };
 
 pub(crate) type Slot = u32;
 /// No slot.
 pub(crate) const NOWHERE: Slot = Slot::MAX;
 
-/// `dst, out = sum of coefficient * source`, the sources by their places in the program's list.
+/// `dst = sum of coefficient * source, out = dst + plus`, the sources by their places in the program's list. Byte by byte it is: sources in
+/// order, each that is copied written as it is read, then `dst`, `plus` and `out`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Op {
     /// Where the sum is read again; or [`NOWHERE`].
     pub(crate) dst: Slot,
     /// Where the sum goes to stay; or [`NOWHERE`].
     pub(crate) out: Slot,
-    /// Sources `start..ones` have coefficient one, `ones..end` others.
+    /// What `out` has more than `dst`; or [`NOWHERE`].
+    pub(crate) plus: Slot,
+    /// Sources `start..copied` go to slots of their own, too: as many from here on in the program's list of copies.
+    pub(crate) copies: u32,
+    /// Sources `start..ones` have coefficient one, `ones..end` others. With others nothing is copied and there is no `plus`.
     pub(crate) start: u32,
+    pub(crate) copied: u32,
     pub(crate) ones: u32,
     pub(crate) end: u32,
 }
@@ -67,6 +73,8 @@ pub(crate) struct Steps {
     scratch: usize,
     ops: Vec<Op>,
     sources: Vec<Slot>,
+    /// Where sources are copied to.
+    copies: Vec<Slot>,
     /// One a source.
     coefficients: Vec<u8>,
     /// Inputs and blocks in the order of their first use in a strip, with the op that is.
@@ -112,6 +120,7 @@ impl Steps {
         [inputs, blocks, scratch]: [usize; 3],
         ops: Vec<Op>,
         sources: Vec<Slot>,
+        copies: Vec<Slot>,
         coefficients: Vec<u8>,
         product: Option<(usize, Product)>,
     ) -> Self {
@@ -123,7 +132,15 @@ impl Steps {
         for (at, op) in ops.iter().enumerate() {
             let all = &sources[op.start as usize..op.end as usize];
             assert!((op.start..=op.end).contains(&op.ones), "an op's sources are two ranges");
-            for to in [op.dst, op.out] {
+            assert!((op.start..=op.ones).contains(&op.copied), "an op copies some of its sources");
+            let copies = &copies[op.copies as usize..][..(op.copied - op.start) as usize];
+            assert!(op.plus == NOWHERE || (op.plus as usize) < slots, "an op adds what is no slot");
+            assert!(
+                op.ones == op.end || copies.is_empty() && op.plus == NOWHERE,
+                "an op of products copies nothing and has one sum"
+            );
+            assert!(!copies.contains(&NOWHERE), "a copy goes somewhere");
+            for to in copies.iter().copied().chain([op.dst, op.out]) {
                 assert!(
                     to == NOWHERE || (inputs..slots).contains(&(to as usize)),
                     "an op writes a slot that is no block"
@@ -133,7 +150,7 @@ impl Steps {
                 let products = &sources[op.ones as usize..op.end as usize];
                 assert!(op.dst != NOWHERE && !products.contains(&op.dst), "an op multiplies its destination");
             }
-            for slot in all {
+            for slot in all.iter().chain([&op.plus]) {
                 if used.get(*slot as usize) == Some(&false) {
                     used[*slot as usize] = true;
                     first_uses.push((at as u32, *slot));
@@ -144,7 +161,7 @@ impl Steps {
             assert!(*at <= ops.len(), "a product after the last op");
             product.check(inputs..slots, slots);
         }
-        Self { inputs, blocks, scratch, ops, sources, coefficients, first_uses, product }
+        Self { inputs, blocks, scratch, ops, sources, copies, coefficients, first_uses, product }
     }
 
     /// Whether there is nothing to do.
@@ -154,7 +171,8 @@ impl Steps {
 
     /// Slices read per run over one block length, a product's sources once: for measurements.
     pub(crate) fn reads(&self) -> usize {
-        self.sources.len() + self.product.as_ref().map_or(0, |(_, product)| product.sources.len())
+        let plus = self.ops.iter().filter(|op| op.plus != NOWHERE).count();
+        self.sources.len() + plus + self.product.as_ref().map_or(0, |(_, product)| product.sources.len())
     }
 
     /// Scratch slots, one strip each.
@@ -180,6 +198,22 @@ impl Steps {
     /// # Panics
     /// When slots are missing or of the wrong length.
     pub(crate) fn run(&self, tier: Tier, strips: &mut Strips, inputs: &[&[u8]], blocks: &mut [&mut [u8]]) {
+        let len = blocks.first().map_or(0, |block| block.len());
+        self.run_part(tier, strips, inputs, blocks, len);
+    }
+
+    /// The same over a part of blocks that are `whole` bytes each.
+    ///
+    /// # Panics
+    /// As for [`Steps::run`].
+    pub(crate) fn run_part(
+        &self,
+        tier: Tier,
+        strips: &mut Strips,
+        inputs: &[&[u8]],
+        blocks: &mut [&mut [u8]],
+        whole: usize,
+    ) {
         assert_eq!((inputs.len(), blocks.len()), (self.inputs, self.blocks), "slots of the program");
         let len = blocks.first().map_or(0, |block| block.len());
         assert!(
@@ -202,7 +236,7 @@ impl Steps {
         let lines = lines[..lines_needed].chunks_exact_mut(strip / size_of::<Line>());
         slots.extend(lines.map(|lines| lines.as_mut_ptr().cast::<u8>()));
         let outs = self.ops.iter().filter(|op| op.out != NOWHERE).count();
-        let stream = outs.saturating_mul(len) >= STREAM_BYTES;
+        let stream = outs.saturating_mul(whole) >= STREAM_BYTES;
         for start in (0..len).step_by(strip) {
             let piece = strip.min(len - start);
             run_strip(tier, self, slots, Strip { len: piece, stream });
@@ -359,8 +393,8 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
     // Memory's own prefetcher does better on long strips, when it sees all streams side by side.
     let streamed = len > FETCHED_STRIP;
     let fetched = if streamed { &[] } else { &steps.first_uses[..] };
-    let mut first_uses = fetched.iter().peekable();
     let ahead = (AHEAD / len).clamp(*AHEAD_OPS.start(), *AHEAD_OPS.end());
+    let mut first_uses = fetched.iter().peekable();
     let product = steps.product.as_ref();
     for (at, op) in steps.ops.iter().enumerate() {
         if let Some((_, product)) = product.filter(|(before, _)| *before == at) {
@@ -391,27 +425,47 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
             unsafe { weighted_at(tier, &task) };
             continue;
         }
-        let mut to = To { dst: at(op.dst), out: at(op.out), stream };
+        let copies = &steps.copies[op.copies as usize..][..(op.copied - op.start) as usize];
+        let mut to = To { dst: at(op.dst), out: at(op.out), plus: at(op.plus), stream };
         if !others.is_empty() {
             // The products come on top.
             to.out = None;
         }
         to.stream &= to.out.is_some_and(|out| out.addr().is_multiple_of(size_of::<V>()));
         let (mut offset, wide) = (0, HELD * size_of::<V>());
-        // SAFETY: `run` borrows `len` bytes at every slot and `Steps::new` has checked the slot numbers; each call
-        // stays within `len`. The tier's function runs this body.
+        // SAFETY: `run` borrows `len` bytes at every slot and `Steps::new` has checked the slot numbers and that there are no more
+        // copies than sources; each call stays within `len`. The tier's function runs this body.
         unsafe {
-            while !streamed && offset + wide <= len {
-                sum::<V, HELD>(to, slots, ones, offset);
-                offset += wide;
-            }
-            while offset + size_of::<V>() <= len {
-                sum::<V, 1>(to, slots, ones, offset);
-                offset += size_of::<V>();
+            // Most ops have one goal and copy nothing: what those need besides a sum takes a twentieth of their time.
+            if copies.is_empty() && to.plus.is_none() {
+                while !streamed && offset + wide <= len {
+                    sum::<V, HELD>(to, slots, ones, offset);
+                    offset += wide;
+                }
+                while offset + size_of::<V>() <= len {
+                    sum::<V, 1>(to, slots, ones, offset);
+                    offset += size_of::<V>();
+                }
+            } else {
+                while !streamed && offset + wide <= len {
+                    sum_and_copy::<V, HELD>(to, slots, ones, copies, offset);
+                    offset += wide;
+                }
+                while offset + size_of::<V>() <= len {
+                    sum_and_copy::<V, 1>(to, slots, ones, copies, offset);
+                    offset += size_of::<V>();
+                }
             }
             for offset in offset..len {
-                let sum = ones.iter().fold(0, |sum, slot| sum ^ *slots[*slot as usize].add(offset));
-                to.dst.into_iter().chain(to.out).for_each(|to| *to.add(offset) = sum);
+                let mut copies = copies.iter();
+                let sum = ones.iter().fold(0, |sum, slot| {
+                    let byte = *slots[*slot as usize].add(offset);
+                    copies.next().into_iter().for_each(|copy| *slots[*copy as usize].add(offset) = byte);
+                    sum ^ byte
+                });
+                to.dst.into_iter().for_each(|dst| *dst.add(offset) = sum);
+                let plus = to.plus.map_or(0, |plus| *plus.add(offset));
+                to.out.into_iter().for_each(|out| *out.add(offset) = sum ^ plus);
             }
         }
         if others.is_empty() {
@@ -444,6 +498,8 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
 struct To {
     dst: Option<*mut u8>,
     out: Option<*mut u8>,
+    /// What `out` has more.
+    plus: Option<*mut u8>,
     /// `out` goes past the caches and is aligned to the vectors.
     stream: bool,
 }
@@ -485,6 +541,56 @@ unsafe fn sum<V: Vector, const N: usize>(to: To, slots: &[*mut u8], sources: &[S
     }
 }
 
+/// The same where the first sources go to the slots `copies`, too, or `out` has something more.
+///
+/// # Safety
+/// As for [`sum`], of `copies` and `plus` as well; there are no more copies than sources.
+#[inline(always)]
+unsafe fn sum_and_copy<V: Vector, const N: usize>(
+    to: To,
+    slots: &[*mut u8],
+    sources: &[Slot],
+    copies: &[Slot],
+    offset: usize,
+) {
+    let at = |slot: *mut u8, place: usize| slot.wrapping_add(offset + place * size_of::<V>());
+    // SAFETY: the caller's promise.
+    unsafe {
+        let read = |slot: Slot| *slots.get_unchecked(slot as usize);
+        let (copied, rest) = sources.split_at_unchecked(copies.len());
+        let mut held = [V::zero(); N];
+        for (source, copy) in copied.iter().zip(copies) {
+            let (source, copy) = (read(*source), read(*copy));
+            for (place, held) in held.iter_mut().enumerate() {
+                let loaded = V::load(at(source, place));
+                loaded.store(at(copy, place));
+                *held = held.xor(loaded);
+            }
+        }
+        for source in rest {
+            let source = read(*source);
+            for (place, held) in held.iter_mut().enumerate() {
+                *held = held.xor(V::load(at(source, place)));
+            }
+        }
+        if let Some(dst) = to.dst {
+            for (place, held) in held.into_iter().enumerate() {
+                held.store(at(dst, place));
+            }
+        }
+        if let Some(plus) = to.plus {
+            for (place, held) in held.iter_mut().enumerate() {
+                *held = held.xor(V::load(at(plus, place)));
+            }
+        }
+        if let Some(out) = to.out {
+            for (place, held) in held.into_iter().enumerate() {
+                if to.stream { held.stream(at(out, place)) } else { held.store(at(out, place)) }
+            }
+        }
+    }
+}
+
 /// Stores past the caches are done before anything after this.
 fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -515,7 +621,9 @@ mod tests {
     /// What `rateless::Decoder::solve` says of its memory.
     #[test]
     fn all_scratch_stays_below_its_bound() {
-        let strip = |scratch| Steps::new([0, 1, scratch], Vec::new(), Vec::new(), Vec::new(), None).strip();
+        let strip = |scratch| {
+            Steps::new([0, 1, scratch], Vec::new(), Vec::new(), Vec::new(), Vec::new(), None).strip()
+        };
         for scratch in 1..=SCRATCH_BYTES / STRIPS.start() {
             assert!(scratch * strip(scratch) <= SCRATCH_BYTES, "{scratch} slots of {}", strip(scratch));
             assert_eq!(strip(scratch) >= FETCHED_STRIP, scratch <= 1408, "{scratch} slots");

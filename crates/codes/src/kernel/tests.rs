@@ -139,29 +139,43 @@ fn every_tier_runs_programs_like_the_naive_twin() {
     for seed in 0..40u64 {
         let mut random = bytes(seed + 1000, 4096).into_iter();
         let mut draw = |n: usize| random.next().expect("enough bytes") as usize % n;
-        let (mut ops, mut sources, mut coefficients) = (Vec::new(), Vec::new(), Vec::new());
-        let mut push = |dst: u32, out: u32, ones: &[usize], others: &[(usize, u8)]| {
-            let start = sources.len() as u32;
+        let (mut ops, mut sources, mut copies, mut coefficients) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut push = |[dst, out, plus]: [u32; 3], kept: &[u32], ones: &[usize], others: &[(usize, u8)]| {
+            let (start, first_copy) = (sources.len() as u32, copies.len() as u32);
+            copies.extend_from_slice(kept);
             sources.extend(ones.iter().map(|slot| *slot as u32));
             coefficients.extend(ones.iter().map(|_| 1));
             for (slot, coefficient) in others.iter().filter(|(slot, _)| *slot as u32 != dst) {
                 sources.push(*slot as u32);
                 coefficients.push(*coefficient);
             }
-            ops.push(Op { dst, out, start, ones: start + ones.len() as u32, end: sources.len() as u32 });
+            ops.push(Op {
+                dst,
+                out,
+                plus,
+                copies: first_copy,
+                start,
+                copied: start + kept.len() as u32,
+                ones: start + ones.len() as u32,
+                end: sources.len() as u32,
+            });
         };
         // Scratch is set before it is read.
         (inputs + blocks..inputs + blocks + scratch)
-            .for_each(|slot| push(slot as u32, NOWHERE, &[slot % inputs], &[]));
+            .for_each(|slot| push([slot as u32, NOWHERE, NOWHERE], &[], &[slot % inputs], &[]));
         for _ in 0..20 {
             let ones: Vec<usize> = (0..draw(12)).map(|_| draw(12)).collect();
             let others: Vec<(usize, u8)> = (0..draw(3)).map(|_| (draw(12), draw(256) as u8)).collect();
             let dst = (inputs + draw(blocks + scratch)) as u32;
             let out = (inputs + draw(blocks)) as u32;
-            match draw(3) {
-                0 if others.is_empty() => push(NOWHERE, out, &ones, &[]),
-                1 => push(dst, NOWHERE, &ones, &others),
-                _ => push(dst, out, &ones, &others),
+            let kept: Vec<u32> =
+                ones.iter().take(draw(4)).map(|_| (inputs + draw(blocks + scratch)) as u32).collect();
+            match draw(4) {
+                0 if others.is_empty() => push([NOWHERE, out, NOWHERE], &kept, &ones, &[]),
+                1 => push([dst, NOWHERE, NOWHERE], &[], &ones, &others),
+                2 => push([dst, out, draw(12) as u32], &kept, &ones, &[]),
+                _ => push([dst, out, NOWHERE], &[], &ones, &others),
             }
         }
         let long = if seed == 0 { (1 << 20) + 65 } else { 0 };
@@ -171,14 +185,25 @@ fn every_tier_runs_programs_like_the_naive_twin() {
             let fresh: Vec<Vec<u8>> = (0..12).map(|slot| bytes(slot + 50, len)).collect();
             let mut naive = fresh.clone();
             for op in &ops {
-                let mut out = vec![0; len];
-                for (at, byte) in out.iter_mut().enumerate() {
-                    let range = op.start as usize..op.end as usize;
-                    let terms = sources[range.clone()].iter().zip(&coefficients[range]);
-                    *byte = terms.fold(0, |sum, (slot, c)| sum ^ naive_mul(*c, naive[*slot as usize][at]));
-                }
-                for to in [op.dst, op.out].into_iter().filter(|to| *to != NOWHERE) {
-                    naive[to as usize].copy_from_slice(&out);
+                #[expect(clippy::needless_range_loop, reason = "byte by byte, through several slots")]
+                for at in 0..len {
+                    let mut sum = 0;
+                    for place in op.start..op.end {
+                        let byte = naive[sources[place as usize] as usize][at];
+                        if place < op.copied {
+                            naive[copies[(op.copies + place - op.start) as usize] as usize][at] = byte;
+                        }
+                        sum ^= naive_mul(coefficients[place as usize], byte);
+                    }
+                    if op.dst != NOWHERE {
+                        naive[op.dst as usize][at] = sum;
+                    }
+                    if op.plus != NOWHERE {
+                        sum ^= naive[op.plus as usize][at];
+                    }
+                    if op.out != NOWHERE {
+                        naive[op.out as usize][at] = sum;
+                    }
                 }
             }
             for &tier in Tier::available() {
@@ -193,7 +218,14 @@ fn every_tier_runs_programs_like_the_naive_twin() {
                 slots.iter_mut().zip(&fresh).for_each(|(slot, fresh)| slot.copy_from_slice(fresh));
                 let (read, written) = slots.split_at_mut(inputs);
                 let read: Vec<&[u8]> = read.iter().map(|slot| &**slot).collect();
-                let steps = Steps::new(SLOTS, ops.clone(), sources.clone(), coefficients.clone(), None);
+                let steps = Steps::new(
+                    SLOTS,
+                    ops.clone(),
+                    sources.clone(),
+                    copies.clone(),
+                    coefficients.clone(),
+                    None,
+                );
                 steps.run(tier, &mut sums::Strips::default(), &read, written);
                 let same = slots.iter().zip(&naive).all(|(slot, naive)| *slot == naive);
                 assert!(same, "{tier:?}, seed {seed}, {len} bytes");
@@ -233,7 +265,10 @@ fn every_tier_multiplies_slots_like_the_naive_twin() {
         let ops = (0..rows as u32).map(|row| Op {
             dst: NOWHERE,
             out: count as u32 + row,
+            plus: NOWHERE,
+            copies: 0,
             start: row,
+            copied: row,
             ones: row + 1,
             end: row + 1,
         });
@@ -241,6 +276,7 @@ fn every_tier_multiplies_slots_like_the_naive_twin() {
             [count, rows, rows],
             ops.collect(),
             product.outs.clone(),
+            Vec::new(),
             vec![1; rows],
             Some((0, product)),
         );
@@ -270,7 +306,7 @@ fn products_that_break_the_rules_are_refused() {
     let steps = |sources: &[u32], outs: &[u32], rows: &[u64], at| {
         let product = Product { sources: sources.to_vec(), outs: outs.to_vec(), rows: rows.to_vec() };
         std::panic::catch_unwind(|| {
-            Steps::new([2, 1, 2], Vec::new(), Vec::new(), Vec::new(), Some((at, product)))
+            Steps::new([2, 1, 2], Vec::new(), Vec::new(), Vec::new(), Vec::new(), Some((at, product)))
         })
     };
     assert!(steps(&[0, 1], &[2, 3], &[1, 3], 0).is_ok());
@@ -288,12 +324,22 @@ fn products_that_break_the_rules_are_refused() {
 #[test]
 fn programs_that_break_the_rules_are_refused() {
     use super::sums::{NOWHERE, Op, Steps};
-    let op = |dst, out, source, coefficient| {
+    let full = |dst, out, plus, copies: &[u32], source, coefficient| {
         std::panic::catch_unwind(|| {
-            let op = Op { dst, out, start: 0, ones: u32::from(coefficient == 1), end: 1 };
-            Steps::new([1, 1, 1], vec![op], vec![source], vec![coefficient], None)
+            let (copied, ones) = (copies.len() as u32, u32::from(coefficient == 1));
+            let op = Op { dst, out, plus, copies: 0, start: 0, copied, ones, end: 1 };
+            Steps::new([1, 1, 1], vec![op], vec![source], copies.to_vec(), vec![coefficient], None)
         })
     };
+    let op = |dst, out, source, coefficient| full(dst, out, NOWHERE, &[], source, coefficient);
+    assert!(full(1, NOWHERE, NOWHERE, &[2], 0, 1).is_ok() && full(2, 1, 0, &[], 0, 1).is_ok());
+    assert!(full(1, NOWHERE, NOWHERE, &[0], 1, 1).is_err(), "copies to an input");
+    assert!(full(1, NOWHERE, NOWHERE, &[3], 0, 1).is_err(), "copies to no slot");
+    assert!(full(1, NOWHERE, NOWHERE, &[NOWHERE], 0, 1).is_err(), "copies to nowhere");
+    assert!(full(1, NOWHERE, NOWHERE, &[2, 2], 0, 1).is_err(), "copies more than there is");
+    assert!(full(1, NOWHERE, NOWHERE, &[2], 0, 7).is_err(), "copies where it multiplies");
+    assert!(full(2, 1, 0, &[], 0, 7).is_err(), "more than a sum of products");
+    assert!(full(2, 1, 3, &[], 0, 1).is_err(), "more of no slot");
     assert!(op(1, NOWHERE, 0, 1).is_ok() && op(2, 1, 0, 7).is_ok());
     assert!(op(0, NOWHERE, 1, 1).is_err() && op(2, 0, 1, 1).is_err(), "writes an input");
     assert!(op(1, NOWHERE, 1, 7).is_err() && op(2, 1, 2, 7).is_err(), "multiplies its destination");

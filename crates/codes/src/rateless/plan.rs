@@ -606,15 +606,16 @@ impl Emitter<'_> {
             } else {
                 self.collect(*row, *column, Of::Differences, &mut sources);
             }
-            if needs.difference[own] {
-                self.difference[own] = self.builder.sum(sources.drain(..));
-                sources.push(Source { value: self.difference[own], coefficient: 1 });
-            }
-            if needs.value[own] {
-                sources.push(Source { value: self.partial[own], coefficient: 1 });
+            let partial = self.partial[own];
+            if !needs.difference[own] {
+                sources.push(Source { value: partial, coefficient: 1 });
                 self.value[own] = self.builder.sum(sources.drain(..));
+            } else if needs.value[own] {
+                [self.difference[own], self.value[own]] =
+                    self.builder.sum_and_more(sources.drain(..), partial);
+            } else {
+                self.difference[own] = self.builder.sum(sources.drain(..));
             }
-            sources.clear();
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! [`Builder`] takes sums of named values; [`Builder::finish`] decides where they live:
 //!
-//! - A block is read once. One that several sums need is copied to scratch at the first of them.
+//! - A block is read once. One that several sums need is copied to scratch as the first of them reads it.
 //! - Every other value is in scratch from its sum to its last use, and scratch freed last is used first.
 //! - What shall stay goes to its block in the same step, once that block's own bytes have been read.
 //!
@@ -41,6 +41,8 @@ pub(crate) struct Builder {
     starts: Vec<u32>,
     sources: Vec<Source>,
     product: Option<Dense>,
+    /// Sums of the one before and something that is older, ascending.
+    joined: Vec<u32>,
 }
 
 /// Sums of many of the same values.
@@ -51,6 +53,9 @@ struct Dense {
     rows: Vec<u64>,
 }
 
+/// Blocks that one op copies as it reads them. More are copied one by one, each by an op of its own: what comes from memory is fetched some
+/// ops ahead, and sums that copy a dozen blocks (an encoder's columns) ask for too many of them at once: 3 % slower.
+const COPIES_MAX: usize = 3;
 const UNUSED: u32 = u32::MAX;
 /// After all sums.
 const AT_END: u32 = u32::MAX - 1;
@@ -63,6 +68,7 @@ impl Builder {
             starts: Vec::new(),
             sources: Vec::new(),
             product: None,
+            joined: Vec::new(),
         }
     }
 
@@ -76,6 +82,20 @@ impl Builder {
         }
         self.starts.push(start as u32);
         self.inputs + self.blocks + self.starts.len() as u32 - 1
+    }
+
+    /// The sum of `sources`, and that with `more`, which are made in one step where the second only has to stay.
+    pub(crate) fn sum_and_more(
+        &mut self,
+        sources: impl IntoIterator<Item = Source>,
+        more: Value,
+    ) -> [Value; 2] {
+        let sum = self.sum(sources);
+        let whole = self.sum([sum, more].map(|value| Source { value, coefficient: 1 }));
+        if sum + 1 == whole && sum >= self.inputs + self.blocks && more < sum {
+            self.joined.push(self.starts.len() as u32 - 1);
+        }
+        [sum, whole]
     }
 
     /// `results` sums of `sources`, those of sum r named by the bits of `rows[r * n..][..n]` as [`Product`] has them;
@@ -215,11 +235,12 @@ impl<'a> Layout<'a> {
         let mut writer = Writer {
             ops: Vec::new(),
             sources: Vec::new(),
+            copies: Vec::new(),
             coefficients: Vec::new(),
             slots: Slots { first: self.external, count: 0, free: Vec::new(), freed: Vec::new() },
             late: Vec::new(),
         };
-        let (mut ones, mut others, mut product) = (Vec::new(), Vec::new(), None);
+        let (mut copied, mut ones, mut others, mut product) = (Vec::new(), Vec::new(), Vec::new(), None);
         let mut sum = 0;
         while sum < builder.starts.len() {
             if let Some(dense) = builder.product.as_ref().filter(|dense| dense.first == sum) {
@@ -236,14 +257,40 @@ impl<'a> Layout<'a> {
                 sum += 1;
                 continue;
             }
+            copied.clear();
             ones.clear();
             others.clear();
+            let plain = builder.sources_of(sum).iter().all(|source| source.coefficient == 1);
             for source in builder.sources_of(sum) {
+                if plain && copied.len() < COPIES_MAX {
+                    match self.read_and_copy(source.value, &mut writer.slots) {
+                        (from, Some(copy)) => copied.push((from, copy)),
+                        (from, None) => ones.push(from),
+                    }
+                    continue;
+                }
                 let from = self.read(source.value, &mut writer);
                 match source.coefficient {
                     1 => ones.push(from),
                     coefficient => others.push((from, coefficient)),
                 }
+            }
+            if plain && let Some(out) = self.joined_out(sum) {
+                // Read here by the next sum, which is this op's as well.
+                self.values[value].uses -= 1;
+                let more = builder.sources_of(sum + 1)[1].value;
+                // `dst` may be where a source was, but not where `plus` is, which is read later; and what `plus` may have to be copied
+                // to comes before the op, so is none of its sources.
+                let freed = writer.slots.freed.len();
+                let plus = self.read(more, &mut writer);
+                let Slots { free, freed: all, .. } = &mut writer.slots;
+                free.extend(all.drain(..freed));
+                let dst = writer.slots.take();
+                writer.slots.free_them();
+                self.values[value].place = dst;
+                writer.op(Goal { dst, out, plus }, &copied, &ones, &[]);
+                sum += 2;
+                continue;
             }
             let (out, waits) = self.out(sum);
             // What is multiplied must not be written, so a sum of products has scratch that is no source's.
@@ -251,7 +298,7 @@ impl<'a> Layout<'a> {
             writer.slots.free_them();
             let read_again = self.values[value].uses > 0 || waits;
             let dst = if apart == NOWHERE && read_again { writer.slots.take() } else { apart };
-            writer.op(dst, if waits { NOWHERE } else { out }, &ones, &others);
+            writer.op(Goal::of(dst, if waits { NOWHERE } else { out }), &copied, &ones, &others);
             self.values[value].place = dst;
             if waits {
                 // Never freed.
@@ -268,16 +315,16 @@ impl<'a> Layout<'a> {
             let mut from = self.values[value as usize].place;
             if (builder.inputs..self.external).contains(&from) {
                 from = writer.slots.take();
-                writer.op(from, NOWHERE, &[value], &[]);
+                writer.op(Goal::of(from, NOWHERE), &[], &[value], &[]);
                 self.values[value as usize].place = from;
             }
             writer.late.push((from, builder.inputs + block));
         }
         for (from, out) in std::mem::take(&mut writer.late) {
-            writer.op(NOWHERE, out, &[from], &[]);
+            writer.op(Goal::of(NOWHERE, out), &[], &[from], &[]);
         }
         let counts = [builder.inputs, builder.blocks, writer.slots.count].map(|count| count as usize);
-        Program::new(counts, writer.ops, writer.sources, writer.coefficients, product)
+        Program::new(counts, writer.ops, writer.sources, writer.copies, writer.coefficients, product)
     }
 
     fn write_product(&mut self, dense: &Dense, results: usize, writer: &mut Writer) -> Product {
@@ -300,7 +347,7 @@ impl<'a> Layout<'a> {
                     self.values[value].uses += 1;
                     writer.late.push((from, out));
                 }
-                (out, false) => writer.op(NOWHERE, out, &[from], &[]),
+                (out, false) => writer.op(Goal::of(NOWHERE, out), &[], &[from], &[]),
             }
             if self.values[value].uses == 0 {
                 writer.slots.free.push(from);
@@ -318,23 +365,41 @@ impl<'a> Layout<'a> {
         (out, read_at != UNUSED && read_at > sum as u32)
     }
 
+    /// Where the sum after this one goes, if it is this one with something more and has to be nowhere else.
+    fn joined_out(&self, sum: usize) -> Option<Slot> {
+        self.builder.joined.binary_search(&(sum as u32 + 1)).ok()?;
+        let (this, next) = (self.external as usize + sum, self.external as usize + sum + 1);
+        let (out, waits) = self.out(sum + 1);
+        // A sum that only the next one reads is not worth a slot; there each is its own op.
+        let alone = self.values[next].uses == 0 && self.values[this].uses > 1 && self.home[sum] == UNUSED;
+        (alone && out != NOWHERE && !waits).then_some(out)
+    }
+
     /// Where `value` is to be read, which is one read less to come; a block that is wanted again is copied first. What is
     /// read for the last time is free once the op is written ([`Slots::free_them`]).
     fn read(&mut self, value: Value, writer: &mut Writer) -> Slot {
+        let (from, copy) = self.read_and_copy(value, &mut writer.slots);
+        let Some(copy) = copy else { return from };
+        writer.op(Goal::of(copy, NOWHERE), &[], &[from], &[]);
+        copy
+    }
+
+    /// The same, and where the op that reads it has to copy it.
+    fn read_and_copy(&mut self, value: Value, slots: &mut Slots) -> (Slot, Option<Slot>) {
         let held = &mut self.values[value as usize];
         held.uses -= 1;
-        if held.place >= self.external {
+        let from = held.place;
+        if from >= self.external {
             if held.uses == 0 {
-                writer.slots.freed.push(held.place);
+                slots.freed.push(from);
             }
-            return held.place;
+            return (from, None);
         }
         if held.uses == 0 {
-            return held.place;
+            return (from, None);
         }
-        let from = std::mem::replace(&mut held.place, writer.slots.take());
-        writer.op(held.place, NOWHERE, &[from], &[]);
-        held.place
+        held.place = slots.take();
+        (from, Some(held.place))
     }
 }
 
@@ -363,20 +428,38 @@ impl Slots {
 struct Writer {
     ops: Vec<Op>,
     sources: Vec<Slot>,
+    copies: Vec<Slot>,
     coefficients: Vec<u8>,
     slots: Slots,
     /// Sums that wait in scratch until their block has been read.
     late: Vec<(Slot, Slot)>,
 }
 
+/// Where a sum goes, as in [`Op`].
+struct Goal {
+    dst: Slot,
+    out: Slot,
+    plus: Slot,
+}
+
+impl Goal {
+    fn of(dst: Slot, out: Slot) -> Self {
+        Self { dst, out, plus: NOWHERE }
+    }
+}
+
 impl Writer {
-    fn op(&mut self, dst: Slot, out: Slot, ones: &[Slot], others: &[(Slot, u8)]) {
-        let start = self.sources.len() as u32;
+    fn op(&mut self, to: Goal, copied: &[(Slot, Slot)], ones: &[Slot], others: &[(Slot, u8)]) {
+        let Goal { dst, out, plus } = to;
+        let (start, copies) = (self.sources.len() as u32, self.copies.len() as u32);
+        self.sources.extend(copied.iter().map(|(slot, _)| *slot));
+        self.copies.extend(copied.iter().map(|(_, copy)| *copy));
         self.sources.extend_from_slice(ones);
+        self.coefficients.resize(self.sources.len(), 1);
+        let ones = self.sources.len() as u32;
         self.sources.extend(others.iter().map(|(slot, _)| *slot));
-        self.coefficients.resize(self.coefficients.len() + ones.len(), 1);
         self.coefficients.extend(others.iter().map(|(_, coefficient)| *coefficient));
-        let end = self.sources.len() as u32;
-        self.ops.push(Op { dst, out, start, ones: start + ones.len() as u32, end });
+        let (copied, end) = (start + copied.len() as u32, self.sources.len() as u32);
+        self.ops.push(Op { dst, out, plus, copies, start, copied, ones, end });
     }
 }
