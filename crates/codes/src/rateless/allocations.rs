@@ -99,7 +99,10 @@ fn the_strips_of_a_solve_stay_below_their_bound() {
         let bytes = scratch.strip_bytes();
         println!("{kind:?} of {k}: {sums} sums, strips of {bytes:?} bytes");
         assert_eq!(bytes.len(), threads);
-        assert!(bytes.iter().all(|bytes| (256 * sums..=SCRATCH_BYTES).contains(bytes)), "{bytes:?}");
+        // A thread that came too late has done nothing.
+        let used: Vec<usize> = bytes.into_iter().filter(|bytes| *bytes > 0).collect();
+        assert!(!used.is_empty());
+        assert!(used.iter().all(|bytes| (256 * sums..=SCRATCH_BYTES).contains(bytes)), "{used:?}");
     }
 }
 

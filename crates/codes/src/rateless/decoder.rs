@@ -21,6 +21,7 @@ use super::rank::{Push, RankTracker};
 use super::scratch::Scratch;
 use crate::kernel::{Tier, xor};
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// Constraint sums are kept when they take at most this, so that a reader stays within its segment, its windows and 66 MiB.
 /// A segment of 256 MiB still folds with A and B: their K/4 columns, rounded up to a multiple of three, and blocks rounded
@@ -171,20 +172,17 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         if push != Push::Innovative {
             return Ok((push, Some(block)));
         }
-        let mut row = std::mem::take(&mut self.row);
-        row.clear();
-        self.code.row(index, &mut row);
+        let row = self.tracker.row();
         // With one data chunk a parity chunk has the same bytes, as far as they are of one state: whoever asks for what came as it is
         // must not be given what was computed.
         let of_parity = self.code.stripes().is_some() && index >= self.code.k();
-        if let [Entry { column, coefficient: 1 }] = row[..]
+        if let [Entry { column, coefficient: 1 }] = *row
             && !of_parity
         {
             self.original[column as usize].get_or_insert(self.blocks.len() as u32);
             self.originals_here += 1;
         }
-        self.rows.keep(&row);
-        self.row = row;
+        self.rows.keep(row);
         self.indices.push(index);
         self.blocks.push(block);
         Ok((push, None))
@@ -346,7 +344,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     /// [`DecodeError::Missing`] when the blocks do not give all originals.
     pub fn solve(mut self, threads: usize) -> Result<Vec<B>, DecodeError> {
         let mut originals = Vec::new();
-        self.solve_with(&mut Scratch::new(), threads, &mut originals)?;
+        self.solve_kept(&mut Scratch::new(), threads, &mut originals)?;
         Ok(originals)
     }
 
@@ -366,6 +364,18 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
         threads: usize,
         out: &mut Vec<B>,
     ) -> Result<(), DecodeError> {
+        self.solve_kept(scratch, threads, out)?;
+        self.clear();
+        Ok(())
+    }
+
+    /// [`Decoder::solve_with`] but that what is known of the blocks stays: to be cleared before anything else.
+    fn solve_kept(
+        &mut self,
+        scratch: &mut Scratch,
+        threads: usize,
+        out: &mut Vec<B>,
+    ) -> Result<(), DecodeError> {
         let missing = self.tracker.missing();
         if missing > 0 || self.blocks.is_empty() {
             return Err(DecodeError::Missing { missing: missing.max(1) });
@@ -378,7 +388,6 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             let taken = &mut self.taken;
             out.extend(home.map(|block| taken[block as usize].take().expect("a block is one original")));
             self.taken.clear();
-            self.clear();
             return Ok(());
         }
         let mut slots = scratch.take_unique();
@@ -398,7 +407,6 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
         let home = home.iter().map(|block| taken[*block as usize].take());
         out.extend(home.map(|block| block.expect("each original has a buffer of its own")));
         self.taken.clear();
-        self.clear();
         Ok(())
     }
 
@@ -442,6 +450,8 @@ impl<'a> Adding<'a> {
 
 /// Stretches are multiples of this, so that no two threads write one cache line.
 const STRETCH_ALIGN: usize = 4096;
+/// Stretches for each thread: a thread that is held up, or started late, leaves some to the others.
+const STRETCHES: usize = 4;
 
 /// Whether originals are added into rows before the end. Codes without parity columns have short rows or dense ones;
 /// coefficients would cost more than they save.
@@ -461,35 +471,57 @@ fn run(
         return;
     }
     let tier = Tier::detect();
-    let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
-    let strips = scratch.strips(block_len.div_ceil(stretch.max(1)).max(1));
-    let (own, others) = strips.split_first_mut().expect("strips for the caller");
-    if others.is_empty() {
-        program.run(tier, own, &[], rest);
+    if threads <= 1 || block_len <= STRETCH_ALIGN {
+        program.run(tier, &mut scratch.strips(1)[0], &[], rest);
         return;
     }
-    std::thread::scope(|scope| {
-        for strips in others {
-            let mut parts = cut(rest, stretch);
-            scope.spawn(move || program.run(tier, strips, &[], &mut parts));
+    let parts = stretches(rest, threads.saturating_mul(STRETCHES));
+    let strips = scratch.strips(threads.min(parts.len()));
+    share(parts, strips, |strips, mut part| program.run_part(tier, strips, &[], &mut part, block_len));
+}
+
+/// Does `work` on all parts, whichever is next, in a thread for each of `states`, the first one's here. Threads that the system
+/// refuses are not missed: the others do all there is.
+#[expect(
+    clippy::disallowed_types,
+    reason = "which thread takes a part shows in no byte, and none is left when this returns"
+)]
+fn share<S: Send, T: Send>(parts: Vec<T>, states: &mut [S], work: impl Fn(&mut S, T) + Sync) {
+    let Some((own, others)) = states.split_first_mut() else { return };
+    let parts = std::sync::Mutex::new(parts);
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let all = |state: &mut S| {
+        while let Some(part) = next() {
+            work(state, part);
         }
-        program.run(tier, own, &[], rest);
+    };
+    let all = &all;
+    std::thread::scope(|scope| {
+        for state in others {
+            if std::thread::Builder::new().spawn_scoped(scope, move || all(state)).is_err() {
+                break;
+            }
+        }
+        all(own);
     });
 }
 
-/// Does `work` in stretches of all `blocks`, each in a thread, the last one here.
+/// Does `work` in stretches of all `blocks`, in so many threads, one of them here.
 pub(super) fn in_stretches(blocks: &mut [&mut [u8]], threads: usize, work: impl Fn(&mut [&mut [u8]]) + Sync) {
+    if threads <= 1 || blocks.first().is_none_or(|block| block.len() <= STRETCH_ALIGN) {
+        return work(blocks);
+    }
+    let parts = stretches(blocks, threads);
+    let mut states = vec![(); threads.min(parts.len())];
+    share(parts, &mut states, |(), mut part| work(&mut part));
+}
+
+/// All `blocks` in at most so many stretches.
+fn stretches<'a>(blocks: &mut [&'a mut [u8]], count: usize) -> Vec<Vec<&'a mut [u8]>> {
     let block_len = blocks.first().map_or(0, |block| block.len());
-    let stretch = block_len.div_ceil(threads.max(1)).next_multiple_of(STRETCH_ALIGN);
-    let others = block_len.div_ceil(stretch.max(1)).saturating_sub(1);
-    let work = &work;
-    std::thread::scope(|scope| {
-        for _ in 0..others {
-            let mut parts = cut(blocks, stretch);
-            scope.spawn(move || work(&mut parts));
-        }
-        work(blocks);
-    });
+    let stretch = block_len.div_ceil(count).next_multiple_of(STRETCH_ALIGN);
+    let lens = (0..block_len).step_by(stretch.max(1)).map(|start| stretch.min(block_len - start));
+    lens.map(|len| cut(blocks, len)).collect()
 }
 
 /// Takes the first `stretch` bytes off all blocks.

@@ -126,6 +126,11 @@ impl RankTracker {
         }
     }
 
+    /// The row of the block pushed last, if it was innovative.
+    pub(super) fn row(&self) -> &[Entry] {
+        &self.row
+    }
+
     /// Dimensions known, 0 to K; for LT the originals recovered.
     pub fn rank(&self) -> u32 {
         self.rank
