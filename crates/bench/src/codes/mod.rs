@@ -12,7 +12,7 @@
 //! | `decode mix-b K= block= [arrival=disks] [threads=]` | the object, from the first block taken to the last solved; blocks in random order, or from 64 unequal disks with the originals first | reading the object |
 //! | ... `threads=2`, metric `speedup` | times the rate of one thread | what two threads with a decode each make of the machine |
 //! | `encode mix-b K= block=` | the coded blocks made: the 3 K repair blocks of N = 4 K at once | reading the object |
-//! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 4 to 7 blocks from memory | the same |
+//! | `encode mix-b ... runs=16` | the first K/2 of them sixteen at a time, parity columns kept from before; each then reads 5.9 blocks from memory (A 3.4, C 5.3) | the same |
 //! | `overhead mix-b K= arrival=` | none: `mean`, `p99`, `worst` of blocks needed beyond K, shares of K | |
 //! | `symbolic mix-b ...`, `rank mix-b ...` | a time in seconds, no rate | |
 //!

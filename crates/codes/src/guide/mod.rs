@@ -144,11 +144,11 @@
 //!
 //! | | ε, random arrival: mean, p99 | decode | encode | update touches |
 //! |---|---|---|---|---|
-//! | `lt` C = 1, δ = 0.5 | 40 %, 80 % | 3.6 / 3.3 | 4.7 | 19 |
-//! | `lt` C = 0.1, δ = 0.5 | 19 %, 29 % | 4.2 / 4.0 | 10 | 41 |
-//! | `mix` A | 0.38 %, 1.07 % | 9.6 / 6.1 | 3.4, columns kept | 57 |
-//! | `mix` B | 0.23 %, 0.78 % | 10 / 7.7 | 3.5 to 6.5, columns kept | 73 |
-//! | `mix` C | 0.16 %, 0.68 % | 11 / 8.0 | 5.3, columns kept | 76 |
+//! | `lt` C = 1, δ = 0.5 | 40 %, 80 % | 3.4 / 3.2 | 4.7 | 19 |
+//! | `lt` C = 0.1, δ = 0.5 | 19 %, 29 % | 4.2 / 3.9 | 10 | 41 |
+//! | `mix` A | 0.38 %, 1.07 % | 8.8 / 5.5 | 3.4, columns kept | 57 |
+//! | `mix` B | 0.23 %, 0.78 % | 9.5 / 6.9 | 5.9, from block 2K on 3.5, columns kept | 73 |
+//! | `mix` C | 0.16 %, 0.68 % | 10 / 7.2 | 5.3, columns kept | 76 |
 //! | Reed-Solomon (k, m) | 0 | k a lost chunk | k a parity chunk | m |
 //! | Cauchy (k, m) | 0 | about 4k a lost chunk | k the first parity chunk, 1.4k (k = 4) to 2.4k (k = 32) the second | m |
 //! | RDP, k = p - 1 | 0 | k - 1 a lost chunk | k - 1 a parity chunk | 2, with two ranges in Q |

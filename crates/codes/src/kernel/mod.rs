@@ -2,8 +2,10 @@
 //! which run whole programs of them.
 //!
 //! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
-//! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them, and
-//! the raw slots of programs and products (`sums`, `product`, `packets`, `steps`). Every tier is tested against a naive twin.
+//! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them; the
+//! registers themselves (`register`, `lanes`, `double::field`); raw slots and strips of programs and products (`sums`, `weighted`,
+//! `product`, `packets`, `steps`, `groups`, `difference`, `xor`, `double`); the question where bytes lie (`near`); and in
+//! tests a counting allocator. Every tier is tested against a naive twin.
 
 pub(crate) mod bits;
 mod caches;
