@@ -80,7 +80,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
         {
             return Err(EncodeError::BlockLength { given: wrong, expected: block_len });
         }
-        let mut builder = Builder::new(originals.len(), parities);
+        let mut builder = Builder::new(originals.len(), parities).copying_apart();
         let sums =
             (0..parities).map(|parity| (builder.sum(self.members(parity)), Home::Block(parity as u32)));
         let sums: Vec<_> = sums.collect();
@@ -204,7 +204,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
             ends.push(rows.len());
         }
         let inputs = if prepared { k + parities } else { k };
-        let mut builder = Builder::new(inputs, indices.len());
+        let mut builder = Builder::new(inputs, indices.len()).copying_apart();
         // Where a parity column's sum lies; None: summed in place.
         let mut sums: Vec<Option<u32>> = vec![None; parities];
         if prepared {

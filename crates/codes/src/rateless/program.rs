@@ -43,6 +43,8 @@ pub(crate) struct Builder {
     product: Option<Dense>,
     /// Sums of the one before and something that is older, ascending.
     joined: Vec<u32>,
+    /// Blocks that one op copies as it reads them.
+    copies_max: usize,
 }
 
 /// Sums of many of the same values.
@@ -53,8 +55,8 @@ struct Dense {
     rows: Vec<u64>,
 }
 
-/// Blocks that one op copies as it reads them. More are copied one by one, each by an op of its own: what comes from memory is fetched some
-/// ops ahead, and sums that copy a dozen blocks (an encoder's columns) ask for too many of them at once: 3 % slower.
+/// Blocks that one op of a decoder copies as it reads them. More are copied one by one, each by an op of its own: what comes from memory is
+/// fetched some ops ahead, and sums that copy a dozen blocks ask for too many of them at once.
 const COPIES_MAX: usize = 3;
 const UNUSED: u32 = u32::MAX;
 /// After all sums.
@@ -69,7 +71,13 @@ impl Builder {
             sources: Vec::new(),
             product: None,
             joined: Vec::new(),
+            copies_max: COPIES_MAX,
         }
+    }
+
+    /// For an encoder: each block is copied by an op of its own. Its columns copy a dozen blocks each and went 1 to 3 % slower otherwise.
+    pub(crate) fn copying_apart(self) -> Self {
+        Self { copies_max: 0, ..self }
     }
 
     /// The sum of `sources`; one of them alone is that value itself.
@@ -262,7 +270,7 @@ impl<'a> Layout<'a> {
             others.clear();
             let plain = builder.sources_of(sum).iter().all(|source| source.coefficient == 1);
             for source in builder.sources_of(sum) {
-                if plain && copied.len() < COPIES_MAX {
+                if plain && copied.len() < builder.copies_max {
                     match self.read_and_copy(source.value, &mut writer.slots) {
                         (from, Some(copy)) => copied.push((from, copy)),
                         (from, None) => ones.push(from),
