@@ -36,8 +36,6 @@ const TICK: Duration = Duration::from_millis(20);
 const TELL: Duration = Duration::from_millis(100);
 /// How often a version of a log that found no room is tried again.
 const ADOPT_AGAIN: Duration = Duration::from_secs(1);
-/// A parity chunk whose node has ended so many streams, without a difference taken between, takes none.
-const ENDED_MAX: u32 = 4;
 /// No chunk is changed so often.
 const VERSION_MAX: u64 = u64::MAX / 2;
 
@@ -111,8 +109,6 @@ pub(super) struct Host {
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
-    /// How often each parity chunk's node has ended the stream since it last took a difference.
-    ended_in_a_row: Vec<u32>,
     /// Why it cannot go on.
     over: Option<Fault>,
 }
@@ -164,7 +160,6 @@ impl host::Host for Host {
         });
         Ok(Self {
             links: links.collect(),
-            ended_in_a_row: vec![0; usize::from(parities)],
             window: UpdateWindow::new(
                 Time(0),
                 parities,
@@ -502,7 +497,7 @@ impl Host {
     }
 
     fn adopt(&mut self, version: u64, base: &Bytes) {
-        let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
+        let segment = self.chunk.segment;
         let difference = self.kept.get(&version).and_then(|record| Difference::decode(record).ok());
         let brought = difference.as_ref().and_then(|difference| {
             let new = difference.brought_forward(base, |at| tag(&self.chunk, at))?;
@@ -512,8 +507,13 @@ impl Host {
             self.over = Some(not_in_place(segment, "a change from a log does not come out right"));
             return;
         };
-        // Held as any update until all logs have it: whoever decodes others by a log that lacks it takes it back.
         let (offset, new) = patch;
+        self.bring_forward(version, offset, new);
+    }
+
+    /// Held as any update until all logs have it: whoever decodes others by a log that lacks it takes it back.
+    fn bring_forward(&self, version: u64, offset: u64, new: Bytes) {
+        let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
         let asked = Asked::Adopt { version, offset, new: new.clone() };
         self.ask(asked, Op::Stage { segment, epoch, offset, new });
     }
@@ -533,7 +533,7 @@ impl Host {
                 self.core.handle(DataInput::Versions { parity, epoch, received });
             }
             LinkEvent::Heard(LogEvent::Acked { through }, _) => {
-                self.ended_in_a_row[usize::from(parity)] = 0;
+                self.window.took(parity);
                 self.core.handle(DataInput::Acked { parity, through });
             }
             LinkEvent::Heard(LogEvent::Refused { reason }, _) => {
@@ -563,9 +563,7 @@ impl Host {
             LinkEvent::Failed(Fault::Node(NodeFault::UnknownDevice(_))) => {}
             // The next stream tells, unless none does: who stores the segment anew goes on.
             LinkEvent::Failed(fault) => {
-                let ended = &mut self.ended_in_a_row[usize::from(parity)];
-                *ended += 1;
-                if *ended == ENDED_MAX {
+                if self.window.ended(parity) {
                     self.over = Some(not_in_place(self.chunk.segment, fault));
                 }
             }
@@ -582,9 +580,7 @@ impl Host {
         self.admit();
         // Nothing else changes the chunk meanwhile.
         if let Some((version, offset, new, _)) = self.to_adopt.take_if(|(.., at)| Instant::now() >= *at) {
-            let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
-            let asked = Asked::Adopt { version, offset, new: new.clone() };
-            self.ask(asked, Op::Stage { segment, epoch, offset, new });
+            self.bring_forward(version, offset, new);
         }
         if let Some(parity) = self.window.out_of_reach(self.now())
             && !self.wanted.is_empty()

@@ -68,7 +68,8 @@ impl Upkeep {
         self.appended_at = now;
     }
 
-    /// Whether what is committed is to be merged: there is soon no room for more, or what is behind it is held back, or nothing was appended for long and the device
+    /// Whether what is committed is to be merged: there is soon no room for more, or what is behind it is held back, or nothing was
+    /// appended for long and the device
     /// rests.
     pub fn merge_due(&self, now: Time, core: &ParityChunk, device_rests: bool) -> bool {
         core.is_held_back()
@@ -80,8 +81,8 @@ impl Upkeep {
         now.since(self.appended_at) > QUIET
     }
 
-    /// Whether updates wait for a merge because they found no room, or soon will because more than half of the reserve is full, or too much of it lies behind
-    /// what is not committed.
+    /// Whether updates wait for a merge because they found no room, or soon will because more than half of the reserve is full, or too
+    /// much of it lies behind what is not committed.
     pub fn haste(&self, core: &ParityChunk) -> Haste {
         if core.is_stalled() {
             Haste::Now

@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// a segment that is stored anew for that makes such disks busier. Picked by eye: a disk of 100 MB/s whose queue is full reads 4 MiB in less.
 const GREETING_PATIENCE: Duration = Duration::from_secs(3);
 
+/// A parity chunk whose node has ended so many streams, without a difference taken between, takes none. Picked by eye: one that gives its
+/// reserve back, or is started again, ends one.
+const ENDED_MAX: u32 = 4;
+
 /// What becomes of the update that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
@@ -53,6 +57,8 @@ enum Log {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpdateWindow {
     logs: Vec<Log>,
+    /// How often the node of each has ended the stream since it last took a difference.
+    ended: Vec<u32>,
     /// Bytes of updates that wait. Requests are numbered in the order they came.
     queue: BTreeMap<u64, u64>,
     /// Bytes of those that the core has and the device has not stamped.
@@ -68,6 +74,7 @@ impl UpdateWindow {
         let kept = kept.into_iter().map(|(version, length)| (version, record::logged_bytes(length)));
         Self {
             logs: vec![Log::Away { since: now, reached: false }; parities.into()],
+            ended: vec![0; parities.into()],
             queue: BTreeMap::new(),
             admitted: BTreeMap::new(),
             kept: kept.collect(),
@@ -95,6 +102,19 @@ impl UpdateWindow {
             Some(Log::Away { reached, .. }) => *reached = false,
             None => {}
         }
+    }
+
+    /// A parity node has taken a difference.
+    pub fn took(&mut self, parity: ParityNumber) {
+        self.ended.iter_mut().skip(parity.into()).take(1).for_each(|ended| *ended = 0);
+    }
+
+    /// A parity node has ended the stream; whether it has done so too often for another to be of use: whoever stores the segment anew
+    /// goes on.
+    pub fn ended(&mut self, parity: ParityNumber) -> bool {
+        let Some(ended) = self.ended.get_mut(usize::from(parity)) else { return false };
+        *ended += 1;
+        *ended >= ENDED_MAX
     }
 
     /// A parity node that has been out of reach for so long that nobody should wait for it.

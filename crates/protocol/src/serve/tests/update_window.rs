@@ -225,3 +225,15 @@ fn whatever_happens_it_is_never_overdrawn_and_all_are_admitted_in_order() {
         assert_eq!(window.uncommitted_bytes(), 0);
     }
 }
+
+#[test]
+fn a_parity_node_that_ends_every_stream_is_given_up_unless_it_takes_something_between() {
+    let mut window = UpdateWindow::new(Time(0), 2, []);
+    assert_eq!([(); 3].map(|()| window.ended(1)), [false; 3]);
+    window.took(0);
+    assert!(!window.ended(0) && window.ended(1), "each by itself");
+    window.took(1);
+    assert_eq!([(); 4].map(|()| window.ended(1)), [false, false, false, true]);
+    assert!(!window.ended(7), "there is none");
+    window.took(7);
+}
