@@ -2,8 +2,8 @@
 //!
 //! A change that was taken is carried out even if its opener cancels or goes away: its outcome is kept under its id.
 
-use crate::{MetaError, MetaOptions, Service, watch::Watched};
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use crate::{MetaError, MetaOptions, Service, watch::Watched, writer::TICK};
+use std::{future::Future, net::SocketAddr, sync::Arc};
 use steadfast_admin::Admin;
 use steadfast_net::{Connected, Opened, Options, Server, Stream};
 use steadfast_protocol::{
@@ -15,8 +15,6 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-/// How often ended leases and old answers are looked for. A put is given up this much late at most.
-const TICK: Duration = Duration::from_secs(1);
 /// Streams that one peer may have open: bounds the bodies held for it. A client has a few at a time.
 const STREAMS_MAX: usize = 256;
 

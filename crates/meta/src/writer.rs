@@ -4,8 +4,8 @@
 //! sixty-four wait for one or two. Each change runs in a transaction of its own: a refused one leaves nothing in the
 //! batch but its answer.
 //!
-//! Leases are given up after the changes of a batch. Where changes waited for long, because the store stalled, renewals may have, too: as
-//! after a restart, nothing ends for a whole lease from then on.
+//! Leases are given up after the changes of a batch. Where changes waited for long or were refused, because the store stalled or failed,
+//! or the server was stopped for a while, renewals may have been, too: as after a restart, nothing ends for a whole lease from then on.
 
 use crate::{MetaError, Store, clock::Clock, store::Batch};
 use std::{
@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The most changes in one commit.
 const BATCH_MAX: usize = 512;
+/// How often ended leases and old answers are looked for: a put is given up this much late at most, and there is a batch so often.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Changes that may wait before senders do.
 const QUEUE_MAX: usize = 1024;
 
@@ -139,8 +141,8 @@ impl Work {
             Job::Expire | Job::Stop => Duration::ZERO,
         };
         let waited = jobs.iter().map(waited).max().unwrap_or_default();
-        if self.terms.held_up(now, waited) {
-            tracing::warn!(?waited, "the store held changes up: no lease ends for a while");
+        if self.terms.held_up(now, waited, TICK) {
+            tracing::warn!(?waited, "changes were held up: no lease ends for a while");
         }
         let expire = self.due.swap(false, Ordering::Relaxed) || self.behind;
         let mut behind = false;
@@ -161,6 +163,7 @@ impl Work {
                 }
             }
             Err(error) => {
+                self.terms.failed(self.clock.now());
                 tracing::debug!(%error, changes = jobs.len(), "a batch of changes failed");
                 for job in jobs {
                     if let Job::Change { answer, .. } = job {

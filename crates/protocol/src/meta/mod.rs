@@ -67,22 +67,32 @@ pub struct Terms {
     /// When the server started. Its clock may have jumped since what is stored was stored, so all of that has its whole span
     /// from here on: no lease ends and no answer is forgotten before, nor, where the clock was set back, much later.
     pub started: Time,
-    /// When leases began to run: when it started, or was last held up ([`Terms::held_up`]).
+    /// When leases began to run: when it started, or was last held up ([`Terms::held_up`], [`Terms::failed`]).
     pub running_since: Time,
+    /// When it last turned to changes.
+    pub turned: Time,
 }
 
 /// Changes that waited for this part of a lease were held up: writers renew after a third of it.
 const HELD_UP_PART: u32 = 4;
 
 impl Terms {
-    /// A change is carried out at `now` that has waited for so long: where the store stalled renewals did, too, and as after a restart
-    /// nothing ends for a whole lease. Says whether that is so.
-    pub fn held_up(&mut self, now: Time, waited: Duration) -> bool {
-        let held_up = waited > self.lease / HELD_UP_PART;
+    /// The server turns at `now` to changes of which the oldest has `waited` for so long, and which it is to do once in `every` at
+    /// least, whether there are any or not. Where the store stalled, or the server itself did not run (stopped, or its machine was),
+    /// renewals were held up, too, and as after a restart nothing ends for a whole lease. Says whether that is so.
+    pub fn held_up(&mut self, now: Time, waited: Duration, every: Duration) -> bool {
+        let away = now.since(self.turned).saturating_sub(every);
+        self.turned = now;
+        let held_up = waited.max(away) > self.lease / HELD_UP_PART;
         if held_up {
             self.running_since = now;
         }
         held_up
+    }
+
+    /// At `now` the store took no changes: renewals were among those it refused, or would have been.
+    pub fn failed(&mut self, now: Time) {
+        self.running_since = now;
     }
 }
 
@@ -95,6 +105,7 @@ impl Default for Terms {
             answers_kept: Duration::from_secs(600),
             started: Time(0),
             running_since: Time(0),
+            turned: Time(0),
         }
     }
 }

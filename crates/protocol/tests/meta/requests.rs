@@ -59,7 +59,7 @@ fn answers_are_forgotten_though_the_store_holds_changes_up() {
     world.put("k", 5);
     for _ in 0..4 {
         world.pass(world.terms.answers_kept / 3);
-        assert!(world.terms.held_up(world.now, world.terms.lease));
+        assert!(world.terms.held_up(world.now, world.terms.lease, Duration::from_secs(1)));
     }
     world.expire_all();
     assert_eq!([0x50, 0x51].map(|tag| world.records(tag)), [0; 2]);

@@ -47,6 +47,34 @@ fn restart(at: impl Fn(Time) -> Time) {
     assert_eq!([0x40, 0x41, 0x42].map(|tag| world.records(tag)), [0; 3]);
 }
 
+/// What comes as it should moves no lease; a server that did not run, or whose store took nothing, begins them anew.
+#[test]
+fn leases_begin_anew_once_the_server_was_stopped_or_its_store_failed() {
+    const TICK: Duration = Duration::from_secs(1);
+    for stopped in [true, false] {
+        let mut world = world();
+        world.terms.held_up(world.now, Duration::ZERO, TICK);
+        let begun = world.begin("k", 1);
+        for _ in 0..29 {
+            world.pass(TICK);
+            assert!(!world.terms.held_up(world.now, Duration::ZERO, TICK), "it was there all the time");
+        }
+        // Its writer renews every 10 s, had it been heard.
+        if stopped {
+            world.pass(Duration::from_secs(60));
+            assert!(world.terms.held_up(world.now, Duration::ZERO, TICK));
+        } else {
+            world.pass(TICK);
+            world.terms.failed(world.now);
+        }
+        assert_eq!(world.expire().intents, 0, "stopped: {stopped}");
+        world.pass(Duration::from_secs(30) - MOMENT);
+        assert_eq!(renew(&mut world, &begun), Ok(MetaAnswer::Done), "stopped: {stopped}");
+        world.pass(Duration::from_secs(30));
+        assert_eq!(world.expire().intents, 1, "and ends once nobody renews it");
+    }
+}
+
 #[test]
 fn every_put_has_its_lease_after_a_restart_whose_clock_is_ahead() {
     restart(|before| before + Duration::from_secs(3600));
