@@ -1,11 +1,12 @@
 //! The metadata server on the network: each stream of each connection is one request, answered by END or FAIL.
 //!
-//! A change that was taken is carried out even if its opener cancels or goes away: its outcome is kept under its id.
+//! A change that was taken is carried out even if its opener cancels or goes away: its outcome is kept under its id. A question is not:
+//! it is dropped where it waits for its turn.
 
 use crate::{MetaError, MetaOptions, Service, watch::Watched, writer::TICK};
 use std::{future::Future, net::SocketAddr, sync::Arc};
 use steadfast_admin::Admin;
-use steadfast_net::{Connected, Opened, Options, Server, Stream};
+use steadfast_net::{Connected, Event, Opened, Options, Server, Stream};
 use steadfast_protocol::{
     ClusterId,
     message::{Fault, Hello, MetaRequest, Role, VERSION, decode, encode},
@@ -144,9 +145,18 @@ async fn answer_streams(service: Arc<Service>, connected: Connected) {
     }
 }
 
-async fn answer(service: Arc<Service>, opened: Opened, stream: Stream) {
+/// Returns once the opener wants no answer any more: it has given up by its deadline and asks again, and the question would be worked
+/// beside its repeats.
+async fn gone(stream: &mut Stream) {
+    while !matches!(stream.recv().await, Some(Event::Cancelled | Event::Lost(_)) | None) {}
+}
+
+async fn answer(service: Arc<Service>, opened: Opened, mut stream: Stream) {
     let outcome = match decode::<MetaRequest>(&opened.body) {
-        Ok(request) => service.handle(request).await.map_err(Fault::Meta),
+        Ok(request) => tokio::select! {
+            outcome = service.handle(request) => outcome.map_err(Fault::Meta),
+            () = gone(&mut stream) => Err(Fault::Cancelled),
+        },
         Err(error) => Err(Fault::Protocol(error.to_string())),
     };
     match outcome {

@@ -39,6 +39,7 @@ enum Slot {
     Failed {
         error: ConnectError,
         pause: Duration,
+        at: Instant,
         until: Instant,
     },
 }
@@ -57,8 +58,8 @@ impl Pool {
         self.connected(address, true).await
     }
 
-    /// The same by an attempt of its own where there is no connection that lives, however short ago one failed: for who has been told
-    /// that, and cannot do without.
+    /// The same by a new attempt where there is no connection that lives, however short ago one failed: for who has been told
+    /// that, and cannot do without. One that fails while others wait for theirs is theirs as well.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -67,12 +68,14 @@ impl Pool {
     }
 
     async fn connected(&self, address: &str, heeds_pause: bool) -> Result<Connection, ConnectError> {
-        let slot = self.slot(address);
+        let (slot, asked) = (self.slot(address), Instant::now());
         // Whoever holds the lock makes the attempt; the others then find its outcome.
         let mut slot = slot.lock().await;
         let pause = match &*slot {
             Slot::Open(connection) if connection.lost().is_none() => return Ok(connection.clone()),
-            Slot::Failed { error, until, .. } if heeds_pause && Instant::now() < *until => {
+            Slot::Failed { error, at, until, .. }
+                if *at >= asked || heeds_pause && Instant::now() < *until =>
+            {
                 return Err(error.clone());
             }
             Slot::Failed { pause, .. } => (*pause * 2).min(PAUSE_MAX),
@@ -84,7 +87,8 @@ impl Pool {
                 Ok(connected.connection)
             }
             Err(error) => {
-                *slot = Slot::Failed { error: error.clone(), pause, until: Instant::now() + pause };
+                let at = Instant::now();
+                *slot = Slot::Failed { error: error.clone(), pause, at, until: at + pause };
                 Err(error)
             }
         }

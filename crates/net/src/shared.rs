@@ -50,6 +50,8 @@ const QUEUES_BYTES_MAX: usize = 8 * QUEUE_BYTES_MAX;
 const UNSENT_BYTES_MAX: usize = 64 << 20;
 /// What one queued message costs besides its body: the event and its share of the queue, rounded up.
 const EVENT_BYTES: usize = 128;
+/// An answer of at most so many bytes is taken however much waits: 4,096 streams of one peer have 16 MiB of them.
+const SHORT_BYTES: usize = 4 << 10;
 /// Control frames that may wait for a peer that does not read: an answer to each of the streams it may have
 /// open, many times over.
 const CONTROL_FRAMES_MAX: usize = 64 << 10;
@@ -664,10 +666,14 @@ impl State {
         Ok(entry.waker.take())
     }
 
-    fn finish_theirs(&mut self, stream: u64, (kind, body): (FrameKind, Vec<u8>)) {
+    fn finish_theirs(&mut self, stream: u64, (mut kind, mut body): (FrameKind, Vec<u8>)) {
         let Some(entry) = self.streams.get_mut(&stream).filter(|entry| !entry.finished) else { return };
         assert!(!entry.ours, "only the acceptor answers a stream");
         entry.finished = true;
+        // Of a peer that asks for much before it reads anything; it may ask again.
+        if body.len() > SHORT_BYTES && self.lanes.unsent_bytes() > UNSENT_BYTES_MAX {
+            (kind, body) = refused(RefusalReason::Overloaded);
+        }
         let header = Header { priority: entry.priority, epoch: entry.epoch, ..Header::new(kind, stream) };
         self.theirs_open -= 1;
         self.used_at = Instant::now();

@@ -222,3 +222,33 @@ async fn tried_again_later() -> Result<(), (u32, usize)> {
     let tried = attempts.load(SeqCst);
     if asked > 10 && tried == 4 { Ok(()) } else { Err((asked, tried)) }
 }
+
+/// Nobody answers there for a while: who waits for an attempt has its failure, and does not make the next when that is over.
+#[tokio::test]
+async fn those_who_wait_for_an_attempt_share_its_failure() {
+    const HELD: Duration = Duration::from_millis(300);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counting = attempts.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            counting.fetch_add(1, SeqCst);
+            tokio::time::sleep(HELD).await;
+            drop(socket);
+        }
+    });
+    let pool = Pool::new(hello(), Options::default());
+    let asking: Vec<_> = (0..8)
+        .map(|_| {
+            let (pool, address) = (pool.clone(), address.clone());
+            tokio::spawn(async move { pool.connection_after_all(&address).await.map(|_| ()) })
+        })
+        .collect();
+    for asked in asking {
+        assert!(matches!(soon(asked).await.unwrap(), Err(ConnectError::Lost(_))));
+    }
+    // One of them may have asked late, if the machine did much else.
+    let tried = attempts.load(SeqCst);
+    assert!(tried <= 4, "{tried} attempts for eight who asked at once");
+}

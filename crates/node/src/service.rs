@@ -137,14 +137,19 @@ impl Service {
     }
 
     /// Serves one stream to its end; `reader` names its connection.
-    pub(crate) async fn serve(&self, reader: ReaderId, opened: Opened, mut stream: Stream) {
-        let (request, reservation) = match request(&opened.body) {
+    pub(crate) async fn serve(&self, reader: ReaderId, mut opened: Opened, mut stream: Stream) {
+        // A stream may last: what it was opened with is not held that long.
+        let (request, reservation) = match request(&std::mem::take(&mut opened.body)) {
             Ok(request) => request,
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
+        if moves_data(&request) {
+            // What control requests may do (go before all others, be refused by nothing) is not for who moves data.
+            opened.priority = opened.priority.max(Priority::Foreground);
+        }
         let outcome = match request {
             NodeRequest::Read { device, pieces } => {
-                read::serve(self, &opened, &mut stream, device, &pieces, reservation, reader).await
+                read::serve(self, &opened, &mut stream, device, pieces, reservation, reader).await
             }
             NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
             NodeRequest::Ingest(open) => ingest::serve(self, &opened, &mut stream, open).await,
@@ -178,9 +183,8 @@ impl Service {
         stream: &mut Stream,
         request: NodeRequest,
     ) -> Result<NodeAnswer, Fault> {
-        let moves = matches!(request, NodeRequest::Update { .. } | NodeRequest::ReadRows(_));
         // What moves data is admitted by its own class.
-        let _admitted = if moves { None } else { Some(self.admit(Priority::Control, Load::default())?) };
+        let _admitted = if moves_data(&request) { None } else { Some(self.admit(Priority::Control, Load::default())?) };
         let class = lane_priority(opened.priority);
         match request {
             NodeRequest::Seal { device, segment, keep } => {
@@ -388,7 +392,19 @@ pub(crate) async fn operations(
     results
 }
 
-/// Messages that an asker may send before its stream has begun: one end of a write, and a few grants.
+/// Whether a request reads or writes what objects consist of.
+fn moves_data(request: &NodeRequest) -> bool {
+    matches!(
+        request,
+        NodeRequest::Read { .. }
+            | NodeRequest::Write(_)
+            | NodeRequest::Ingest(_)
+            | NodeRequest::Update { .. }
+            | NodeRequest::ReadRows(_)
+    )
+}
+
+/// Messages that an asker may send before its stream has begun, grants in a row as one: one end of a write, and a few.
 const EARLY_MAX: usize = 16;
 
 /// Returns when the asker cancelled or is gone, with the fault to answer with; what else it said by then is in `early`.
@@ -396,6 +412,10 @@ pub(crate) async fn gone(stream: &mut Stream, early: &mut Vec<Event>) -> Fault {
     loop {
         match stream.recv().await {
             Some(Event::Cancelled | Event::Lost(_)) | None => return Fault::Cancelled,
+            Some(Event::Credit(more)) if let Some(Event::Credit(bytes)) = early.last_mut() => {
+                // What one grant cannot say the connection has refused.
+                *bytes = bytes.saturating_add(more);
+            }
             Some(_) if early.len() == EARLY_MAX => {
                 return Fault::Protocol(format!("more than {EARLY_MAX} messages before the stream began"));
             }

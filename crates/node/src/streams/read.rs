@@ -51,17 +51,18 @@ pub(crate) async fn serve(
     opened: &Opened,
     stream: &mut Stream,
     device: DeviceId,
-    pieces: &[ReadPiece],
+    pieces: Vec<ReadPiece>,
     reservation: Option<ReservationId>,
     reader: ReaderId,
 ) -> Result<(), Fault> {
     let served = &*service.device(device)?;
-    check(pieces)?;
+    check(&pieces)?;
     let mut early = Vec::new();
     let found = tokio::select! {
-        found = find(service, served, pieces) => found?,
+        found = find(service, served, &pieces) => found?,
         fault = gone(stream, &mut early) => return Err(fault),
     };
+    drop(pieces);
     // Whole granules, which divide the largest payload.
     let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
     let load = service.load(served, false, reservation);
@@ -210,6 +211,10 @@ impl Driver<'_> {
                     ReadAction::End(done) => {
                         // Lost: nobody is left to tell.
                         let _ = stream.end(message::encode(&NodeAnswer::Read(done)));
+                        // Until the connection has it, the rest is charged, and a CANCEL takes it back.
+                        if !self.sending.is_empty() {
+                            let _ = sender.ready().await;
+                        }
                         return Ok(());
                     }
                     ReadAction::Fail(fault) => return Err(fault),
