@@ -48,6 +48,12 @@ impl MetaOptions {
 
     /// The terms of the metadata cores, for a server that starts now.
     pub fn terms(&self, started: Time) -> Terms {
-        Terms { lease: self.lease, answers_kept: self.answers_kept, started, running_since: started, turned: started }
+        Terms {
+            lease: self.lease,
+            answers_kept: self.answers_kept,
+            started,
+            running_since: started,
+            turned: started,
+        }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct ServedDevice {
     pub(crate) stream_sent_bytes: AtomicU64,
     /// Bytes of reserves that updates did not need.
     pub(crate) reserve_given_back_bytes: AtomicU64,
+    /// Blocks that layouts list on it and that it did not hold at the last sweep.
+    pub(crate) blocks_lost: AtomicU64,
     refused_as_full: Mutex<Option<Instant>>,
     corrupt_told: Mutex<BTreeSet<SegmentId>>,
 }
@@ -119,6 +121,7 @@ impl ServedDevice {
             stream_read_bytes,
             stream_sent_bytes,
             reserve_given_back_bytes: AtomicU64::new(0),
+            blocks_lost: AtomicU64::new(0),
             refused_as_full,
             corrupt_told,
         }

@@ -184,7 +184,8 @@ impl Service {
         request: NodeRequest,
     ) -> Result<NodeAnswer, Fault> {
         // What moves data is admitted by its own class.
-        let _admitted = if moves_data(&request) { None } else { Some(self.admit(Priority::Control, Load::default())?) };
+        let _admitted =
+            if moves_data(&request) { None } else { Some(self.admit(Priority::Control, Load::default())?) };
         let class = lane_priority(opened.priority);
         match request {
             NodeRequest::Seal { device, segment, keep } => {

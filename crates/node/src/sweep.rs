@@ -5,7 +5,7 @@ use crate::{
     membership::Meta,
     service::{Service, indices, operation},
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Duration};
 use steadfast_disk::{ExtentInfo, Op, OpOutput, Priority as LanePriority};
 use steadfast_protocol::{
     SegmentId, Time,
@@ -26,11 +26,15 @@ pub(crate) async fn run(service: &Service, device: &ServedDevice, meta: &Meta, o
             let input = carry_out(service, device, meta, &mut ages, action).await;
             sweep.handle(service.now(), input);
         }
+        let totals = sweep.totals();
+        tracing::trace!(device = %device.id, ?totals, "sweep ends");
+        if device.blocks_lost.swap(totals.blocks_lost, Relaxed) < totals.blocks_lost {
+            let (device, blocks) = (device.id, totals.blocks_lost);
+            tracing::error!(%device, blocks, "blocks are lost: objects list them here, and the device lacks them");
+        }
         let wake = sweep.wake_at().expect("a sweep without an action rests");
         sleep(wake.since(service.now())).await;
-        let before = sweep.totals();
         sweep.handle(service.now(), SweepInput::Tick);
-        tracing::trace!(device = %device.id, totals = ?before, "sweep begins");
     }
 }
 

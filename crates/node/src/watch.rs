@@ -182,6 +182,13 @@ impl Watched {
         }
         each!(counter "device_failed_reads", "Reads that the medium failed", s, r => s.reads.failed);
         each!(counter "device_corrupt_blocks", "Blocks whose checksum failed", s, r => r.corrupt_blocks);
+        let lost = page.gauge(
+            "device_lost_blocks",
+            "Blocks that layouts list on a device and that it did not hold when it was last swept",
+        );
+        for (device, id, ..) in &reports {
+            lost.whole(&[("device", id)], device.blocks_lost.load(Ordering::Relaxed));
+        }
         each!(gauge "device_reservations", "Reservations of bandwidth held now",
             s, r => r.activity.reservations.held);
         each!(counter "device_reservations_granted", "Reservations of bandwidth granted",

@@ -14,12 +14,12 @@ use steadfast_disk::Priority as LanePriority;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId,
     message::{
-        Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, Priority, ReadPiece, Slice, Want,
-        WriteOpen,
+        Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, NodeRequest, PAYLOAD_BYTES_MAX, Priority,
+        ReadPiece, Slice, Want, WriteOpen,
     },
     serve::{
-        Admission, Budget, Limits, Load, ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, SliceId,
-        WriteAction, WriteInput, WriteStream,
+        Admission, Budget, Limits, Load, ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, ReaderId,
+        SliceId, WriteAction, WriteInput, WriteStream,
     },
 };
 
@@ -27,6 +27,7 @@ use steadfast_protocol::{
 pub(crate) struct NodeHost {
     number: u32,
     pub(crate) alive: bool,
+    limits: Limits,
     admission: Admission,
     budget: Budget,
     budget_bytes: u64,
@@ -49,6 +50,8 @@ enum Core {
         core: Box<ReadStream>,
         ticket: ReadTicket,
         places: Vec<(IndexRanges, SegmentId)>,
+        /// Bytes of the slices that are being read or wait for their turn.
+        charged: BTreeMap<SliceId, u32>,
         held: BTreeMap<SliceId, Payload>,
     },
     Write {
@@ -58,11 +61,16 @@ enum Core {
 }
 
 impl NodeHost {
-    pub(crate) fn new(number: u32, budget_bytes: u64) -> Self {
+    /// Of a network whose frames hold `payload_bytes_max`: a slice is as large, and there is room for as many as ever.
+    pub(crate) fn new(number: u32, budget_bytes: u64, payload_bytes_max: u32) -> Self {
+        let limits = Limits::default();
+        let slices_max = limits.reading_bytes_max / u64::from(PAYLOAD_BYTES_MAX);
+        let limits = Limits { reading_bytes_max: slices_max * u64::from(payload_bytes_max), ..limits };
         Self {
             number,
             alive: true,
-            admission: Admission::new(Limits::default()),
+            limits,
+            admission: Admission::new(limits),
             budget: Budget::new(budget_bytes),
             budget_bytes,
             devices: BTreeMap::new(),
@@ -77,7 +85,7 @@ impl NodeHost {
         for (stream, served) in std::mem::take(&mut self.streams) {
             wire.send(self.host(), served.client, stream, Message::Lost);
         }
-        self.admission = Admission::new(Limits::default());
+        self.admission = Admission::new(self.limits);
         self.budget = Budget::new(self.budget_bytes);
         self.devices.values_mut().for_each(Device::reset);
         if let Some(cache) = &mut self.cache {
@@ -169,7 +177,7 @@ impl NodeHost {
         };
         let (device, core) = match request {
             NodeRequest::Read { device, pieces } => {
-                (device, self.read(wire, device, &pieces, priority, credit_bytes)?)
+                (device, self.read(wire, client, device, &pieces, priority, credit_bytes)?)
             }
             NodeRequest::Write(open) => (open.device, self.write(wire, open, priority)?),
             NodeRequest::Seal { device, segment, keep } => {
@@ -200,6 +208,7 @@ impl NodeHost {
     fn read(
         &mut self,
         wire: &Wire,
+        client: HostId,
         device: DeviceId,
         pieces: &[ReadPiece],
         priority: Priority,
@@ -222,9 +231,15 @@ impl NodeHost {
             return Err(Fault::Node(NodeFault::UnknownSegment { device, segment }));
         };
         let slice_bytes = block_bytes.min(wire.payload_bytes_max());
-        let ticket = self.admission.admit_read(priority, load, slice_bytes)?;
+        // A host's streams are those of one connection.
+        let reader = match client {
+            HostId::Client(number) => ReaderId::from(number),
+            HostId::Node(_) | HostId::Meta => unreachable!("only clients read"),
+        };
+        let ticket = self.admission.admit_read_of(reader, priority, load, slice_bytes)?;
         let core = ReadStream::new(blocks, block_bytes, slice_bytes, ticket.slices_max, credit_bytes);
-        Ok(Core::Read { core: Box::new(core), ticket, places, held: BTreeMap::new() })
+        let (charged, held) = Default::default();
+        Ok(Core::Read { core: Box::new(core), ticket, places, charged, held })
     }
 
     fn write(&mut self, wire: &Wire, open: WriteOpen, priority: Priority) -> Result<Core, Fault> {
@@ -284,7 +299,7 @@ impl NodeHost {
         let now = wire.now();
         let Some(served) = self.streams.get_mut(&job.stream) else { return };
         match (&mut served.core, job.what) {
-            (Core::Read { core, held, .. }, What::Read { slice, offset, bytes }) => {
+            (Core::Read { core, ticket, charged, held, .. }, What::Read { slice, offset, bytes }) => {
                 let extent = self.devices[&device].extents.get(&job.segment);
                 let part = extent.and_then(|extent| extent.read(job.segment, job.index, offset, bytes));
                 let result = match part {
@@ -295,6 +310,9 @@ impl NodeHost {
                     Some(Part::Corrupt) => ReadResult::Corrupt,
                     None => ReadResult::Gone,
                 };
+                if result != ReadResult::Good {
+                    left(&mut self.admission, ticket, charged, slice);
+                }
                 core.handle(now, ReadInput::ReadDone { slice, result });
             }
             (Core::Write { core, .. }, What::Write { .. }) => {
@@ -306,13 +324,13 @@ impl NodeHost {
 
     /// Carries out what a stream's core asks.
     fn step(&mut self, wire: &mut Wire, stream: StreamId) {
-        let Self { number, streams, devices, cache, budget, .. } = self;
+        let Self { number, streams, devices, cache, budget, admission, .. } = self;
         let Some(served) = streams.get_mut(&stream) else { return };
         let device = served.device;
         let disk = devices.get_mut(&device).expect("a stream is opened at a device that is there");
         let used = budget.used_bytes();
         let over = match &mut served.core {
-            Core::Read { .. } => served.step_read(wire, *number, stream, disk, cache.as_mut()),
+            Core::Read { .. } => served.step_read(wire, *number, stream, disk, cache.as_mut(), admission),
             Core::Write { .. } => served.step_write(wire, *number, stream, disk, budget),
         };
         let wrote = matches!(served.core, Core::Write { .. });
@@ -375,19 +393,28 @@ impl Served {
         stream: StreamId,
         disk: &mut Device,
         mut cache: Option<&mut NodeCache>,
+        admission: &mut Admission,
     ) -> bool {
-        let Served { client, device, class, core: Core::Read { core, places, held, .. } } = self else {
-            return false;
-        };
+        let Served { client, device, class, core } = self;
+        let Core::Read { core, ticket, places, charged, held } = core else { return false };
         let now = wire.now();
         let me = HostId::Node(node);
         let segment_of = |index: BlockIndex| {
             let place = places.iter().find(|(blocks, _)| blocks.contains(index));
             place.expect("the stream has only blocks that were found").1
         };
-        while let Some(action) = core.poll() {
+        // Reads for which there is no room wait for a slice of this stream to leave.
+        let next = |core: &mut ReadStream, admission: &mut Admission, ticket: &mut ReadTicket| {
+            if let Some(action) = core.poll_but_reads() {
+                return Some(action);
+            }
+            let bytes = core.next_read_bytes()?;
+            admission.slice_read(ticket, bytes).then(|| core.poll())?
+        };
+        while let Some(action) = next(core, admission, ticket) {
             match action {
                 ReadAction::Read { slice, index, offset, length, ahead: _ } => {
+                    charged.insert(slice, length);
                     let what = What::Read { slice, offset, bytes: length };
                     let job = Job { stream, segment: segment_of(index), index, what };
                     let given = cache.as_mut().and_then(|c| c.give(now, disk.number, disk.bytes_of(&job)));
@@ -404,12 +431,17 @@ impl Served {
                     let body = NodeEvent::Slice(Slice { index, offset, sums: Vec::new() });
                     wire.send(me, *client, stream, Message::Event(body, payload));
                     // The interface takes it at its own speed; no kernel buffer is simulated.
+                    left(admission, ticket, charged, slice);
                     core.handle(now, ReadInput::Sent { slice });
                 }
-                ReadAction::Discard { slice } => drop(held.remove(&slice)),
+                ReadAction::Discard { slice } => {
+                    held.remove(&slice);
+                    left(admission, ticket, charged, slice);
+                }
                 ReadAction::Withdraw => {
                     for job in disk.withdraw(stream) {
                         if let What::Read { slice, .. } = job.what {
+                            left(admission, ticket, charged, slice);
                             let result = ReadResult::Withdrawn;
                             core.handle(now, ReadInput::ReadDone { slice, result });
                         }
@@ -469,6 +501,18 @@ impl Served {
             }
         }
         false
+    }
+}
+
+/// A slice is not held any more.
+fn left(
+    admission: &mut Admission,
+    ticket: &mut ReadTicket,
+    charged: &mut BTreeMap<SliceId, u32>,
+    slice: SliceId,
+) {
+    if let Some(bytes) = charged.remove(&slice) {
+        admission.slice_left(ticket, bytes);
     }
 }
 

@@ -146,7 +146,7 @@ impl World {
     /// A further storage server: its number.
     pub fn add_node(&mut self) -> u32 {
         let number = number(self.nodes.len());
-        self.nodes.push(NodeHost::new(number, WRITE_BUDGET_BYTES));
+        self.nodes.push(NodeHost::new(number, WRITE_BUDGET_BYTES, self.wire.payload_bytes_max()));
         number
     }
 

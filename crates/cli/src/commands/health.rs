@@ -189,11 +189,13 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
         .filter(|device| !device.leaving.is_some_and(|leaving| leaving.empty))
         .map(|device| device.id)
         .collect();
+    let is_empty = |device: DeviceId| Leaving::of(registry, device).is_some_and(|leaving| leaving.empty);
     let held =
         || registry.nodes.iter().flat_map(|node| node.record.devices.iter().map(move |&(id, _)| (node, id)));
     let mut lost_nodes: BTreeSet<NodeId> =
         held().filter(|(_, id)| lost.contains(id)).map(|(node, _)| node.record.node).collect();
-    let missing = || registry.missing.iter().filter(|(id, _)| registry.state(*id) == DeviceState::Active);
+    // Also one that is being repaired, until that is done.
+    let missing = || registry.missing.iter().filter(|(id, _)| !is_empty(*id));
     lost_nodes.extend(missing().map(|&(_, node)| node));
     let of_lost = registry.nodes.iter().filter(|node| lost_nodes.contains(&node.record.node));
     let lost_sites: BTreeSet<&str> = of_lost.map(|node| node.record.site.as_str()).collect();
@@ -246,5 +248,36 @@ pub(super) fn show_time(seconds: f64) -> String {
         s if s < 0.1 => format!("{:.1} ms", s * 1e3),
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
         s => format!("{s:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{
+        Time,
+        message::{DrainProgress, DrainState, Standing},
+    };
+
+    #[test]
+    fn a_missing_device_is_a_risk_until_what_it_held_lies_elsewhere() {
+        let (device, node) = (DeviceId(1), NodeId(2));
+        let policy = "rateless:redundancy=0.5,tolerate=1,domain=device".parse().unwrap();
+        let bucket = BucketRecord { name: "photos".to_owned(), policy, created: Time(0) };
+        let mut registry = Registry { missing: vec![(device, node)], ..Registry::default() };
+        let told =
+            |registry: &Registry| at_risk(registry, &Devices::of(registry), std::slice::from_ref(&bucket));
+        let risk = ["bucket photos: 1 device is affected, and it tolerates no further one"];
+        assert_eq!(told(&registry), risk);
+        // `device remove --lost` has it draining: nothing is repaired by that.
+        registry.standings.push(Standing { device, arrivals: 0 });
+        assert_eq!(told(&registry), risk);
+        let progress = DrainProgress { devices: vec![device], lost: true, ..DrainProgress::default() };
+        registry.drains.push(DrainState { progress, silent_ms: 0 });
+        assert_eq!(told(&registry), risk);
+        registry.drains[0].progress.phase = DrainPhase::Over;
+        assert!(told(&registry).is_empty());
+        registry.drains[0].progress.stuck = 1;
+        assert_eq!(told(&registry), risk);
     }
 }

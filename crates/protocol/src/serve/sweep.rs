@@ -96,7 +96,7 @@ pub struct SweepTotals {
     pub sealed: u64,
     /// Segments freed.
     pub deleted: u64,
-    /// Blocks that a layout lists here and that the device does not hold: repair's work.
+    /// Blocks that layouts list here and that the device did not hold at the last sweep that went through: repair's work.
     pub blocks_lost: u64,
     /// Questions without an answer and changes that failed.
     pub failed: u64,
@@ -120,6 +120,8 @@ pub struct Sweep {
     asked: Vec<ExtentFacts>,
     to_do: VecDeque<SweepAction>,
     action: Option<SweepAction>,
+    /// Blocks that this sweep missed so far.
+    lost: u64,
     totals: SweepTotals,
 }
 
@@ -134,6 +136,7 @@ impl Sweep {
             asked: Vec::new(),
             to_do: VecDeque::new(),
             action: None,
+            lost: 0,
             totals: SweepTotals::default(),
         }
     }
@@ -143,6 +146,7 @@ impl Sweep {
         match (input, &self.stage) {
             (SweepInput::Tick, Stage::Resting) if now >= self.next => {
                 self.stage = Stage::Listing;
+                self.lost = 0;
                 self.action = Some(SweepAction::List);
             }
             (SweepInput::Extents(Some(extents)), Stage::Listing) => {
@@ -203,7 +207,7 @@ impl Sweep {
             SegmentState::Committed { epoch, .. } if epoch < extent.epoch => {}
             SegmentState::Committed { keep, epoch } => {
                 let lost = keep.iter().filter(|&index| !extent.blocks.contains(index)).count();
-                self.totals.blocks_lost += lost as u64;
+                self.lost += lost as u64;
                 if keep.is_empty() {
                     self.totals.deleted += 1;
                     self.to_do.push_back(SweepAction::Delete { segment, epoch: extent.epoch.max(epoch) });
@@ -221,6 +225,7 @@ impl Sweep {
             self.action = Some(action);
         } else if self.to_ask.is_empty() {
             self.totals.sweeps += 1;
+            self.totals.blocks_lost = self.lost;
             self.rest(now);
         } else {
             let batch = self.to_ask.len().min(SEGMENT_STATES_MAX);

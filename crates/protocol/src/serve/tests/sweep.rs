@@ -87,6 +87,15 @@ fn blocks_that_no_layout_lists_here_are_freed_and_lost_ones_counted() {
     sweep.handle(Time(61 * SECOND), SweepInput::Carried { well: true });
     assert_eq!(sweep.poll(), None);
     assert_eq!(sweep.totals().blocks_lost, 2);
+    // What is still lost at the next is not lost twice, and what was made anew since is not lost.
+    for held in [10, 12] {
+        sweep.handle(sweep.wake_at().unwrap(), SweepInput::Tick);
+        assert_eq!(sweep.poll(), Some(SweepAction::List));
+        sweep.handle(Time(200 * SECOND), SweepInput::Extents(Some(vec![extent(2, true, 0..held, 100)])));
+        sweep.poll();
+        sweep.handle(Time(200 * SECOND), SweepInput::States(Some(vec![committed(0..12, 5)])));
+        assert_eq!((sweep.poll(), sweep.totals().blocks_lost), (None, 12 - u64::from(held)));
+    }
 }
 
 #[test]
