@@ -66,8 +66,13 @@ pub(crate) enum SolveError {
 /// The asking end.
 pub(crate) struct Decoding {
     desk: Arc<Mutex<Desk>>,
-    verified: mpsc::UnboundedReceiver<Verified>,
+    verified: mpsc::UnboundedReceiver<Told>,
+    /// The second of what was told last.
+    behind: Option<Verified>,
 }
+
+/// What became of one job, in this order: told as one, so that who waits wakes once.
+type Told = (Option<Verified>, Option<Verified>);
 
 /// What was asked for and is not begun, and the worker while it rests.
 struct Desk {
@@ -116,7 +121,7 @@ impl Decoding {
             say,
         };
         let desk = Desk { jobs: VecDeque::new(), resting: Some(Box::new(worker)), over: false };
-        Self { desk: Arc::new(Mutex::new(desk)), verified }
+        Self { desk: Arc::new(Mutex::new(desk)), verified, behind: None }
     }
 
     /// What a device holds of its chunk, from now on.
@@ -150,10 +155,32 @@ impl Decoding {
 
     /// The next verdict.
     pub(crate) async fn next(&mut self) -> Verified {
-        match self.verified.recv().await {
-            Some(verified) => verified,
-            None => core::future::pending().await,
+        loop {
+            if let Some(verified) = self.behind.take() {
+                return verified;
+            }
+            match self.verified.recv().await {
+                Some(told) => {
+                    if let Some(verified) = self.first(told) {
+                        return verified;
+                    }
+                }
+                None => core::future::pending().await,
+            }
         }
+    }
+
+    /// The next verdict that is here already.
+    pub(crate) fn try_next(&mut self) -> Option<Verified> {
+        self.behind.take().or_else(|| {
+            let told = self.verified.try_recv().ok()?;
+            self.first(told)
+        })
+    }
+
+    fn first(&mut self, (first, second): Told) -> Option<Verified> {
+        self.behind = second;
+        first.or_else(|| self.behind.take())
     }
 
     /// The originals `wanted` in order, decoded only where they did not all come as they are; nothing can be decoded
@@ -184,7 +211,7 @@ struct Worker {
     block_bytes: usize,
     granule_bytes: u32,
     states: States,
-    say: mpsc::UnboundedSender<Verified>,
+    say: mpsc::UnboundedSender<Told>,
 }
 
 impl Worker {
@@ -210,31 +237,27 @@ impl Worker {
                     }
                 }
             };
-            let verified = match job {
+            let told = match job {
                 Job::State(device, state) => {
                     self.states.now.insert(device, state);
                     continue;
                 }
                 Job::Slice(device, slice, payload) => {
                     let bytes = u32::try_from(payload.len()).expect("a frame's payload is at most 256 KiB");
-                    let found = self.take(device, &slice, payload);
-                    if self.say.send(Verified::Slice { device, index: slice.index, bytes }).is_err() {
-                        return;
-                    }
-                    found
+                    let looked_at = Verified::Slice { device, index: slice.index, bytes };
+                    (Some(looked_at), self.take(device, &slice, payload))
                 }
-                Job::Last(device, Event::Ended(_)) => Some(Verified::Ended { device }),
-                Job::Last(device, Event::Failed(cause)) => Some(Verified::Failed { device, cause }),
-                Job::Last(..) => None,
+                Job::Last(device, Event::Ended(_)) => (None, Some(Verified::Ended { device })),
+                Job::Last(device, Event::Failed(cause)) => (None, Some(Verified::Failed { device, cause })),
+                Job::Last(..) => (None, None),
                 Job::Solve(threads, wanted, say) => {
                     // Nobody waits any more when the read was given up.
                     let _ = say.send(solve(self.decoder, self.late, threads, wanted, &self.states));
                     return;
                 }
             };
-            if let Some(verified) = verified
-                && self.say.send(verified).is_err()
-            {
+            let says_nothing = matches!(told, (None, None));
+            if !says_nothing && self.say.send(told).is_err() {
                 return;
             }
         }

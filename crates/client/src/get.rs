@@ -77,6 +77,9 @@ impl GetReport {
 /// replaced faster than it can be read is the caller's to know about.
 pub(crate) const CHANGES_MAX: u32 = 3;
 
+/// Events of a segment that are taken before its core is asked again, where so many are here.
+const AT_ONCE_MAX: usize = 64;
+
 /// A get under way: what was handed over stays so, whatever layout the rest is read by.
 struct Access {
     start: Instant,
@@ -535,6 +538,16 @@ impl<'a> SegmentReader<'a> {
                 () = lesson, if self.stand_ins.is_some() => {}
                 verified = self.decoding.next() => self.verified(verified),
                 event = self.streams.next(wake_at) => self.take(event),
+            }
+            // What else is here: the worker then has it as one piece of work, and the core is asked once.
+            for _ in 0..AT_ONCE_MAX {
+                if let Some(verified) = self.decoding.try_next() {
+                    self.verified(verified);
+                } else if let Some(event) = self.streams.try_next() {
+                    self.take(Some(event));
+                } else {
+                    break;
+                }
             }
         }
     }
