@@ -34,9 +34,8 @@ pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Co
     let waited = options.connect_timeout;
     let unreachable =
         |detail: &str| ConnectError::Unreachable { address: address.into(), detail: detail.into() };
-    let begun = Instant::now();
-    let socket = match timeout(waited, TcpStream::connect(address)).await {
-        Ok(Ok(socket)) => socket,
+    let (socket, took) = match timeout(waited, reach(address)).await {
+        Ok(Ok(reached)) => reached,
         Ok(Err(error)) => return Err(unreachable(&error.to_string())),
         Err(_) => return Err(ConnectError::TimedOut { address: address.into(), waited }),
     };
@@ -45,8 +44,22 @@ pub async fn connect(address: &str, ours: Hello, options: &Options) -> Result<Co
         let _ = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         return Err(unreachable("nobody listens there"));
     }
-    let way = begun.elapsed() + options.link.delay;
+    let way = took + options.link.delay;
     greet(socket, Some(way), ours, options).await
+}
+
+/// Connects to the first of the addresses that answers, and how long that one took: neither the search for a name nor addresses
+/// where nobody listens make the way longer.
+async fn reach(address: &str) -> std::io::Result<(TcpStream, Duration)> {
+    let mut failed = None;
+    for address in tokio::net::lookup_host(address).await? {
+        let begun = Instant::now();
+        match TcpStream::connect(address).await {
+            Ok(socket) => return Ok((socket, begun.elapsed())),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| std::io::Error::other("the name has no address")))
 }
 
 /// Whether a connection was answered by itself: where nobody listens on a port of this machine that the kernel may

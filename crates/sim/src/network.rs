@@ -124,7 +124,8 @@ impl Network {
         let link = self.links.get(&(from, to)).copied().unwrap_or(self.link);
         let takes = |speed: Option<&f64>| speed.map(|speed| Duration::from_secs_f64(bytes as f64 / speed));
         let mut at = now;
-        if let Some(takes) = takes(self.speeds.get(&from)) {
+        let sending = takes(self.speeds.get(&from));
+        if let Some(takes) = sending {
             let until = self.sending_until.entry(from).or_default();
             *until = at.max(*until) + takes;
             at = *until;
@@ -142,9 +143,11 @@ impl Network {
             }
         }
         if let Some(takes) = takes(self.speeds.get(&to)) {
-            // The first byte may come while another message is received; the last one waits for its turn.
+            // The last byte is here at `at` at the soonest, the first came as much sooner as sending took. It may come while another
+            // message is received, and waits for its turn.
+            let first = Time(at.0.saturating_sub(sending.unwrap_or_default().as_nanos() as u64));
             let until = self.receiving_until.entry(to).or_default();
-            *until = at.max(*until + takes);
+            *until = at.max(first.max(*until) + takes);
             at = *until;
         }
         let last = self.arrived.entry((from, to)).or_default();
@@ -182,14 +185,20 @@ mod tests {
         let mut network = Network::new(1, Link::of_round_trip(Duration::from_millis(2)));
         network.set_speed(A, 1e6);
         let bytes = 100_000 - FRAME_BYTES as u32;
-        assert_eq!(millis(network.deliver(Time(0), B, A, bytes)), 100.0);
-        assert_eq!(millis(network.deliver(Time(0), C, A, bytes)), 200.0);
+        assert_eq!(millis(network.deliver(Time(0), B, A, bytes)), 101.0);
+        assert_eq!(millis(network.deliver(Time(0), C, A, bytes)), 201.0);
+        let idle = Time(1_000_000_000);
+        assert_eq!(millis(network.deliver(idle, B, A, bytes)), 1101.0, "also after a rest");
         assert_eq!(
             millis(network.deliver(Time(0), A, B, bytes)),
             101.0,
             "the other direction is another one"
         );
         assert_eq!(millis(network.deliver(Time(0), A, C, bytes)), 201.0);
+        // What is sent as fast as it is received takes the time once.
+        network.set_speed(B, 1e6);
+        let later = Time(2_000_000_000);
+        assert_eq!(millis(network.deliver(later, B, A, bytes)), 2101.0);
     }
 
     #[test]
