@@ -36,6 +36,8 @@ const MISSING_MAX: usize = DEVICES_MAX;
 pub(super) const KNOWN_MAX: usize = DEVICES_MAX + MISSING_MAX;
 /// The longest address or site name in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 255;
+/// The most bytes of all nodes' addresses and site names: 64 for each of [`DEVICES_MAX`] nodes, an eighth of what an answer holds.
+const TEXTS_BYTES_MAX: usize = 64 * DEVICES_MAX;
 /// The longest admin address that is passed on, in bytes.
 const ADMIN_BYTES_MAX: usize = 64;
 
@@ -417,8 +419,16 @@ fn check_record(view: &dyn View, record: &NodeRecord) -> Result<(), MetaFault> {
         return Err(MetaFault::Invalid("the node has no address".to_owned()));
     }
     // A node counts as one device at least, so that nodes without devices are bounded too.
-    let others = nodes(view)?.into_iter().filter(|other| other.node != record.node);
-    let registered: usize = others.map(|other| other.devices.len().max(1)).sum();
+    let mut others = nodes(view)?;
+    others.retain(|other| other.node != record.node);
+    let texts = |record: &NodeRecord| record.address.len() + record.site.len();
+    let bytes = others.iter().map(texts).sum::<usize>() + texts(record);
+    if bytes > TEXTS_BYTES_MAX {
+        return Err(MetaFault::Invalid(format!(
+            "the addresses and sites of all nodes have {bytes} bytes, at most {TEXTS_BYTES_MAX} are allowed: choose shorter ones"
+        )));
+    }
+    let registered: usize = others.iter().map(|other| other.devices.len().max(1)).sum();
     if registered + record.devices.len().max(1) > DEVICES_MAX {
         return Err(MetaFault::Invalid(format!(
             "the cluster has {registered} devices, at most {DEVICES_MAX} fit"

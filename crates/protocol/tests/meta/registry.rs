@@ -4,7 +4,10 @@ use crate::support::{CLUSTER, DEAD_AFTER, World, node_record};
 use core::time::Duration;
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId,
-    message::{DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState, Query},
+    message::{
+        BODY_BYTES_MAX, DeviceHealth, DeviceReport, Heartbeat, MetaAnswer, MetaFault, NodeRecord, NodeState,
+        Query, encode,
+    },
     meta::{self, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness},
 };
 
@@ -190,6 +193,25 @@ fn a_node_that_brings_new_devices_each_time_does_not_fill_the_store() {
     // Those of the other five, its own, and as many again as a cluster has at most.
     assert!(world.records(0x61) <= 5 + DEVICES_PER_NODE_MAX + DEVICES_MAX, "{}", world.records(0x61));
     assert_eq!(nodes(&world)[0].record.devices.len(), DEVICES_PER_NODE_MAX);
+}
+
+/// Everybody asks for the registry: one that no frame holds would end the cluster.
+#[test]
+fn nodes_with_long_names_are_refused_before_no_answer_holds_them() {
+    let mut world = World::six();
+    let long = |node: u128| NodeRecord {
+        address: format!("{node:0>255}"),
+        site: "s".repeat(255),
+        ..node_record(node, &[node * 100])
+    };
+    let refused = (100..3000).find_map(|node| world.register(&long(node)).err());
+    assert!(
+        matches!(refused, Some(MetaFault::Invalid(ref detail)) if detail.contains("choose shorter ones"))
+    );
+    let answer = world.ask(&Query::Registry).unwrap();
+    assert!(encode(&answer).len() < BODY_BYTES_MAX as usize / 4, "{}", encode(&answer).len());
+    // A node that is there may come again.
+    assert_eq!(world.register(&long(100)), Ok(MetaAnswer::Done));
 }
 
 #[test]
