@@ -214,6 +214,12 @@ pub(crate) fn prepare(
         {
             return Err(NodeError::MixedClusters { dir: dir.clone(), ours, theirs });
         }
+        // Which of two copies has what was written last, nothing here says.
+        if let Some(device) = found.device()
+            && let Some(twin) = prepared.iter().find(|other| other.device() == Some(device))
+        {
+            return Err(NodeError::DeviceTwice { device, dirs: [twin.dir.clone(), dir.clone()] });
+        }
         prepared.push(found);
     }
     Ok(prepared)

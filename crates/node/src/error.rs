@@ -87,6 +87,19 @@ pub enum NodeError {
         /// The device that was there.
         device: DeviceId,
     },
+    /// Two directories have one device, as a copy of a disk has.
+    #[error(
+        "device {device} is in {} and in {}: one is a copy of the other, and may lack what was written last; keep the one \
+         that is up to date, and unmount or empty the other directory",
+        dirs[0].display(),
+        dirs[1].display()
+    )]
+    DeviceTwice {
+        /// The device that is in both.
+        device: DeviceId,
+        /// The directories.
+        dirs: [PathBuf; 2],
+    },
     /// Devices of two clusters.
     #[error(
         "the device in {} belongs to cluster {theirs}, others here to {ours}: give each cluster a node of its own",

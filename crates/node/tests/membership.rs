@@ -83,6 +83,26 @@ async fn two_nodes_on_one_directory() {
     assert!(matches!(Node::start(none).await.unwrap_err(), NodeError::NoDirectory));
 }
 
+/// Of a disk and its copy one may be out of date: neither is served until somebody says which.
+#[tokio::test]
+async fn two_directories_with_one_device() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    node.stop().await;
+    let [original, copy]: [_; 2] = cluster.dirs(2).try_into().unwrap();
+    fs::create_dir(&copy).unwrap();
+    for file in ["space", "identity"] {
+        fs::copy(original.join(file), copy.join(file)).unwrap();
+    }
+    let refused = Node::start(cluster.options(2)).await.unwrap_err();
+    let NodeError::DeviceTwice { device: twice, dirs } = &refused else { panic!("{refused}") };
+    assert_eq!((*twice, dirs), (device, &[original, copy.clone()]));
+    fs::remove_dir_all(&copy).unwrap();
+    let (_, devices) = devices_of_a_start(cluster.options(1)).await;
+    assert_eq!(devices, [device]);
+}
+
 /// A node of two devices that has stopped: its name, and the devices in its first and its second directory.
 async fn of_two_devices(cluster: &Cluster) -> (NodeId, [DeviceId; 2]) {
     let first = Node::start(cluster.options(1)).await.unwrap();
