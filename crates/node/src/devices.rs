@@ -280,10 +280,10 @@ pub(crate) fn any_new(prepared: &[Prepared]) -> bool {
     prepared.iter().any(|device| matches!(device.state, State::New))
 }
 
-/// A further device of a node that runs, in `dir`, which may have `had` one before; it has those in `there`. Blocks.
+/// A further device of a node that runs, in `dir`, which may have `had` one before; the node serves those in `there`. Blocks.
 pub(crate) fn add(
     dir: &Path,
-    (there, had): (&[PathBuf], Option<DeviceId>),
+    (there, had): (&Places, Option<DeviceId>),
     node: NodeId,
     cluster: ClusterId,
     options: &NodeOptions,
@@ -297,12 +297,15 @@ pub(crate) fn add(
     if !is_plain(dir) {
         return Err(NodeError::Name { dir: dir.clone() });
     }
-    if there.iter().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
+    if there.values().any(|there| fs::canonicalize(there).is_ok_and(|there| there == *dir)) {
         return Err(NodeError::DirectoryTwice { dir: dir.clone() });
     }
     let found = look(dir, had, options.emulate.is_some(), made)?;
     if let Prepared { state: State::Removed { .. }, identity: Some(Identity { device, .. }), .. } = found {
         return Err(NodeError::Removed { dir: dir.clone(), device });
+    }
+    if let Some((device, twin)) = found.device().and_then(|device| there.get_key_value(&device)) {
+        return Err(NodeError::DeviceTwice { device: *device, dirs: [twin.clone(), dir.clone()] });
     }
     if let Some(theirs) = found.cluster().filter(|&theirs| theirs != cluster) {
         return Err(NodeError::MixedClusters { dir: dir.clone(), ours: cluster, theirs });

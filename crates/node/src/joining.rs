@@ -3,7 +3,7 @@
 //! ```text
 //!   directory ──look, format──▶ device ──list──▶ listed ──register──▶ served, attended
 //!                                                   │ refused
-//!                                                   └──▶ closed, not listed any more
+//!                                                   └──▶ closed, listed as it was before
 //! ```
 //!
 //! One at a time, on a task of their own: formatting may take long, and whoever asked may go away meanwhile.
@@ -12,7 +12,7 @@ use crate::{
     NodeError, NodeOptions, chores,
     devices::{self, ServedDevice},
     membership::Meta,
-    roster::Roster,
+    roster::{Places, Roster},
     served,
     service::Service,
 };
@@ -84,17 +84,18 @@ impl Joining {
         options.capacity_bytes = capacity_bytes.or(options.capacity_bytes);
         options.thick |= thick;
         let roster = self.roster.clone();
-        let there: Vec<PathBuf> =
-            self.service.devices.all().iter().map(|device| device.dir.clone()).collect();
-        let served: Vec<DeviceId> = self.service.devices.all().iter().map(|device| device.id).collect();
-        let device = blocking(move || {
-            let had = roster.had(&dir, &served)?;
+        let there: Places =
+            self.service.devices.all().iter().map(|device| (device.id, device.dir.clone())).collect();
+        let (device, before) = blocking(move || {
+            let had = roster.had(&dir, &there)?;
             let device = devices::add(&dir, (&there, had), node, cluster, &options)?;
-            if let Err(error) = roster.insert(device.id, &device.dir) {
-                served::close(&device);
-                return Err(error);
+            match roster.insert(device.id, &device.dir) {
+                Ok(before) => Ok((Arc::new(device), before)),
+                Err(error) => {
+                    served::close(&device);
+                    Err(error)
+                }
             }
-            Ok(Arc::new(device))
         })
         .await??;
         let mut devices = self.service.devices.record();
@@ -105,7 +106,7 @@ impl Joining {
             let (roster, closing) = (self.roster.clone(), device.clone());
             blocking(move || {
                 served::close(&closing);
-                roster.remove(closing.id)
+                roster.take_back(closing.id, before)
             })
             .await??;
             return Err(error);

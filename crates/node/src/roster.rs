@@ -86,10 +86,10 @@ impl Roster {
     ///
     /// # Errors
     /// As [`Self::given`].
-    pub(crate) fn had(&self, dir: &Path, served: &[DeviceId]) -> Result<Option<DeviceId>, NodeError> {
+    pub(crate) fn had(&self, dir: &Path, served: &Places) -> Result<Option<DeviceId>, NodeError> {
         let dir = resolve(dir);
         let listed = self.given()?.into_iter().chain(self.added()?);
-        let mut here = listed.filter(|(device, at)| !served.contains(device) && resolve(at) == dir);
+        let mut here = listed.filter(|(device, at)| !served.contains_key(device) && resolve(at) == dir);
         Ok(here.next().map(|(device, _)| device))
     }
 
@@ -102,12 +102,26 @@ impl Roster {
         self.change(&ADDED, |_| {}).map(drop)
     }
 
-    /// Lists a device that is added. Durable when it returns. Blocks.
+    /// Lists a device that is added; where it was listed as added before. Durable when it returns. Blocks.
     ///
     /// # Errors
     /// As [`Self::set_given`].
-    pub(crate) fn insert(&self, device: DeviceId, dir: &Path) -> Result<(), NodeError> {
-        self.change(&ADDED, |list| drop(list.insert(device, dir.to_owned()))).map(drop)
+    pub(crate) fn insert(&self, device: DeviceId, dir: &Path) -> Result<Option<PathBuf>, NodeError> {
+        let mut before = None;
+        self.change(&ADDED, |list| before = list.insert(device, dir.to_owned()))?;
+        Ok(before)
+    }
+
+    /// The device is not added after all: it is listed as it was `before`, also where it was given. Blocks.
+    ///
+    /// # Errors
+    /// Also where a list stays that has it in the new place.
+    pub(crate) fn take_back(&self, device: DeviceId, before: Option<PathBuf>) -> Result<(), NodeError> {
+        let as_before = |list: &mut Places| match before {
+            Some(dir) => drop(list.insert(device, dir)),
+            None => drop(list.remove(&device)),
+        };
+        self.change(&ADDED, as_before)?.map_or(Ok(()), Err)
     }
 
     /// Forgets a device that was removed from the cluster, as far as that is possible now. Blocks.
@@ -122,10 +136,12 @@ impl Roster {
     /// # Errors
     /// Also where a list stays that has it: the next start would look for its disk.
     pub(crate) fn remove(&self, device: DeviceId) -> Result<(), NodeError> {
-        for list in [&ADDED, &GIVEN] {
-            self.change(list, |places| drop(places.remove(&device)))?.map_or(Ok(()), Err)?;
-        }
-        Ok(())
+        // Both, whatever becomes of the first: what stays in one home is gone from the others.
+        let changed = [&ADDED, &GIVEN].map(|list| {
+            let stays = self.change(list, |places| drop(places.remove(&device)))?;
+            stays.map_or(Ok(()), Err)
+        });
+        changed.into_iter().collect()
     }
 
     /// Changes a list in every home; why it stays as it was in one of them, where it does in some.
@@ -243,8 +259,16 @@ mod tests {
             assert_eq!(Roster::new(homes).added().unwrap(), expected);
             assert_eq!(Roster::new(homes).given().unwrap(), given);
         }
-        assert_eq!(roster.had(&third, &[]).unwrap(), Some(DeviceId(7)));
-        assert_eq!(roster.had(&third, &[DeviceId(7)]).unwrap(), None);
+        assert_eq!(roster.had(&third, &Places::new()).unwrap(), Some(DeviceId(7)));
+        assert_eq!(roster.had(&third, &expected).unwrap(), None);
+        // What is not added after all is listed as it was.
+        let elsewhere = root.path().join("elsewhere");
+        for (device, before) in [(7, Some(&third)), (2, None)] {
+            let had = roster.insert(DeviceId(device), &elsewhere).unwrap();
+            assert_eq!(had.as_ref(), before);
+            roster.take_back(DeviceId(device), had).unwrap();
+            assert_eq!((roster.added().unwrap(), roster.given().unwrap()), (expected.clone(), given.clone()));
+        }
         // A home that lacks a list gets it with the next start.
         fs::remove_file(homes[1].join(ADDED.file)).unwrap();
         roster.set_given(&given).unwrap();
@@ -269,7 +293,10 @@ mod tests {
         dead(&homes[0]);
         roster.insert(DeviceId(9), &further).unwrap();
         assert_eq!(roster.added().unwrap().into_values().collect::<Vec<_>>(), std::slice::from_ref(&further));
+        roster.set_given(&[(DeviceId(9), further.clone())].into()).unwrap();
         assert!(roster.remove(DeviceId(9)).is_err(), "a list stays as it was");
+        assert!(roster.given().unwrap().is_empty(), "and the other does not");
+        roster.insert(DeviceId(9), &further).unwrap();
         dead(&homes[1]);
         assert!(roster.insert(DeviceId(10), &further).is_err() && roster.added().is_err());
         homes.iter().for_each(|home| fs::remove_dir(home.join(ADDED.file)).unwrap());

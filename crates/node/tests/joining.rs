@@ -160,6 +160,17 @@ async fn what_cannot_be_added_is_told_and_leaves_the_node_as_it_was() {
     assert!(why(add(&client, "relative".as_ref()).await).contains("full path"));
     assert!(why(add(&client, &cluster.dirs(1)[0]).await).contains("twice"));
     assert!(why(add(&client, "/proc/no/such/place".as_ref()).await).contains("cannot make"));
+    let (original, copy) = (cluster.dirs(1).remove(0), cluster.dir.path().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    for file in ["space", "identity"] {
+        std::fs::copy(original.join(file), copy.join(file)).unwrap();
+    }
+    let list = |name| std::fs::read_to_string(original.join(name)).unwrap_or_default();
+    let lists = || [list("given"), list("added")];
+    let before = lists();
+    let said = why(add(&client, &copy).await);
+    assert!(said.contains("is a copy of the other"), "{said}");
+    assert_eq!(lists(), before);
     let dir = cluster.dir.path().join("further");
     cluster.meta.told.lock().unwrap().refuses = Some(Fault::Meta(MetaFault::Invalid("too many".to_owned())));
     assert!(why(add(&client, &dir).await).contains("too many"));
