@@ -2,8 +2,8 @@
 //!
 //! A driver adds requests and asks [`Queue::select`] for the next one; it may *hold* a request until a time,
 //! *withdraw* it (another replica served it), or *cancel* a whole stream. Higher classes go first; but that nothing is put off for as
-//! long as a device is busy, a background request that has waited for long goes before ordinary data, one in a while. Within a
-//! class requests are served first come, first served; among the reads of one stream in the order of
+//! long as a device is busy, a request that has waited for long goes first, one in a while: an ordinary one before those that
+//! somebody waits for, a background one before both. Within a class requests are served first come, first served; among the reads of one stream in the order of
 //! their offsets, so that "all you have of this segment" is one sequential pass.
 //!
 //! `select` is given an [`Estimate`] of service times. First come, first served does not use it; an order by
@@ -14,6 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A background request waits for so long at the most, and so long after the last one, while others keep the device busy. Picked by eye:
 /// a fiftieth of a rotating disk's time.
 const BACKGROUND_WAITS_NS: u64 = 500_000_000;
+/// The same while somebody waits for what keeps the device busy: it is to be felt by nobody, and is not to wait for as long as a
+/// large access lasts. Picked by eye.
+const BACKGROUND_WAITS_BEHIND_URGENT_NS: u64 = 5_000_000_000;
+/// The same of an ordinary request. Picked by eye: a fifth of a rotating disk's time at the most, and an update, which is a few such
+/// requests in turn, ends within its client's patience.
+const NORMAL_WAITS_NS: u64 = 50_000_000;
 
 /// Name of a queued request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,9 +108,10 @@ pub struct Queue {
     arrivals: u64,
     bytes: u64,
     writes: usize,
-    /// The time of the last selection, and before which no background request goes out of its turn.
+    /// The time of the last selection, and when a request of these classes was last dispatched.
     now_ns: u64,
-    background_from_ns: u64,
+    normal_at_ns: u64,
+    background_at_ns: u64,
 }
 
 impl Queue {
@@ -151,13 +158,18 @@ impl Queue {
         self.reads.range(from..).next().map(|&(_, _, _, _, id)| id)
     }
 
-    /// The background request that others have put off for long enough.
+    /// The request that others have put off for long enough.
     fn overdue(&self) -> Option<&(Priority, u64, RequestId)> {
-        let first = self.order.range((Priority::Background, 0, RequestId(0))..).next()?;
-        let since = self.entries[&first.2].request.queued_at_ns;
-        let due = (since + BACKGROUND_WAITS_NS).max(self.background_from_ns) <= self.now_ns;
-        let urgent = self.order.first().is_some_and(|&(class, ..)| class == Priority::Interactive);
-        (due && !urgent).then_some(first)
+        let urgent = self.order.first()?.0 == Priority::Interactive;
+        let put_off = |class, waits_ns: u64, last_ns: u64| {
+            let first = self.order.range((class, 0, RequestId(0))..).next().filter(|first| first.0 == class)?;
+            let since = self.entries[&first.2].request.queued_at_ns.max(last_ns);
+            (since.saturating_add(waits_ns) <= self.now_ns).then_some(first)
+        };
+        let background_waits = if urgent { BACKGROUND_WAITS_BEHIND_URGENT_NS } else { BACKGROUND_WAITS_NS };
+        put_off(Priority::Background, background_waits, self.background_at_ns).or_else(|| {
+            urgent.then(|| put_off(Priority::Normal, NORMAL_WAITS_NS, self.normal_at_ns)).flatten()
+        })
     }
 
     /// Keeps a request from being selected before `until_ns`. `false`: not queued.
@@ -189,8 +201,10 @@ impl Queue {
     pub fn dispatch(&mut self, id: RequestId) -> Option<Request> {
         self.take_turn(id);
         let request = self.withdraw(id)?;
-        if request.class == Priority::Background {
-            self.background_from_ns = self.now_ns + BACKGROUND_WAITS_NS;
+        match request.class {
+            Priority::Normal => self.normal_at_ns = self.now_ns,
+            Priority::Background => self.background_at_ns = self.now_ns,
+            Priority::Interactive | Priority::Speculative => {}
         }
         Some(request)
     }

@@ -78,8 +78,34 @@ fn what_is_put_off_for_long_goes_in_between_now_and_then() {
     };
     assert_eq!(next(&mut queue, second / 4), 10);
     assert_eq!(next(&mut queue, second), 1);
-    // The other waits again, and for whom somebody waits it waits still.
+    // The other waits again; what somebody waits for goes before it, but not before ordinary data that has waited.
     assert_eq!([second, second + 1, second * 5 / 4].map(|at| next(&mut queue, at)), [11, 12, 13]);
     queue.add(request(3, 3, Priority::Interactive, Kind::Write, 0));
-    assert_eq!([2 * second; 3].map(|at| next(&mut queue, at)), [3, 2, 14]);
+    assert_eq!([2 * second; 3].map(|at| next(&mut queue, at)), [14, 3, 2]);
+}
+
+/// Reads of a reservation come as fast as they are served; an update beside them takes several requests, each behind the other.
+#[test]
+fn what_somebody_waits_for_all_the_time_leaves_the_others_a_little() {
+    const STEP: u64 = 1_000_000;
+    let mut queue = Queue::new();
+    let mut next_id = 10;
+    let mut urgent = |queue: &mut Queue| {
+        queue.add(request(next_id, 1, Priority::Interactive, Kind::Read, next_id));
+        next_id += 1;
+    };
+    (0..3).for_each(|_| urgent(&mut queue));
+    (1..=5).for_each(|id| queue.add(request(id, 2, Priority::Normal, Kind::Write, 0)));
+    (6..=7).for_each(|id| queue.add(request(id, 3, Priority::Background, Kind::Write, 0)));
+    let mut others = Vec::new();
+    for at in (0..20_000).map(|step| step * STEP) {
+        let id = queue.select(at, &NoEstimate).unwrap();
+        assert_eq!(queue.select(at, &NoEstimate), Some(id), "it stays until it is dispatched");
+        queue.dispatch(id);
+        match id.0 {
+            id @ 1..10 => others.push((at / STEP, id)),
+            _ => urgent(&mut queue),
+        }
+    }
+    assert_eq!(others, [(50, 1), (100, 2), (150, 3), (200, 4), (250, 5), (5000, 6), (10_000, 7)]);
 }
