@@ -250,6 +250,12 @@ impl Op {
         self.kind() == Kind::Write && !matches!(self, Op::Stage { .. } | Op::Overwrite { .. })
     }
 
+    /// Whether it may flush by itself: to make room in the journal, or for a frame of its own.
+    fn may_flush(&self) -> bool {
+        let writes = self.kind() == Kind::Write && !matches!(self, Op::WriteBlock { .. });
+        writes || matches!(self, Op::Release { .. })
+    }
+
     /// Whether it is one of the operations on chunks that change in place.
     fn is_update(&self) -> bool {
         matches!(self, Op::Barrier | Op::Apply { .. } | Op::LogAppend { .. } | Op::ShrinkReserve { .. })
@@ -431,6 +437,11 @@ struct InFlight {
 impl InFlight {
     fn operation(since: Instant, foreground: bool) -> Self {
         Self { since, foreground, flush: false }
+    }
+
+    fn serving(since: Instant, pending: &Pending) -> Self {
+        let foreground = worker::in_foreground(pending.class);
+        Self { since, foreground, flush: pending.op.may_flush() }
     }
 
     fn flush(foreground: bool) -> Self {

@@ -233,6 +233,24 @@ fn a_stalled_device_answers_questions_and_lets_go() {
     assert!(matches!(stuck.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
 }
 
+/// How long it may take without being called a stall depends on that.
+#[test]
+fn an_operation_that_may_flush_by_itself_says_so() {
+    let medium = Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(8 << 20)), EmulationSpec::OFF));
+    let control = medium.control();
+    let lane = start_updatable(medium);
+    create_updatable(&lane, S);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    let new = Bytes::from_static(&[1; 4096]);
+    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new };
+    control.redraw("stall".parse().unwrap());
+    let answer = submit(&lane, 1, stage);
+    until_busy(&lane);
+    assert!(lane.status().flushing);
+    control.redraw(EmulationSpec::OFF);
+    assert!(matches!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Staged(_))));
+}
+
 #[test]
 fn a_run_of_writes_to_a_slow_device_is_confirmed_as_it_goes() {
     let (lane, control, medium) = emulated(patient());

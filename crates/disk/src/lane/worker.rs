@@ -250,7 +250,7 @@ impl Worker {
     fn serve(&mut self, mut state: MutexGuard<'_, State>, id: RequestId) {
         let Some(pending) = take(&mut state, id) else { return };
         let since = Instant::now();
-        state.in_flight = Some(InFlight::operation(since, in_foreground(pending.class)));
+        state.in_flight = Some(InFlight::serving(since, &pending));
         match pending.op {
             Op::WriteBlock { segment, epoch, .. } => {
                 let batch = self.batch(&mut state, pending, segment, epoch);
@@ -502,7 +502,7 @@ fn failed(error: &DeviceError, waiting: &Waiting) -> OpError {
 }
 
 /// Whether somebody waits for operations of this class.
-fn in_foreground(class: Priority) -> bool {
+pub(super) fn in_foreground(class: Priority) -> bool {
     class != Priority::Background
 }
 

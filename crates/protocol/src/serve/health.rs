@@ -27,7 +27,7 @@ pub struct HealthFacts {
     pub reads_fail: bool,
     /// How long the device has been at its present request.
     pub in_flight: Option<Duration>,
-    /// Whether that is a flush.
+    /// Whether that is a flush, or may end in one.
     pub flushing: bool,
     /// How long a request usually takes it.
     pub service_time: Option<Duration>,
