@@ -299,6 +299,22 @@ fn a_failed_flush_is_told_to_the_whole_group_and_is_final() {
     assert!(lane.status().failed.is_some());
 }
 
+/// Nothing is confirmed of it, so nothing else asks for the flush that tells.
+#[test]
+fn a_medium_that_takes_no_block_is_found_by_the_index() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    let lane = start(medium.clone(), patient());
+    create(&lane);
+    medium.fail_writes(true);
+    assert!(matches!(call(&lane, write(0)), Err(OpError::Write(WriteError::Medium(MediumError::Io { .. })))));
+    let since = Instant::now();
+    while lane.status().failed.is_none() {
+        assert!(since.elapsed() < WAIT);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(call(&lane, write(1)), Err(OpError::Write(WriteError::Device(_)))));
+}
+
 #[test]
 fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     let medium = Arc::new(CrashMedium::new(8 << 20));

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     device::{ChangeError, Device, DeviceError, NewBlock, UpdateError, WriteError},
     ids::{Epoch, SegmentId},
+    media::MediumError,
     queue::{Kind, NoEstimate, Priority, Request, RequestId},
 };
 
@@ -315,7 +316,13 @@ impl Worker {
                     written += pending.op.bytes();
                     self.group.add(Waiting::Block, pending.reply, since, foreground);
                 }
-                Err(error) => refused.push((pending.reply, error)),
+                Err(error) => {
+                    // A medium that takes nothing is found by the index, which would wait for a block that it takes.
+                    if matches!(error, WriteError::Medium(MediumError::Io { .. })) {
+                        self.group.since.get_or_insert(since);
+                    }
+                    refused.push((pending.reply, error));
+                }
             }
         }
         self.group.bytes += written;

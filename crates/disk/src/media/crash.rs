@@ -74,6 +74,7 @@ struct State {
     events: Vec<Event>,
     failing_flushes: bool,
     failing_reads: bool,
+    failing_writes: bool,
     positions: bool,
 }
 
@@ -100,6 +101,7 @@ impl CrashMedium {
                 events: Vec::new(),
                 failing_flushes: false,
                 failing_reads: false,
+                failing_writes: false,
                 positions: true,
             }),
             counters: CounterCell::default(),
@@ -134,6 +136,11 @@ impl CrashMedium {
     /// Lets every later read fail (or succeed again).
     pub fn fail_reads(&self, fail: bool) {
         self.state().failing_reads = fail;
+    }
+
+    /// Lets every later write fail (or succeed again).
+    pub fn fail_writes(&self, fail: bool) {
+        self.state().failing_writes = fail;
     }
 
     /// Whether it says that it positions; it does until told otherwise.
@@ -202,6 +209,9 @@ impl Medium for CrashMedium {
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
         let data = bufs.iter().flat_map(|b| b.iter().copied()).collect::<Vec<u8>>();
         check_range(offset, data.len() as u64, self.capacity)?;
+        if self.state().failing_writes {
+            return Err(MediumError::Io { kind: io::ErrorKind::Other, offset });
+        }
         self.counters.write(data.len());
         self.push(Event::Write { offset, data });
         Ok(())
