@@ -455,6 +455,8 @@ struct State {
     queue: Queue,
     pending: BTreeMap<RequestId, Pending>,
     in_flight: Option<InFlight>,
+    /// The stream of what is or was served last; `None` once it was cancelled.
+    serving: Option<u64>,
     /// The lane's thread sleeps, and nobody has woken it.
     asleep: bool,
     meters: Meters,
@@ -518,6 +520,7 @@ impl Lane {
                 queue: Queue::new(),
                 pending: BTreeMap::new(),
                 in_flight: None,
+                serving: None,
                 asleep: false,
                 meters: Meters::default(),
                 snapshot: status::Snapshot::of(&device, &Reads::default(), 0),
@@ -584,7 +587,8 @@ impl LaneHandle {
         let mut dropped = Vec::new();
         {
             let mut state = self.shared.state();
-            let State { inbox, queue, pending, .. } = &mut *state;
+            let State { inbox, queue, pending, serving, .. } = &mut *state;
+            serving.take_if(|serving| *serving == stream);
             for id in queue.cancel_stream(stream) {
                 dropped.extend(pending.remove(&id));
             }

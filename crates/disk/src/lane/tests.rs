@@ -40,11 +40,13 @@ fn start(medium: Arc<dyn Medium>, config: LaneConfig) -> LaneHandle {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doing {
+    Read,
+    Prefetch,
     Write,
     Flush,
 }
 
-/// Memory that does something of its own before each write and flush.
+/// Memory that does something of its own before each of these.
 struct First {
     below: MemoryMedium,
     first: Box<dyn Fn(Doing) + Send + Sync>,
@@ -61,7 +63,12 @@ impl Medium for First {
         self.below.capacity()
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        (self.first)(Doing::Read);
         self.below.read_at(offset, buf)
+    }
+    fn prefetch(&self, range: Range<u64>) {
+        (self.first)(Doing::Prefetch);
+        self.below.prefetch(range);
     }
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
         (self.first)(Doing::Write);
@@ -211,6 +218,31 @@ fn after_a_cancel_no_further_io_starts() {
         2 * u64::from(BLOCK),
         "the one begun and the other stream's"
     );
+}
+
+/// What a stream will read next is fetched behind each read, unless it was cancelled while that was on the medium.
+#[test]
+fn after_a_cancel_nothing_is_fetched_for_what_would_have_come_next() {
+    let (fetched, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(())));
+    let (fetches, passes) = (fetched.clone(), gate.clone());
+    let medium = First::new(move |doing| match doing {
+        Doing::Read => drop(passes.lock().unwrap_or_else(PoisonError::into_inner)),
+        Doing::Prefetch => drop(fetches.fetch_add(1, Ordering::Relaxed)),
+        Doing::Write | Doing::Flush => {}
+    });
+    let lane = start(medium, patient());
+    create(&lane);
+    (0..4).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
+    let ahead = || Op::ReadSlice { segment: S, index: 0, offset: 0, len: BLOCK, ahead: 2 * BLOCK };
+    for (cancelled, expected) in [(8, 1), (7, 1), (9, 2)] {
+        let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = submit(&lane, 7, ahead());
+        until_busy(&lane);
+        assert_eq!(lane.cancel(cancelled), 0, "it has begun");
+        drop(held);
+        assert!(matches!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
+        assert_eq!(fetched.load(Ordering::Relaxed), expected, "{cancelled}");
+    }
 }
 
 #[test]

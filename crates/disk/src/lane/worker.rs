@@ -379,8 +379,10 @@ impl Worker {
                 let mut buf = self.device.pool().take(0);
                 let end = offset.saturating_add(len);
                 let read = self.device.read_block(segment, index, offset..end, &mut buf)?;
-                // After it: what comes first should not wait for what comes next.
-                self.device.fetch_behind(segment, index, end, ahead);
+                // After it: what comes first should not wait for what comes next, and that may not be wanted any more.
+                if ahead > 0 && self.shared.state().serving.is_some() {
+                    self.device.fetch_behind(segment, index, end, ahead);
+                }
                 let state = self.device.chunk_state(segment);
                 let durable = self.device.is_durable(segment);
                 let (offset, data) = (read.range.start, buf.into_bytes());
@@ -514,7 +516,7 @@ pub(super) fn in_foreground(class: Priority) -> bool {
 }
 
 fn take(state: &mut State, id: RequestId) -> Option<Pending> {
-    state.queue.dispatch(id);
+    state.serving = state.queue.dispatch(id).map(|request| request.stream);
     state.pending.remove(&id)
 }
 
