@@ -162,7 +162,8 @@ impl Queue {
     fn overdue(&self) -> Option<&(Priority, u64, RequestId)> {
         let urgent = self.order.first()?.0 == Priority::Interactive;
         let put_off = |class, waits_ns: u64, last_ns: u64| {
-            let first = self.order.range((class, 0, RequestId(0))..).next().filter(|first| first.0 == class)?;
+            let first =
+                self.order.range((class, 0, RequestId(0))..).next().filter(|first| first.0 == class)?;
             let since = self.entries[&first.2].request.queued_at_ns.max(last_ns);
             (since.saturating_add(waits_ns) <= self.now_ns).then_some(first)
         };

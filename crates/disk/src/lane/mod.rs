@@ -393,7 +393,7 @@ pub struct LaneConfig {
     pub batch_bytes_max: u64,
     /// How long a shutdown waits for the operation in hand before it leaves the thread behind.
     pub shutdown_wait_max: Duration,
-    /// How often a lane that has nothing else to do looks whether a medium that failed a read gives anything.
+    /// How often a lane looks whether a medium that failed a read gives anything.
     pub look_every: Duration,
 }
 

@@ -1,8 +1,9 @@
 //! How reads of the medium go: a device that takes what is written and gives nothing back is as failed as one that takes nothing.
 //!
 //! One bad place fails again and again while everything else is read: it counts once in a row. Whether a row goes on the lane finds out by
-//! itself when it has nothing else to do, at places all over the data: an access that finds one place bad asks the device for nothing
-//! more. When a row is long it reads the last place again, since nobody may ask the device for anything any more.
+//! itself, at places all over the data, and passes by what the system keeps of the medium in memory: an access that finds one place bad
+//! asks the device for nothing more, of a device that gives nothing nobody asks for anything, and what others are given meanwhile may
+//! come from that memory, which a dead disk does not empty.
 
 use super::{OpError, OpOutput};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Different places that could not be read, with none that could between them, which say that the device gives nothing back. Picked by
+/// Different places that could not be read, while the lane found none that could, which say that the device gives nothing back. Picked by
 /// eye: more than lie in one damaged spot, fewer than one access of a large object asks a device for.
 const NOTHING_FROM: usize = 8;
 /// Places remembered of one row: more say no more.
@@ -22,16 +23,16 @@ const PLACES_MAX: usize = 64;
 pub struct Reads {
     /// Reads that the medium failed.
     pub failed: u64,
-    /// The last such failure; absent after a read that succeeded.
+    /// The last such failure; absent once the lane found a place that can be read.
     pub error: Option<MediumError>,
-    /// Where reads failed since one last succeeded.
+    /// Where reads failed since.
     places: BTreeSet<u64>,
-    /// How often the lane looked elsewhere since.
+    /// How often the lane looked since.
     looks: u64,
 }
 
 impl Reads {
-    /// Different places where reads failed since one last succeeded.
+    /// Different places where reads failed since the lane last found one that can be read.
     pub fn failed_in_a_row(&self) -> u32 {
         u32::try_from(self.places.len()).expect("few are remembered")
     }
@@ -41,51 +42,37 @@ impl Reads {
         self.places.len() >= NOTHING_FROM
     }
 
-    /// Takes what became of an operation; `from_medium`: it read anything there. What is in memory says nothing.
-    pub(super) fn note(&mut self, result: &Result<OpOutput, OpError>, from_medium: bool) {
-        match result {
-            Ok(_) if from_medium => self.succeeded(),
-            Ok(_) => {}
-            Err(error) => of_medium(error).into_iter().for_each(|error| self.failed_by(error)),
+    /// Takes what became of an operation.
+    pub(super) fn note(&mut self, result: &Result<OpOutput, OpError>) {
+        if let Some(error) = result.as_ref().err().and_then(of_medium) {
+            self.failed += 1;
+            self.failed_at(error.clone());
         }
     }
 
     /// Whether the lane is to look if the medium gives anything.
     pub(super) fn has_to_look(&self) -> bool {
-        self.give_nothing() || !self.places.is_empty() && self.looks < NOTHING_FROM as u64
+        !self.places.is_empty()
     }
 
     /// Where; `place_of` tells where a part of the data lies, by its number of so many.
     pub(super) fn place_to_look(&mut self, place_of: impl FnOnce(u64, u64) -> Option<u64>) -> Option<u64> {
-        if self.give_nothing() {
-            return match self.error {
-                Some(MediumError::Io { offset, .. }) => Some(offset),
-                _ => None,
-            };
-        }
+        const PARTS: u64 = NOTHING_FROM as u64;
+        let part = self.looks % PARTS;
         self.looks += 1;
-        place_of(self.looks - 1, NOTHING_FROM as u64)
+        // Its data may be gone meanwhile.
+        place_of(part, PARTS).or(match self.error {
+            Some(MediumError::Io { offset, .. }) => Some(offset),
+            _ => None,
+        })
     }
 
     /// The lane looked.
     pub(super) fn looked(&mut self, result: Result<(), MediumError>) {
         match result {
-            Ok(()) => self.succeeded(),
+            Ok(()) => *self = Reads { failed: self.failed, ..Reads::default() },
             Err(error) => self.failed_at(error),
         }
-    }
-
-    /// A read of the medium succeeded.
-    fn succeeded(&mut self) {
-        self.places.clear();
-        self.looks = 0;
-        self.error = None;
-    }
-
-    /// A read of the medium failed that somebody asked for.
-    fn failed_by(&mut self, error: &MediumError) {
-        self.failed += 1;
-        self.failed_at(error.clone());
     }
 
     fn failed_at(&mut self, error: MediumError) {

@@ -50,11 +50,29 @@ enum Doing {
 struct First {
     below: MemoryMedium,
     first: Box<dyn Fn(Doing) + Send + Sync>,
+    /// Where it was read last.
+    read_at: AtomicU64,
+    /// Dead where this is set: of what is before it the system has a copy.
+    lost_from: AtomicU64,
 }
 
 impl First {
     fn new(first: impl Fn(Doing) + Send + Sync + 'static) -> Arc<First> {
-        Arc::new(First { below: MemoryMedium::new(8 << 20), first: Box::new(first) })
+        Arc::new(First {
+            below: MemoryMedium::new(8 << 20),
+            first: Box::new(first),
+            read_at: AtomicU64::new(0),
+            lost_from: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    fn read_from(&self, from: u64, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        (self.first)(Doing::Read);
+        if from >= self.lost_from.load(Ordering::Relaxed) {
+            return Err(MediumError::Io { kind: std::io::ErrorKind::Other, offset });
+        }
+        self.read_at.store(offset, Ordering::Relaxed);
+        self.below.read_at(offset, buf)
     }
 }
 
@@ -63,8 +81,10 @@ impl Medium for First {
         self.below.capacity()
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        (self.first)(Doing::Read);
-        self.below.read_at(offset, buf)
+        self.read_from(offset, offset, buf)
+    }
+    fn probe(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.read_from(u64::MAX - 1, offset, buf)
     }
     fn prefetch(&self, range: Range<u64>) {
         (self.first)(Doing::Prefetch);
@@ -366,9 +386,10 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     assert!(matches!(call(&lane, read(99)), Err(OpError::Read(ReadError::NoBlock { .. }))));
     assert_eq!(call(&lane, write(8)), Ok(OpOutput::Written));
     assert_eq!(counts(), (6, 3));
+    // What is read may come from the system's memory.
     medium.fail_reads(false);
     assert!(matches!(call(&lane, read(2)), Ok(OpOutput::Slice { .. })));
-    assert_eq!((counts(), lane.status().reads.error), ((6, 0), None));
+    assert_eq!(counts(), (6, 3));
     medium.fail_reads(true);
     (0..8).for_each(fails);
     assert!(lane.status().reads.give_nothing());
@@ -403,7 +424,30 @@ fn a_medium_that_gives_nothing_is_found_by_one_read_and_so_is_one_that_does_agai
         assert_eq!(lane.status().reads.failed, 1, "what was asked for");
         medium.fail_reads(false);
         until(&lane, |reads| reads.failed_in_a_row() == 0);
+        assert_eq!(lane.status().reads.error, None);
     }
+}
+
+#[test]
+fn a_dead_medium_is_found_while_it_is_busy_with_what_is_in_memory() {
+    let medium = First::new(|_| {});
+    let lane = start(medium.clone(), LaneConfig { look_every: Duration::from_millis(1), ..patient() });
+    create(&lane);
+    (0..8).for_each(|index| assert_eq!(call(&lane, write(index)), Ok(OpOutput::Written)));
+    assert!(matches!(call(&lane, read(0)), Ok(OpOutput::Slice { .. })));
+    let hot = medium.read_at.load(Ordering::Relaxed);
+    medium.lost_from.store(hot + u64::from(BLOCK), Ordering::Relaxed);
+    assert!(matches!(call(&lane, read(1)), Err(OpError::Read(ReadError::Medium(_)))));
+    let since = Instant::now();
+    let mut before = submit(&lane, 1, read(0));
+    while !lane.status().reads.give_nothing() {
+        assert!(since.elapsed() < WAIT, "{:?}", lane.status());
+        let next = submit(&lane, 1, read(0));
+        assert!(matches!(before.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
+        before = next;
+    }
+    medium.lost_from.store(u64::MAX, Ordering::Relaxed);
+    until(&lane, |reads| reads.failed_in_a_row() == 0);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! ```text
 //!          ┌───────────────── answer ─────────────────┐
 //!          v                                          │
-//! wait ─> admit inbox ─> flush due? ── no ─> select ─> serve (one read, or a batch of blocks)
-//!                           └─ yes ─> flush, answer the group
+//! wait ─> admit inbox ─> flush due? ── no ─> look due? ── no ─> select ─> serve (one read, or a batch of blocks)
+//!                           └─ yes ─> flush,    └─ yes ─> read one place of a medium that failed a read
+//!                                     answer the group
 //! ```
 
 use std::{
@@ -115,6 +116,14 @@ impl Worker {
                 self.busy_until = Some(Instant::now());
                 return true;
             }
+            // Also of a device that is never idle: what it serves may come from the system's memory.
+            let until_look = self.look_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if until_look == Some(Duration::ZERO) && !state.closing {
+                state.in_flight = Some(InFlight::operation(Instant::now(), false));
+                drop(state);
+                self.look();
+                return true;
+            }
             let now_ns = nanos(self.shared.started.elapsed());
             if let Some(id) = state.queue.select(now_ns, &NoEstimate) {
                 self.serve(state, id);
@@ -136,13 +145,6 @@ impl Worker {
                 state.in_flight = Some(InFlight::flush(false));
                 drop(state);
                 self.write_back();
-                return true;
-            }
-            let until_look = self.look_at.map(|at| at.saturating_duration_since(Instant::now()));
-            if until_look == Some(Duration::ZERO) {
-                state.in_flight = Some(InFlight::operation(Instant::now(), false));
-                drop(state);
-                self.look();
                 return true;
             }
             state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_look).min());
@@ -177,8 +179,7 @@ impl Worker {
         Some(IDLE_BEFORE_WRITE_BACK.saturating_sub(rested))
     }
 
-    /// Looks whether a medium that failed a read gives anything, here or elsewhere: whoever found one place bad asks for no other, and of
-    /// a medium that gives nothing nobody asks for anything.
+    /// Looks whether a medium that failed a read gives anything.
     fn look(&mut self) {
         let since = self.begin();
         if let Some(place) = self.reads.place_to_look(|part, of| self.device.data_at(part, of)) {
@@ -342,10 +343,9 @@ impl Worker {
         let Pending { op, class, reply, .. } = pending;
         let (kind, joins_group, is_update) = (op.kind(), op.joins_group(), op.is_update());
         let bytes = op.bytes();
-        let reads = self.device.medium().counters().reads;
         let result = self.execute(op);
         let busy = since.elapsed();
-        self.reads.note(&result, self.device.medium().counters().reads > reads);
+        self.reads.note(&result);
         self.look_at = match self.reads.has_to_look() {
             true => self.look_at.or(Some(Instant::now() + self.shared.config.look_every)),
             false => None,
