@@ -231,6 +231,22 @@ fn what_does_not_fit_whole_leaves_nothing_either() {
     device.self_check();
 }
 
+/// Its space is taken at once, so a device could be taken whole by saying that very many blocks come.
+#[test]
+fn no_extent_that_changes_in_place_is_larger_than_a_segment() {
+    let medium = Arc::new(MemoryMedium::new(160 << 20));
+    updatable(&*medium, false);
+    let mut device = open(medium);
+    let updates = Some(Updates { reserve_bytes: 4096 });
+    let of = |number, blocks| ExtentSpec { updates, ..spec(SegmentId(number), 1 << 20, blocks) };
+    for blocks in [65, 4096, u32::MAX] {
+        let refused = device.create_extent(of(1, blocks));
+        assert!(matches!(refused, Err(CreateError::Updates { .. })), "{refused:?}");
+    }
+    device.create_extent(of(1, 64)).unwrap();
+    device.self_check();
+}
+
 /// How many blocks come somebody says who may be wrong.
 #[test]
 fn one_extent_does_not_reserve_what_others_need() {

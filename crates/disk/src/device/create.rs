@@ -11,6 +11,9 @@ use crate::{
 const RESERVED_RANGES_MAX: usize = 4;
 /// The largest reserve: all of it is read at once when its log is first asked for.
 const RESERVE_BYTES_MAX: u64 = 64 << 20;
+/// The most bytes of blocks that change in place: they are taken at once, and whoever opens an extent says how many there are. No chunk
+/// is larger than the largest parity segment.
+const UPDATABLE_BYTES_MAX: u64 = 64 << 20;
 /// Share of a device's capacity that its journal ring has by default: tells how large a device must be.
 const JOURNAL_SHARE: u64 = 256;
 
@@ -93,6 +96,7 @@ impl Device {
         let ExtentSpec { block_bytes, granule, expected_blocks, .. } = *spec;
         let sound = block_bytes.is_multiple_of(granule.bytes())
             && expected_blocks > 0
+            && u64::from(expected_blocks) * u64::from(block_bytes) <= UPDATABLE_BYTES_MAX
             && updates.reserve_bytes.is_multiple_of(UNIT_BYTES)
             && updates.reserve_bytes <= self.superblock.capacity.min(RESERVE_BYTES_MAX);
         if sound {

@@ -137,8 +137,8 @@ pub enum CreateError {
     /// Blocks or reserve have sizes that cannot be updated in place.
     #[error(
         "{blocks} blocks of {block_bytes} bytes with a reserve of {reserve_bytes} cannot be updated in place: give at \
-         least one block, blocks of whole granules of {granule} bytes, and a reserve of whole 4096 bytes that the \
-         device can hold"
+         least one block, blocks of whole granules of {granule} bytes and 64 MiB of them at most, and a reserve of whole \
+         4096 bytes that the device can hold"
     )]
     Updates {
         /// The block size asked for.

@@ -79,7 +79,8 @@ pub struct ExtentSpec {
     pub granule: Granule,
     /// How many blocks to reserve space for, up to an eighth of what is free; it grows beyond where needed.
     pub expected_blocks: u32,
-    /// Present: its blocks may be changed in place once they are there, and all its space is taken at once.
+    /// Present: its blocks may be changed in place once they are there, and all its space, 64 MiB of blocks at most, is taken at
+    /// once.
     pub updates: Option<Updates>,
 }
 
