@@ -14,7 +14,7 @@ use steadfast_disk::{LaneHandle, Op, OpError, OpOutput, Priority as LanePriority
 use steadfast_protocol::{
     ReservationId, Time,
     message::{Access, Fault, ReservationCounts, Reserve},
-    serve::{AdmissionPolicy, Capacity, Fair, Flow, Granted, Reservations, Sharing},
+    serve::{AdmissionPolicy, Capacity, Charge, Fair, Flow, Granted, Reservations, Sharing},
 };
 
 /// Takes a lane's answer, on the lane's thread; must not block.
@@ -56,6 +56,8 @@ struct Job {
     class: LanePriority,
     access: Access,
     bytes: u64,
+    /// What its turn costs, where it waits for one.
+    charge: Option<Charge>,
     op: Op,
     reply: Reply,
 }
@@ -157,7 +159,7 @@ impl Paced {
             }
             other => unreachable!("only data is paced, not {other:?}"),
         };
-        let job = Job { stream, class, access, bytes, op, reply };
+        let job = Job { stream, class, access, bytes, charge: None, op, reply };
         let now = self.now();
         let direct = {
             let mut state = self.state();
@@ -258,22 +260,24 @@ impl Paced {
     }
 
     fn send(&self, job: Job) {
-        let Job { stream, class, access, bytes, op, reply } = job;
+        let Job { stream, class, access, bytes, charge, op, reply } = job;
         // Weak: a request in a lane's queue does not keep the lane alive.
         let me = self.me.clone();
         let finished = Box::new(move |result: Result<OpOutput, OpError>| {
             if let Some(me) = me.upgrade() {
-                me.finished(stream, access, bytes, result.is_ok());
+                let refunded = charge.filter(|_| matches!(result, Err(OpError::Cancelled)));
+                me.finished(stream, (access, bytes), result.is_ok(), refunded);
             }
             reply(result);
         });
         self.lane.submit(stream, class, op, finished);
     }
 
-    fn finished(&self, stream: u64, access: Access, bytes: u64, done: bool) {
+    fn finished(&self, stream: u64, (access, bytes): (Access, u64), done: bool, refunded: Option<Charge>) {
         let waiting = {
             let mut state = self.state();
             state.fair.finished(bytes);
+            refunded.into_iter().for_each(|charge| state.fair.refund(charge));
             state.sharing.finished(self.now(), stream, access, if done { bytes } else { 0 });
             !state.waiting.is_empty()
         };
@@ -305,7 +309,7 @@ impl State {
         let id = self.jobs;
         self.jobs += 1;
         // A share may be as small as one byte a second of a fast device.
-        self.fair.submit(flow, weight.max(1e-6), id, job.bytes, cost_s);
+        job.charge = Some(self.fair.submit(flow, weight.max(1e-6), id, job.bytes, cost_s));
         self.waiting.insert(id, job);
     }
 

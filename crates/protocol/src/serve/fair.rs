@@ -5,7 +5,8 @@
 //! A request costs the time it takes at the device. It is tagged with the virtual time at which it would start if each
 //! flow had a device of its own, as slow as its weight is small; the lowest tag goes first. So a flow that asks for its
 //! share gets it whatever the others do, and what a flow does not use goes to the others at once: nothing waits while the
-//! device is idle.
+//! device is idle. A request that is taken out again, or comes back undone, costs its flow nothing: readers ask for more than
+//! they need, and take back what they did not.
 //!
 //! Invariants: a flow's requests go in the order they came; bytes at the device exceed the depth by at most one request.
 
@@ -43,21 +44,33 @@ struct Line {
 struct Waiting {
     request: u64,
     start_s: f64,
+    span_s: f64,
     bytes: u64,
 }
 
+/// What a request costs its flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge {
+    flow: Flow,
+    /// Seconds of virtual time.
+    span_s: f64,
+}
+
 impl Fair {
-    /// A request of `flow`, which has the share `weight` of the device, comes in; it takes the device `cost_s` seconds.
+    /// A request of `flow`, which has the share `weight` of the device, comes in; it takes the device `cost_s` seconds. What that costs
+    /// the flow can be given back by [`Fair::refund`] once the request has gone to the device.
     ///
     /// # Panics
     /// When `weight` is not a positive number: the driver's mistake.
-    pub fn submit(&mut self, flow: Flow, weight: f64, request: u64, bytes: u64, cost_s: f64) {
+    pub fn submit(&mut self, flow: Flow, weight: f64, request: u64, bytes: u64, cost_s: f64) -> Charge {
         assert!(weight > 0.0 && weight.is_finite(), "a flow of weight {weight}");
         let line = self.flows.entry(flow).or_default();
         let start_s = line.finish_s.max(self.virtual_s);
-        line.finish_s = start_s + cost_s / weight;
-        line.waiting.push_back(Waiting { request, start_s, bytes });
+        let span_s = cost_s / weight;
+        line.finish_s = start_s + span_s;
+        line.waiting.push_back(Waiting { request, start_s, span_s, bytes });
         self.waiting_bytes += bytes;
+        Charge { flow, span_s }
     }
 
     /// The request that goes to the device now; none while `depth_bytes` are there.
@@ -92,15 +105,31 @@ impl Fair {
         self.at_device_bytes -= bytes;
     }
 
-    /// Takes out the waiting requests that `unwanted` names.
+    /// Takes out the waiting requests that `unwanted` names; those behind them move up.
     pub fn withdraw(&mut self, unwanted: impl Fn(u64) -> bool) {
         for line in self.flows.values_mut() {
-            line.waiting.retain(|waiting| {
+            let mut saved_s = 0.0;
+            line.waiting.retain_mut(|waiting| {
                 let drop = unwanted(waiting.request);
-                self.waiting_bytes -= if drop { waiting.bytes } else { 0 };
+                if drop {
+                    self.waiting_bytes -= waiting.bytes;
+                    saved_s += waiting.span_s;
+                } else {
+                    waiting.start_s = (waiting.start_s - saved_s).max(self.virtual_s);
+                }
                 !drop
             });
+            line.finish_s -= saved_s;
         }
+    }
+
+    /// A request that [`Fair::next`] gave came back undone: what waits of its flow moves up.
+    pub fn refund(&mut self, charge: Charge) {
+        let Some(line) = self.flows.get_mut(&charge.flow) else { return };
+        for waiting in &mut line.waiting {
+            waiting.start_s = (waiting.start_s - charge.span_s).max(self.virtual_s);
+        }
+        line.finish_s -= charge.span_s;
     }
 
     /// Bytes of the requests that wait here.

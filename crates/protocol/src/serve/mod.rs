@@ -37,7 +37,7 @@ mod write_stream;
 
 pub use admission::{Admission, AdmissionPolicy, AdmissionPolicyError, Limits, Load, ReadTicket, ReaderId};
 pub use budget::Budget;
-pub use fair::{Fair, Flow};
+pub use fair::{Charge, Fair, Flow};
 pub use health::{HealthFacts, health};
 pub use ingest::IngestStream;
 pub use lull::Lull;

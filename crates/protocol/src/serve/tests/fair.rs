@@ -2,7 +2,7 @@ use super::super::*;
 use super::rng;
 use crate::ReservationId;
 use rand_core::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const SLICE: u64 = 256 << 10;
 const A: Flow = Flow::Reserved(ReservationId(1));
@@ -81,6 +81,47 @@ fn withdrawn_requests_are_gone_and_bytes_are_counted() {
     assert!(fair.is_empty());
     fair.finished(20);
     assert_eq!(fair.next(0), None);
+}
+
+/// Adaptive readers ask several devices for more than they need, and take back what they did not; some of it is at the device by then.
+#[test]
+fn what_is_taken_back_costs_nothing() {
+    for at_device in [false, true] {
+        let (mut fair, mut charges) = (Fair::default(), Vec::new());
+        let ask = |fair: &mut Fair, charges: &mut Vec<Charge>, flow: Flow| {
+            charges.push(fair.submit(flow, 0.5, charges.len() as u64, SLICE, 0.01));
+            charges.len() as u64 - 1
+        };
+        let (mut of_a, mut unwanted): (BTreeSet<u64>, BTreeSet<u64>) = Default::default();
+        let mut served = [0, 0];
+        for _ in 0..8 {
+            ask(&mut fair, &mut charges, B);
+        }
+        for _ in 0..1000 {
+            let asked = [(); 3].map(|()| ask(&mut fair, &mut charges, A));
+            of_a.extend(asked);
+            unwanted.extend(&asked[1..]);
+            if !at_device {
+                fair.withdraw(|request| unwanted.contains(&request));
+            }
+            for _ in 0..2 {
+                let next = loop {
+                    let next = fair.next(SLICE).unwrap();
+                    fair.finished(SLICE);
+                    if !unwanted.contains(&next) {
+                        break next;
+                    }
+                    fair.refund(charges[next as usize]);
+                };
+                let is_b = !of_a.contains(&next);
+                served[usize::from(is_b)] += 1;
+                if is_b {
+                    ask(&mut fair, &mut charges, B);
+                }
+            }
+        }
+        assert!((990..=1000).contains(&served[0]), "{served:?}, at the device: {at_device}");
+    }
 }
 
 /// Requests of any sizes and times: each flow's come in order, none is lost, and the depth holds.
