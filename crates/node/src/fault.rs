@@ -58,7 +58,9 @@ pub(crate) fn fault(device: DeviceId, error: OpError) -> NodeFault {
             }
             UpdateError::Device(_) => medium(error.to_string()),
             UpdateError::Read(error) => fault(device, error.into()),
-            UpdateError::Log(LogError::Full { .. }) => NodeFault::Full(device),
+            UpdateError::Log(LogError::Full { .. } | LogError::Medium(MediumError::Full)) => {
+                NodeFault::Full(device)
+            }
             UpdateError::Log(LogError::Device(_) | LogError::Medium(_)) => medium(error.to_string()),
             _ => NodeFault::Invalid(error.to_string()),
         },
@@ -70,5 +72,24 @@ pub(crate) fn write_fault(device: DeviceId, index: BlockIndex, error: OpError) -
     match error {
         OpError::Write(WriteError::Mismatch(_)) => NodeFault::Damaged { index },
         other => fault(device, other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever is told so looks for another device, and does not take this one for broken.
+    #[test]
+    fn a_medium_without_space_is_full_whatever_was_asked_of_it() {
+        let device = DeviceId(1);
+        let full = || MediumError::Full;
+        for error in [
+            OpError::from(CreateError::Medium(full())),
+            WriteError::Medium(full()).into(),
+            UpdateError::from(LogError::Medium(full())).into(),
+        ] {
+            assert_eq!(fault(device, error), NodeFault::Full(device));
+        }
     }
 }
