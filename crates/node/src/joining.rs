@@ -12,6 +12,7 @@ use crate::{
     NodeError, NodeOptions, chores,
     devices::{self, ServedDevice},
     membership::Meta,
+    node::blocking,
     roster::{Places, Roster},
     served,
     service::Service,
@@ -114,8 +115,4 @@ impl Joining {
         self.service.devices.insert(device.clone());
         Ok(device)
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, NodeError> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| NodeError::Task { detail: error.to_string() })
 }

@@ -326,6 +326,9 @@ fn advertised(options: &NodeOptions, address: SocketAddr) -> String {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, NodeError> {
+/// Does what blocks on a thread of its own.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NodeError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| NodeError::Task { detail: error.to_string() })
 }
