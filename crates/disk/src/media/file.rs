@@ -176,7 +176,11 @@ impl FileMedium {
     }
 
     fn fallocate(&self, flags: FallocateFlags, range: &Range<u64>) -> Result<bool, MediumError> {
-        match rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start) {
+        let bytes = range.end - range.start;
+        // A large range takes long enough for a signal to come.
+        let asked =
+            rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, range.start, bytes));
+        match asked {
             Ok(()) => Ok(true),
             Err(error) if error == rustix::io::Errno::OPNOTSUPP => Ok(false),
             Err(error) => Err(MediumError::from_io(&error.into(), range.start)),
