@@ -62,8 +62,8 @@ impl Superblock {
             cluster,
             device,
             capacity,
-            // About 70 bytes an extent: room for one extent per 9 KiB of capacity, and for a million at least
-            // from 8 GiB up. The space is sparse until used.
+            // 78 bytes an extent of one range and one run: room for one extent per 12 KiB of capacity up to
+            // 32 GiB, and for a million from 10.5 GiB up. The space is sparse until used.
             checkpoint_bytes: checkpoint_bytes.unwrap_or_else(|| clamp(128, 256 << 20)),
             // One page a group commit: 4096 of them between checkpoints on a large device.
             journal_bytes: journal_bytes.unwrap_or_else(|| clamp(256, 16 << 20)),
