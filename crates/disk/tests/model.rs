@@ -99,6 +99,20 @@ fn rotation_is_absolute() {
     assert!(spread > revolution * 14 / 16 && spread < revolution, "{spread}");
 }
 
+/// Of a request that is partly in the buffer the rest is waited for, also where it ends with the disk.
+#[test]
+fn the_rest_of_a_request_at_the_end_of_the_disk_begins_where_the_buffer_ends() {
+    let mut disk = Mechanics::ata_7200();
+    let sectors = disk.geometry().sectors();
+    let read = |lba, sectors| mechanics::Request { lba, sectors: sectors as u32, write: false };
+    // The heads stop 400 sectors before the end, and rest there.
+    let read_ahead = disk.geometry().parameters().read_ahead_sectors;
+    let limit = sectors - 400;
+    let at_ns = disk.serve(0, read(limit - read_ahead - 8, 8)) + 100_000_000;
+    let ends = [1, 40, 280].map(|buffered| disk.clone().serve(at_ns, read(limit - buffered, 400 + buffered)));
+    assert!(ends.iter().all(|&end| end == ends[0]), "{ends:?}");
+}
+
 #[test]
 fn impossible_disks_are_refused() {
     let bad = |change: &dyn Fn(&mut DiskParameters)| {

@@ -217,8 +217,9 @@ impl Mechanics {
                 (from, ready_ns) = (run.limit, command_ns + p.hit_overhead_ns);
             }
         }
-        let Candidate { place, angle_ns, .. } =
-            if from == lba { candidate() } else { self.candidate(Request { lba: from, ..request }) };
+        // Where the rest begins, whatever its length: a longer one would be moved back to end with the disk.
+        let rest = || self.candidate(Request { lba: from, sectors: 1, ..request });
+        let Candidate { place, angle_ns, .. } = if from == lba { candidate() } else { rest() };
         let heads = (run.heads.place.cylinder, run.heads.place.head);
         let arrived_ns = ready_ns + if in_place { 0 } else { self.move_ns(heads, &place, write) };
         let begin_ns = arrived_ns + self.geometry.wait_ns(angle_ns, arrived_ns);
