@@ -4,8 +4,9 @@
 //! waits for the medium: [`LaneHandle::status`] and [`LaneHandle::cancel`] answer while the device stalls.
 //!
 //! - **Group commit.** Blocks, seals and deletes are answered after a flush. The lane flushes when no further
-//!   change is queued, when [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed
-//!   change is [`LaneConfig::group_age_max`] old, so that a long run of writes to a slow device is confirmed as it goes.
+//!   change is queued (where others are likely to follow the last block, a few times as late as a flush takes), when
+//!   [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed change is [`LaneConfig::group_age_max`] old, so that
+//!   a long run of writes to a slow device is confirmed as it goes.
 //! - **Coalescing.** Queued blocks of one segment are written together, up to [`LaneConfig::batch_bytes_max`].
 //! - **Updates in place.** A staged update is answered at once, so that others can follow it while a [`Op::Barrier`] behind
 //!   it makes it durable. Once the lane was idle for a while it writes back what was released, in small steps.
@@ -60,6 +61,8 @@ pub enum Op {
         pieces: Vec<Bytes>,
         /// One checksum a granule.
         sums: Vec<u32>,
+        /// Others of its stream are likely to come soon: its flush waits a little for them.
+        more: bool,
     },
     /// Read a part of a block, widened to whole granules.
     ReadSlice {

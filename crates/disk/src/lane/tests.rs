@@ -162,7 +162,7 @@ fn create(lane: &LaneHandle) {
 fn write(index: u32) -> Op {
     let data = Bytes::from(vec![index as u8; BLOCK as usize]);
     let sums = checksum::sums(&data, Granule::KIB_4, S, Version(1), index);
-    Op::WriteBlock { segment: S, epoch: Epoch(1), index, pieces: vec![data], sums }
+    Op::WriteBlock { segment: S, epoch: Epoch(1), index, pieces: vec![data], sums, more: false }
 }
 
 fn read(index: u32) -> Op {
@@ -238,6 +238,43 @@ fn after_a_cancel_no_further_io_starts() {
         2 * u64::from(BLOCK),
         "the one begun and the other stream's"
     );
+}
+
+#[test]
+fn a_block_that_others_follow_is_flushed_with_them_and_not_much_later() {
+    const FLUSH: Duration = Duration::from_millis(100);
+    let flushes = Arc::new(AtomicU64::new(0));
+    let counted = flushes.clone();
+    let medium = First::new(move |doing| {
+        if doing == Doing::Flush {
+            std::thread::sleep(FLUSH);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let lane = start(medium, LaneConfig { group_age_max: WAIT, ..patient() });
+    create(&lane);
+    let followed = |index| {
+        let Op::WriteBlock { segment, epoch, index, pieces, sums, .. } = write(index) else { unreachable!() };
+        Op::WriteBlock { segment, epoch, index, pieces, sums, more: true }
+    };
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    let before = flushes.load(Ordering::Relaxed);
+    // Long enough for a lane that does not wait to begin a flush, far shorter than three of them.
+    let answers = [1, 2].map(|index| {
+        let answer = submit(&lane, 7, followed(index));
+        std::thread::sleep(FLUSH / 5);
+        answer
+    });
+    assert_eq!(call(&lane, write(3)), Ok(OpOutput::Written));
+    assert!(answers.iter().all(|answer| answer.recv_timeout(WAIT).unwrap() == Ok(OpOutput::Written)));
+    assert_eq!(flushes.load(Ordering::Relaxed), before + 1);
+    // None comes.
+    assert_eq!(call(&lane, followed(4)), Ok(OpOutput::Written));
+    // A change is not put off by a block.
+    let (answer, since) = (submit(&lane, 7, followed(5)), Instant::now());
+    let sealed = call(&lane, Op::Seal { segment: S, epoch: Epoch(1), keep: vec![0..6] });
+    assert!(sealed.is_ok() && since.elapsed() < 3 * FLUSH, "{sealed:?} after {:?}", since.elapsed());
+    assert_eq!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Written));
 }
 
 /// What a stream will read next is fetched behind each read, unless it was cancelled while that was on the medium.

@@ -44,6 +44,10 @@ struct Group {
     since: Option<Instant>,
     /// Whether somebody waits for any of them.
     foreground: bool,
+    /// Whether all are blocks, and others are likely to follow the last of them.
+    more: bool,
+    /// Whether anything but blocks waits.
+    changes: bool,
 }
 
 enum Waiting {
@@ -56,6 +60,9 @@ enum Waiting {
 /// after the other to one of several devices, who would else find the device busy. After 10 ms every second granule was
 /// written between two updates, each with its checksum in writes of their own (six nodes, one update after the other).
 const IDLE_BEFORE_WRITE_BACK: Duration = Duration::from_millis(100);
+/// How long blocks wait for others that are likely to follow, in times of what a flush takes: the flushes of a writer that is no faster
+/// than its device are then a quarter of that one's time at the most, and each has several blocks.
+const FLUSHES_PATIENT: u32 = 3;
 /// The pause after the lane has looked whether a medium gives anything, in times of what that took.
 const LOOK_PAUSES: u32 = 20;
 /// Bytes of one step of writing back, which is one place on the medium: a positioning and 2.5 ms of a disk of 100 MB/s is what
@@ -109,7 +116,8 @@ impl Worker {
         let mut state = shared.state();
         loop {
             self.admit(&mut state);
-            if self.flush_is_due(&state) {
+            let until_flush = self.until_flush(&state);
+            if until_flush == Some(Duration::ZERO) {
                 state.in_flight = Some(InFlight::flush(self.group.foreground));
                 drop(state);
                 self.flush();
@@ -147,7 +155,8 @@ impl Worker {
                 self.write_back();
                 return true;
             }
-            state = self.wait(&shared, state, now_ns, rest.into_iter().chain(until_look).min());
+            let until = until_flush.into_iter().chain(rest).chain(until_look).min();
+            state = self.wait(&shared, state, now_ns, until);
         }
     }
 
@@ -241,12 +250,22 @@ impl Worker {
         }
     }
 
-    fn flush_is_due(&self, state: &State) -> bool {
-        let Some(since) = self.group.since else { return false };
+    /// When the group is to be flushed; `None`: nothing waits for it.
+    fn until_flush(&self, state: &State) -> Option<Duration> {
+        let waited = self.group.since?.elapsed();
         let config = &self.shared.config;
-        state.queue.writes() == 0
-            || self.group.bytes >= config.group_bytes_max
-            || since.elapsed() >= config.group_age_max
+        if self.group.bytes >= config.group_bytes_max || state.closing {
+            return Some(Duration::ZERO);
+        }
+        let patience = if state.queue.writes() > 0 {
+            config.group_age_max
+        } else if self.group.more {
+            let flush = state.meters.flush_time().unwrap_or_default();
+            config.group_age_max.min(flush * FLUSHES_PATIENT)
+        } else {
+            Duration::ZERO
+        };
+        Some(patience.saturating_sub(waited))
     }
 
     fn serve(&mut self, mut state: MutexGuard<'_, State>, id: RequestId) {
@@ -309,6 +328,8 @@ impl Worker {
         let busy = since.elapsed();
         let operations = batch.len() as u64;
         let foreground = batch.iter().any(|pending| in_foreground(pending.class));
+        let more =
+            batch.last().is_some_and(|pending| matches!(pending.op, Op::WriteBlock { more: true, .. }));
         let mut refused = Vec::new();
         let mut written = 0;
         for (pending, answer) in batch.into_iter().zip(answers) {
@@ -328,6 +349,7 @@ impl Worker {
         }
         self.group.bytes += written;
         self.group.block_bytes += written;
+        self.group.more = more && !self.group.changes;
         self.finish(operations, busy, |meters| {
             meters.in_foreground(foreground, busy);
             if written > 0 {
@@ -498,6 +520,9 @@ impl Group {
     fn add(&mut self, waiting: Waiting, reply: Answer, since: Instant, foreground: bool) {
         self.since.get_or_insert(since);
         self.foreground |= foreground;
+        if !matches!(waiting, Waiting::Block) {
+            (self.more, self.changes) = (false, true);
+        }
         self.waiting.push((waiting, reply));
     }
 }

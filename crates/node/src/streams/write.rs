@@ -213,7 +213,8 @@ impl Driver<'_> {
     fn write(&mut self, index: BlockIndex) {
         // As they came: a slice is whole granules, and its buffer page-aligned.
         let Arriving { pieces, sums } = std::mem::take(&mut self.arriving);
-        let op = Op::WriteBlock { segment: self.open.segment, epoch: self.epoch, index, pieces, sums };
+        let (segment, more) = (self.open.segment, self.core.expects_more());
+        let op = Op::WriteBlock { segment, epoch: self.epoch, index, pieces, sums, more };
         let answer = self.answer.clone();
         // The stream is over: nobody waits for the confirmation.
         let reply = Box::new(move |result| drop(answer.send((index, result))));

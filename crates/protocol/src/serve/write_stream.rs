@@ -108,6 +108,8 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub struct WriteStream {
     block_bytes: u32,
+    /// Of the blocks that the writer had in mind for the device, those that have not arrived.
+    awaited: u32,
     window: Window,
     credit_bytes: u64,
     assembly: Assembly,
@@ -146,6 +148,7 @@ impl WriteStream {
         let expected = block * u64::from(open.expected_blocks.max(1));
         let mut stream = Self {
             block_bytes: open.block_bytes,
+            awaited: open.expected_blocks,
             window: Window::new(BLOCKS_MIN * block, 2 * BLOCKS_MIN * block, expected / EXPECTED_SHARE),
             credit_bytes: 0,
             assembly: Assembly::new(open.block_bytes, open.granule_bytes),
@@ -249,6 +252,12 @@ impl WriteStream {
         self.writing.len()
     }
 
+    /// Whether further blocks are likely to arrive soon: the writer has credit, and not sent what it had in mind. Making a block durable
+    /// may wait a little for them.
+    pub fn expects_more(&self) -> bool {
+        self.stage == Stage::Open && self.awaited > 0 && self.credit_bytes > 0
+    }
+
     fn slice(
         &mut self,
         now: Time,
@@ -277,6 +286,7 @@ impl WriteStream {
         self.credit_bytes -= u64::from(bytes);
         self.taken.insert(index);
         if whole {
+            self.awaited = self.awaited.saturating_sub(1);
             self.writing.insert(index, now);
             self.actions.push_back(WriteAction::Write { index });
         }
