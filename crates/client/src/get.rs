@@ -73,12 +73,31 @@ impl GetReport {
     }
 }
 
-/// How often a get begins again because the object changed under it. Each time is another version; a key that is
-/// replaced faster than it can be read is the caller's to know about.
+/// How often a get begins again because the object changed under it before the sink was given more. Each time is another version; a
+/// key that is replaced faster than it can be read is the caller's to know about.
 pub(crate) const CHANGES_MAX: u32 = 3;
 
 /// Events of a segment that are taken before its core is asked again, where so many are here.
 const AT_ONCE_MAX: usize = 64;
+
+/// Changes that a get went on after since the sink was given anything: where it gets further its object may be moved as often as it
+/// takes, as by a drain of a large file, which commits many times.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    number: u32,
+    handed: u64,
+}
+
+impl Changes {
+    /// Counts one in, by when the sink has `handed` bytes; whether the get may go on after it.
+    fn one_more(&mut self, handed: u64) -> bool {
+        if handed > self.handed {
+            *self = Self { number: 0, handed };
+        }
+        self.number += 1;
+        self.number <= CHANGES_MAX
+    }
+}
 
 /// A get under way: what was handed over stays so, whatever layout the rest is read by.
 struct Access {
@@ -163,14 +182,15 @@ impl Client {
         let mut found = self.locate(bucket, key).await?;
         access.way = self.metadata.way(start.elapsed());
         access.wish.round_trip = access.way;
-        for change in 1.. {
+        let mut changes = Changes::default();
+        loop {
             let error = match self.get_version(&found, &mut access).await {
                 Ok(()) => break,
                 Err(error @ GetError::Read(_)) => error,
                 Err(error) => return Err(error),
             };
             found = self.changed(bucket, key, &found, access.handed, error).await?;
-            if change > CHANGES_MAX {
+            if !changes.one_more(access.handed) {
                 let (bucket, key) = (bucket.to_owned(), key.to_owned());
                 return Err(GetError::Changed { bucket, key, handed: access.handed });
             }
@@ -705,4 +725,19 @@ fn decoding(layout: &SegmentLayout) -> Option<read::Decoding> {
         first: seconds(effort.first),
         each: seconds(effort.each),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_without_progress_end_a_get() {
+        let mut changes = Changes::default();
+        assert!((1..=16).all(|part| changes.one_more(part * 1000)), "it got further each time");
+        assert!((1..CHANGES_MAX).all(|_| changes.one_more(16_000)));
+        assert!(!changes.one_more(16_000));
+        let mut changes = Changes::default();
+        assert!((0..CHANGES_MAX).all(|_| changes.one_more(0)) && !changes.one_more(0));
+    }
 }
