@@ -1,11 +1,11 @@
 //! The new bytes of an update, and what they make of the blocks that change.
 
-use super::AmendError;
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::BTreeMap,
     io::{self, Read, Seek, SeekFrom},
     ops::Range,
+    sync::{Arc, Mutex, PoisonError},
 };
 use steadfast_codes::kernel::{gf256::mul_acc, xor::xor};
 use steadfast_net::payload_buffer;
@@ -38,9 +38,7 @@ impl NewBytes {
 
     /// Which bytes of a segment that begins at `start` of the object they replace.
     pub(super) fn within(&self, start: u64, length: u64) -> Option<Range<u64>> {
-        let from = self.offset.max(start);
-        let to = (self.offset + self.length).min(start + length);
-        (from < to).then(|| from - start..to - start)
+        within(self.offset, self.length, start, length)
     }
 
     /// `length` of them, those for byte `at` of the object on.
@@ -76,7 +74,7 @@ impl NewBytes {
         start: u64,
         update: &Update,
         mut read: BTreeMap<BlockIndex, BytesMut>,
-    ) -> Result<BTreeMap<BlockIndex, Bytes>, AmendError> {
+    ) -> io::Result<BTreeMap<BlockIndex, Bytes>> {
         let copies: BTreeMap<u32, BlockIndex> = update
             .touched
             .iter()
@@ -87,7 +85,7 @@ impl NewBytes {
             .collect();
         let mut after: Vec<BytesMut> =
             update.originals.clone().map(|original| copy(&read[&copies[&original]])).collect();
-        self.patch(start, update.originals.start, &mut after).map_err(AmendError::Source)?;
+        self.patch(start, update.originals.start, &mut after)?;
         let place = |original: u32| (original - update.originals.start) as usize;
         // Before XOR after, in the place of before.
         for (&original, index) in &copies {
@@ -111,6 +109,51 @@ impl NewBytes {
         }
         Ok(changed)
     }
+}
+
+/// New bytes that are read off the runtime's thread. A change that is given up and begun again may leave a read under way, which the next
+/// one waits for.
+#[derive(Clone)]
+pub(super) struct Source {
+    bytes: Arc<Mutex<NewBytes>>,
+    offset: u64,
+    pub(super) length: u64,
+}
+
+impl Source {
+    pub(super) fn new(bytes: NewBytes) -> Self {
+        let (offset, length) = (bytes.offset, bytes.length);
+        Self { bytes: Arc::new(Mutex::new(bytes)), offset, length }
+    }
+
+    /// As [`NewBytes::within`].
+    pub(super) fn within(&self, start: u64, length: u64) -> Option<Range<u64>> {
+        within(self.offset, self.length, start, length)
+    }
+
+    /// As [`NewBytes::read`].
+    pub(super) async fn read(&self, at: u64, length: usize) -> io::Result<Bytes> {
+        self.work(move |new| new.read(at, length)).await
+    }
+
+    /// Works on the bytes off the runtime's thread.
+    pub(super) async fn work<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut NewBytes) -> io::Result<R> + Send + 'static,
+    ) -> io::Result<R> {
+        let bytes = Arc::clone(&self.bytes);
+        // Each work seeks first: one that panicked is in no other's way.
+        let working = move || work(&mut bytes.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(working)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the source panicked")))
+    }
+}
+
+/// What of `length` bytes from `offset` on falls into `of` bytes from `start` on, counted from there.
+fn within(offset: u64, length: u64, start: u64, of: u64) -> Option<Range<u64>> {
+    let (from, to) = (offset.max(start), (offset + length).min(start + of));
+    (from < to).then(|| from - start..to - start)
 }
 
 fn copy(block: &BytesMut) -> BytesMut {

@@ -39,19 +39,19 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Makes changes of a segment that begins at byte `at` of the object, to what `read` has for the object's bytes; the bytes that
 /// were sent, or none where not all of them could be confirmed.
-pub(super) async fn change(
+pub(super) async fn change<R: Future<Output = io::Result<Bytes>>>(
     client: &Client,
     layout: &SegmentLayout,
     at: u64,
     changes: Vec<ChunkChange>,
-    mut read: impl FnMut(u64, usize) -> io::Result<Bytes>,
+    read: impl Fn(u64, usize) -> R,
 ) -> io::Result<Option<u64>> {
     let mut under_way = UnderWay::new(client, layout);
     let mut sent = 0;
     for change in changes {
         let length = change.within.end - change.within.start;
         // No more than a frame takes.
-        let bytes = read(at + change.offset, length as usize)?;
+        let bytes = read(at + change.offset, length as usize).await?;
         if under_way.calls.len() >= PARALLEL && !under_way.ended_well().await {
             return Ok(None);
         }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{Client, ObjectStat, unexpected};
 use bytes::BytesMut;
+use core::future::ready;
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
@@ -264,7 +265,7 @@ impl Client {
             _ => None,
         };
         let Some(changes) = plan::in_place(&found.policy, layout, &part.ranges) else { return Ok(None) };
-        let read = |at: u64, length: usize| Ok(slice(ranges, at, length));
+        let read = |at, length| ready(Ok(slice(ranges, at, length)));
         let sent = in_place::change(self, layout, part.at, changes, read).await;
         let Some(sent) = sent.map_err(AmendError::Source)? else { return Ok(None) };
         changed.in_place_bytes += sent;

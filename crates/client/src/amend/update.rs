@@ -2,7 +2,7 @@
 
 use super::{
     AmendError, AmendReport,
-    bytes::NewBytes,
+    bytes::{NewBytes, Source},
     gather::gather,
     in_place,
     leave::tolerates,
@@ -12,7 +12,7 @@ use crate::{Client, ObjectStat, PutOptions};
 use bytes::{Bytes, BytesMut};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{self, Read, Seek},
+    io::{Read, Seek},
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -65,17 +65,16 @@ impl Client {
         // What the client wants of every put is no wish of this change.
         let defaults = Quality { devices: None, sites: None, ..self.options.quality };
         let quality = options.quality.or(defaults);
-        let mut source = Some(NewBytes::new(source, offset).map_err(AmendError::Source)?);
+        let source = &Source::new(NewBytes::new(source, offset).map_err(AmendError::Source)?);
         self.amend(bucket, key, async |client, found| {
-            let new = source.as_ref().expect("it is given back");
-            let (length, size) = (new.length, found.object.size);
+            let (length, size) = (source.length, found.object.size);
             if offset.checked_add(length).is_none_or(|end| end > size) {
                 return Err(AmendError::Extends { offset, length, size });
             }
             let mut parts = Vec::new();
             let mut at = 0u64;
             for (position, layout) in found.segments.iter().enumerate() {
-                parts.extend(new.within(at, layout.length).map(|range| Part { position, at, range }));
+                parts.extend(source.within(at, layout.length).map(|range| Part { position, at, range }));
                 at += layout.length;
             }
             quality.policy(&found.policy)?;
@@ -85,7 +84,7 @@ impl Client {
             let mut in_place_bytes = 0;
             if !quality.wants_pace() {
                 let sent;
-                (parts, sent) = change_in_place(client, &found, parts, &mut source, &quality).await?;
+                (parts, sent) = change_in_place(client, &found, parts, source, &quality).await?;
                 in_place_bytes = sent;
             }
             if parts.is_empty() {
@@ -103,7 +102,7 @@ impl Client {
                         let layout = amendment.layouts[part.position].clone();
                         let _memory = client.memory.hold(layout.length);
                         let wish = amendment.wish.part(part.range.end - part.range.start, length);
-                        let changed = change(amendment, &layout, &part, &mut source, &wish).await?;
+                        let changed = change(amendment, &layout, &part, source, &wish).await?;
                         amendment.layouts[part.position] = changed;
                     }
                     Ok(true)
@@ -129,7 +128,7 @@ async fn change_in_place(
     client: &Client,
     found: &ObjectStat,
     parts: Vec<Part>,
-    source: &mut Option<NewBytes>,
+    source: &Source,
     quality: &Quality,
 ) -> Result<(Vec<Part>, u64), AmendError> {
     let (mut left, mut bytes) = (Vec::new(), 0);
@@ -139,8 +138,7 @@ async fn change_in_place(
         let changes = plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range));
         let changed = match changes.filter(|_| quality.tolerate.is_none_or(|tolerate| survives >= tolerate)) {
             Some(changes) => {
-                let new = source.as_mut().expect("it is given back");
-                let read = |at, length| new.read(at, length);
+                let read = |at, length| source.read(at, length);
                 in_place::change(client, layout, part.at, changes, read).await.map_err(AmendError::Source)?
             }
             None => None,
@@ -158,7 +156,7 @@ async fn change(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
     part: &Part,
-    source: &mut Option<NewBytes>,
+    source: &Source,
     wish: &Wish,
 ) -> Result<SegmentLayout, AmendError> {
     // A chunk is whole in one piece: blocks of it are not replaced one by one.
@@ -253,7 +251,7 @@ async fn differences(
     part: &Part,
     update: &Update,
     replaced: &Replaced,
-    source: &mut Option<NewBytes>,
+    source: &Source,
 ) -> Result<Option<BTreeMap<BlockIndex, Bytes>>, AmendError> {
     let wanted = replaced.and_merged(&update.read);
     let mut read = match gather(amendment.client, layout, &wanted, &amendment.reserved).await {
@@ -268,39 +266,24 @@ async fn differences(
     let as_they_are: Vec<(BlockIndex, Bytes)> =
         replaced.merged.iter().filter_map(|index| Some((index, read.remove(&index)?.freeze()))).collect();
     let (at, update) = (part.at, update.clone());
-    let mut changed = on_source(source, move |new| new.change(at, &update, read)).await?;
+    let changed = source.work(move |new| new.change(at, &update, read)).await;
+    let mut changed = changed.map_err(AmendError::Source)?;
     changed.extend(as_they_are);
     Ok(Some(changed))
 }
 
 /// The originals of a segment that begins at `at`, with the new bytes over them.
 async fn patched(
-    source: &mut Option<NewBytes>,
+    source: &Source,
     at: u64,
     layout: &SegmentLayout,
     mut originals: Vec<BytesMut>,
 ) -> Result<Arc<Originals>, AmendError> {
     let (block_bytes, count) = (layout.block_bytes, layout.code.originals);
-    on_source(source, move |new| {
-        new.patch(at, 0, &mut originals).map_err(AmendError::Source)?;
+    let patched = source.work(move |new| {
+        new.patch(at, 0, &mut originals)?;
         let blocks = originals.into_iter().map(BytesMut::freeze).collect();
         Ok(Originals::whole(blocks, block_bytes, count))
-    })
-    .await
-}
-
-/// Works on the source off the runtime's thread.
-async fn on_source<R: Send + 'static>(
-    source: &mut Option<NewBytes>,
-    work: impl FnOnce(&mut NewBytes) -> Result<R, AmendError> + Send + 'static,
-) -> Result<R, AmendError> {
-    let mut new = source.take().expect("it is given back");
-    let working = tokio::task::spawn_blocking(move || {
-        let worked = work(&mut new);
-        (new, worked)
     });
-    let (new, worked) =
-        working.await.map_err(|_| AmendError::Source(io::Error::other("the source panicked")))?;
-    *source = Some(new);
-    worked
+    patched.await.map_err(AmendError::Source)
 }
