@@ -98,18 +98,19 @@ impl AmendReport {
 }
 
 impl Client {
-    /// Makes a change of an object, again where another writer was first.
+    /// Makes a change of an object, again where another writer was first, or its lease ended before it was made.
     async fn amend(
         &self,
         bucket: &str,
         key: &str,
         mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 1..=ATTEMPTS_MAX {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
             match once(self, found).await {
                 Err(error) if error.is_conflict() => overtaken((bucket, key), base),
+                Err(AmendError::LeaseOver) if attempt < ATTEMPTS_MAX => lease_over((bucket, key)),
                 outcome => return outcome,
             }
         }
@@ -127,4 +128,9 @@ impl Client {
 /// Another writer was first: the change is to be made again on the new version.
 fn overtaken((bucket, key): (&str, &str), base: Version) {
     tracing::debug!(bucket, key, %base, "another writer was first");
+}
+
+/// Nobody heard of the change for longer than its lease: nothing was changed, and it is to be made again.
+fn lease_over((bucket, key): (&str, &str)) {
+    tracing::debug!(bucket, key, "the lease of a change ended before it was made");
 }

@@ -17,6 +17,7 @@
 //! | `feed` | the segments of a put: cut from the source, half of the next read ahead |
 //! | `turns` | which of them are stored at a time |
 //! | `offload` | a segment handed to a node that encodes and distributes it |
+//! | `lease` | the lease of a put or a change, kept while it is made |
 //! | `reserve` | bandwidth kept for an access with a wish, while it lives |
 //! | `amend` | an object changed where it is: some bytes, its redundancy, the devices it lies on, its size |
 //! | `devices` | devices added, emptied, removed |
@@ -33,6 +34,7 @@ mod error;
 mod feed;
 mod file;
 mod get;
+mod lease;
 mod leaving;
 mod memory;
 mod mend;

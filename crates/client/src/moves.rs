@@ -208,6 +208,7 @@ fn outcome(
         // Made or not, another look tells.
         Err(
             AmendError::Contended { .. }
+            | AmendError::LeaseOver
             | AmendError::Metadata(
                 ClientError::Unknown { .. } | ClientError::Refused(MetaFault::IntentOver(_)),
             ),

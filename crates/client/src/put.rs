@@ -1,8 +1,9 @@
 //! Storing: reads the source, drives the writing cores over TCP, encodes what they ask for, commits, seals.
 
 use crate::{
-    Client, ClientError, Ingest, PutError,
+    Client, Ingest, PutError,
     feed::{Feed, Ready},
+    lease::{Committing, Lease},
     reserve::{Reserved, Reserving},
     source::{Pieces, Source},
     turns::{Turn, Turns},
@@ -17,7 +18,7 @@ use steadfast_protocol::{
     DeviceId, Epoch, IntentId, SegmentId, Version,
     durability::Rule,
     layout::{CodeSpec, SegmentLayout, Share},
-    message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun},
+    message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::{LAYOUTS_BYTES_MAX, SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
     plan::{self, Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
     policy::Policy,
@@ -115,12 +116,13 @@ impl Client {
                 ..Stored::default()
             }),
             begun,
+            committing: Committing::default(),
             primaries: Mutex::default(),
             dealt: Mutex::default(),
         };
         let done = put.run(source, size, start).await;
         put.reserved.give_back();
-        let Put { stored, begun, .. } = put;
+        let Put { stored, begun, committing, .. } = put;
         let stored = stored.into_inner().unwrap_or_else(PoisonError::into_inner);
         match done {
             Ok(freed) => {
@@ -138,7 +140,7 @@ impl Client {
             Err(error) => {
                 let asked =
                     |error: &PutError| matches!(error, PutError::Metadata(error) if error.leaves_unknown());
-                let fate = if stored.committing && asked(&error) { Fate::Unknown } else { Fate::Open };
+                let fate = if committing.has_begun() && asked(&error) { Fate::Unknown } else { Fate::Open };
                 self.give_up(begun.intent, begun.epoch, &stored.touched, fate).await;
                 Err(error)
             }
@@ -233,6 +235,7 @@ struct Put<'a> {
     wish: Wish,
     reserved: Arc<Reserved>,
     begun: PutBegun,
+    committing: Committing,
     stored: Mutex<Stored>,
     primaries: Mutex<Primaries>,
     dealt: Mutex<Dealt>,
@@ -247,8 +250,6 @@ struct Stored {
     layouts: BTreeMap<u64, SegmentLayout>,
     /// Bytes of those in a message.
     layouts_bytes: u64,
-    /// All of them are, and the version is asked for: without an answer it may be there.
-    committing: bool,
     report: PutReport,
 }
 
@@ -262,15 +263,20 @@ impl Put<'_> {
     ) -> Result<Vec<Freed>, PutError> {
         self.begun.policy = self.wish.quality.policy(&self.begun.policy)?;
         self.check_size()?;
-        let renewing = renew(self.client, self.begun.intent, self.begun.lease_ms);
-        let (reserved, following) = (Arc::clone(&self.reserved), self.client.following());
+        let lease = Lease {
+            client: self.client,
+            intent: self.begun.intent,
+            lease_ms: self.begun.lease_ms,
+            reserved: Arc::clone(&self.reserved),
+            committing: self.committing.clone(),
+        };
         let storing = async {
             let source = Pieces::new(source);
             self.store(Feed::new(self.client, &self.begun, source, size, self.offloads())).await?;
             tracing::debug!(elapsed = ?start.elapsed(), "stored; committing");
+            self.committing.begin();
             let commit = {
-                let mut stored = self.stored();
-                stored.committing = true;
+                let stored = self.stored();
                 let segments = stored.layouts.values().cloned().collect();
                 Change::Commit {
                     intent: self.begun.intent,
@@ -284,15 +290,7 @@ impl Put<'_> {
                 other => Err(unexpected("Committed", &other).into()),
             }
         };
-        tokio::pin!(storing);
-        let lost = tokio::select! {
-            stored = &mut storing => return stored,
-            lost = renewing => lost,
-            never = reserved.renewing() => match never {},
-            never = following => match never {},
-        };
-        // A commit that was asked for ends the lease, too: its own answer says how.
-        if self.stored().committing { storing.await } else { Err(lost.into()) }
+        lease.during(storing).await
     }
 
     /// Refuses what is larger than an object can be before a byte of it is read.
@@ -514,23 +512,5 @@ impl Put<'_> {
             dealt().deal(&mut plan, policy.data());
         }
         Ok(plan)
-    }
-}
-
-/// Keeps the lease of a put or an amendment alive while it runs. Ends when it is lost: nothing of it can be committed any more.
-pub(crate) async fn renew(client: &Client, intent: IntentId, lease_ms: u32) -> ClientError {
-    let lease = Duration::from_millis(lease_ms.into());
-    let mut pause = lease / 3;
-    loop {
-        tokio::time::sleep(pause).await;
-        pause = match client.metadata.change(Change::Renew { intent }).await {
-            Err(lost @ ClientError::Refused(MetaFault::IntentOver(_))) => return lost,
-            // It has taken its time already: the lease runs.
-            Err(error) => {
-                tracing::debug!(%error, "the lease was not renewed");
-                lease / 30
-            }
-            Ok(_) => lease / 3,
-        };
     }
 }

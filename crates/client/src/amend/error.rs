@@ -63,6 +63,10 @@ pub enum AmendError {
         /// How often it was begun.
         attempts: u32,
     },
+    /// The metadata server did not hear of it for as long as its lease, again and again; of a change in place any part may have been
+    /// made.
+    #[error("the lease of this change ended before it was made; try again")]
+    LeaseOver,
     /// Too few of the nodes that have a segment answer.
     #[error(
         "so few nodes of segment {segment} answer that others could still change it in place: `steadfast status` shows which \

@@ -6,7 +6,7 @@
 //! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
 
 use super::{
-    ATTEMPTS_MAX, AmendError, in_place, overtaken,
+    ATTEMPTS_MAX, AmendError, in_place, lease_over, overtaken,
     parts::{Becomes, Part, Ranges, over, parts, recut, slice},
     session::Amendment,
     update::anew_of,
@@ -149,13 +149,14 @@ impl Client {
                     (tried, attempts) = (&[], 0);
                 }
                 Err(error) if error.is_conflict() => overtaken((bucket, key), base),
+                Err(AmendError::LeaseOver) if attempts < ATTEMPTS_MAX => lease_over((bucket, key)),
                 Err(error) => return Err(error),
             }
         }
         Err(AmendError::Contended { attempts })
     }
 
-    /// Makes the change once; the object as found where all of it could be made in place, none where it is another now.
+    /// Makes the change once; the object as it is then.
     async fn attempt(
         &self,
         object: (&str, &str),
@@ -188,7 +189,7 @@ impl Client {
         let anew = left.len() as u64 - added;
         let mut amendment = Amendment::begin(self, object, found, of, (Wish::default(), bytes)).await?;
         let wish = amendment.wish;
-        let kept = amendment.kept();
+        let lease = amendment.lease();
         let committing = async {
             amendment.take_policy()?;
             for part in left {
@@ -201,7 +202,8 @@ impl Client {
             amendment.size = size;
             amendment.commit().await.map(Some)
         };
-        let committed = kept.during(committing).await;
+        let committed = lease.during(committing).await;
+        let layouts = amendment.layouts.clone();
         let report = amendment.end(start, committed).await?;
         changed.segments_anew += anew;
         changed.segments_added += added;

@@ -5,7 +5,8 @@ use crate::{
     Client, ClientError, GetError, ObjectStat,
     feed::no_code,
     get::SegmentReader,
-    put::{Fate, renew},
+    lease::{Committing, Lease},
+    put::Fate,
     reserve::{Reading, Reserved, Reserving},
     unexpected,
 };
@@ -18,7 +19,7 @@ use std::{
 };
 use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IntentId, SegmentId, Version,
+    BlockIndex, DeviceId, SegmentId, Version,
     durability::{Need, Rule},
     layout::{CodeKind, Geometry, SegmentLayout, Share},
     message::{
@@ -73,30 +74,7 @@ pub(super) struct Amendment<'a> {
     fenced: BTreeSet<SegmentId>,
     /// Parity that could not be told so: nothing is read of it.
     unfenced: BTreeSet<DeviceId>,
-    /// The version was asked for: without an answer it may be there.
-    committing: bool,
-}
-
-/// The lease and the reservations of an amendment.
-pub(super) struct Kept<'a> {
-    client: &'a Client,
-    intent: IntentId,
-    lease_ms: u32,
-    reserved: Arc<Reserved>,
-}
-
-impl Kept<'_> {
-    /// Renews them for as long as `work` takes.
-    pub(super) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
-        tokio::pin!(work);
-        let lost = tokio::select! {
-            done = &mut work => return done,
-            lost = renew(self.client, self.intent, self.lease_ms) => lost,
-            never = self.reserved.renewing() => match never {},
-        };
-        tracing::debug!(error = %lost, "the lease of an amendment is over: its commit says so");
-        work.await
-    }
+    committing: Committing,
 }
 
 /// What blocks are made from.
@@ -159,7 +137,7 @@ impl<'a> Amendment<'a> {
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
             unfenced: BTreeSet::new(),
-            committing: false,
+            committing: Committing::default(),
         })
     }
 
@@ -170,22 +148,23 @@ impl<'a> Amendment<'a> {
         start: Instant,
         work: impl AsyncFnOnce(&mut Self) -> Result<bool, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let kept = self.kept();
+        let lease = self.lease();
         let committing = async {
             self.take_policy()?;
             if work(&mut self).await? { self.commit().await.map(Some) } else { Ok(None) }
         };
-        let committed = kept.during(committing).await;
+        let committed = lease.during(committing).await;
         self.end(start, committed).await
     }
 
     /// What keeps it alive while it is made.
-    pub(super) fn kept(&self) -> Kept<'a> {
-        Kept {
+    pub(super) fn lease(&self) -> Lease<'a> {
+        Lease {
             client: self.client,
             intent: self.begun.intent,
             lease_ms: self.begun.lease_ms,
             reserved: Arc::clone(&self.reserved),
+            committing: self.committing.clone(),
         }
     }
 
@@ -225,9 +204,16 @@ impl<'a> Amendment<'a> {
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
-                let error = self.unless_overtaken(error).await;
+                let error = match error {
+                    AmendError::Metadata(ClientError::Refused(MetaFault::IntentOver(_)))
+                        if !self.committing.has_begun() =>
+                    {
+                        AmendError::LeaseOver
+                    }
+                    error => self.unless_overtaken(error).await,
+                };
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
-                let unknown = self.committing && asked(&error);
+                let unknown = self.committing.has_begun() && asked(&error);
                 let fate = if unknown {
                     Fate::Unknown
                 } else if error.is_conflict() {
@@ -284,7 +270,7 @@ impl<'a> Amendment<'a> {
     }
 
     pub(super) async fn commit(&mut self) -> Result<Vec<Freed>, AmendError> {
-        self.committing = true;
+        self.committing.begin();
         let commit = Change::Commit {
             intent: self.begun.intent,
             size: self.size,
