@@ -158,7 +158,7 @@ pub(super) fn over(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use steadfast_protocol::{
         Epoch, SegmentId, Time, Version,
@@ -169,7 +169,7 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
-    fn found(lengths: &[u64]) -> ObjectStat {
+    pub(in super::super) fn found(lengths: &[u64]) -> ObjectStat {
         let segment = |&length: &u64| SegmentLayout {
             segment: SegmentId(1),
             version: Version(1),

@@ -236,7 +236,8 @@ impl<'a> Amendment<'a> {
         }
         let (bucket, key) = &self.object;
         match self.client.stat(bucket, key).await {
-            Ok(now) if now.object.version == self.base => error,
+            // A growth in place is another version, and nothing of what was to be read.
+            Ok(now) if only_grown(&self.found.0, &now.segments) => error,
             Ok(now) => {
                 let (bucket, key) = self.object.clone();
                 let current = Some(now.object.version);
@@ -644,6 +645,16 @@ impl Client {
     }
 }
 
+/// Whether these segments are the same but for bytes that the last one has gained.
+fn only_grown(before: &[SegmentLayout], now: &[SegmentLayout]) -> bool {
+    let (Some((was, others)), Some((is, others_now))) = (before.split_last(), now.split_last()) else {
+        return before.is_empty() && now.is_empty();
+    };
+    others == others_now
+        && was.length <= is.length
+        && SegmentLayout { length: is.length, ..was.clone() } == *is
+}
+
 /// The wish for a segment that tolerates so many failures at least.
 pub(super) fn tolerating(tolerate: u32) -> Wish {
     let quality = Quality { tolerate: Some(tolerate), ..Quality::default() };
@@ -674,4 +685,24 @@ async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amend::parts::tests::found;
+    use steadfast_protocol::Epoch;
+
+    #[test]
+    fn growth_of_the_last_segment_replaces_none() {
+        let before = found(&[100, 50]).segments;
+        assert!(only_grown(&before, &before) && only_grown(&[], &[]));
+        assert!(only_grown(&before, &found(&[100, 80]).segments));
+        for now in [&[100, 40][..], &[90, 50], &[100, 50, 1], &[100], &[]] {
+            assert!(!only_grown(&before, &found(now).segments), "{now:?}");
+        }
+        let mut raised = before.clone();
+        raised[1].epoch = Epoch(9);
+        assert!(!only_grown(&before, &raised));
+    }
 }
