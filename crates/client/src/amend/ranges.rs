@@ -21,7 +21,7 @@ use std::{
 use steadfast_protocol::{
     Version,
     layout::SegmentLayout,
-    message::{Change, MetaAnswer},
+    message::{Change, MetaAnswer, ObjectRecord},
     plan::{self, PlanError, SegmentPlan, Wish},
 };
 use steadfast_transfer::Originals;
@@ -61,8 +61,15 @@ impl ObjectStat {
             return;
         };
         last.length += grown.size.saturating_sub(self.object.size);
-        self.object.size = grown.size;
-        (self.object.version, self.object.contents) = (grown.version, grown.version);
+        // Its contents stay those of the version that last changed bytes that were there.
+        (self.object.size, self.object.version) = (grown.size, grown.version);
+    }
+
+    /// What a change of bytes made of it when it was committed: these segments, `size` bytes of them.
+    pub(super) fn committed(self, segments: Vec<SegmentLayout>, size: u64, version: Version) -> Self {
+        let names = segments.iter().map(|layout| layout.segment).collect();
+        let object = ObjectRecord { size, version, contents: version, segments: names, ..self.object };
+        Self { object, segments, ..self }
     }
 }
 
@@ -108,11 +115,12 @@ impl Client {
         // patience as the one before.
         let start = Instant::now();
         let _alone = one_at_a_time.lock().await;
-        self.change_found((bucket, key), (&rest, 0), start, &tried, changed).await
+        let (changed, now) = self.change_found((bucket, key), (&rest, 0), start, &tried, changed).await?;
+        Ok(Changed { now: Some(now), ..changed })
     }
 
     /// Changes bytes of an object as it is found now, and makes it longer where it has fewer than `size_min`; not in place
-    /// what was `tried` so. Patience began at `start`.
+    /// what was `tried` so. Patience began at `start`. And the object as it is then.
     pub(super) async fn change_found(
         &self,
         (bucket, key): (&str, &str),
@@ -120,7 +128,7 @@ impl Client {
         start: Instant,
         mut tried: &[Known],
         mut changed: Changed,
-    ) -> Result<Changed, AmendError> {
+    ) -> Result<(Changed, ObjectStat), AmendError> {
         let mut attempts = 0;
         while attempts < ATTEMPTS_MAX || start.elapsed() < self.options.patience {
             let found = self.to_amend(bucket, key).await?;
@@ -133,11 +141,7 @@ impl Client {
             let attempt = attempt.await;
             attempts += 1;
             match attempt {
-                Ok(Some(now)) => return Ok(Changed { now: Some(now), ..changed }),
-                Ok(None) => {
-                    let now = self.locate(bucket, key).await?;
-                    return Ok(Changed { now: Some(now), ..changed });
-                }
+                Ok(now) => return Ok((changed, now)),
                 // A device that stalls may serve again soon, and the change be made in place.
                 Err(AmendError::Plan(PlanError::Unmet { .. }))
                     if self.any_stalled() && start.elapsed() < self.options.patience =>
@@ -164,7 +168,7 @@ impl Client {
         (ranges, size_min): (&Ranges, u64),
         (in_place, tried): (bool, &[Known]),
         changed: &mut Changed,
-    ) -> Result<Option<ObjectStat>, AmendError> {
+    ) -> Result<ObjectStat, AmendError> {
         let start = Instant::now();
         let (parts, size) = parts(&found, ranges, size_min)?;
         let mut left = Vec::new();
@@ -181,12 +185,13 @@ impl Client {
             }
         }
         if left.is_empty() {
-            return Ok(Some(found));
+            return Ok(found);
         }
         let bytes = left.iter().map(Part::bytes).sum();
         let of = (left.len(), true);
         let added = left.iter().filter(|part| matches!(part.becomes, Becomes::New(_))).count() as u64;
         let anew = left.len() as u64 - added;
+        let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
         let mut amendment = Amendment::begin(self, object, found, of, (Wish::default(), bytes)).await?;
         let wish = amendment.wish;
         let lease = amendment.lease();
@@ -208,7 +213,22 @@ impl Client {
         changed.segments_anew += anew;
         changed.segments_added += added;
         changed.written_bytes += report.written_bytes;
-        Ok(None)
+        // That is done and known: nothing that fails after it makes it undone.
+        let (base, version) = (before.object.version, report.version);
+        let now = before.committed(layouts, size, version);
+        if now.segments.last().is_none_or(|last| last.version == version) {
+            return Ok(now);
+        }
+        // The last segment stayed, and others may have made it longer meanwhile.
+        match self.stat(object.0, object.1).await {
+            Ok(now) => Ok(now),
+            Err(error) => {
+                tracing::debug!(%error, "not looked up after a commit");
+                // Whoever makes it longer by this is told to look first.
+                let object = ObjectRecord { version: base, ..now.object };
+                Ok(ObjectStat { object, ..now })
+            }
+        }
     }
 
     /// Stores the segment of a part anew, or for the first time.
@@ -270,11 +290,13 @@ impl Client {
         let read = |at, length| ready(Ok(slice(ranges, at, length)));
         let sent = in_place::change(self, layout, part.at, changes, read).await;
         let Some(sent) = sent.map_err(AmendError::Source)? else { return Ok(None) };
+        let grown = match longer {
+            Some(size) => Some(self.count_in(object, found.object.version, size).await?),
+            None => None,
+        };
+        // Those that were not counted in are sent again.
         changed.in_place_bytes += sent;
-        match longer {
-            Some(size) => Ok(Some(Some(self.count_in(object, found.object.version, size).await?))),
-            None => Ok(Some(None)),
-        }
+        Ok(Some(grown))
     }
 
     /// Counts in what was written behind the end of the last segment.
@@ -300,4 +322,33 @@ impl Client {
 /// Bytes, bytes of a block, and K of a segment as planned.
 fn of_plan(plan: &SegmentPlan) -> (u64, u32, u32) {
     (plan.length, plan.geometry.block_bytes, plan.geometry.originals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amend::parts::tests::found;
+
+    #[test]
+    fn what_grows_in_place_keeps_its_contents() {
+        let mut file = found(&[100, 50]);
+        let (base, version) = (file.object.version, Version(7));
+        let contents = file.object.contents;
+        file.grow(&Grown { base, version, size: 170 });
+        assert_eq!((file.object.size, file.segments[1].length), (170, 70));
+        assert_eq!((file.object.version, file.object.contents), (version, contents));
+        // It was another by then.
+        file.grow(&Grown { base, version: Version(8), size: 200 });
+        assert_eq!((file.object.size, file.object.version), (170, version));
+    }
+
+    #[test]
+    fn what_was_committed_is_known() {
+        let before = found(&[100, 50]);
+        let layouts = found(&[100, 80]).segments;
+        let now = before.clone().committed(layouts.clone(), 180, Version(7));
+        assert_eq!((now.object.size, now.object.version, now.object.contents), (180, Version(7), Version(7)));
+        assert_eq!((now.object.segments.len(), &now.segments), (2, &layouts));
+        assert_eq!((now.object.committed, now.policy), (before.object.committed, before.policy));
+    }
 }

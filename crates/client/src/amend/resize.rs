@@ -90,12 +90,8 @@ impl Client {
             return Ok((report, now));
         }
         // Where it has as many that is just a look.
-        let grown =
+        let (grown, now) =
             self.change_found((bucket, key), (&[], size), Instant::now(), &[], Changed::default()).await?;
-        let now = match grown.now {
-            Some(now) => now,
-            None => self.locate(bucket, key).await?,
-        };
         let report = ResizeReport {
             version: now.object.version,
             size_before: size_before.unwrap_or(now.object.size),
@@ -117,7 +113,8 @@ impl Client {
         size: u64,
     ) -> Result<(AmendReport, ObjectStat), AmendError> {
         let start = Instant::now();
-        let mut now = ObjectStat { segments: Vec::new(), ..found.clone() };
+        let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
+        let mut layouts = Vec::new();
         let cut = plan::cut(policy, &found.segments, size);
         let length = cut.last.map_or(0, |plan| plan.length);
         let of = (usize::from(cut.last.is_some()), true);
@@ -144,12 +141,10 @@ impl Client {
             }
             dropped.iter().for_each(|layout| amendment.dropped(layout));
             amendment.size = size;
-            now.segments.clone_from(&amendment.layouts);
+            layouts.clone_from(&amendment.layouts);
             Ok(true)
         });
         let report = shortened.await?;
-        now.object.segments = now.segments.iter().map(|layout| layout.segment).collect();
-        (now.object.size, now.object.version, now.object.contents) = (size, report.version, report.version);
-        Ok((report, now))
+        Ok((report, before.committed(layouts, size, report.version)))
     }
 }
