@@ -103,7 +103,11 @@ impl Client {
             MetaAnswer::Begun(begun) => begun,
             other => return Err(unexpected("Begun", &other).into()),
         };
-        registry?;
+        if let Err(error) = registry {
+            // Else its bucket is in use for as long as its lease.
+            self.give_up(begun.intent, begun.epoch, &BTreeSet::new(), Fate::Open).await;
+            return Err(error.into());
+        }
         let round_trip = self.metadata.way(start.elapsed());
         let wish = Wish { quality: options.quality.or(self.options.quality), round_trip };
         let mut put = Put {
