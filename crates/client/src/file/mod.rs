@@ -33,7 +33,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 use steadfast_protocol::{
-    message::{Change, MetaAnswer, MetaFault},
+    message::{Change, MetaAnswer, MetaFault, ObjectRecord},
     plan::{TooLong, file_bytes_max},
     policy::Policy,
 };
@@ -117,6 +117,8 @@ struct Inner {
 struct State {
     /// The object as last seen.
     found: Arc<ObjectStat>,
+    /// How often that was replaced.
+    sights: u64,
     cache: Cache,
     counts: FileCounts,
 }
@@ -173,6 +175,7 @@ impl Client {
             bytes_max,
             state: Mutex::new(State {
                 found: Arc::new(found),
+                sights: 0,
                 cache: Cache::new(cache_bytes),
                 counts: FileCounts::default(),
             }),
@@ -333,9 +336,10 @@ impl File {
         for turn in &inner.turns {
             turns.push(turn.lock().await);
         }
+        let sight = inner.state().sights;
         let (_, now) = inner.client.set_size((&inner.bucket, &inner.key), size).await?;
         let mut state = inner.state();
-        state.saw(now);
+        state.saw(now, sight);
         state.cache.cut(size);
         Ok(())
     }
@@ -463,14 +467,14 @@ impl Inner {
     /// Stores what of segments was written up to a moment, whose turn it is.
     async fn store(&self, segments: &[usize], upto: Moment) -> Result<(), AmendError> {
         let (mut flights, mut ranges) = (Vec::new(), Vec::new());
-        let found = {
+        let (found, sight) = {
             let mut state = self.state();
             for &segment in segments {
                 let Some(lot) = state.cache.take_off(segment, upto) else { continue };
                 ranges.extend(lot);
                 flights.push(Flight { of: self, segment, stored: false });
             }
-            Arc::clone(&state.found)
+            (Arc::clone(&state.found), state.sights)
         };
         if ranges.is_empty() {
             return Ok(());
@@ -488,7 +492,7 @@ impl Inner {
             state.grew(&grown);
         }
         if let Some(now) = changed.now {
-            state.saw(now);
+            state.saw(now, sight);
         }
         drop(state);
         flights.iter_mut().for_each(|flight| flight.stored = true);
@@ -497,14 +501,18 @@ impl Inner {
 
     /// Looks the object up after a read by `before` failed; that error where it is no other now, and lies where it lay.
     async fn look_again(&self, before: &ObjectStat, error: GetError) -> Result<(), GetError> {
-        if self.state().found.object.version != before.object.version {
-            return Ok(());
-        }
+        let sight = {
+            let state = self.state();
+            if state.found.object.version != before.object.version {
+                return Ok(());
+            }
+            state.sights
+        };
         let holders = || before.segments.iter().flat_map(|layout| &layout.holders);
         let addresses = || holders().map(|holder| self.client.address_of(holder.device)).collect::<Vec<_>>();
         let known = addresses();
         match self.client.changed(&self.bucket, &self.key, before, 0, error).await {
-            Ok(now) => self.state().saw(now),
+            Ok(now) => self.state().saw(now, sight),
             // Its servers were started again and listen elsewhere.
             Err(GetError::Read(_)) if addresses() != known => {}
             Err(error) => return Err(error),
@@ -526,18 +534,27 @@ impl State {
     }
 
     fn grew(&mut self, grown: &Grown) {
+        self.sights += 1;
         Arc::make_mut(&mut self.found).grow(grown);
     }
 
-    fn saw(&mut self, now: ObjectStat) {
+    /// Takes what was found by a look that began at the sight of this number.
+    fn saw(&mut self, now: ObjectStat, sight: u64) {
         self.counts.lookups += 1;
-        // Of two that were looked up at about the same time the later one counts. A put has the version that it was given when
-        // it began, which may be before what it replaces.
-        let (object, before) = (&now.object, &self.found.object);
-        if object.version > before.version || object.committed > before.committed {
-            self.found = Arc::new(now);
+        let before = &self.found.object;
+        if sight != self.sights && !is_later(&now.object, before) {
+            return;
         }
+        self.sights += 1;
+        self.found = Arc::new(now);
     }
+}
+
+/// Whether of two looks at about the same time this one saw the later object. A put has the version that it was given when it began,
+/// which may be before what it replaces. Clocks say nothing where one look began after the other: the metadata server's may have been
+/// set back.
+fn is_later(object: &ObjectRecord, before: &ObjectRecord) -> bool {
+    (object.committed, object.version) > (before.committed, before.version)
 }
 
 /// Ranges that are being stored. However that ends, the cache is told.
@@ -550,5 +567,44 @@ struct Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.of.state().cache.landed(self.segment, self.stored);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{Time, Version, policy::Pledge};
+
+    fn found(committed: u64, version: u64) -> ObjectStat {
+        let object = ObjectRecord {
+            key: "object".to_owned(),
+            size: 0,
+            version: Version(version),
+            contents: Version(version),
+            committed: Time(committed),
+            segments: Vec::new(),
+            pledge: Pledge::default(),
+        };
+        ObjectStat { object, segments: Vec::new(), policy: "parity".parse().unwrap() }
+    }
+
+    #[test]
+    fn of_two_looks_at_a_time_the_later_commit_counts() {
+        let mut state = State {
+            found: Arc::new(found(10, 5)),
+            sights: 0,
+            cache: Cache::new(CACHE_BYTES_MIN),
+            counts: FileCounts::default(),
+        };
+        // A put that began before version 5 did, committed after it.
+        state.saw(found(20, 4), 0);
+        state.saw(found(10, 5), 0);
+        assert_eq!(state.found.object.version, Version(4), "what it replaced came late");
+        state.saw(found(20, 6), 0);
+        assert_eq!(state.found.object.version, Version(6));
+        // The server was started again with its clock set back.
+        let sight = state.sights;
+        state.saw(found(3, 7), sight);
+        assert_eq!(state.found.object.version, Version(7));
     }
 }
