@@ -105,18 +105,25 @@ pub enum GetError {
     },
     /// The object was replaced or removed while it was read: the rest of the version that was begun is gone. Or it was
     /// replaced again and again, each time before any of it could be read.
-    #[error("{bucket}/{key} changed after {handed} bytes of it had been read: read it again")]
+    #[error("{bucket}/{key} changed {}: read it again", when(*handed))]
     Changed {
         /// The bucket.
         bucket: String,
         /// The key.
         key: String,
-        /// Bytes that the sink was given.
+        /// Bytes that the sink was given; 0 where there is none, as of an object that was opened.
         handed: u64,
     },
     /// The caller's sink failed.
     #[error("cannot write what was fetched: {0}")]
     Sink(io::Error),
+}
+
+fn when(handed: u64) -> String {
+    match handed {
+        0 => "while it was read".to_owned(),
+        handed => format!("after {handed} bytes of it had been read"),
+    }
 }
 
 /// Why an object could not be stored; nothing of it is visible, unless it is the commit that has no answer ([`ClientError::Unknown`]).

@@ -189,7 +189,8 @@ impl Client {
                 Err(error @ GetError::Read(_)) => error,
                 Err(error) => return Err(error),
             };
-            found = self.changed(bucket, key, &found, access.handed, error).await?;
+            let read = Some(access.handed).filter(|&handed| handed > 0);
+            found = self.changed(bucket, key, &found, read, error).await?;
             if !changes.one_more(access.handed) {
                 let (bucket, key) = (bucket.to_owned(), key.to_owned());
                 return Err(GetError::Changed { bucket, key, handed: access.handed });
@@ -230,16 +231,16 @@ impl Client {
     }
 
     /// The object as it is after a read by `before` failed, if this get may go on with it: it is another by now, or its servers listen
-    /// elsewhere than was known.
+    /// elsewhere than was known. What was `read` before holds it to the contents of that.
     pub(crate) async fn changed(
         &self,
         bucket: &str,
         key: &str,
         before: &ObjectStat,
-        handed: u64,
+        read: Option<u64>,
         error: GetError,
     ) -> Result<ObjectStat, GetError> {
-        let replaced = || GetError::Changed { bucket: bucket.to_owned(), key: key.to_owned(), handed };
+        let replaced = |handed| GetError::Changed { bucket: bucket.to_owned(), key: key.to_owned(), handed };
         let devices = || before.segments.iter().flat_map(|layout| layout.pieces().map(|(device, _)| device));
         let devices: BTreeSet<DeviceId> = devices().collect();
         let known = self.addresses_of(&devices);
@@ -247,11 +248,14 @@ impl Client {
             Ok(now) if now.object.version == before.object.version => {
                 if self.addresses_of(&devices) == known { Err(error) } else { Ok(now) }
             }
-            // Other bytes cannot follow those that the sink has.
-            Ok(now) if handed > 0 && now.object.contents != before.object.contents => Err(replaced()),
-            Ok(now) => Ok(now),
-            Err(ClientError::Refused(MetaFault::NoObject { .. })) if handed > 0 => Err(replaced()),
-            Err(gone @ ClientError::Refused(MetaFault::NoObject { .. })) => Err(gone.into()),
+            // Other bytes cannot follow those that were read.
+            Ok(now) => match read.filter(|_| now.object.contents != before.object.contents) {
+                Some(handed) => Err(replaced(handed)),
+                None => Ok(now),
+            },
+            Err(gone @ ClientError::Refused(MetaFault::NoObject { .. })) => {
+                Err(read.map_or(gone.into(), replaced))
+            }
             // What was wrong first says more.
             Err(_) => Err(error),
         }

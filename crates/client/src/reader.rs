@@ -146,8 +146,8 @@ impl ObjectReader {
             if !matches!(error, GetError::Read(_)) || change > CHANGES_MAX {
                 return Err(error);
             }
-            // Blocks may have moved; other contents are another object.
-            let now = self.client.changed(&self.bucket, &self.key, &self.found, offset.max(1), error).await?;
+            // Blocks may have moved; other contents are another object. How much was read before, and where, is the caller's to know.
+            let now = self.client.changed(&self.bucket, &self.key, &self.found, Some(0), error).await?;
             self.found = Arc::new(now);
         }
         unreachable!("it returns at the last change")

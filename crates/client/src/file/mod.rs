@@ -511,7 +511,7 @@ impl Inner {
         let holders = || before.segments.iter().flat_map(|layout| &layout.holders);
         let addresses = || holders().map(|holder| self.client.address_of(holder.device)).collect::<Vec<_>>();
         let known = addresses();
-        match self.client.changed(&self.bucket, &self.key, before, 0, error).await {
+        match self.client.changed(&self.bucket, &self.key, before, None, error).await {
             Ok(now) => self.state().saw(now, sight),
             // Its servers were started again and listen elsewhere.
             Err(GetError::Read(_)) if addresses() != known => {}
