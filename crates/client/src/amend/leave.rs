@@ -26,8 +26,8 @@ impl Client {
     /// where they hold nothing of it.
     ///
     /// # Errors
-    /// When the rule cannot hold without them (the last copy among these): the object is what it was before, or, of a file, some
-    /// of its segments have been moved.
+    /// When the rule cannot hold without them (the last copy among these): the object is what it was before, or, of several segments,
+    /// some have been moved.
     pub async fn without_devices(
         &self,
         bucket: &str,
@@ -67,9 +67,9 @@ impl Client {
         .await
     }
 
-    /// Changes each segment of an object that is `concerned` (above 0), whose bytes stay the same, in one amendment or in several: of
-    /// chunks that change in place none is fenced for long, and what was replaced is freed in between; the most concerned go first. Those
-    /// that cannot be changed now are an error where there are no others.
+    /// Changes each segment of an object that is `concerned` (above 0), whose bytes stay the same, in one amendment or in several: what
+    /// another writer undoes is one lot and not all, of chunks that change in place none is fenced for long, and what was replaced is freed
+    /// in between; the most concerned go first. Those that cannot be changed now are an error where there are no others.
     async fn segments_of(
         &self,
         (bucket, key): (&str, &str),
@@ -93,9 +93,8 @@ impl Client {
                     return Err(error.into());
                 }
                 let all = affected.len();
-                if matches!(found.policy, Policy::Parity(_)) {
-                    affected = next_lot(affected, found.segments.len());
-                }
+                let grows = matches!(found.policy, Policy::Parity(_));
+                affected = next_lot(affected, found.segments.len(), grows);
                 more = affected.len() < all;
                 let affected = affected.into_iter().map(|(position, _)| position).collect();
                 change_some(client, (bucket, key), found, affected, &change).await
@@ -110,10 +109,10 @@ impl Client {
     }
 }
 
-/// The segments, by position and urgency, that go into the next amendment of a file of `segments`.
-fn next_lot(mut affected: Vec<(usize, u32)>, segments: usize) -> Vec<(usize, u32)> {
+/// The segments, by position and urgency, that go into the next amendment of an object of `segments`, which may be one that `grows`.
+fn next_lot(mut affected: Vec<(usize, u32)>, segments: usize, grows: bool) -> Vec<(usize, u32)> {
     let all = affected.len();
-    let is_last = |position: usize| position + 1 == segments;
+    let is_last = |position: usize| grows && position + 1 == segments;
     // While a file is appended to its last segment is not moved easily: the others do not wait for that.
     let last_too = all > 1 && affected.iter().any(|&(position, _)| is_last(position));
     affected.sort_by_key(|&(position, urgency)| (is_last(position), Reverse(urgency), position));
@@ -245,13 +244,18 @@ mod tests {
 
     #[test]
     fn the_most_degraded_go_first_and_the_last_segment_when_it_is_alone() {
-        let positions = |affected: &[(usize, u32)], segments| -> Vec<usize> {
-            next_lot(affected.to_vec(), segments).into_iter().map(|(position, _)| position).collect()
+        let lot = |affected: &[(usize, u32)], segments, grows| -> Vec<usize> {
+            next_lot(affected.to_vec(), segments, grows).into_iter().map(|(position, _)| position).collect()
         };
+        let positions = |affected: &[(usize, u32)], segments| lot(affected, segments, true);
         assert_eq!(positions(&[(0, 1), (2, 2), (3, 1), (4, 2)], 5), [2, 0, 3]);
         assert_eq!(positions(&[(0, 1), (2, 2), (3, 1), (4, 2)], 6), [2, 4, 0, 3]);
         assert_eq!(positions(&[(4, 1)], 5), [4]);
         let many: Vec<(usize, u32)> = (0..20).map(|position| (position, 1 + position as u32 % 2)).collect();
         assert_eq!(positions(&many, 20), [1, 3, 5, 7, 9, 11, 13, 15]);
+        // Nothing is appended to one that does not grow.
+        assert_eq!(lot(&[(0, 1), (1, 1)], 2, false), [0, 1]);
+        let all: Vec<(usize, u32)> = (0..1000).map(|position| (position, 1)).collect();
+        assert_eq!(lot(&all, 1000, false).len(), 62);
     }
 }
