@@ -211,7 +211,7 @@ impl Client {
         self.tell_all(requests.collect());
     }
 
-    /// Tells each device's server, all at once, and waits for none.
+    /// Tells each device's server, and waits for none.
     pub(crate) fn tell_all(&self, requests: Vec<(DeviceId, NodeRequest, Epoch)>) {
         let addressed = requests
             .into_iter()

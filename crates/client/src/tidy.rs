@@ -3,6 +3,7 @@
 
 use crate::ClientError;
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -16,6 +17,11 @@ use tokio::{sync::oneshot, task::JoinSet, time::timeout};
 /// How long a storage server may take over a short request before it counts as gone; picked by eye: a device in the
 /// middle of a long request answers control requests from its server, not from its queue.
 const NODE_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Requests of one access that a storage server is asked at a time: a large object has a thousand and more for each, which would keep others
+/// out of the room that a server has for short requests, and could be more than a connection has streams for. Picked by eye: enough that its
+/// devices flush many together.
+const AT_A_TIME: usize = 32;
 
 /// How often a busy client says what it did. A person who watches sees no difference.
 const ACCOUNT_EVERY: Duration = Duration::from_secs(1);
@@ -40,17 +46,23 @@ struct Accounts {
 }
 
 impl Tidying {
-    /// Sends these requests; failures are left to the sweep.
+    /// Sends these requests, to each server some at a time; failures are left to the sweep.
     pub(crate) fn tell(&self, pool: &Pool, requests: Vec<Told>) {
+        let mut by_address: BTreeMap<String, Vec<(NodeRequest, Epoch)>> = BTreeMap::new();
+        for (address, request, epoch) in requests {
+            by_address.entry(address).or_default().push((request, epoch));
+        }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        for (address, request, epoch) in requests {
+        for (address, requests) in by_address {
             let pool = pool.clone();
-            tasks.spawn(async move {
-                if let Err(error) = ask(&pool, &address, &request, epoch).await {
-                    tracing::debug!(%error, "left to the sweep");
+            tasks.spawn(some_at_a_time(requests.into_iter().map(move |(request, epoch)| {
+                let (pool, address) = (pool.clone(), address.clone());
+                async move {
+                    let asked = ask(&pool, &address, &request, epoch).await;
+                    asked.inspect_err(|error| tracing::debug!(%error, "left to the sweep")).is_ok()
                 }
-            });
+            })));
         }
     }
 
@@ -105,13 +117,38 @@ impl Tidying {
 
     /// Waits for what was told before, at most so long.
     pub(crate) async fn settled(&self, within: Duration) {
-        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        let all = async { while tasks.join_next().await.is_some() {} };
-        if timeout(within, all).await.is_err() {
-            // They go on for as long as the runtime does.
-            tasks.detach_all();
-        }
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut tasks = WaitedFor(tasks);
+        let all = async { while tasks.0.join_next().await.is_some() {} };
+        // Later or never all the same.
+        let _ = timeout(within, all).await;
     }
+}
+
+/// Requests that somebody waits for, and that go on for as long as the runtime does where that ends.
+struct WaitedFor(JoinSet<()>);
+
+impl Drop for WaitedFor {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
+/// Makes requests to one server in their order, some at a time, each of which tells whether it was heard. Where a whole lot of them in a row
+/// was not, the others are not made: each would take as long as a server may take to answer.
+async fn some_at_a_time<F: Future<Output = bool> + Send + 'static>(requests: impl Iterator<Item = F>) {
+    let (mut asking, mut unheard) = (JoinSet::new(), 0);
+    for request in requests {
+        if asking.len() >= AT_A_TIME {
+            let heard = asking.join_next().await.is_some_and(|heard| heard.unwrap_or(false));
+            unheard = if heard { 0 } else { unheard + 1 };
+            if unheard >= AT_A_TIME {
+                break;
+            }
+        }
+        asking.spawn(request);
+    }
+    while asking.join_next().await.is_some() {}
 }
 
 /// Asks a storage server something short.
@@ -132,4 +169,57 @@ pub(crate) async fn ask(
     };
     let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
     message::decode(&body).map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    /// So many requests that are `heard` or not: how many were made, and how many at a time.
+    async fn made(requests: usize, heard: bool) -> (usize, usize) {
+        let counts = Arc::new([const { AtomicUsize::new(0) }; 3]);
+        let counted = Arc::clone(&counts);
+        some_at_a_time((0..requests).map(move |_| {
+            let counts = Arc::clone(&counted);
+            async move {
+                let [made, now, most] = &*counts;
+                made.fetch_add(1, Ordering::Relaxed);
+                most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                now.fetch_sub(1, Ordering::Relaxed);
+                heard
+            }
+        }))
+        .await;
+        let [made, now, most] = &*counts;
+        assert_eq!(now.load(Ordering::Relaxed), 0, "it waits for all");
+        (made.load(Ordering::Relaxed), most.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_asked_some_at_a_time() {
+        assert_eq!(made(3, true).await, (3, 3));
+        assert_eq!(made(1000, true).await, (1000, AT_A_TIME));
+        // One that hears none is left alone.
+        let (few, _) = made(1000, false).await;
+        assert!(few < 3 * AT_A_TIME, "{few}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_any_more_goes_on() {
+        let tidying = Tidying::default();
+        let (done, mut told) = oneshot::channel();
+        tidying.tasks.lock().unwrap().spawn(async move {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            done.send(()).unwrap();
+        });
+        let waiting = tidying.settled(Duration::from_secs(60));
+        assert!(timeout(Duration::from_secs(1), waiting).await.is_err());
+        assert!(told.try_recv().is_err());
+        told.await.unwrap();
+    }
 }
