@@ -221,7 +221,11 @@ async fn leave(
     };
     let mut rule = Rule::of(&amendment.begun.policy);
     if layout.code.kind != CodeKind::Replicated {
-        rule.redundancy = dialled(layout);
+        rule.redundancy = match code.end() {
+            // What is out of reach is written elsewhere, too.
+            Some(_) => dialled(layout),
+            None => plan::to_be_kept(&places, layout, leaving, rule.redundancy),
+        };
     }
     if let CodeKind::ReedSolomon { parity, .. } = layout.code.kind {
         // It may have been stored with fewer chunks than its bucket promises.

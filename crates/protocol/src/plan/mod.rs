@@ -44,7 +44,7 @@ pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place, worth_waiting};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
-pub use replace::{Replaced, dialled, given, only_needed};
+pub use replace::{Replaced, dialled, given, only_needed, to_be_kept};
 pub use resize::{Cut, Growth, Longer, TooLong, cut, file_bytes_max, growth};
 pub use revise::{Part, parts, revise};
 pub use segment::{

@@ -10,7 +10,7 @@ use crate::{
     layout::{CodeKind, SegmentLayout},
     write::{Existing, Given, Target},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a change does to the blocks of a segment.
 pub struct Replaced {
@@ -128,17 +128,43 @@ fn first_new_index(layout: &SegmentLayout) -> BlockIndex {
 /// D as it is now, whatever the bucket's policy says: it may have been dialled. Rounded down, so that it does not creep
 /// up with the few blocks by which a write goes beyond its rule.
 pub fn dialled(layout: &SegmentLayout) -> f64 {
-    (layout.redundancy() * 100.0 + 1e-6).floor().max(0.0) / 100.0
+    rounded_down(layout.redundancy())
+}
+
+/// D to write by where a segment's blocks on the devices `leaving` are replaced, of a bucket that promises `promised`: as it is now, but no
+/// more than is to be had of it in reach, unless that is less than promised. What lies out of reach stays listed and is not counted by
+/// who writes: asked for again each time, it would become ever more.
+pub fn to_be_kept(
+    places: &Places,
+    layout: &SegmentLayout,
+    leaving: &BTreeSet<DeviceId>,
+    promised: f64,
+) -> f64 {
+    let in_reach = places.existing(layout, &IndexRanges::new()).into_iter().map(|held| held.blocks.count());
+    let left = layout.holders.iter().filter(|holder| leaving.contains(&holder.device));
+    let there: u32 = in_reach.chain(left.map(|holder| holder.blocks().count())).sum();
+    let reached = rounded_down(f64::from(there) / f64::from(layout.code.originals.max(1)) - 1.0);
+    dialled(layout).min(reached.max(promised))
+}
+
+fn rounded_down(redundancy: f64) -> f64 {
+    (redundancy * 100.0 + 1e-6).floor().max(0.0) / 100.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{
-        Candidate,
-        amend::tests::{Named, candidate, layout},
+    use crate::{
+        Epoch, SegmentId, Version,
+        layout::Share,
+        plan::{
+            Candidate,
+            amend::{
+                amended,
+                tests::{Named, candidate, layout},
+            },
+        },
     };
-    use std::collections::BTreeSet;
 
     const BLOCK: u32 = 64 << 10;
 
@@ -201,5 +227,56 @@ mod tests {
         let held: [(u128, Named); 2] = [(10, &[(7, 0..700)]), (20, &[(7, 700..1537)])];
         assert_eq!(dialled(&layout(1024, &held)), 0.5);
         assert_eq!(dialled(&layout(1024, &held[..1])), 0.0);
+    }
+
+    /// A segment of K = 100 and these blocks on each of twelve devices.
+    fn on_twelve(blocks: u32) -> SegmentLayout {
+        let held: Vec<(u64, core::ops::Range<u32>)> =
+            (0..12).map(|at| (7, at * blocks..(at + 1) * blocks)).collect();
+        let held: Vec<(u128, Named)> =
+            (1..).zip(&held).map(|(at, held)| (at * 10, core::slice::from_ref(held))).collect();
+        layout(100, &held)
+    }
+
+    /// As a drain does: what is left is replaced elsewhere until there are blocks enough in reach.
+    fn drained(before: &SegmentLayout, dead: u128, leaving: u128, name: u64) -> SegmentLayout {
+        let mut candidates: Vec<Candidate> = (1..=12).map(|at| candidate(at * 10)).collect();
+        candidates.iter_mut().for_each(|of| of.alive = of.device != DeviceId(dead));
+        let leaving = BTreeSet::from([DeviceId(leaving)]);
+        let places = Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &leaving, BLOCK);
+        let left = before.holders.iter().filter(|holder| leaving.contains(&holder.device));
+        let mut dropped = IndexRanges::new();
+        left.for_each(|holder| dropped.insert_all(&holder.blocks()));
+        let existing = places.existing(before, &dropped);
+        let total = (100.0 * (1.0 + to_be_kept(&places, before, &leaving, 0.5)) - 1e-6).ceil() as u32;
+        let there: u32 = existing.iter().map(|held| held.blocks.count()).sum();
+        let first = first_new_index(before);
+        let blocks = (first..first + total.saturating_sub(there)).into();
+        let device = places.targets(before, &existing).0[0].device;
+        let named = (SegmentId(name), Version(name));
+        amended(before, Epoch(name), &dropped, named, &[Share { device, blocks }])
+    }
+
+    #[test]
+    fn drains_beside_a_dead_node_keep_the_redundancy() {
+        // D = 0.56, of which 0.43 are in reach: as much as is promised is written, once.
+        let before = on_twelve(13);
+        let once = drained(&before, 10, 20, 8);
+        assert_eq!(once.stored_blocks(), 150 + 13);
+        let mut again = once;
+        for (name, leaving) in (9..).zip([30, 40, 50, 60]) {
+            again = drained(&again, 10, leaving, name);
+            assert_eq!(again.stored_blocks(), 150 + 13, "without {leaving}");
+        }
+        // Dialled up to D = 1.4, of which 1.2 are in reach: that stays.
+        let once = drained(&on_twelve(20), 10, 20, 8);
+        assert_eq!(once.stored_blocks(), 240);
+        assert_eq!(drained(&once, 10, 30, 9).stored_blocks(), 240);
+        // Dialled down to D = 0.2: never more than was promised.
+        let mut low = on_twelve(10);
+        for (name, leaving) in (8..).zip([20, 30, 40, 50, 60, 70]) {
+            low = drained(&low, 10, leaving, name);
+            assert!(low.stored_blocks() <= 150 + 10, "without {leaving}");
+        }
     }
 }
