@@ -132,7 +132,7 @@ fn code(error: &anyhow::Error) -> u8 {
         RepairError::Stuck(_) => NO_ROOM,
     };
     let of_removal = |error: &RemoveError| match error {
-        RemoveError::Metadata(error) => of_client(error),
+        RemoveError::Metadata(error) | RemoveError::Draining { error, .. } => of_client(error),
         RemoveError::Unsettled { .. } => BUSY,
         RemoveError::Holds(_) => FAILED,
     };

@@ -62,7 +62,8 @@ pub struct DrainReport {
     pub totals: Totals,
     /// From the call to the end.
     pub latency: Duration,
-    /// Extents that are still there and belong to no object: of puts under way, or of dead writers until the sweep.
+    /// Extents that are still there and belong to no object: of puts under way, or of dead writers until the sweep; as last said, where
+    /// a server does not say any more.
     pub extents_left: u64,
 }
 
@@ -88,9 +89,18 @@ pub enum DrainError {
 /// Why a device was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// The metadata server could not be asked, or refused.
+    /// The metadata server could not be asked, or refused: the device is what it was before, unless it is unknown whether it drains now.
     #[error(transparent)]
     Metadata(#[from] ClientError),
+    /// The same of a device that was draining, and is, unless it is unknown whether it was removed.
+    #[error("{error}. {}", stays_draining(device))]
+    Draining {
+        /// The device.
+        device: DeviceId,
+        /// What could not be asked, or was refused.
+        #[source]
+        error: ClientError,
+    },
     /// Objects have blocks on it.
     #[error(
         "device {} holds {} of {}: `steadfast device drain {}` moves them, or, if the disk is dead, \
@@ -99,17 +109,32 @@ pub enum RemoveError {
     )]
     Holds(Holding),
     /// Something is on it that belongs to no object.
-    #[error(
-        "device {device} has {} of puts that are under way or of writers that died: their leases and the sweep free them; \
-         it is draining, so try again in a while",
-        counted(extents, "extent")
-    )]
+    #[error("{}. {}", unsettled(device, *extents), stays_draining(device))]
     Unsettled {
-        /// The device.
+        /// The device, which stays draining.
         device: DeviceId,
-        /// How many.
-        extents: u64,
+        /// How many extents; none where its server lives and does not say.
+        extents: Option<u64>,
     },
+}
+
+fn unsettled(device: &DeviceId, extents: Option<u64>) -> String {
+    match extents {
+        Some(extents) => format!(
+            "device {device} has {} of puts that are under way or of writers that died: their leases and the sweep free them",
+            counted(extents, "extent")
+        ),
+        None => format!(
+            "the server of device {device} lives and does not say whether puts have something there: that would be lost"
+        ),
+    }
+}
+
+fn stays_draining(device: &DeviceId) -> String {
+    format!(
+        "The device stays draining: try again in a while, or have it take data again by \
+         `steadfast device drain --cancel {device}`"
+    )
 }
 
 fn stuck(totals: &Totals, restored: bool) -> String {
@@ -286,8 +311,9 @@ impl Client {
             // Puts that chose a device before it was draining have extents there until they commit or are given up.
             let settled_by = Instant::now() + options.settle;
             loop {
-                report.extents_left = if options.lost { 0 } else { self.extents(devices).await? };
-                if report.extents_left == 0 || Instant::now() >= settled_by {
+                let left = if options.lost { Some(0) } else { self.extents(devices).await? };
+                report.extents_left = left.unwrap_or(report.extents_left);
+                if left == Some(0) || Instant::now() >= settled_by {
                     break;
                 }
                 if shown.progress.phase == DrainPhase::Moving {
@@ -345,10 +371,23 @@ impl Client {
     /// Removes a device for good: it is registered under this name no more. One that is active drains from now on.
     ///
     /// # Errors
-    /// [`RemoveError::Holds`] where objects have blocks on it; it is then as active as before.
+    /// [`RemoveError::Holds`] where objects have blocks on it; it is then as active as before. [`RemoveError::Unsettled`] where something
+    /// else is on it, or its server does not say, and [`RemoveError::Draining`] where that cannot be found out: it stays draining.
     pub async fn remove_device(&self, device: DeviceId, lost: bool) -> Result<(), RemoveError> {
         let was_active = self.registry().await?.state(device) == DeviceState::Active;
         self.set_device_state(device, DeviceState::Draining).await?;
+        match self.remove_draining(device, lost, was_active).await {
+            Err(RemoveError::Metadata(error)) => Err(RemoveError::Draining { device, error }),
+            outcome => outcome,
+        }
+    }
+
+    async fn remove_draining(
+        &self,
+        device: DeviceId,
+        lost: bool,
+        was_active: bool,
+    ) -> Result<(), RemoveError> {
         let only = BTreeSet::from([device]);
         let deadline = Instant::now() + EMPTY_WITHIN;
         let mut looks = 0;
@@ -360,8 +399,8 @@ impl Client {
                 }
                 return Err(RemoveError::Holds(holding));
             }
-            let extents = if lost { 0 } else { self.extents(&only).await? };
-            if extents > 0 {
+            let extents = if lost { Some(0) } else { self.extents(&only).await? };
+            if extents != Some(0) {
                 if Instant::now() >= deadline {
                     return Err(RemoveError::Unsettled { device, extents });
                 }
@@ -395,17 +434,44 @@ impl Client {
         Ok(draining.map(|standing| standing.arrivals).sum())
     }
 
-    /// Extents on these devices, as their servers say now; none where those are out of reach.
-    async fn extents(&self, devices: &BTreeSet<DeviceId>) -> Result<u64, ClientError> {
+    /// Extents on these devices, as their servers say now, without those of servers that are gone; none where a server lives and does not
+    /// say.
+    async fn extents(&self, devices: &BTreeSet<DeviceId>) -> Result<Option<u64>, ClientError> {
         let mut extents = 0;
         for node in self.registry().await?.nodes.into_iter().filter(|node| node.alive) {
             if !node.record.devices.iter().any(|(device, _)| devices.contains(device)) {
                 continue;
             }
-            let Ok(status) = self.node_status(&node.record.address).await else { continue };
+            let status = match self.node_status(&node.record.address).await {
+                Ok(status) => status,
+                Err(error) => {
+                    tracing::debug!(%error, "what is on its devices is unknown");
+                    return Ok(None);
+                }
+            };
             let reports = status.devices.iter().filter(|report| devices.contains(&report.device));
             extents += reports.map(|report| report.extents).sum::<u64>();
         }
-        Ok(extents)
+        Ok(Some(extents))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_that_fails_says_what_the_device_is_now() {
+        let device = DeviceId(7);
+        let refused = || ClientError::Refused(MetaFault::DeviceTook { device, arrivals: 1 });
+        for error in [
+            RemoveError::Draining { device, error: refused() },
+            RemoveError::Unsettled { device, extents: Some(3) },
+            RemoveError::Unsettled { device, extents: None },
+        ] {
+            let said = error.to_string();
+            assert!(said.contains("stays draining") && said.contains("drain --cancel"), "{said}");
+        }
+        assert!(!RemoveError::from(refused()).to_string().contains("stays draining"));
     }
 }
