@@ -17,7 +17,11 @@ use std::{io, process::ExitCode};
 use steadfast_client::{
     AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
 };
-use steadfast_protocol::{message::MetaFault, plan::PlanError};
+use steadfast_protocol::{
+    drain::{StuckKind, Totals},
+    message::MetaFault,
+    plan::PlanError,
+};
 
 /// What comes before the cause where what a command has to say cannot be written: `No space left on device` by itself
 /// could be the cluster's.
@@ -125,11 +129,12 @@ fn code(error: &anyhow::Error) -> u8 {
     };
     let of_drain = |error: &DrainError| match error {
         DrainError::Metadata(error) => of_client(error),
-        _ => NO_ROOM,
+        DrainError::Refused(_) => NO_ROOM,
+        DrainError::Stuck { totals, .. } => of_stuck(totals),
     };
     let of_repair = |error: &RepairError| match error {
         RepairError::Metadata(error) => of_client(error),
-        RepairError::Stuck(_) => NO_ROOM,
+        RepairError::Stuck(totals) => of_stuck(totals),
     };
     let of_removal = |error: &RemoveError| match error {
         RemoveError::Metadata(error) | RemoveError::Draining { error, .. } => of_client(error),
@@ -147,6 +152,16 @@ fn code(error: &anyhow::Error) -> u8 {
     found.or_else(|| error.downcast_ref().map(of_removal)).unwrap_or(FAILED)
 }
 
+/// By the object that is named.
+fn of_stuck(totals: &Totals) -> u8 {
+    match totals.stuck.first_key_value().map(|(_, stuck)| stuck.kind) {
+        Some(StuckKind::Busy) => BUSY,
+        Some(StuckKind::Unreadable) => OUT_OF_REACH,
+        Some(StuckKind::NoRoom) => NO_ROOM,
+        Some(StuckKind::Other) | None => FAILED,
+    }
+}
+
 fn of_client(error: &ClientError) -> u8 {
     match error {
         ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => {
@@ -158,7 +173,7 @@ fn of_client(error: &ClientError) -> u8 {
         ClientError::Refused(MetaFault::PolicyUnmet { .. }) => NO_ROOM,
         ClientError::Refused(MetaFault::BucketExists(_)) => EXISTS,
         ClientError::Refused(MetaFault::Conflict { .. }) => CHANGED,
-        ClientError::Refused(MetaFault::BucketInUse(_)) => BUSY,
+        ClientError::Refused(MetaFault::BucketInUse(_) | MetaFault::DeviceTook { .. }) => BUSY,
         _ => FAILED,
     }
 }
@@ -203,7 +218,7 @@ fn of_amend(error: &AmendError) -> u8 {
         AmendError::Metadata(error) => of_client(error),
         AmendError::Read(error) => of_get(error),
         AmendError::Unfenced { .. } => OUT_OF_REACH,
-        AmendError::Busy(_) => BUSY,
+        AmendError::Busy(_) | AmendError::LeaseOver => BUSY,
         AmendError::Plan(error) => of_plan(error),
         AmendError::Write(_) | AmendError::Trim(_) => NO_ROOM,
         AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
@@ -227,7 +242,11 @@ fn of_file(error: &FileError) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use steadfast_protocol::{SegmentId, plan::TrimError};
+    use steadfast_protocol::{
+        DeviceId, SegmentId,
+        drain::{ObjectName, Stuck},
+        plan::TrimError,
+    };
 
     #[test]
     fn an_error_has_its_code_wherever_it_comes_from() {
@@ -246,6 +265,28 @@ mod tests {
         ] {
             assert_eq!(code(&error.context("while trying")), expected);
         }
+    }
+
+    #[test]
+    fn what_stays_on_a_device_says_why_by_its_code() {
+        for (kind, expected) in [
+            (StuckKind::Busy, BUSY),
+            (StuckKind::Unreadable, OUT_OF_REACH),
+            (StuckKind::NoRoom, NO_ROOM),
+            (StuckKind::Other, FAILED),
+        ] {
+            let object = |key: &str| ObjectName { bucket: "photos".to_owned(), key: key.to_owned() };
+            let stuck = |kind| Stuck { kind, why: "so it is".to_owned() };
+            // The first one is told.
+            let all = [(object("a"), stuck(kind)), (object("b"), stuck(StuckKind::Other))];
+            let totals = Totals { stuck: all.into(), ..Totals::default() };
+            assert_eq!(code(&RepairError::Stuck(totals.clone()).into()), expected);
+            assert_eq!(code(&DrainError::Stuck { totals, restored: false }.into()), expected);
+        }
+        let device = DeviceId(1);
+        let took = || ClientError::Refused(MetaFault::DeviceTook { device, arrivals: 1 });
+        assert_eq!(code(&RemoveError::Draining { device, error: took() }.into()), BUSY);
+        assert_eq!(code(&RemoveError::Unsettled { device, extents: None }.into()), BUSY);
     }
 
     #[test]

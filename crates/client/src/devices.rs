@@ -8,7 +8,7 @@ use std::{
 use steadfast_net::Open;
 use steadfast_protocol::{
     DeviceId,
-    drain::{self, Limits, Totals},
+    drain::{self, Limits, Stuck, Totals},
     message::{
         self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
         NodeRequest, Priority, Query, Registry,
@@ -139,7 +139,7 @@ fn stays_draining(device: &DeviceId) -> String {
 
 fn stuck(totals: &Totals, restored: bool) -> String {
     let mut said = String::new();
-    if let Some((object, why)) = totals.stuck.first_key_value() {
+    if let Some((object, Stuck { why, .. })) = totals.stuck.first_key_value() {
         said = format!("{object} cannot be moved: {why}");
     }
     if totals.stuck.len() > 1 {

@@ -1,6 +1,6 @@
 //! Drives the core that has objects moved ([`Drain`]): off devices, or to as many chunks as they are to have.
 
-use crate::{AmendError, AmendReport, Client, ClientError, unexpected};
+use crate::{AmendError, AmendReport, Client, ClientError, GetError, unexpected};
 use std::{
     collections::BTreeSet,
     future::{Future, poll_fn},
@@ -10,7 +10,7 @@ use std::{
 };
 use steadfast_protocol::{
     DeviceId,
-    drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Totals},
+    drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Stuck, StuckKind, Totals},
     message::{MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX, Query},
     words::counted,
 };
@@ -60,7 +60,7 @@ pub enum RepairError {
 }
 
 fn stuck(totals: &Totals) -> String {
-    let Some((object, why)) = totals.stuck.first_key_value() else { return String::new() };
+    let Some((object, Stuck { why, .. })) = totals.stuck.first_key_value() else { return String::new() };
     let mut said = format!("{object} cannot be completed now: {why}");
     if totals.stuck.len() > 1 {
         said += &format!(" (and {} more)", counted(totals.stuck.len() - 1, "object"));
@@ -78,7 +78,7 @@ impl Client {
     /// `tell` hears what was done so far, after each object and each second.
     ///
     /// # Errors
-    /// [`RepairError::Stuck`] while too few failure domains serve.
+    /// [`RepairError::Stuck`] while too few failure domains serve, or an object cannot be read or is being changed.
     pub async fn repair(
         &self,
         limits: Limits,
@@ -217,7 +217,19 @@ fn outcome(
             error
             @ (ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Protocol(_)),
         )) => Err(error),
-        Err(error) => Ok(Outcome::Stuck(error.to_string())),
+        Err(error) => Ok(Outcome::Stuck(Stuck { kind: kind_of(&error), why: error.to_string() })),
+    }
+}
+
+/// What kind of reason it is that an object cannot be moved.
+fn kind_of(error: &AmendError) -> StuckKind {
+    match error {
+        AmendError::Contended { .. } | AmendError::LeaseOver | AmendError::Busy(_) => StuckKind::Busy,
+        AmendError::Read(GetError::Changed { .. } | GetError::Busy(_)) => StuckKind::Busy,
+        AmendError::Plan(error) if error.is_reserved_by_others() => StuckKind::Busy,
+        AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => StuckKind::Unreadable,
+        AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => StuckKind::NoRoom,
+        _ => StuckKind::Other,
     }
 }
 

@@ -78,7 +78,29 @@ pub enum Outcome {
     /// Others kept changing it.
     Busy,
     /// It cannot be moved, for this reason.
-    Stuck(String),
+    Stuck(Stuck),
+}
+
+/// Why an object cannot be moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// What kind of reason it is.
+    pub kind: StuckKind,
+    /// The reason, for people.
+    pub why: String,
+}
+
+/// Reasons why objects cannot be moved, by what is to be done about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StuckKind {
+    /// Others change it, or have reserved what it takes: later it may be moved.
+    Busy,
+    /// Too little of it can be reached now.
+    Unreadable,
+    /// No set of devices can hold it.
+    NoRoom,
+    /// Something else.
+    Other,
 }
 
 /// What a drain is told.
@@ -128,7 +150,7 @@ pub struct Totals {
     /// Bytes of those.
     pub bytes: u64,
     /// Objects that cannot be moved, and why.
-    pub stuck: BTreeMap<ObjectName, String>,
+    pub stuck: BTreeMap<ObjectName, Stuck>,
     /// Looks at all segments.
     pub looks: u64,
 }
@@ -282,7 +304,8 @@ impl Drain {
                 let times = self.busy.entry(object.clone()).or_default();
                 *times += 1;
                 if *times == BUSY_MAX {
-                    self.totals.stuck.insert(object, "others keep changing it".to_owned());
+                    let (kind, why) = (StuckKind::Busy, "others keep changing it".to_owned());
+                    self.totals.stuck.insert(object, Stuck { kind, why });
                 }
             }
             Outcome::Stuck(why) => drop(self.totals.stuck.insert(object, why)),

@@ -9,7 +9,7 @@ use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
 };
 use steadfast_client::{AmendError, Client, FileError, Options, PutError, PutReport};
@@ -120,7 +120,7 @@ impl Bed {
                 return String::from_utf8(output.stdout).unwrap();
             }
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.code() == Some(6) && Instant::now() < deadline, "{arguments:?}: {said}");
+            assert!(is_not_now(output.status) && Instant::now() < deadline, "{arguments:?}: {said}");
             println!("again: {said}");
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -293,6 +293,11 @@ pub(crate) async fn known_to_be_well(client: &Client, device: DeviceId) {
         reports.any(|report| report.device == device && report.health == DeviceHealth::Ok)
     })
     .await;
+}
+
+/// Whether a command ended so because too few devices, or too little of the data, seemed to be there for a moment, as where some stall.
+pub(crate) fn is_not_now(status: ExitStatus) -> bool {
+    matches!(status.code(), Some(5 | 6 | 9))
 }
 
 /// One of six tries must show what is to be shown: of what a busy machine may spoil, and hardly as often as that.

@@ -108,6 +108,10 @@ fn memory_is_bounded_and_a_large_object_goes_alone() {
     assert_eq!(drain.poll(), Some(Action::Count));
 }
 
+fn last_copy() -> Stuck {
+    Stuck { kind: StuckKind::NoRoom, why: "the last copy".to_owned() }
+}
+
 #[test]
 fn what_cannot_be_moved_stops_it_or_is_told_at_the_end() {
     for keep_going in [false, true] {
@@ -122,7 +126,7 @@ fn what_cannot_be_moved_stops_it_or_is_told_at_the_end() {
                 Some(Action::Move(object)) => {
                     begun += 1;
                     let outcome = match object.key.as_str() {
-                        "2" => Outcome::Stuck("the last copy".to_owned()),
+                        "2" => Outcome::Stuck(last_copy()),
                         "5" => Outcome::Busy,
                         _ => model.moved(&object),
                     };
@@ -134,7 +138,8 @@ fn what_cannot_be_moved_stops_it_or_is_told_at_the_end() {
             assert!(begun < 100, "it goes on for ever");
         }
         let totals = drain.totals();
-        assert_eq!(totals.stuck[&name(2)], "the last copy");
+        assert_eq!(totals.stuck[&name(2)], last_copy());
+        assert!(totals.stuck.get(&name(5)).is_none_or(|stuck| stuck.kind == StuckKind::Busy));
         assert_eq!((totals.objects, totals.stuck.len()), if keep_going { (7, 2) } else { (2, 1) });
         assert_eq!(begun, if keep_going { 7 + 1 + BUSY_MAX } else { 3 });
     }
