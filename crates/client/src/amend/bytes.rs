@@ -24,8 +24,8 @@ pub(super) struct NewBytes {
     /// Where in the source the first of them is.
     origin: u64,
     /// Where in the object they belong.
-    pub(super) offset: u64,
-    pub(super) length: u64,
+    offset: u64,
+    length: u64,
 }
 
 impl NewBytes {
@@ -34,11 +34,6 @@ impl NewBytes {
         let origin = source.stream_position()?;
         let length = source.seek(SeekFrom::End(0))?.saturating_sub(origin);
         Ok(Self { source: Box::new(source), origin, offset, length })
-    }
-
-    /// Which bytes of a segment that begins at `start` of the object they replace.
-    pub(super) fn within(&self, start: u64, length: u64) -> Option<Range<u64>> {
-        within(self.offset, self.length, start, length)
     }
 
     /// `length` of them, those for byte `at` of the object on.
@@ -113,7 +108,6 @@ impl NewBytes {
 
 /// New bytes that are read off the runtime's thread. A change that is given up and begun again may leave a read under way, which the next
 /// one waits for.
-#[derive(Clone)]
 pub(super) struct Source {
     bytes: Arc<Mutex<NewBytes>>,
     offset: u64,
@@ -126,7 +120,7 @@ impl Source {
         Self { bytes: Arc::new(Mutex::new(bytes)), offset, length }
     }
 
-    /// As [`NewBytes::within`].
+    /// Which bytes of a segment that begins at `start` of the object they replace.
     pub(super) fn within(&self, start: u64, length: u64) -> Option<Range<u64>> {
         within(self.offset, self.length, start, length)
     }
@@ -189,7 +183,7 @@ mod tests {
             let mut new = NewBytes::new(source, start + length.min(90) - 50).unwrap();
             assert_eq!(new.length, 90);
             new.length = new.length.min(start + length - new.offset);
-            let range = new.within(start, length).unwrap();
+            let range = within(new.offset, new.length, start, length).unwrap();
             let update = plan::update(&code, BLOCK as u32, &IndexRanges::from(0..n), range);
             assert!(!update.decode);
             let read =
@@ -210,6 +204,7 @@ mod tests {
         let mut new = NewBytes::new(io::Cursor::new(vec![1; 10]), 0).unwrap();
         new.length = 20;
         assert!(new.patch(0, 0, &mut [BytesMut::zeroed(32)]).is_err());
-        assert_eq!((new.within(0, 5), new.within(20, 5), new.within(15, 50)), (Some(0..5), None, Some(0..5)));
+        let replaced = |start, length| within(0, 20, start, length);
+        assert_eq!((replaced(0, 5), replaced(20, 5), replaced(15, 50)), (Some(0..5), None, Some(0..5)));
     }
 }
