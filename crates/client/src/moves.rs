@@ -224,8 +224,9 @@ fn outcome(
 /// What kind of reason it is that an object cannot be moved.
 fn kind_of(error: &AmendError) -> StuckKind {
     match error {
-        AmendError::Contended { .. } | AmendError::LeaseOver | AmendError::Busy(_) => StuckKind::Busy,
-        AmendError::Read(GetError::Changed { .. } | GetError::Busy(_)) => StuckKind::Busy,
+        AmendError::Busy(_) | AmendError::Read(GetError::Changed { .. } | GetError::Busy(_)) => {
+            StuckKind::Busy
+        }
         AmendError::Plan(error) if error.is_reserved_by_others() => StuckKind::Busy,
         AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => StuckKind::Unreadable,
         AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => StuckKind::NoRoom,

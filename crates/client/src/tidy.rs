@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
-use steadfast_net::{Open, Pool};
+use steadfast_net::{CallError, ConnectError, Open, Pool};
 use steadfast_protocol::{
     Epoch,
     message::{self, AccessTotals, MetaRequest, NodeAnswer, NodeRequest, Priority},
@@ -59,8 +59,13 @@ impl Tidying {
             tasks.spawn(some_at_a_time(requests.into_iter().map(move |(request, epoch)| {
                 let (pool, address) = (pool.clone(), address.clone());
                 async move {
-                    let asked = ask(&pool, &address, &request, epoch).await;
-                    asked.inspect_err(|error| tracing::debug!(%error, "left to the sweep")).is_ok()
+                    match call(&pool, &address, &request, epoch).await {
+                        Ok(_) => true,
+                        Err(error) => {
+                            tracing::debug!(%address, %error, "left to the sweep");
+                            matches!(error, Unasked::Call(CallError::Fault(_)))
+                        }
+                    }
                 }
             })));
         }
@@ -159,7 +164,21 @@ pub(crate) async fn ask(
     epoch: Epoch,
 ) -> Result<NodeAnswer, ClientError> {
     let failed = |cause: String| ClientError::Node { address: address.to_owned(), cause };
-    let connection = pool.connection(address).await.map_err(|error| failed(error.to_string()))?;
+    let body = call(pool, address, request, epoch).await.map_err(|error| failed(error.to_string()))?;
+    message::decode(&body).map_err(|error| failed(error.to_string()))
+}
+
+/// Why a storage server gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum Unasked {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+async fn call(pool: &Pool, address: &str, request: &NodeRequest, epoch: Epoch) -> Result<Vec<u8>, Unasked> {
+    let connection = pool.connection(address).await?;
     let open = Open {
         body: message::encode(request),
         priority: Priority::Control,
@@ -167,8 +186,7 @@ pub(crate) async fn ask(
         deadline: Some(NODE_ANSWERS_WITHIN),
         credit: 0,
     };
-    let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
-    message::decode(&body).map_err(|error| failed(error.to_string()))
+    Ok(connection.call(open).await?.0)
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ impl Service {
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
         if moves_data(&request) {
-            // What control requests may do (go before all others, be refused by nothing) is not for who moves data.
+            // What control requests may do here (be refused by nothing, go before all others at a device) is not for who moves data.
             opened.priority = opened.priority.max(Priority::Foreground);
         }
         let outcome = match request {

@@ -116,12 +116,12 @@ fn next_lot(mut affected: Vec<(usize, u32)>, segments: usize, grows: bool) -> Ve
     // While a file is appended to its last segment is not moved easily: the others do not wait for that.
     let last_too = all > 1 && affected.iter().any(|&(position, _)| is_last(position));
     affected.sort_by_key(|&(position, urgency)| (is_last(position), Reverse(urgency), position));
-    affected.truncate(lot_of(all).min(all - usize::from(last_too)));
+    affected.truncate(lot_of(segments).min(all - usize::from(last_too)));
     affected
 }
 
-/// Segments that are changed in one amendment, of so many: each commit lists all segments of the object, so that a large one has
-/// larger lots. Picked by eye.
+/// Segments that are changed in one amendment of an object of so many: each commit lists them all, so that a large one has larger
+/// lots, and is through after 16 or 17. Picked by eye.
 fn lot_of(segments: usize) -> usize {
     (segments / 16).max(8)
 }
@@ -261,5 +261,14 @@ mod tests {
         assert_eq!(lot(&[(0, 1), (1, 1)], 2, false), [0, 1]);
         let all: Vec<(usize, u32)> = (0..1000).map(|position| (position, 1)).collect();
         assert_eq!(lot(&all, 1000, false).len(), 62);
+        for grows in [false, true] {
+            let (mut left, mut lots) = (all.clone(), 0);
+            while !left.is_empty() {
+                let moved = lot(&left, 1000, grows);
+                left.retain(|(position, _)| !moved.contains(position));
+                lots += 1;
+            }
+            assert_eq!(lots, 17 + u32::from(grows));
+        }
     }
 }

@@ -79,7 +79,7 @@ pub struct FileCounts {
     pub write_backs: u64,
     /// Those of them that made room.
     pub evictions: u64,
-    /// How often the object was looked up again after it was opened.
+    /// How often the object was looked up again after it was opened, those of changes among them.
     pub lookups: u64,
 }
 

@@ -242,7 +242,7 @@ fn after_a_cancel_no_further_io_starts() {
 
 #[test]
 fn a_block_that_others_follow_is_flushed_with_them_and_not_much_later() {
-    const FLUSH: Duration = Duration::from_millis(100);
+    const FLUSH: Duration = Duration::from_millis(300);
     let flushes = Arc::new(AtomicU64::new(0));
     let counted = flushes.clone();
     let medium = First::new(move |doing| {
@@ -262,7 +262,7 @@ fn a_block_that_others_follow_is_flushed_with_them_and_not_much_later() {
     // Long enough for a lane that does not wait to begin a flush, far shorter than three of them.
     let answers = [1, 2].map(|index| {
         let answer = submit(&lane, 7, followed(index));
-        std::thread::sleep(FLUSH / 5);
+        std::thread::sleep(Duration::from_millis(20));
         answer
     });
     assert_eq!(call(&lane, write(3)), Ok(OpOutput::Written));

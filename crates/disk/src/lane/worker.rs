@@ -46,8 +46,8 @@ struct Group {
     foreground: bool,
     /// Whether all are blocks, and others are likely to follow the last of them.
     more: bool,
-    /// Whether anything but blocks waits.
-    changes: bool,
+    /// Whether anything waits that nothing is likely to follow.
+    hurried: bool,
 }
 
 enum Waiting {
@@ -328,8 +328,7 @@ impl Worker {
         let busy = since.elapsed();
         let operations = batch.len() as u64;
         let foreground = batch.iter().any(|pending| in_foreground(pending.class));
-        let more =
-            batch.last().is_some_and(|pending| matches!(pending.op, Op::WriteBlock { more: true, .. }));
+        let hurried = batch.iter().any(|pending| matches!(pending.op, Op::WriteBlock { more: false, .. }));
         let mut refused = Vec::new();
         let mut written = 0;
         for (pending, answer) in batch.into_iter().zip(answers) {
@@ -349,7 +348,8 @@ impl Worker {
         }
         self.group.bytes += written;
         self.group.block_bytes += written;
-        self.group.more = more && !self.group.changes;
+        self.group.hurried |= hurried;
+        self.group.more = !self.group.hurried;
         self.finish(operations, busy, |meters| {
             meters.in_foreground(foreground, busy);
             if written > 0 {
@@ -521,7 +521,7 @@ impl Group {
         self.since.get_or_insert(since);
         self.foreground |= foreground;
         if !matches!(waiting, Waiting::Block) {
-            (self.more, self.changes) = (false, true);
+            (self.more, self.hurried) = (false, true);
         }
         self.waiting.push((waiting, reply));
     }

@@ -211,7 +211,7 @@ impl Driver<'_> {
                     ReadAction::End(done) => {
                         // Lost: nobody is left to tell.
                         let _ = stream.end(message::encode(&NodeAnswer::Read(done)));
-                        // Until the connection has it, the rest is charged, and a CANCEL takes it back.
+                        // While the connection is full the rest stays charged, and a CANCEL takes it back.
                         if !self.sending.is_empty() {
                             let _ = sender.ready().await;
                         }

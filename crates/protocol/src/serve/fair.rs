@@ -37,6 +37,8 @@ pub struct Fair {
 struct Line {
     /// The virtual time at which the flow's last request would end.
     finish_s: f64,
+    /// When the flow last had rested before it asked for more.
+    since_s: f64,
     waiting: VecDeque<Waiting>,
 }
 
@@ -54,6 +56,8 @@ pub struct Charge {
     flow: Flow,
     /// Seconds of virtual time.
     span_s: f64,
+    /// The end of its span.
+    finish_s: f64,
 }
 
 impl Fair {
@@ -67,10 +71,13 @@ impl Fair {
         let line = self.flows.entry(flow).or_default();
         let start_s = line.finish_s.max(self.virtual_s);
         let span_s = cost_s / weight;
+        if line.finish_s < start_s {
+            line.since_s = start_s;
+        }
         line.finish_s = start_s + span_s;
         line.waiting.push_back(Waiting { request, start_s, span_s, bytes });
         self.waiting_bytes += bytes;
-        Charge { flow, span_s }
+        Charge { flow, span_s, finish_s: start_s + span_s }
     }
 
     /// The request that goes to the device now; none while `depth_bytes` are there.
@@ -126,6 +133,10 @@ impl Fair {
     /// A request that [`Fair::next`] gave came back undone: what waits of its flow moves up.
     pub fn refund(&mut self, charge: Charge) {
         let Some(line) = self.flows.get_mut(&charge.flow) else { return };
+        // The flow rested since: its later requests were not put off by this one.
+        if charge.finish_s <= line.since_s {
+            return;
+        }
         for waiting in &mut line.waiting {
             waiting.start_s = (waiting.start_s - charge.span_s).max(self.virtual_s);
         }

@@ -161,3 +161,27 @@ fn any_schedule_loses_nothing() {
         assert!(fair.is_empty() && waiting.values().all(Vec::is_empty));
     }
 }
+
+/// What a flow was charged before it rested put its later requests off by nothing.
+#[test]
+fn a_charge_from_before_a_rest_is_not_given_back() {
+    let mut orders = Vec::new();
+    for refunded in [false, true] {
+        let mut fair = Fair::default();
+        let charge = fair.submit(A, 1.0, 0, SLICE, 0.01);
+        assert_eq!(fair.next(u64::MAX), Some(0));
+        // Others go on meanwhile.
+        (100..110).for_each(|request| {
+            fair.submit(B, 1.0, request, SLICE, 0.01);
+        });
+        (0..6).for_each(|_| assert!(fair.next(u64::MAX).is_some()));
+        (1..4).for_each(|request| {
+            fair.submit(A, 1.0, request, SLICE, 0.01);
+        });
+        if refunded {
+            fair.refund(charge);
+        }
+        orders.push(std::iter::from_fn(|| fair.next(u64::MAX)).collect::<Vec<_>>());
+    }
+    assert_eq!(orders[0], orders[1]);
+}
