@@ -188,10 +188,8 @@ async fn a_dead_node_fails_at_once_and_is_tried_again_later() {
     }
 }
 
-/// What may differ by what else the machine does: how often a dead node is asked for until it was tried three times, and how often it
-/// was tried when it is asked for just after the fourth.
-async fn tried_again_later() -> Result<(), (u32, usize)> {
-    // Accepts and closes: every attempt is counted and fails.
+/// An address where connections are accepted, counted, and closed after so long: every attempt fails.
+async fn closing_after(held: Duration) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -199,9 +197,17 @@ async fn tried_again_later() -> Result<(), (u32, usize)> {
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             counting.fetch_add(1, SeqCst);
+            tokio::time::sleep(held).await;
             drop(socket);
         }
     });
+    (address, attempts)
+}
+
+/// What may differ by what else the machine does: how often a dead node is asked for until it was tried three times, and how often it
+/// was tried when it is asked for just after the fourth.
+async fn tried_again_later() -> Result<(), (u32, usize)> {
+    let (address, attempts) = closing_after(Duration::ZERO).await;
     let pool = Pool::new(hello(), Options::default());
     let began = Instant::now();
     let mut asked = 0;
@@ -226,18 +232,7 @@ async fn tried_again_later() -> Result<(), (u32, usize)> {
 /// Nobody answers there for a while: who waits for an attempt has its failure, and does not make the next when that is over.
 #[tokio::test]
 async fn those_who_wait_for_an_attempt_share_its_failure() {
-    const HELD: Duration = Duration::from_millis(300);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let attempts = Arc::new(AtomicUsize::new(0));
-    let counting = attempts.clone();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            counting.fetch_add(1, SeqCst);
-            tokio::time::sleep(HELD).await;
-            drop(socket);
-        }
-    });
+    let (address, attempts) = closing_after(Duration::from_millis(300)).await;
     let pool = Pool::new(hello(), Options::default());
     let asking: Vec<_> = (0..8)
         .map(|_| {
