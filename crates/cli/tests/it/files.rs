@@ -219,10 +219,13 @@ fn segments_anew() -> bool {
         // An object that was put anew is what the handle goes on with.
         model = bytes(model.len(), 99);
         put(&other, &model).await;
+        // Until the chunks of what it replaced are gone, the handle may change those.
+        other.tidy().await;
         write(&file, &mut model, 4 * MIB, &[8; 100]).await;
         sync(&file).await;
-        check(&file, &model, "another object").await;
-        known && two
+        // A server that was held up for longer has changed what nobody sees any more.
+        let another = file.read_at(0, model.len()).await.unwrap() == model;
+        known && two && another
     });
     if !as_meant {
         return false;

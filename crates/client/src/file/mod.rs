@@ -84,7 +84,8 @@ pub struct FileCounts {
 }
 
 /// An object opened for reading, and mostly for writing; may be used by several tasks at once. What was written and not synced
-/// is lost when it is dropped.
+/// is lost when it is dropped. Where another client puts the object anew meanwhile, a sync may still change the one that was replaced, for
+/// as long as its chunks are there: whoever opened it earlier sees the new one after a failed access at the latest.
 #[derive(Debug)]
 pub struct File {
     inner: Arc<Inner>,
