@@ -12,8 +12,8 @@
 //!
 //! Invariants: blocks are only ever added, so a pattern that once decoded stays decoded and is not tested again; an
 //! index counts once, wherever it was confirmed; a pattern of fewer domains than f is never worse than one of f, so only
-//! patterns of f occupied domains are tested. All patterns of a round share their work
-//! ([`LossRanks`](steadfast_codes::rateless::LossRanks)). An early round is spread over the confirmations from when part 2 nearly holds,
+//! patterns of f occupied domains are tested. Where few originals are stored all patterns
+//! of a round share their work ([`LossRanks`](steadfast_codes::rateless::LossRanks)). An early round is spread over the confirmations from when part 2 nearly holds,
 //! which with redundancy to spare is well before part 1 does: the last confirmation then finds little left to test.
 //!
 //! Left out: how the missing blocks are made (`write`), and losing a confirmed block again (make a new judge).

@@ -10,11 +10,17 @@
 
 use super::steps::LINE;
 use core::arch::x86_64::{_MM_HINT_T0, _mm_lfence, _mm_prefetch, _rdtsc};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicU8, Ordering},
+};
 
 /// Ticks of the time stamp counter (2 to 4 in a nanosecond) from which an access went to memory. On Zen 5 it takes 52 to 78 in the
 /// nearer caches, 130 at most (99 of 100) in the third, 440 and more in memory (9 of 10).
 const FAR: u64 = 160;
+/// Products that a "far" is taken for: whoever walks through memory gets it each time, and waits twice for memory to hear it (4 + 2 of
+/// 64 KiB: a twentieth of the product). Few, since what is near is slower past the caches.
+const TRUSTED: u8 = 7;
 /// Lines of each source fetched before the question, so that they come while its answer does: a gap that nothing fills costs products
 /// of 64 KiB slices 1 to 2 %.
 const FIRST_LINES: usize = 8;
@@ -32,14 +38,44 @@ pub(super) fn are_far(sources: &[&[u8]], output: &mut [u8]) -> bool {
     let Some(source) = sources.last() else { return false };
     let places = (somewhere(source), somewhere(output));
     let (Some(source_at), Some(output_at)) = places else { return false };
+    fetch_first(sources);
+    let first = sources[0].as_ptr().addr();
+    if LAST.with(|last| last.borrow_mut().still_holds(first)) {
+        return true;
+    }
     let (source, output) = (&source[source_at], &mut output[output_at]);
     // SAFETY: a borrowed byte is read.
     let read = || unsafe { core::ptr::read_volatile(source) };
     // An exchange, not a load: what was never touched would be given a page of zeros to read, and another to write.
     // SAFETY: the byte is borrowed uniquely.
     let exchange = || unsafe { AtomicU8::from_ptr(output) }.swap(0, Ordering::Relaxed);
-    fetch_first(sources);
-    ticks(read) > FAR && ticks(exchange) > FAR
+    let far = ticks(read) > FAR && ticks(exchange) > FAR;
+    LAST.with(|last| *last.borrow_mut() = Answer { first, trusted: if far { TRUSTED } else { 0 } });
+    far
+}
+
+thread_local! {
+    /// The last answer on this thread.
+    static LAST: RefCell<Answer> = const { RefCell::new(Answer { first: 0, trusted: 0 }) };
+}
+
+/// An answer, and for how many products it is taken.
+#[derive(Debug)]
+struct Answer {
+    /// Where the first source of the last product was.
+    first: usize,
+    trusted: u8,
+}
+
+impl Answer {
+    /// Whether a product whose first source is at `first` is taken to be far unasked: not one whose sources were just read.
+    fn still_holds(&mut self, first: usize) -> bool {
+        if self.trusted == 0 || first == self.first {
+            return false;
+        }
+        *self = Self { first, trusted: self.trusted - 1 };
+        true
+    }
 }
 
 /// A place in `bytes` that their address picks.
@@ -83,6 +119,16 @@ pub(super) mod tests {
     thread_local! {
         /// What [`are_far`] says on this thread instead of asking.
         pub(in super::super) static ANSWER: Cell<Option<bool>> = const { Cell::new(None) };
+    }
+
+    #[test]
+    fn an_answer_is_taken_a_few_times_and_not_for_what_was_just_read() {
+        let mut far = Answer { first: 64, trusted: 2 };
+        assert!(!far.still_holds(64), "its sources are near now");
+        assert!(
+            far.still_holds(128) && !far.still_holds(128) && far.still_holds(64) && !far.still_holds(192)
+        );
+        assert!(!Answer { first: 64, trusted: 0 }.still_holds(128), "near");
     }
 
     #[test]

@@ -318,11 +318,15 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
 
     /// Originals `range` in order, in the buffers they came in; `None` unless all of them arrived as they are.
     pub fn into_originals(self, range: Range<u32>) -> Option<Vec<B>> {
+        if range.end > self.code.k() && !range.is_empty() {
+            return None;
+        }
         self.into_those_here(range).into_iter().collect()
     }
 
-    /// The same of each that arrived as it is, and `None` for the others.
+    /// The same of each that arrived as it is, and `None` for the others; of those below K, whatever the range.
     pub fn into_those_here(self, range: Range<u32>) -> Vec<Option<B>> {
+        let range = range.start..range.end.min(self.code.k());
         let mut blocks: Vec<Option<B>> = self.blocks.into_iter().map(Some).collect();
         let here = range.map(|original| {
             let block = self.original.get(original as usize).copied().flatten()?;

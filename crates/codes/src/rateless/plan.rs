@@ -259,8 +259,11 @@ impl Solver {
     fn count_pair(&mut self, row: u32) {
         let open = |entry: &&Entry| self.columns[entry.column as usize] == Column::Open;
         let one = self.row(row).iter().find(open).expect("one of two open columns").column;
-        self.pairs[one as usize] += 1;
-        self.pairs[(self.sum[row as usize] ^ one) as usize] += 1;
+        // A count that stays at its maximum is the greatest all the same.
+        for column in [one, self.sum[row as usize] ^ one] {
+            let pairs = &mut self.pairs[column as usize];
+            *pairs = pairs.saturating_add(1);
+        }
     }
 
     /// Step 1; false when an original stays open (without `inactivate`, peeling alone has to do).
@@ -312,8 +315,10 @@ impl Solver {
             *sum ^= column;
             match *degree {
                 1 => {
-                    self.pairs[column as usize] -= 1;
-                    self.pairs[*sum as usize] -= 1;
+                    for column in [column, *sum] {
+                        let pairs = &mut self.pairs[column as usize];
+                        *pairs = pairs.saturating_sub(1);
+                    }
                     self.ready.push(Reverse((self.len(row), row)));
                 }
                 2 => self.count_pair(row),

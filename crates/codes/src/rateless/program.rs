@@ -12,7 +12,7 @@
 pub(crate) use crate::kernel::sums::{Slot, Steps as Program};
 use crate::kernel::{
     product::Product,
-    sums::{NOWHERE, Op},
+    sums::{FETCHED_STRIP, NOWHERE, Op},
 };
 
 /// A block's own bytes (inputs first), or what an op gave.
@@ -45,6 +45,7 @@ pub(crate) struct Builder {
     joined: Vec<u32>,
     /// Blocks that one op copies as it reads them.
     copies_max: usize,
+    strip_max: usize,
 }
 
 /// Sums of many of the same values.
@@ -58,6 +59,9 @@ struct Dense {
 /// Blocks that one op of a decoder copies as it reads them. More are copied one by one, each by an op of its own: what comes from memory is
 /// fetched some ops ahead, and sums that copy a dozen blocks ask for too many of them at once.
 const COPIES_MAX: usize = 3;
+/// Bytes of a strip of an encoder at most: sums that stay go to blocks that nobody reads again, and its columns fit a nearer cache then
+/// (1 to 3 %; a decoder, whose sums stay in scratch, was slower).
+const ENCODER_STRIP: usize = 1024;
 const UNUSED: u32 = u32::MAX;
 /// After all sums.
 const AT_END: u32 = u32::MAX - 1;
@@ -72,12 +76,14 @@ impl Builder {
             product: None,
             joined: Vec::new(),
             copies_max: COPIES_MAX,
+            strip_max: FETCHED_STRIP,
         }
     }
 
-    /// For an encoder: each block is copied by an op of its own. Its columns copy a dozen blocks each and went 1 to 3 % slower otherwise.
-    pub(crate) fn copying_apart(self) -> Self {
-        Self { copies_max: 0, ..self }
+    /// For an encoder: shorter strips, and each block is copied by an op of its own. Its columns copy a dozen blocks each and went 1 to 3 %
+    /// slower otherwise.
+    pub(crate) fn for_encoder(self) -> Self {
+        Self { copies_max: 0, strip_max: ENCODER_STRIP, ..self }
     }
 
     /// The sum of `sources`; one of them alone is that value itself.
@@ -332,7 +338,9 @@ impl<'a> Layout<'a> {
             writer.op(Goal::of(NOWHERE, out), &[], &[from], &[]);
         }
         let counts = [builder.inputs, builder.blocks, writer.slots.count].map(|count| count as usize);
-        Program::new(counts, writer.ops, writer.sources, writer.copies, writer.coefficients, product)
+        let Writer { ops, sources, copies, coefficients, .. } = writer;
+        let program = Program::new(counts, ops, sources, copies, coefficients, product);
+        program.in_strips_of(builder.strip_max)
     }
 
     fn write_product(&mut self, dense: &Dense, results: usize, writer: &mut Writer) -> Product {

@@ -63,8 +63,8 @@ impl RankTracker {
             State::Bytes(Bytes {
                 known: vec![false; k],
                 pivots: vec![false; k],
-                scratch: vec![0; k],
-                matrix: vec![0; k * k],
+                scratch: vec![0; k.next_multiple_of(REGISTER)],
+                matrix: vec![0; k * k.next_multiple_of(REGISTER)],
             })
         };
         Self { code: code.clone(), seen: Seen::new(k), rank: 0, kept: 0, row: Vec::new(), state }
@@ -287,7 +287,10 @@ impl Binary {
     }
 }
 
-/// Echelon form over GF(256); row c of `matrix` is zero before c and one at c when `pivots[c]`.
+/// Bytes that the widest tier works on at once: rows are as many registers, so that no part of one is left to be copied to and fro.
+const REGISTER: usize = 64;
+
+/// Echelon form over GF(256); row c of `matrix` is zero before c and one at c when `pivots[c]`. Rows are zero from K on.
 #[derive(Clone)]
 struct Bytes {
     known: Vec<bool>,
@@ -298,7 +301,7 @@ struct Bytes {
 
 impl Bytes {
     fn push(&mut self, code: &Code, row: &[Entry], rank: &mut u32) -> bool {
-        let k = self.known.len();
+        let (k, stride) = (self.known.len(), self.scratch.len());
         self.scratch.fill(0);
         if let [unit] = row {
             let column = unit.column as usize;
@@ -309,7 +312,7 @@ impl Bytes {
                 *rank += 1;
                 return true;
             }
-            self.scratch.copy_from_slice(&self.matrix[column * k..(column + 1) * k]);
+            self.scratch.copy_from_slice(&self.matrix[column * stride..][..stride]);
         } else {
             let scratch = &mut self.scratch;
             code.resolve(row, |column, coefficient| scratch[column as usize] ^= coefficient);
@@ -321,8 +324,10 @@ impl Bytes {
                 continue;
             }
             if self.pivots[column] {
-                let echelon = &self.matrix[column * k + column..(column + 1) * k];
-                gf256::mul_acc(&mut self.scratch[column..], echelon, value);
+                // From the register that the pivot is in: what comes before it there is zero.
+                let from = column / REGISTER * REGISTER;
+                let echelon = &self.matrix[column * stride..][from..stride];
+                gf256::mul_acc(&mut self.scratch[from..], echelon, value);
             } else {
                 pivot = pivot.or(Some(column));
             }
@@ -336,7 +341,7 @@ impl Bytes {
         let lead = self.scratch[pivot];
         gf256::scale(&mut self.scratch, gf256::inverse(lead));
         self.pivots[pivot] = true;
-        self.matrix[pivot * k..(pivot + 1) * k].copy_from_slice(&self.scratch);
+        self.matrix[pivot * stride..][..stride].copy_from_slice(&self.scratch);
         *rank += 1;
         true
     }
