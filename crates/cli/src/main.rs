@@ -27,6 +27,7 @@ mod arguments;
 mod commands;
 mod config;
 mod exit;
+mod figures;
 mod logging;
 mod object_name;
 mod progress;

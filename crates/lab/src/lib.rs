@@ -122,35 +122,39 @@ pub fn list() -> Vec<(&'static str, String)> {
     real.chain(robustore::list()).collect()
 }
 
-/// Runs the experiment of that name with `program` as the servers' executable.
+/// Runs the experiment of that name with `program` as the servers' executable, from the report's seed, and tells each case to the
+/// report as it is complete.
 ///
 /// # Errors
 /// When there is no such experiment or it fails.
 pub async fn run(
     name: &str,
     program: &Path,
-    seed: u64,
+    report: Report,
     options: &Options,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
     options.check(name)?;
-    match name {
-        "demo" => demo::Demo { program: program.to_owned(), file: None, seed, keep: None }.run(say).await,
-        "requests" => requests::run(program, options, seed, say).await,
-        "six-devices" => six_devices::run(program, options, seed, say).await,
-        codes::overhead::NAME => codes::overhead::run(options, seed, say).await,
-        codfs::checker::NAME => codfs::checker::run(options, seed, say),
-        codfs::storm::NAME => codfs::storm::run(options, seed, say),
-        codfs::reserve::NAME => codfs::reserve::run(options, seed, say),
-        robustore::fig4_1::NAME => robustore::fig4_1::run(options, seed, say),
-        robustore::table6_1::NAME => robustore::table6_1::run(options, seed, say),
-        robustore::fig6_5::NAME => robustore::fig6_5::run(options, seed, say),
-        robustore::real::NAME => robustore::real::run(program, options, seed, say).await,
+    let mut report = match name {
+        "demo" => demo::Demo { program: program.to_owned(), file: None, keep: None }.run(report, say).await,
+        "requests" => requests::run(program, options, report, say).await,
+        "six-devices" => six_devices::run(program, options, report, say).await,
+        codes::overhead::NAME => codes::overhead::run(options, report, say).await,
+        codfs::checker::NAME => codfs::checker::run(options, report, say),
+        codfs::storm::NAME => codfs::storm::run(options, report, say),
+        codfs::reserve::NAME => codfs::reserve::run(options, report, say),
+        robustore::fig4_1::NAME => robustore::fig4_1::run(options, report, say),
+        robustore::table6_1::NAME => robustore::table6_1::run(options, report, say),
+        robustore::fig6_5::NAME => robustore::fig6_5::run(options, report, say),
+        robustore::real::NAME => robustore::real::run(program, options, report, say).await,
         _ => match robustore::parameters::find(name) {
-            Some(experiment) => robustore::run(&experiment?, options, seed, say),
+            Some(experiment) => robustore::run(&experiment?, options, report, say),
             None => bail!("no experiment named `{name}`; `steadfast lab list` names them"),
         },
-    }
+    }?;
+    // Of those whose cases are all complete at their end.
+    report.complete()?;
+    Ok(report)
 }
 
 /// An experiment's report as a table for people.

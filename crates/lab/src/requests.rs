@@ -54,10 +54,10 @@ struct Seen {
 pub async fn run(
     program: &Path,
     options: &crate::Options,
-    seed: u64,
+    mut report: Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    let mut report = Report::new(seed);
+    let seed = report.seed();
     let points = points(options);
     ensure!(
         !points.is_empty(),
@@ -121,6 +121,7 @@ pub async fn run(
         for ((rule, _), seen) in RULES.iter().zip(seen) {
             add(&mut report, &case(rule, round_trip, clients), &seen, say);
         }
+        report.complete()?;
     }
     cluster.stop();
     Ok(report)

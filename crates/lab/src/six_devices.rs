@@ -119,16 +119,16 @@ impl Measured {
 pub async fn run(
     program: &Path,
     options: &crate::Options,
-    seed: u64,
+    mut report: Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
-    let mut report = Report::new(seed);
+    let seed = report.seed();
     let usual = if options.quick { ACCESSES_QUICK } else { ACCESSES };
     let accesses = options.draws.map_or(usual, |draws| draws as usize);
     let wanted = |name: &str| options.case.as_ref().is_none_or(|part| name.contains(part));
     let some = CASES.iter().any(|case| ["get", "put"].iter().any(|way| wanted(&case_name(way, case.name))));
     ensure!(some, "no case of six-devices contains `{}`", options.case.as_deref().unwrap_or(""));
-    for measured in measure(program, seed, accesses, &wanted, say).await? {
+    let mut add = |measured: Measured| {
         measured.add_to(&mut report, "six-devices");
         let (read, written) = measured.case.other_store;
         let other = if measured.operation == "get" { read } else { written };
@@ -137,21 +137,24 @@ pub async fn run(
         let mut record =
             record.filter(|record| record.case == measured.name() && record.metric == "latency_mean");
         record.next().context("its mean was just added")?.paper = other;
-    }
+        report.complete()
+    };
+    measure(program, seed, accesses, &wanted, say, &mut add).await?;
     Ok(report)
 }
 
-/// Runs the cases whose names are `wanted`, each with so many accesses.
+/// Runs the cases whose names are `wanted`, each with so many accesses, and gives each to `done` when it is complete.
 ///
 /// # Errors
-/// When the cluster cannot be run, an access fails or a byte comes back wrong.
+/// When the cluster cannot be run, an access fails or a byte comes back wrong; or that of `done`.
 pub async fn measure(
     program: &Path,
     seed: u64,
     accesses: usize,
     wanted: &dyn Fn(&str) -> bool,
     say: &mut dyn FnMut(&str),
-) -> Result<Vec<Measured>> {
+    done: &mut dyn FnMut(Measured) -> Result<()>,
+) -> Result<()> {
     // The objects read, the one written, and what the writer pushes beyond.
     let capacity: u64 = 512 << 20;
     let scratch = crate::scratch::Scratch::new(capacity * DEVICES as u64)?;
@@ -184,7 +187,6 @@ pub async fn measure(
     }
     let processes: Vec<u32> =
         cluster.processes().map(|(_, process, _)| process).chain([std::process::id()]).collect();
-    let mut all = Vec::new();
     for case in CASES {
         let (mut gets, mut puts) = (Measured::new("get", case), Measured::new("put", case));
         if !wanted(&gets.name()) && !wanted(&puts.name()) {
@@ -235,11 +237,11 @@ pub async fn measure(
             let (mean, spread) = (mean(latencies), standard_deviation(latencies));
             let void = overruns::warning(self::mean(&measured.overruns));
             say(&format!("{}: {mean:.0} ms, s.d. {spread:.0}{void}", measured.name()));
-            all.push(measured);
+            done(measured)?;
         }
     }
     cluster.stop();
-    Ok(all)
+    Ok(())
 }
 
 /// The device that is slow next is another one; nobody knows yet which.

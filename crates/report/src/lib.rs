@@ -1,7 +1,7 @@
 //! What an experiment prints: one JSON object a line for machines, one table for people, the same names in both.
 
 use serde::Serialize;
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 /// One measured figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,18 +31,63 @@ pub struct Record {
     pub spread: Option<f64>,
 }
 
+impl Record {
+    /// As one line of JSON, without its end.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("plain data serialises")
+    }
+}
+
+/// Takes records whose cases are complete.
+type Sink = Box<dyn FnMut(&[Record]) -> anyhow::Result<()> + Send>;
+
 /// The records of one run.
-#[derive(Clone, Debug)]
+///
+/// A run may take an hour, and end before its time: it says after each case that it is complete ([`Report::complete`]), and whoever
+/// began the report ([`Report::telling`]) has the case's figures from then on, whatever becomes of the run.
 pub struct Report {
     seed: u64,
     /// Every figure, in the order measured.
     pub records: Vec<Record>,
+    /// How many of them were told.
+    told: usize,
+    sink: Option<Sink>,
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, records, told, sink: _ } = self;
+        let mut shown = f.debug_struct("Report");
+        shown.field("seed", seed).field("records", records).field("told", told).finish_non_exhaustive()
+    }
 }
 
 impl Report {
     /// An empty report of a run from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { seed, records: Vec::new() }
+        Self { seed, records: Vec::new(), told: 0, sink: None }
+    }
+
+    /// The same, which hands the records of complete cases to `sink`, each once.
+    pub fn telling(seed: u64, sink: impl FnMut(&[Record]) -> anyhow::Result<()> + Send + 'static) -> Self {
+        Self { sink: Some(Box::new(sink)), ..Self::new(seed) }
+    }
+
+    /// The run's seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// All that was added is of complete cases, and is changed no more.
+    ///
+    /// # Errors
+    /// Where nobody takes it: the run is then for nothing.
+    pub fn complete(&mut self) -> anyhow::Result<()> {
+        let from = std::mem::replace(&mut self.told, self.records.len());
+        match &mut self.sink {
+            Some(sink) if from < self.records.len() => sink(&self.records[from..]),
+            _ => Ok(()),
+        }
     }
 
     /// Adds a figure.
@@ -82,7 +127,7 @@ impl Report {
 
     /// One JSON object a line.
     pub fn json_lines(&self) -> impl Iterator<Item = String> + '_ {
-        self.records.iter().map(|record| serde_json::to_string(record).expect("plain data serialises"))
+        self.records.iter().map(Record::json)
     }
 }
 
@@ -113,6 +158,27 @@ pub fn quantile(samples: &[f64], share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_is_told_once_and_when_it_is_complete() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut report = Report::telling(7, move |records| {
+            let cases = records.iter().map(|record| record.case.clone()).collect::<Vec<_>>();
+            Ok(tell.send(cases)?)
+        });
+        report.add("some", "first", "time", 1.0, "s");
+        report.add("some", "first", "rate", 1.0, "1/s");
+        assert!(told.try_recv().is_err(), "it may be changed still");
+        report.complete().unwrap();
+        report.complete().unwrap();
+        report.add("some", "second", "time", 1.0, "s");
+        report.complete().unwrap();
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [vec!["first"; 2], vec!["second"]]);
+        drop(told);
+        report.add("some", "third", "time", 1.0, "s");
+        assert!(report.complete().is_err(), "nobody has it");
+        assert_eq!((report.records.len(), report.seed()), (4, 7));
+    }
 
     #[test]
     fn quantiles_lie_between_samples() {

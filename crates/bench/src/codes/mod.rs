@@ -57,8 +57,6 @@ pub struct Options {
     pub only: Option<String>,
     /// Our kernels run at this tier instead of the widest, in the whole process from then on; cases say so in their names.
     pub tier: Option<Tier>,
-    /// Seeds the bytes, the graphs and the arrivals.
-    pub seed: u64,
 }
 
 /// Draws of an overhead; `lab run codes/overhead --draws` makes as many as one likes.
@@ -99,11 +97,11 @@ impl Bed {
     }
 }
 
-/// Runs the cases, saying before each what comes.
+/// Runs the cases, saying before each what comes. The report's seed makes the bytes, the graphs and the arrivals.
 ///
 /// # Errors
 /// When no case has the name, a code computes wrong bytes or a rival refuses.
-pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut cases = stripe::cases();
     cases.extend(sum::cases());
     cases.extend(object::cases());
@@ -112,11 +110,10 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
         cases.retain(|case| case.name.contains(only.as_str()));
         ensure!(!cases.is_empty(), "no case has `{only}` in its name");
     }
-    let mut report = Report::new(options.seed);
     let mut bed = Bed {
         rounds: if options.quick { 3 } else { 15 },
         quick: options.quick,
-        seed: options.seed,
+        seed: report.seed(),
         reader: None,
         memory: None,
     };
@@ -132,6 +129,7 @@ pub fn run(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Report> {
             Work::Object(object) => object::run(&case.name, object, &mut bed, &mut report)?,
             Work::Overhead(case_of) => overhead(&case.name, *case_of, &bed, &mut report)?,
         }
+        report.complete()?;
     }
     Ok(report)
 }

@@ -3,21 +3,37 @@
 use super::*;
 
 fn options(only: &str) -> Options {
-    Options { quick: true, only: Some(only.to_owned()), tier: None, seed: 9 }
+    Options { quick: true, only: Some(only.to_owned()), tier: None }
 }
 
 #[test]
 fn a_case_gives_a_rate_its_limit_and_their_ratio() {
     let mut said = Vec::new();
-    let report = run(&options("rank mix-b K=1024"), &mut |text| said.push(text.to_owned())).unwrap();
+    let report =
+        run(&options("rank mix-b K=1024"), Report::new(9), &mut |text| said.push(text.to_owned())).unwrap();
     assert_eq!(said, ["rank mix-b K=1024 patterns=200"]);
     assert!(report.value(EXPERIMENT, &said[0], "time").unwrap() > 0.0);
     assert!(show(&report).contains("rank mix-b"));
 }
 
 #[test]
+fn a_case_is_told_before_the_next_begins() {
+    let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = log.clone();
+    let report = Report::telling(9, move |records| {
+        told.lock().unwrap().push(format!("{} figures of {}", records.len(), records[0].case));
+        Ok(())
+    });
+    run(&options("overhead mix-b K=16 "), report, &mut |text| log.lock().unwrap().push(text.to_owned()))
+        .unwrap();
+    let [random, disks] = ["random", "disks"].map(|arrival| format!("overhead mix-b K=16 arrival={arrival}"));
+    let figures = |case: &str| format!("3 figures of {case}");
+    assert_eq!(*log.lock().unwrap(), [random.clone(), figures(&random), disks.clone(), figures(&disks)]);
+}
+
+#[test]
 fn an_overhead_has_its_mean_and_tail_as_shares_of_k() {
-    let report = run(&options("overhead mix-b K=64 arrival=disks"), &mut |_| {}).unwrap();
+    let report = run(&options("overhead mix-b K=64 arrival=disks"), Report::new(9), &mut |_| {}).unwrap();
     let value = |metric| report.value(EXPERIMENT, "overhead mix-b K=64 arrival=disks", metric).unwrap();
     // At most one block of the 64.
     assert!(value("mean") <= value("p99") && value("p99") <= value("worst") && value("worst") <= 1.01 / 64.0);
@@ -26,7 +42,7 @@ fn an_overhead_has_its_mean_and_tail_as_shares_of_k() {
 
 #[test]
 fn a_name_that_no_case_has_is_an_error() {
-    assert!(run(&options("no such case"), &mut |_| {}).is_err());
+    assert!(run(&options("no such case"), Report::new(9), &mut |_| {}).is_err());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `steadfast demo`.
 
-use crate::arguments::Demo;
+use crate::{arguments::Demo, figures};
 use anyhow::Context;
 
 pub(crate) async fn run(arguments: Demo) -> anyhow::Result<()> {
@@ -9,18 +9,15 @@ pub(crate) async fn run(arguments: Demo) -> anyhow::Result<()> {
     let demo = steadfast_lab::demo::Demo {
         program: std::env::current_exe().context("cannot find this program's own file")?,
         file: arguments.file,
-        seed,
         keep: arguments.keep.clone(),
     };
     tell!("seed {seed}: `steadfast demo --seed {seed}` draws the same disks");
-    let report = demo.run(&mut |text| tell!("· {text}")).await?;
+    let report = figures::begin(seed, json, |report| format!("\n{}", steadfast_lab::demo::show(report)));
+    demo.run(report, &mut |text| tell!("· {text}")).await?;
+    figures::print()?;
     if json {
-        for line in report.json_lines() {
-            say!("{line}")?;
-        }
         return Ok(());
     }
-    say!("\n{}", steadfast_lab::demo::show(&report))?;
     say!("\nNext: run a cluster of your own and keep a file in it:")?;
     say!(
         "  steadfast up --dir /tmp/steadfast          (8 storage servers of 2 devices; prints its address)"

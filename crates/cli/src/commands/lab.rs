@@ -1,6 +1,6 @@
 //! `steadfast lab list|run|report`.
 
-use crate::arguments::Lab;
+use crate::{arguments::Lab, figures};
 use anyhow::{Context, bail};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -28,20 +28,16 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             names.iter().try_for_each(|name| options.check(name))?;
             for name in names {
                 tell!("{name}, seed {seed}");
+                let shown = name.clone();
                 let report =
-                    steadfast_lab::run(&name, &program, seed, &options, &mut |text| tell!("· {text}"))
-                        .await?;
+                    figures::begin(seed, output.json, move |report| steadfast_lab::show(&shown, report));
+                let say = &mut |text: &str| tell!("· {text}");
+                let report = steadfast_lab::run(&name, &program, report, &options, say).await?;
                 if let Some(file) = &plot {
                     let picture = steadfast_lab::picture(&name, &report)?;
                     std::fs::write(file, picture).with_context(|| file.display().to_string())?;
                 }
-                if output.json {
-                    for line in report.json_lines() {
-                        say!("{line}")?;
-                    }
-                } else {
-                    say!("{}", steadfast_lab::show(&name, &report))?;
-                }
+                figures::print()?;
             }
         }
         Lab::Report { results, output } => {

@@ -1,6 +1,9 @@
 //! What a command does that is told to stop (SIGINT, SIGTERM).
 
-use crate::exit::{INTERRUPTED, Interrupted};
+use crate::{
+    exit::{INTERRUPTED, Interrupted},
+    figures,
+};
 use std::{
     sync::{
         Arc,
@@ -17,6 +20,7 @@ use tokio::{
 const STOPS_WITHIN: Duration = Duration::from_secs(3);
 
 /// Does work that leaves things behind when it is killed (servers, scratch directories): told to stop it is dropped, and they with it.
+/// What it has measured is printed before it is told why it ended.
 ///
 /// # Errors
 /// That of the work; [`Interrupted`] where it was told to stop.
@@ -31,6 +35,8 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
                 std::thread::sleep(STOPS_WITHIN);
                 if !heard.load(Ordering::Relaxed) {
                     steadfast_lab::remove_scratch();
+                    // Nobody is left to be told that it cannot be written.
+                    let _ = figures::print();
                     std::process::exit(INTERRUPTED.into());
                 }
             }
@@ -38,14 +44,19 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
     };
     // On a thread of its own: experiments compute on this one for minutes.
     std::thread::spawn(watch);
-    tokio::select! {
+    let done = tokio::select! {
         biased;
         () = stop.notified() => {
             heard.store(true, Ordering::Relaxed);
             Err(Interrupted.into())
         }
         done = work => done,
+    };
+    if done.is_err() {
+        // The first error is the one to tell.
+        let _ = figures::print();
     }
+    done
 }
 
 /// Waits for a person's or a supervisor's wish to stop.

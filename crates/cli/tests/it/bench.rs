@@ -1,8 +1,9 @@
 //! `steadfast bench`: what it prints, not how fast the machine is.
 
-use crate::common::{Bed, program, shape};
+use crate::common::{Bed, program, shape, signal};
+use rustix::process::Signal;
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
 };
 use steadfast_lab::original::Original;
@@ -90,6 +91,44 @@ fn overheads_are_printed_and_plotted() {
     let none = lab(&["demo"]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("has no picture"));
     assert_eq!(none.status.code(), Some(1));
+}
+
+#[test]
+fn figures_of_complete_cases_outlive_a_run_that_is_killed() {
+    let mut run = Command::new(program())
+        .args(["lab", "run", "codes/overhead", "--json", "--case", "overhead"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    BufReader::new(run.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(run.try_wait().unwrap().is_none(), "two dozen cases are left");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let record: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(record["metric"], "mean");
+}
+
+#[test]
+fn a_run_that_is_told_to_stop_prints_what_it_has() {
+    let mut run = Command::new(program())
+        .args(["lab", "run", "codes/overhead", "--case", "overhead"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // It is said when the next begins.
+    let complete = said.by_ref().filter(|line| line.contains(": mean ")).nth(1).unwrap();
+    assert!(complete.contains("overhead lt"), "{complete}");
+    signal(&run, Signal::TERM);
+    let said: Vec<String> = said.collect();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("XORs/K") && table.contains("overhead lt"), "{table}");
+    assert!(!table.contains("mix-b"), "far behind: {table}");
 }
 
 #[test]

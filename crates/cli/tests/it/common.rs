@@ -306,3 +306,9 @@ pub(crate) fn once_of(what: &str, mut shown: impl FnMut() -> bool) {
     println!("{what}: {shown:?} tries");
     assert!(shown.is_some(), "{what}: in none of six tries");
 }
+
+/// Sends a process of ours a signal.
+pub(crate) fn signal(process: &std::process::Child, signal: rustix::process::Signal) {
+    let pid = i32::try_from(process.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}

@@ -79,10 +79,10 @@ fn cells(sizes: &[u32]) -> impl Iterator<Item = Cell> {
 pub(super) async fn run(
     options: &Options,
     draws: u32,
-    seed: u64,
     report: &mut Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
+    let seed = report.seed();
     let draws = draws.div_ceil(DRAWS_SHARE);
     let asked = |name: &str| options.case.as_ref().is_none_or(|wanted| name.contains(wanted));
     for cell in cells(&K).filter(|cell| asked(&cell.name(1))) {
@@ -93,6 +93,7 @@ pub(super) async fn run(
         let of = |figure: fn(&[f64]) -> f64| overheads.as_deref().map(figure);
         report.add(NAME, &name, "mean", of(mean), "share of K").paper = paper_mean;
         report.add(NAME, &name, "sd", of(standard_deviation), "share of K").paper = paper_deviation;
+        report.complete()?;
     }
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(2))) {
         let edges = unless_no_graph(tokio::task::spawn_blocking(move || edges(cell, seed)).await?)?;
@@ -100,6 +101,7 @@ pub(super) async fn run(
         report.add(NAME, &name, "edges", edges.map(|edges| edges.0), "edges");
         report.add(NAME, &name, "edges_used", edges.map(|edges| edges.1), "edges");
         report.add(NAME, &name, "sd", edges.map(|edges| edges.2), "share of edges_used");
+        report.complete()?;
     }
     for cell in cells(&[1024]).filter(|cell| asked(&cell.name(3))) {
         let name = cell.name(3);
@@ -107,6 +109,7 @@ pub(super) async fn run(
         let timed = unless_no_graph(tokio::task::spawn_blocking(move || decoding(cell, seed)).await?)?;
         report.add(NAME, &name, "overhead", timed.map(|timed| timed.0), "share of K").paper = paper_overhead;
         report.add(NAME, &name, "bandwidth", timed.map(|timed| timed.1), "MB/s").paper = paper_bandwidth;
+        report.complete()?;
         if let Some((overhead, rate)) = timed {
             say(&format!("{name}: {rate:.0} MB/s at {:.0} % of overhead", 100.0 * overhead));
         }
@@ -283,7 +286,7 @@ mod tests {
             ..Options::default()
         };
         let mut report = Report::new(1);
-        run(&options, 40, 1, &mut report, &mut |_| {}).await.unwrap();
+        run(&options, 40, &mut report, &mut |_| {}).await.unwrap();
         let metrics: Vec<_> =
             report.records.iter().map(|record| (record.metric.as_ref(), record.paper)).collect();
         assert_eq!(metrics, [("mean", Some(0.5)), ("sd", Some(0.08))]);

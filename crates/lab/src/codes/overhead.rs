@@ -89,8 +89,8 @@ fn limit(case: Case) -> Option<f64> {
 ///
 /// # Errors
 /// When no case has that name or a draw's blocks do not decode.
-pub async fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
-    let mut report = Report::new(seed);
+pub async fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let draws = options.draws.unwrap_or(DRAWS);
     for case in cases() {
         let name = name(case);
@@ -105,8 +105,9 @@ pub async fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Res
             report.add(NAME, &name, "xors", cost.xors, "blocks read / K");
             report.add(NAME, &name, "update", cost.update, "blocks");
         }
+        report.complete()?;
     }
-    figures::run(options, draws, seed, &mut report, say).await?;
+    figures::run(options, draws, &mut report, say).await?;
     ensure!(
         !report.records.is_empty(),
         "no case of {NAME} contains `{}`",
@@ -194,10 +195,10 @@ mod tests {
     async fn figures_repeat_and_bins_add_up() {
         let options =
             Options { draws: Some(20), case: Some("overhead mix-b K=128".to_owned()), ..Options::default() };
-        let first = run(&options, 7, &mut |_| {}).await.unwrap();
-        let again = run(&options, 7, &mut |_| {}).await.unwrap();
+        let first = run(&options, Report::new(7), &mut |_| {}).await.unwrap();
+        let again = run(&options, Report::new(7), &mut |_| {}).await.unwrap();
         assert_eq!(first.records, again.records);
-        let other = run(&options, 8, &mut |_| {}).await.unwrap();
+        let other = run(&options, Report::new(8), &mut |_| {}).await.unwrap();
         assert_ne!(first.records, other.records);
         for arrival in ["random", "disks"] {
             let case = format!("overhead mix-b K=128 arrival={arrival}");
@@ -209,7 +210,7 @@ mod tests {
             assert!(value("mean") <= value("p99") && value("p99") <= value("worst"));
         }
         let none = Options { draws: Some(1), case: Some("no such case".to_owned()), ..Options::default() };
-        assert!(run(&none, 1, &mut |_| {}).await.is_err());
+        assert!(run(&none, Report::new(1), &mut |_| {}).await.is_err());
     }
 
     /// Findings §1 and §5.2.4 at few draws: the order of the variants and the paper's half of K.

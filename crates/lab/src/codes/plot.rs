@@ -193,7 +193,7 @@ mod tests {
     async fn two_panels_with_every_code_and_nothing_from_elsewhere() {
         let options =
             Options { draws: Some(2), case: Some("K=1024 arrival=".to_owned()), ..Options::default() };
-        let picture = svg(&run(&options, 1, &mut |_| {}).await.unwrap()).unwrap();
+        let picture = svg(&run(&options, Report::new(1), &mut |_| {}).await.unwrap()).unwrap();
         for text in [
             "mix a",
             "mix b",
@@ -209,7 +209,7 @@ mod tests {
         assert!(!picture.contains("href") && picture.starts_with("<svg"));
         let none =
             Options { draws: Some(2), case: Some("overhead mix-b K=16".to_owned()), ..Options::default() };
-        assert!(svg(&run(&none, 1, &mut |_| {}).await.unwrap()).is_err());
+        assert!(svg(&run(&none, Report::new(1), &mut |_| {}).await.unwrap()).is_err());
     }
 
     #[test]

@@ -117,12 +117,12 @@ fn cases() -> Result<Vec<Case>> {
 ///
 /// # Errors
 /// When no case has the name asked for.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
-    measure(options, if options.quick { PART_QUICK } else { PART }, seed, say)
+pub fn run(options: &Options, report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    measure(options, if options.quick { PART_QUICK } else { PART }, report, say)
 }
 
 /// The same on one part in `part` of the trace's files.
-fn measure(options: &Options, part: u64, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+fn measure(options: &Options, part: u64, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut cases = cases()?;
     cases.retain(|case| options.case.as_ref().is_none_or(|part| full(case.name, None).contains(part)));
     ensure!(!cases.is_empty(), "no case of {NAME} contains `{}`", options.case.as_deref().unwrap_or(""));
@@ -130,9 +130,8 @@ fn measure(options: &Options, part: u64, seed: u64, say: &mut dyn FnMut(&str)) -
         "the trace is GENERATED to agree with the paper's Table 1: Harvard's DEAS03 is not to be had; when and how unevenly files \
          are updated is picked by eye",
     );
-    let standin = StandIn::new(part, seed);
+    let standin = StandIn::new(part, report.seed());
     let updated_files = standin.updated_files_share();
-    let mut report = Report::new(seed);
     let mut summary = TraceSummary::default();
     let mut segments = vec![false; standin.end_bytes().div_ceil(SEGMENT_BYTES) as usize];
     for (period, writes) in (1..).zip(standin) {
@@ -163,6 +162,7 @@ fn measure(options: &Options, part: u64, seed: u64, say: &mut dyn FnMut(&str)) -
             }
         }
         if period % WEEK == 0 {
+            report.complete()?;
             say(&format!("day {}: {} segments, {} writes", period / 2, there, summary.writes));
         }
     }
@@ -286,7 +286,7 @@ mod tests {
     /// What the paper's text says of Figures 9 and 10, as far as it follows from the scheme and not from the trace.
     #[test]
     fn what_the_text_says_of_figures_9_and_10() {
-        let report = measure(&Options::default(), 400, 1, &mut |_| ()).unwrap();
+        let report = measure(&Options::default(), 400, Report::new(1), &mut |_| ()).unwrap();
         let value = |policy: &str, metric| report.value(NAME, &full(policy, None), metric).unwrap();
         let week = |policy: &str, day, metric| report.value(NAME, &full(policy, Some(day)), metric).unwrap();
         let gamma = |policy| value(policy, "gamma");
@@ -326,11 +326,11 @@ mod tests {
     #[test]
     fn a_case_can_be_chosen_and_the_seed_makes_the_figures() {
         let options = Options { case: Some("policy=fixed-2mib".to_owned()), ..Options::default() };
-        let report = measure(&options, 2000, 1, &mut |_| ()).unwrap();
-        assert_eq!(report.records, measure(&options, 2000, 1, &mut |_| ()).unwrap().records);
-        assert_ne!(report.records, measure(&options, 2000, 2, &mut |_| ()).unwrap().records);
+        let report = measure(&options, 2000, Report::new(1), &mut |_| ()).unwrap();
+        assert_eq!(report.records, measure(&options, 2000, Report::new(1), &mut |_| ()).unwrap().records);
+        assert_ne!(report.records, measure(&options, 2000, Report::new(2), &mut |_| ()).unwrap().records);
         assert!(report.records.iter().all(|record| !record.case.contains("8mib")));
         let none = Options { case: Some("fixed-3mib".to_owned()), ..options };
-        assert!(measure(&none, 2000, 1, &mut |_| ()).is_err());
+        assert!(measure(&none, 2000, Report::new(1), &mut |_| ()).is_err());
     }
 }

@@ -83,8 +83,6 @@ pub struct Demo {
     pub program: PathBuf,
     /// The file to store; made from the seed when absent.
     pub file: Option<PathBuf>,
-    /// Repeats disks and data.
-    pub seed: u64,
     /// Where the cluster is kept; in memory and removed when absent.
     pub keep: Option<PathBuf>,
 }
@@ -97,15 +95,15 @@ struct Disk {
 }
 
 impl Demo {
-    /// Runs it, telling `say` what happens meanwhile.
+    /// Runs it, telling `say` what happens meanwhile. The report's seed makes disks and data.
     ///
     /// # Errors
     /// When the cluster cannot be run or a scheme that must survive does not.
-    pub async fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Report> {
-        let mut report = Report::new(self.seed);
+    pub async fn run(&self, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+        let seed = report.seed();
         let original = match &self.file {
             Some(path) => Original::file(path)?,
-            None => Original::make(MADE_BYTES, self.seed),
+            None => Original::make(MADE_BYTES, seed),
         };
         // A disk gets thirteen 64ths of the file in the four loads, and the last write, before which eight of them are
         // removed again, gives the fastest four shares of four 64ths more.
@@ -134,16 +132,18 @@ impl Demo {
         let cluster = LocalCluster::start(&self.program, dir, &shape)?;
         // One segment, of K = 1024 as in the dissertation.
         let segment_bytes = 256 << 20;
-        let options =
-            Options { seed: Some(self.seed), patience: PATIENCE, segment_bytes, ..Options::default() };
+        let options = Options { seed: Some(seed), patience: PATIENCE, segment_bytes, ..Options::default() };
         let all = Options { request: RequestRule::All, ..options.clone() };
         let (client, asks_all) = (cluster.client(options).await?, cluster.client(all).await?);
-        let mut stage = Stage { cluster, client, asks_all, disks: Vec::new(), original, seed: self.seed };
+        let mut stage = Stage { cluster, client, asks_all, disks: Vec::new(), original, seed };
         stage.find_disks().await?;
         stage.load(say).await?;
         stage.rounds(&mut report, say).await?;
+        report.complete()?;
         stage.degraded(&mut report, say).await?;
+        report.complete()?;
         stage.write(&mut report, say).await?;
+        report.complete()?;
         stage.cluster.stop();
         Ok(report)
     }

@@ -18,12 +18,17 @@ pub fn show(report: &Report) -> String {
         "2 nodes dead, 2 disks stalled",
     ]);
     let figure = |case: &str, metric: &str| report.value("demo", case, metric).unwrap_or(f64::NAN);
+    let broken_was_read = |case: &str| {
+        report.records.iter().any(|record| (record.experiment, &*record.case) == ("demo-degraded", case))
+    };
     for case in SCHEMES.map(|scheme| scheme.name).into_iter().chain([IDEAL]) {
         let wrong = report.value("demo-degraded", case, "bytes_wrong").unwrap_or(f64::NAN);
         let unavailable = report.value("demo-degraded", case, "bytes_unavailable").unwrap_or(f64::NAN);
         let broken = match report.value("demo-degraded", case, "latency_mean") {
             Some(latency) if case == IDEAL => format!("{latency:.2} s"),
             Some(latency) => format!("{latency:.2} s, {wrong:.0} bytes wrong"),
+            // The run ended before.
+            None if !broken_was_read(case) => String::new(),
             None => format!("lost: {:.0} MB out of reach", unavailable / 1e6),
         };
         table.add_row([
@@ -39,12 +44,15 @@ pub fn show(report: &Report) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let write = |metric| report.value("demo-write", "rateless-b", metric).unwrap_or(f64::NAN);
+    let write = |metric| report.value("demo-write", "rateless-b", metric);
+    let written = match (write("bandwidth"), write("share_of_limit")) {
+        (Some(bandwidth), Some(share)) => format!(
+            "speculative put on the broken cluster: {bandwidth:.0} MB/s of data at D = 3, {share:.2} of what the disks left allow\n"
+        ),
+        _ => String::new(),
+    };
     format!(
-        "{table}\n\nspeculative put on the broken cluster: {:.0} MB/s of data at D = 3, {:.2} of what the disks left allow\n\
-         rateless-b reads {:.0} times as fast as the stripe whose slowest disk everybody waits for",
-        write("bandwidth"),
-        write("share_of_limit"),
+        "{table}\n\n{written}rateless-b reads {:.0} times as fast as the stripe whose slowest disk everybody waits for",
         figure("rateless-b", "bandwidth") / figure("stripe", "bandwidth"),
     )
 }

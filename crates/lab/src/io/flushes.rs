@@ -79,12 +79,8 @@ struct Figures {
     write_back_ms: Vec<f64>,
 }
 
-pub(super) fn run(
-    options: &Options,
-    report: &mut Report,
-    seed: u64,
-    say: &mut dyn FnMut(&str),
-) -> Result<()> {
+pub(super) fn run(options: &Options, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
+    let seed = report.seed();
     if !ORDERS.iter().any(|order| options.wants(order.name())) {
         return Ok(());
     }

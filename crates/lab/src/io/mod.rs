@@ -93,18 +93,25 @@ impl Options {
     }
 }
 
-/// Runs the cases with `program` as the servers' and clients' executable.
+/// Runs the cases with `program` as the servers' and clients' executable, from the report's seed.
 ///
 /// # Errors
-/// When no case has the wanted name, the cluster cannot be run, an access fails or a byte comes back wrong.
-pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
-    let mut report = Report::new(seed);
-    real::run(program, options, &mut report, seed, say).await?;
+/// When no case has the wanted name, the cluster cannot be run, an access fails or a byte comes back wrong. What was measured until
+/// then was told to the report.
+pub async fn run(
+    program: &Path,
+    options: &Options,
+    mut report: Report,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    real::run(program, options, &mut report, say).await?;
     if options.measured == Measured::Parity {
-        updates::run(program, options, &mut report, seed, say).await?;
-        rotating::run(program, options, &mut report, seed, say).await?;
-        sequential::run(program, options, &mut report, seed, say).await?;
-        flushes::run(options, &mut report, seed, say)?;
+        updates::run(program, options, &mut report, say).await?;
+        rotating::run(program, options, &mut report, say).await?;
+        sequential::run(program, options, &mut report, say).await?;
+        report.complete()?;
+        flushes::run(options, &mut report, say)?;
+        report.complete()?;
         some(&report, options)?;
         return Ok(report);
     }
@@ -114,14 +121,17 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
         ["get", "put"].iter().any(|operation| wanted(&six_devices::case_name(operation, case.name)))
     });
     if emulated {
-        for measured in six_devices::measure(program, seed, accesses, &wanted, say).await? {
+        let seed = report.seed();
+        let mut add = |measured: six_devices::Measured| {
             let seconds = mean(&measured.latencies_ms) / 1e3;
             let bytes = measured.object_bytes();
             let throughput = bytes / measured.latencies_ms.len() as f64 / seconds / 1e9;
             report.add(EXPERIMENT, &measured.name(), "throughput", throughput, "GB/s");
             report.add(EXPERIMENT, &measured.name(), "cpu", measured.cpu_s / (bytes / 1e9), "s/GB");
             measured.add_to(&mut report, EXPERIMENT);
-        }
+            report.complete()
+        };
+        six_devices::measure(program, seed, accesses, &wanted, say, &mut add).await?;
     }
     some(&report, options)?;
     Ok(report)

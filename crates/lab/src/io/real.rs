@@ -130,9 +130,9 @@ pub(super) async fn run(
     program: &Path,
     options: &Options,
     report: &mut Report,
-    seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
+    let seed = report.seed();
     let cases: Vec<Case> = cases(options.measured)
         .into_iter()
         .filter(|case| options.wants(&case.name(options.measured)))
@@ -154,30 +154,42 @@ pub(super) async fn run(
     let rounds = if options.quick { 3 } else { 9 };
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
     bench.load(&cases).await?;
-    for round in 0..rounds {
-        for (case, figures) in cases.iter().zip(&mut figures) {
-            bench.turn(case, round, figures).await?;
-        }
+    let names: Vec<String> = cases.iter().map(|case| case.name(options.measured)).collect();
+    let mut ran = Ok(());
+    'rounds: for round in 0..rounds {
+        // Cases take turns and are complete with the last round: whoever kills the run has at least what is said of each.
         say(&format!("round {} of {rounds}", round + 1));
+        for ((case, name), figures) in cases.iter().zip(&names).zip(&mut figures) {
+            ran = bench.turn(case, round, figures).await;
+            if ran.is_err() {
+                break 'rounds;
+            }
+            if let (Some(rate), Some(limit)) = (figures.rates.last(), figures.limits.last()) {
+                say(&format!("  {name}: {rate:.2} GB/s of {limit:.2}"));
+            }
+        }
     }
-    for (case, figures) in cases.iter().zip(&figures) {
-        let name = case.name(options.measured);
+    // An access that fails in the ninth round takes none of the eight before it along.
+    let measured = |figures: &Figures| !figures.rates.is_empty() && !figures.limits.is_empty();
+    for (name, figures) in names.iter().zip(&figures).filter(|(_, figures)| measured(figures)) {
         let rate = quantile(&figures.rates, 0.5);
         let limit = quantile(&figures.limits, 0.5);
         say(&format!("{name}: {rate:.2} GB/s of {limit:.2}"));
-        let record = report.add(EXPERIMENT, &name, "throughput", rate, "GB/s");
+        let record = report.add(EXPERIMENT, name, "throughput", rate, "GB/s");
         (record.limit, record.ratio) = (Some(limit), Some(rate / limit));
         record.spread =
             Some((quantile(&figures.rates, 0.75) - quantile(&figures.rates, 0.25)) / rate.max(1e-9));
         let (cpu, parts) = (figures.cpu_s / (figures.bytes / 1e9), quantile(&figures.parts, 0.5));
-        let record = report.add(EXPERIMENT, &name, "cpu", cpu, "s/GB");
+        let record = report.add(EXPERIMENT, name, "cpu", cpu, "s/GB");
         (record.limit, record.ratio) = (Some(parts), Some(cpu / parts));
-        report.add(EXPERIMENT, &name, "accesses", figures.latencies_ms.len() as f64, "accesses");
-        report.add(EXPERIMENT, &name, "latency_mean", mean(&figures.latencies_ms), "ms");
-        report.add(EXPERIMENT, &name, "latency_sd", standard_deviation(&figures.latencies_ms), "ms");
-        report.add(EXPERIMENT, &name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");
-        report.add(EXPERIMENT, &name, "io_overhead", mean(&figures.overheads), "1");
+        report.add(EXPERIMENT, name, "accesses", figures.latencies_ms.len() as f64, "accesses");
+        report.add(EXPERIMENT, name, "latency_mean", mean(&figures.latencies_ms), "ms");
+        report.add(EXPERIMENT, name, "latency_sd", standard_deviation(&figures.latencies_ms), "ms");
+        report.add(EXPERIMENT, name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");
+        report.add(EXPERIMENT, name, "io_overhead", mean(&figures.overheads), "1");
     }
+    report.complete()?;
+    ran?;
     bench.cluster.stop();
     Ok(())
 }

@@ -164,9 +164,9 @@ pub(super) async fn run(
     program: &Path,
     options: &Options,
     report: &mut Report,
-    seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
+    let seed = report.seed();
     let wanted = |case: &Case| SCHEMES.iter().any(|scheme| options.wants(&case.name(scheme)));
     let cases: Vec<Case> = CASES.into_iter().filter(wanted).collect();
     if cases.is_empty() {
@@ -229,6 +229,7 @@ pub(super) async fn run(
                 "{name}: this machine is too busy, {late:.3} of operations took longer than the disk"
             ));
         }
+        report.complete()?;
     }
     bed.cluster.stop();
     Ok(())

@@ -69,9 +69,9 @@ pub(super) async fn run(
     program: &Path,
     options: &Options,
     report: &mut Report,
-    seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
+    let seed = report.seed();
     if !options.wants(CASE) {
         return Ok(());
     }

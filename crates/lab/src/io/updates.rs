@@ -78,9 +78,9 @@ pub(super) async fn run(
     program: &Path,
     options: &Options,
     report: &mut Report,
-    seed: u64,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
+    let seed = report.seed();
     let cases: Vec<Case> = CASES.into_iter().filter(|case| options.wants(&case.name())).collect();
     if cases.is_empty() {
         return Ok(());
@@ -127,6 +127,7 @@ pub(super) async fn run(
             figures.after.add(quiet.since(before));
         }
         figures.add_to(report, case, say);
+        report.complete()?;
     }
     bed.cluster.stop();
     Ok(())

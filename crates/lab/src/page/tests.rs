@@ -16,10 +16,15 @@ fn text(report: &Report) -> String {
 fn small(name: &str, case: &str) -> String {
     let options = Options { draws: Some(2), case: Some(case.to_owned()), ..Options::default() };
     let report = match name {
-        robustore::table6_1::NAME => robustore::table6_1::run(&options, 7, &mut |_| ()),
-        robustore::fig6_5::NAME => robustore::fig6_5::run(&options, 7, &mut |_| ()),
-        robustore::fig4_1::NAME => robustore::fig4_1::run(&options, 7, &mut |_| ()),
-        _ => robustore::run(&robustore::parameters::find(name).unwrap().unwrap(), &options, 7, &mut |_| ()),
+        robustore::table6_1::NAME => robustore::table6_1::run(&options, Report::new(7), &mut |_| ()),
+        robustore::fig6_5::NAME => robustore::fig6_5::run(&options, Report::new(7), &mut |_| ()),
+        robustore::fig4_1::NAME => robustore::fig4_1::run(&options, Report::new(7), &mut |_| ()),
+        _ => robustore::run(
+            &robustore::parameters::find(name).unwrap().unwrap(),
+            &options,
+            Report::new(7),
+            &mut |_| (),
+        ),
     };
     text(&report.unwrap())
 }

@@ -87,15 +87,15 @@ pub fn originals() -> Result<u32> {
 ///
 /// # Errors
 /// When no case has the name asked for, the number of draws is out of its range, or a code fails.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let settings = settings()?;
     let draws = Draws { usual: settings.draws, quick: settings.quick_draws }.count(options)?;
     let k = settings.originals;
     let lt = Kind::Lt { c: settings.c, delta: settings.delta };
     let grid: Vec<u32> = settings.blocks.iter().map(|share| (share * f64::from(k)).round() as u32).collect();
     let named = |blocks: u32, line: &str| format!("blocks={blocks} {line}");
-    let mut report = Report::new(seed);
-    let mut add = |line: &str, probability: &dyn Fn(u32) -> f64, half: f64, measured: bool| {
+    let mut add = |line: &str, probability: &dyn Fn(u32) -> f64, half: f64, measured: bool| -> Result<()> {
         let mut any = false;
         for &blocks in &grid {
             let case = named(blocks, line);
@@ -112,6 +112,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
                 report.add(NAME, line, "draws", f64::from(draws), "graphs and orders");
             }
         }
+        report.complete()
     };
     // What is not asked for is not measured.
     let asked = |line: &str| {
@@ -125,7 +126,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
     ];
     for (line, probability) in &formulas {
         let half = probability.partition_point(|probability| *probability < 0.5);
-        add(line, &|m| probability[m as usize], half as f64 / f64::from(k), false);
+        add(line, &|m| probability[m as usize], half as f64 / f64::from(k), false)?;
     }
     type Measure<'a> = Box<dyn Fn() -> Result<Vec<f64>> + 'a>;
     let needed = |kind: Kind| -> Measure<'_> {
@@ -150,7 +151,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
         };
         let half = quantile(&needed, 0.5);
         say(&format!("{NAME}: {line}: half of the draws need {half:.3} K blocks or fewer"));
-        add(line, &probability, half, true);
+        add(line, &probability, half, true)?;
     }
     ensure!(!report.records.is_empty(), "{NAME} has no case of that name");
     Ok(report)
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn what_is_measured_is_what_the_formula_says_and_the_text() {
         let options = Options { draws: Some(200), ..Options::default() };
-        let report = run(&options, 3, &mut |_| ()).unwrap();
+        let report = run(&options, Report::new(3), &mut |_| ()).unwrap();
         let value = |case: &str, metric: &str| report.value(NAME, case, metric).unwrap();
         // 200 draws: three deviations of a share are at most 10.6 %.
         for blocks in [3277, 3379, 3482, 3584, 3686] {

@@ -57,12 +57,12 @@ pub fn about() -> Result<settings::About> {
 ///
 /// # Errors
 /// When no case has the name asked for, or the number of draws is out of its range.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let settings = settings()?;
     let draws = Draws { usual: settings.draws, quick: settings.quick_draws };
     let seeds = draws.seeds(options, seed)?;
     let asked = |case: &str| options.case.as_ref().is_none_or(|part| case.contains(part));
-    let mut report = Report::new(seed);
     for (suffix, region) in [("", REGION_BYTES), (" variant=whole-disk", u64::MAX)] {
         for interval in &settings.intervals_ms {
             let case = format!("interval_ms={interval}{suffix}");
@@ -78,6 +78,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
             report.add(NAME, &case, "bandwidth", point.foreground_mb_per_s, "MB/s").paper = bandwidth;
             report.add(NAME, &case, "background_share", point.background_share, "share of the time").paper =
                 share;
+            report.complete()?;
         }
         say(&format!("{NAME}: {} intervals", settings.intervals_ms.len()));
     }
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_text_is_met_and_a_background_over_the_whole_disk_does_not_meet_it() {
-        let report = run(&Options::default(), 1, &mut |_| ()).unwrap();
+        let report = run(&Options::default(), Report::new(1), &mut |_| ()).unwrap();
         let verdict = |case: &str, metric: &str| {
             let record = report.records.iter().find(|record| record.case == case && record.metric == metric);
             Verdict::of(&Figure::from(record.unwrap()))

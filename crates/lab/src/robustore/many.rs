@@ -64,9 +64,10 @@ pub struct Sample {
 pub fn run(
     experiment: &Experiment,
     options: &Options,
-    seed: u64,
+    report: Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
+    let seed = report.seed();
     let groups: Vec<Vec<Unit>> = units(experiment, options)?.into_iter().map(|unit| vec![unit]).collect();
     let name = |unit: Unit| (case(experiment, unit), unit.number);
     let task = Task { experiment: NAME, seed, options, name: &name };
@@ -75,7 +76,7 @@ pub fn run(
         group.iter().map(one).collect()
     };
     let done = spread::run(&task, &groups, work, say)?;
-    Ok(report(experiment, &done, seed))
+    Ok(add(report, experiment, &done))
 }
 
 fn case(experiment: &Experiment, unit: Unit) -> String {
@@ -162,8 +163,7 @@ fn fairness(shares: &[f64]) -> f64 {
     sum * sum / (shares.len() as f64 * squares)
 }
 
-fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> Report {
-    let mut report = Report::new(seed);
+fn add(mut report: Report, experiment: &Experiment, done: &BTreeMap<Unit, Sample>) -> Report {
     let mut cases: BTreeMap<(usize, Way), Vec<&Sample>> = BTreeMap::new();
     for (unit, sample) in done {
         cases.entry((unit.point, unit.way)).or_default().push(sample);
@@ -264,7 +264,7 @@ mod tests {
     fn more_clients_get_less_each_and_about_the_same_together() {
         let experiment = small();
         let options = Options { quick: true, ..Options::default() };
-        let report = run(&experiment, &options, 3, &mut |_| ()).unwrap();
+        let report = run(&experiment, &options, Report::new(3), &mut |_| ()).unwrap();
         for way in 0..8 {
             let way = Way { rule: way & 1, known: way & 2 != 0, own: way & 4 != 0 };
             let value = |point: usize, metric: &str| {
@@ -277,6 +277,6 @@ mod tests {
             assert!((value(0, "fairness") - 1.0).abs() < 1e-9, "one alone is treated fairly");
             assert!(value(2, "medium_overhead") >= value(2, "io_overhead"), "{way:?}");
         }
-        assert_eq!(run(&experiment, &options, 3, &mut |_| ()).unwrap().records, report.records);
+        assert_eq!(run(&experiment, &options, Report::new(3), &mut |_| ()).unwrap().records, report.records);
     }
 }

@@ -61,12 +61,12 @@ pub fn list() -> impl Iterator<Item = (&'static str, String)> {
 pub fn run(
     experiment: &Experiment,
     options: &Options,
-    seed: u64,
+    report: Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
     match experiment.name {
-        many::NAME => many::run(experiment, options, seed, say),
-        _ => sweep::run(experiment, options, seed, say),
+        many::NAME => many::run(experiment, options, report, say),
+        _ => sweep::run(experiment, options, report, say),
     }
 }
 

@@ -59,7 +59,13 @@ struct Pair {
 ///
 /// # Errors
 /// When the cluster cannot be run, a read fails or a byte comes back wrong.
-pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub async fn run(
+    program: &Path,
+    options: &Options,
+    mut report: Report,
+    say: &mut dyn FnMut(&str),
+) -> Result<Report> {
+    let seed = report.seed();
     let experiment = parameters::find(NAME).context("a file for it")??;
     let (point, parameters) = experiment.points.first().context("one point")?;
     let case = |scheme: Scheme| format!("{point} scheme={}", scheme.name());
@@ -67,7 +73,6 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
     let schemes: Vec<Scheme> = SCHEMES.into_iter().filter(asked).collect();
     ensure!(!schemes.is_empty(), "{NAME} has no case of that name");
     let mut stage = Stage::start(program, parameters, seed).await?;
-    let mut report = Report::new(seed);
     for scheme in schemes {
         stage.load(scheme, say).await?;
         let mut pairs = Vec::new();
@@ -84,6 +89,7 @@ pub async fn run(program: &Path, options: &Options, seed: u64, say: &mut dyn FnM
             pairs.push(pair);
         }
         add(&mut report, parameters, &case(scheme), &pairs);
+        report.complete()?;
     }
     stage.cluster.stop();
     Ok(report)

@@ -39,9 +39,10 @@ struct Unit {
 pub fn run(
     experiment: &Experiment,
     options: &Options,
-    seed: u64,
+    report: Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
+    let seed = report.seed();
     let units = units(experiment, options)?;
     let name = |unit: Unit| (case(experiment, unit), unit.number);
     let task = Task { experiment: experiment.name, seed, options, name: &name };
@@ -60,7 +61,7 @@ pub fn run(
         experiment.name,
         requests / seconds.max(0.01)
     ));
-    Ok(report(experiment, &done, seed))
+    Ok(add(report, experiment, &done))
 }
 
 fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
@@ -140,8 +141,7 @@ fn case(experiment: &Experiment, unit: Unit) -> String {
     format!("{} scheme={scheme}", experiment.points[unit.point].0)
 }
 
-fn report(experiment: &Experiment, done: &BTreeMap<Unit, Sample>, seed: u64) -> Report {
-    let mut report = Report::new(seed);
+fn add(mut report: Report, experiment: &Experiment, done: &BTreeMap<Unit, Sample>) -> Report {
     for (point, (_, parameters)) in experiment.points.iter().enumerate() {
         let of = |scheme: Option<Scheme>| -> Vec<Sample> {
             let from = Unit { point, scheme, number: 0 };
@@ -257,25 +257,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("done");
         let mut options = Options { quick: true, ..Options::default() };
-        let whole = run(&experiment, &options, 3, &mut |_| ()).unwrap();
+        let whole = run(&experiment, &options, Report::new(3), &mut |_| ()).unwrap();
         options.resume = Some(file.clone());
-        let first = run(&experiment, &options, 3, &mut |_| ()).unwrap();
+        let first = run(&experiment, &options, Report::new(3), &mut |_| ()).unwrap();
         assert_eq!(whole.records, first.records);
         // Cut in the middle of a line, as a kill leaves it.
         let text = std::fs::read_to_string(&file).unwrap();
         let cut = text.len() / 2;
         std::fs::write(&file, &text[..cut]).unwrap();
         let mut said = Vec::new();
-        let again = run(&experiment, &options, 3, &mut |text| said.push(text.to_owned())).unwrap();
+        let again =
+            run(&experiment, &options, Report::new(3), &mut |text| said.push(text.to_owned())).unwrap();
         assert_eq!(whole.records, again.records);
         assert!(said[0].contains("were done before"), "{said:?}");
-        let other = run(&experiment, &options, 4, &mut |_| ()).unwrap();
+        let other = run(&experiment, &options, Report::new(4), &mut |_| ()).unwrap();
         assert_ne!(whole.records, other.records, "another seed is another run");
         // Another build may do otherwise.
         let mut line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         line["build"] = 1.into();
         std::fs::write(&file, format!("{line}\n")).unwrap();
-        let refused = run(&experiment, &options, 3, &mut |_| ()).unwrap_err().to_string();
+        let refused = run(&experiment, &options, Report::new(3), &mut |_| ()).unwrap_err().to_string();
         assert!(refused.contains("another build"), "{refused}");
     }
 }

@@ -67,12 +67,12 @@ fn variants(confined: &[f64]) -> Vec<(String, Variant)> {
 ///
 /// # Errors
 /// When no case has the name asked for, or the number of draws is out of its range.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let settings = settings()?;
     let draws = Draws { usual: settings.draws, quick: settings.quick_draws };
     let seeds = draws.seeds(options, seed)?;
     let asked = |case: &str| options.case.as_ref().is_none_or(|part| case.contains(part));
-    let mut report = Report::new(seed);
     for (suffix, variant) in variants(&settings.confined) {
         let mut cells = Vec::new();
         for (row, sequential) in [0.0, 1.0].into_iter().enumerate() {
@@ -90,6 +90,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
             report.add(NAME, "mean", "bandwidth", mean, "MB/s").paper = Some(TABLE_6_1_MEAN);
             report.add(NAME, "mean", "draws", (seeds.end - seeds.start) as f64, "layouts of each cell");
         }
+        report.complete()?;
         say(&format!("{NAME}: {}", suffix.trim_start().replace("variant=", "")));
     }
     ensure!(!report.records.is_empty(), "{NAME} has no case of that name");
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn every_cell_is_met_and_no_broken_disk_meets_them() {
-        let report = run(&Options::default(), 1, &mut |_| ()).unwrap();
+        let report = run(&Options::default(), Report::new(1), &mut |_| ()).unwrap();
         assert_eq!(met(&report, ""), (17, 17), "sixteen cells and their mean");
         assert_eq!(met(&report, "one-at-a-time"), (14, 16));
         for broken in ["no-read-ahead", "no-hit-overhead"] {
@@ -134,13 +135,16 @@ mod tests {
             case: Some("blocking_factor=64 sequential=0".to_owned()),
             ..Options::default()
         };
-        let first = run(&options, 1, &mut |_| ()).unwrap();
+        let first = run(&options, Report::new(1), &mut |_| ()).unwrap();
         assert_eq!(first.records.len(), 6);
-        assert_eq!(first.records, run(&options, 1, &mut |_| ()).unwrap().records);
-        assert_ne!(first.records[0].value, run(&options, 2, &mut |_| ()).unwrap().records[0].value);
+        assert_eq!(first.records, run(&options, Report::new(1), &mut |_| ()).unwrap().records);
+        assert_ne!(
+            first.records[0].value,
+            run(&options, Report::new(2), &mut |_| ()).unwrap().records[0].value
+        );
         let none = Options { case: Some("blocking_factor=9".to_owned()), ..Options::default() };
-        assert!(run(&none, 1, &mut |_| ()).is_err());
+        assert!(run(&none, Report::new(1), &mut |_| ()).is_err());
         let none = Options { draws: Some(0), ..Options::default() };
-        assert!(run(&none, 1, &mut |_| ()).unwrap_err().to_string().contains("1 to"));
+        assert!(run(&none, Report::new(1), &mut |_| ()).unwrap_err().to_string().contains("1 to"));
     }
 }

@@ -65,10 +65,10 @@ const CRASH_MERGE: Limits = Limits { crashes: 1, exclusions: 0, merges: 1, gathe
 ///
 /// # Errors
 /// A violation, or a planted bug that was not found.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let states_max = if options.quick { STATES_MAX_QUICK } else { STATES_MAX };
     let wanted = |case: &str| options.case.as_ref().is_none_or(|part| case.contains(part));
-    let mut report = Report::new(seed);
     for (scheme, mode) in [("plr", Mode::Logged), ("fo", Mode::InPlace)] {
         for (writes_name, writes) in &WRITES {
             for (limits_name, limits) in &CASES {
@@ -93,6 +93,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
                 ] {
                     report.add(NAME, &case, metric, value, "1");
                 }
+                report.complete()?;
             }
         }
     }
@@ -110,6 +111,7 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
         report.add(NAME, &case, "found", 1.0, "1");
         report.add(NAME, &case, "states", outcome.states as f64, "1");
         report.add(NAME, &case, "events", events.len() as f64, "1");
+        report.complete()?;
     }
     ensure!(
         !report.records.is_empty(),
@@ -265,7 +267,7 @@ mod tests {
             "planted",
         ] {
             let options = Options { case: Some(case.to_owned()), ..options.clone() };
-            run(&options, 1, &mut |line| println!("{line}")).unwrap();
+            run(&options, Report::new(1), &mut |line| println!("{line}")).unwrap();
         }
     }
 

@@ -75,7 +75,8 @@ impl Counts {
 ///
 /// # Errors
 /// What does not hold, with the seed that shows it.
-pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report> {
+pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
+    let seed = report.seed();
     let runs = options.draws.unwrap_or(if options.quick { RUNS_QUICK } else { RUNS });
     let mut counts = Counts::default();
     for number in 0..runs {
@@ -87,7 +88,6 @@ pub fn run(options: &Options, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Re
             say(&format!("{} of {runs} runs, {} updates, all as it should be", number + 1, counts.updates));
         }
     }
-    let mut report = Report::new(seed);
     report.add(NAME, "plr rs(6,4)", "runs", f64::from(runs), "1");
     for (metric, value) in counts.metrics() {
         report.add(NAME, "plr rs(6,4)", metric, value as f64, "1");
@@ -615,7 +615,7 @@ mod tests {
             std::env::var("STEADFAST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_123);
         println!("STEADFAST_SEED={seed}");
         let options = Options { draws: Some(4), ..Options::default() };
-        let report = run(&options, seed, &mut |line| println!("{line}")).unwrap();
+        let report = run(&options, Report::new(seed), &mut |line| println!("{line}")).unwrap();
         let value = |metric| report.value(NAME, "plr rs(6,4)", metric).unwrap();
         assert_eq!(value("updates"), 2000.0);
         // A storm that never hits a phase proves nothing of it.
