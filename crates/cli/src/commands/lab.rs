@@ -2,7 +2,12 @@
 
 use crate::{arguments::Lab, figures};
 use anyhow::{Context, bail};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    fs::File,
+    io::{Seek, Write},
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
     match command {
@@ -17,15 +22,16 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             let options = steadfast_lab::Options { draws, case, quick, resume };
             let seed = seed.unwrap_or_else(fresh_seed);
             let program = std::env::current_exe().context("cannot find this program's own file")?;
+            // Before an hour's run, not after it.
             if plot.is_some() {
                 names.iter().try_for_each(|name| steadfast_lab::has_picture(name))?;
             }
-            // Before an hour's run, not after it.
             let known = steadfast_lab::list();
             if let Some(name) = names.iter().find(|name| !known.iter().any(|(known, _)| known == name)) {
                 bail!("no experiment named `{name}`; `steadfast lab list` names them");
             }
             names.iter().try_for_each(|name| options.check(name))?;
+            let mut plot = plot.map(Plot::open).transpose()?;
             for name in names {
                 tell!("{name}, seed {seed}");
                 let shown = name.clone();
@@ -33,11 +39,10 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
                     figures::begin(seed, output.json, move |report| steadfast_lab::show(&shown, report));
                 let say = &mut |text: &str| tell!("· {text}");
                 let report = steadfast_lab::run(&name, &program, report, &options, say).await?;
-                if let Some(file) = &plot {
-                    let picture = steadfast_lab::picture(&name, &report)?;
-                    std::fs::write(file, picture).with_context(|| file.display().to_string())?;
-                }
                 figures::print()?;
+                if let Some(plot) = &mut plot {
+                    plot.write(&steadfast_lab::picture(&name, &report)?)?;
+                }
             }
         }
         Lab::Report { results, output } => {
@@ -50,6 +55,47 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A file for a picture: opened before the run that draws it, removed again where that made none.
+struct Plot {
+    path: PathBuf,
+    file: File,
+    /// Nothing was there before, nor is yet.
+    unwritten: bool,
+}
+
+impl Plot {
+    fn open(path: PathBuf) -> anyhow::Result<Self> {
+        let unwritten = !path.exists();
+        // What is there stays until there is a new picture.
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, unwritten })
+    }
+
+    fn write(&mut self, picture: &str) -> anyhow::Result<()> {
+        let mut write = || {
+            // Not of what is no file, such as a pipe.
+            if self.file.metadata()?.is_file() {
+                self.file.set_len(0)?;
+                self.file.rewind()?;
+            }
+            self.file.write_all(picture.as_bytes())
+        };
+        write().with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.unwritten = false;
+        Ok(())
+    }
+}
+
+impl Drop for Plot {
+    fn drop(&mut self) {
+        if self.unwritten {
+            // An empty file is all that would be left.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// A seed from the clock, small enough to type again.

@@ -94,6 +94,24 @@ fn overheads_are_printed_and_plotted() {
 }
 
 #[test]
+fn a_picture_that_cannot_be_drawn_takes_no_figures_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = |file: &str| {
+        let fixed =
+            ["lab", "run", "--json", "codes/overhead", "--draws", "3", "--case", "mix-b K=16 arrival"];
+        Command::new(program()).args(fixed).arg("--plot").arg(dir.path().join(file)).output().unwrap()
+    };
+    let too_little = lab("overhead.svg");
+    assert_eq!(too_little.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&too_little.stdout).contains("\"metric\":\"worst\""));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no empty picture");
+    let nowhere = lab("missing/overhead.svg");
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(nowhere.status.code() == Some(1) && said.contains("missing/overhead.svg"), "{said}");
+    assert!(!said.contains("seed"), "nothing was run: {said}");
+}
+
+#[test]
 fn figures_of_complete_cases_outlive_a_run_that_is_killed() {
     let mut run = Command::new(program())
         .args(["lab", "run", "codes/overhead", "--json", "--case", "overhead"])
