@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
@@ -26,13 +26,15 @@ use steadfast_protocol::words::counted;
 
 /// The environment variable that names the starting process to its children.
 const PARENT: &str = "STEADFAST_PARENT";
+/// The file of the shape.
+const RECORD: &str = "cluster.json";
 /// A server that has not said where it listens by then is broken; a cold start takes well under a second.
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// A server that has not stopped by then after a polite signal is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// How large a cluster is and how its servers are started.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
     /// Storage servers.
     pub nodes: u32,
@@ -43,10 +45,8 @@ pub struct Shape {
     /// Bytes each device may use.
     pub capacity_bytes: Option<u64>,
     /// Whether that is taken from the filesystem at once.
-    #[serde(default)]
     pub thick: bool,
     /// Who may reserve bandwidth of the devices, as `steadfast node --admission` takes it; its default when absent.
-    #[serde(default)]
     pub admission: Option<String>,
     /// Where the metadata server listens.
     pub listen: String,
@@ -72,6 +72,14 @@ struct Recorded<'a> {
     #[serde(flatten)]
     shape: &'a Shape,
     servers: Vec<ServerRecord<'a>>,
+}
+
+/// What a start takes of it: whatever else the build that wrote it knew of is of no account.
+#[derive(Debug, Deserialize, PartialEq)]
+struct Before {
+    nodes: u32,
+    devices: u32,
+    listen: String,
 }
 
 #[derive(Serialize)]
@@ -196,7 +204,7 @@ impl LocalCluster {
             .map(|Server { name, address, admin, .. }| ServerRecord { name, address, admin })
             .collect();
         let recorded = Recorded { shape: &self.shape, servers };
-        Ok(fs::write(self.dir.join("cluster.json"), serde_json::to_vec_pretty(&recorded)?)?)
+        write_record(&self.dir, &recorded)
     }
 
     /// The metadata server's address: what `--cluster` takes.
@@ -330,25 +338,60 @@ impl Drop for LocalCluster {
     }
 }
 
+/// Writes the record whole or not at all: a start that is killed meanwhile, or a machine that loses power, leaves the one before.
+fn write_record(dir: &Path, recorded: &Recorded<'_>) -> Result<()> {
+    let (path, new) = (dir.join(RECORD), dir.join("cluster.json.new"));
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(recorded)?)?;
+        file.sync_all()?;
+        fs::rename(&new, &path)?;
+        File::open(dir)?.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// The shape a directory was last started with.
-fn recorded(dir: &Path) -> Result<Option<Shape>> {
-    let path = dir.join("cluster.json");
+fn recorded(dir: &Path) -> Result<Option<Before>> {
+    let path = dir.join(RECORD);
     match fs::read(&path) {
-        Ok(text) => Ok(Some(
-            serde_json::from_slice(&text)
-                .with_context(|| format!("{} is damaged; remove it", path.display()))?,
-        )),
+        Ok(text) => match serde_json::from_slice(&text) {
+            Ok(before) => Ok(Some(before)),
+            Err(error) => {
+                // Without them the next start would be of another shape, and leave devices out.
+                let repeat = match held(dir) {
+                    (0, _) | (_, 0) => "the `--nodes` and `--devices` of the start before".to_owned(),
+                    (nodes, devices) => format!("`--nodes {nodes} --devices {devices}`"),
+                };
+                bail!(
+                    "{} is damaged ({error}): remove it, and start the cluster with {repeat}",
+                    path.display()
+                )
+            }
+        },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
+}
+
+/// How many nodes have directories there, and how many devices the first one has.
+fn held(dir: &Path) -> (u32, u32) {
+    let count = |dir_of: &dyn Fn(u32) -> PathBuf| (0..).take_while(|&number| dir_of(number).is_dir()).count();
+    let nodes = count(&|node| node_dir(dir, node));
+    let devices = count(&|device| device_dir(dir, 0, device));
+    (nodes as u32, devices as u32)
 }
 
 fn log_of(dir: &Path, name: &str) -> PathBuf {
     dir.join("logs").join(format!("{name}.log"))
 }
 
+fn node_dir(dir: &Path, node: u32) -> PathBuf {
+    dir.join(format!("node-{node:02}"))
+}
+
 fn device_dir(dir: &Path, node: u32, device: u32) -> PathBuf {
-    dir.join(format!("node-{node:02}")).join(format!("disk-{device}"))
+    node_dir(dir, node).join(format!("disk-{device}"))
 }
 
 /// A process started and not yet heard of.
@@ -486,4 +529,44 @@ pub fn die_with_parent() -> Result<()> {
         bail!("the process that started this one is gone");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_of_another_build_is_taken_and_a_damaged_one_says_what_to_repeat() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(recorded(dir.path()).unwrap(), None);
+        let file = dir.path().join(RECORD);
+        let text = r#"{"nodes":3,"devices":2,"emulate":null,"listen":"127.0.0.1:7","of_a_later_build":[1]}"#;
+        fs::write(&file, text).unwrap();
+        let before = Before { nodes: 3, devices: 2, listen: "127.0.0.1:7".to_owned() };
+        assert_eq!(recorded(dir.path()).unwrap(), Some(before));
+        fs::write(&file, &text[..20]).unwrap();
+        let damaged = || recorded(dir.path()).unwrap_err().to_string();
+        assert!(damaged().ends_with("the `--nodes` and `--devices` of the start before"), "{}", damaged());
+        for (node, device) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)] {
+            fs::create_dir_all(device_dir(dir.path(), node, device)).unwrap();
+        }
+        assert!(damaged().ends_with("start the cluster with `--nodes 3 --devices 2`"), "{}", damaged());
+    }
+
+    #[test]
+    fn a_record_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |nodes| {
+            let shape = Shape { nodes, ..Shape::default() };
+            write_record(dir.path(), &Recorded { shape: &shape, servers: Vec::new() }).unwrap();
+        };
+        write(3);
+        // Another name of the file as it is.
+        let kept = dir.path().join("kept");
+        fs::hard_link(dir.path().join(RECORD), &kept).unwrap();
+        write(4);
+        assert_eq!(recorded(dir.path()).unwrap().map(|before| before.nodes), Some(4));
+        assert!(fs::read_to_string(&kept).unwrap().contains("\"nodes\": 3"), "written over in place");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing else is left");
+    }
 }
