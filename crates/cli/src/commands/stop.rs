@@ -1,4 +1,4 @@
-//! What a command does that is told to stop (SIGINT, SIGTERM).
+//! What a command does that is told to stop (SIGINT, SIGTERM, and SIGHUP: its terminal is gone).
 
 use crate::{
     exit::{INTERRUPTED, Interrupted},
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -63,9 +63,43 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
 pub(crate) async fn stop_asked() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // Whoever started it under `nohup` wants it to outlive its terminal.
+    let mut hangup = if *HANGUP_IGNORED { None } else { Some(signal(SignalKind::hangup())?) };
+    let hung_up = async {
+        match &mut hangup {
+            Some(hangup) => hangup.recv().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        _ = hung_up => {}
     }
     Ok(())
+}
+
+/// Whether SIGHUP was ignored when this was first asked: from then on we hear it ourselves.
+static HANGUP_IGNORED: LazyLock<bool> = LazyLock::new(|| {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignores(&status, 1)
+});
+
+/// Whether a process of that `/proc/PID/status` ignores a signal.
+fn ignores(status: &str, signal: u32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_ignored_is_one_of_the_mask() {
+        let status = |mask: &str| format!("Name:\tsteadfast\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(ignores(&status("0000000000000001"), 1) && ignores(&status("0000000000001001"), 1));
+        assert!(!ignores(&status("0000000000001000"), 1) && !ignores("", 1));
+    }
 }

@@ -150,6 +150,44 @@ fn a_run_that_is_told_to_stop_prints_what_it_has() {
 }
 
 #[test]
+fn a_terminal_that_is_closed_stops_a_run_unless_it_was_to_outlive_it() {
+    let run = |nohup: &str| {
+        let mut run = Command::new("sh");
+        run.args(["-c", &format!("{nohup} exec \"$0\" \"$@\"")]).arg(program());
+        run.args(["lab", "run", "codes/overhead", "--case", "overhead"]);
+        let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+        said.by_ref().find(|line| line.contains(": mean ")).unwrap();
+        signal(&run, Signal::HUP);
+        (run, said)
+    };
+    let (mut stopped, said) = run("");
+    let said: Vec<String> = said.collect();
+    assert_eq!(stopped.wait().unwrap().code(), Some(130), "{said:?}");
+    let (mut kept, mut said) = run("trap '' HUP;");
+    // One may have been on its way.
+    assert!(said.by_ref().filter(|line| line.contains(": mean ")).nth(2).is_some());
+    signal(&kept, Signal::TERM);
+    drop(said);
+    assert_eq!(kept.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_client_of_the_io_bench_that_nobody_lets_go_does_nothing() {
+    // No cluster is there either: it would say that.
+    let output = Command::new(program())
+        .args(["bench", "access", "--cluster", "127.0.0.1:1", "--object", "data/object"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(1) && said.contains("whoever started this client is gone"),
+        "{said}"
+    );
+}
+
+#[test]
 fn results_become_a_page_that_names_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let (results, page) = (dir.path().join("results.jsonl"), dir.path().join("page.html"));
@@ -184,7 +222,7 @@ fn the_clients_of_the_io_bench_say_what_an_access_took() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It waits for this line, or for the end of what it is told.
+        // It waits for this line.
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());

@@ -63,7 +63,9 @@ impl Access {
         });
         writeln!(io::stdout(), "{READY}")?;
         let mut line = String::new();
-        io::stdin().lock().read_line(&mut line)?;
+        if io::stdin().lock().read_line(&mut line)? == 0 {
+            bail!("whoever started this client is gone");
+        }
         let mut client = None;
         for _ in 0..self.count {
             let (start, cpu) = (Instant::now(), process_seconds());
