@@ -12,11 +12,13 @@
 //! | 7 | exists already |
 //! | 8 | it changed meanwhile: run the command again |
 //! | 9 | what was wished for is not to be had now: try again in a while |
+//! | 130 | told to stop before its end |
 
 use std::{io, process::ExitCode};
 use steadfast_client::{
     AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
 };
+use steadfast_lab::report::NotOffered;
 use steadfast_protocol::{
     drain::{StuckKind, Totals},
     message::MetaFault,
@@ -116,7 +118,7 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<crate::config::Problems>() {
+    if error.is::<crate::config::Problems>() || error.is::<NotOffered>() {
         return WRONG_COMMAND;
     }
     if error.is::<Interrupted>() {
@@ -261,6 +263,8 @@ mod tests {
             (DrainError::from(gone()).into(), MISSING),
             (AmendError::Fixed { chunks: 6, data: 4 }.into(), WRONG_COMMAND),
             (Refusal::Wrong("no".to_owned()).into(), WRONG_COMMAND),
+            (NotOffered("no".to_owned()).into(), WRONG_COMMAND),
+            (Interrupted.into(), INTERRUPTED),
             (anyhow::anyhow!("no"), FAILED),
         ] {
             assert_eq!(code(&error.context("while trying")), expected);

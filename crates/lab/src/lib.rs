@@ -36,8 +36,8 @@ pub mod trace;
 pub use scratch::remove_all as remove_scratch;
 pub use steadfast_report as report;
 
-use anyhow::{Result, bail, ensure};
-use report::Report;
+use anyhow::Result;
+use report::{NotOffered, Report};
 use std::path::{Path, PathBuf};
 
 /// What a server prints once it serves, followed by its address.
@@ -95,7 +95,7 @@ impl Options {
     ///
     /// # Errors
     /// With what it takes.
-    pub fn check(&self, name: &str) -> Result<()> {
+    pub fn check(&self, name: &str) -> Result<(), NotOffered> {
         let heeded: &[&str] = match name {
             "demo" => &[],
             "requests" | "six-devices" => &["--draws", "--case", "--quick"],
@@ -108,9 +108,9 @@ impl Options {
             | robustore::fig6_5::NAME => &["--draws", "--case", "--quick"],
             _ => &["--draws", "--case", "--quick", "--resume"],
         };
-        let takes = if heeded.is_empty() { "none of these".to_owned() } else { heeded.join(", ") };
+        let takes = if heeded.is_empty() { "no options".to_owned() } else { heeded.join(", ") };
         match self.given().find(|option| !heeded.contains(option)) {
-            Some(option) => bail!("`{name}` takes no {option}: it takes {takes}"),
+            Some(option) => Err(NotOffered(format!("`{name}` takes no {option}: it takes {takes}"))),
             None => Ok(()),
         }
     }
@@ -134,6 +134,7 @@ pub async fn run(
     options: &Options,
     say: &mut dyn FnMut(&str),
 ) -> Result<Report> {
+    known(name)?;
     options.check(name)?;
     let mut report = match name {
         "demo" => demo::Demo { program: program.to_owned(), file: None, keep: None }.run(report, say).await,
@@ -149,12 +150,23 @@ pub async fn run(
         robustore::real::NAME => robustore::real::run(program, options, report, say).await,
         _ => match robustore::parameters::find(name) {
             Some(experiment) => robustore::run(&experiment?, options, report, say),
-            None => bail!("no experiment named `{name}`; `steadfast lab list` names them"),
+            None => return Err(NotOffered(format!("{name} is listed and cannot be run")).into()),
         },
     }?;
     // Of those whose cases are all complete at their end.
     report.complete()?;
     Ok(report)
+}
+
+/// Refuses what is no experiment.
+///
+/// # Errors
+/// Says how to find those there are.
+pub fn known(name: &str) -> Result<(), NotOffered> {
+    if list().iter().any(|(known, _)| *known == name) {
+        return Ok(());
+    }
+    Err(NotOffered(format!("no experiment named `{name}`; `steadfast lab list` names them")))
 }
 
 /// An experiment's report as a table for people.
@@ -178,9 +190,12 @@ pub fn show(name: &str, report: &Report) -> String {
 ///
 /// # Errors
 /// When it has none.
-pub fn has_picture(name: &str) -> Result<()> {
-    ensure!(name == codes::overhead::NAME, "`{name}` has no picture: only `{}` has", codes::overhead::NAME);
-    Ok(())
+pub fn has_picture(name: &str) -> Result<(), NotOffered> {
+    let only = codes::overhead::NAME;
+    if name == only {
+        return Ok(());
+    }
+    Err(NotOffered(format!("`{name}` has no picture: only `{only}` has")))
 }
 
 /// An experiment's report as an SVG document.
@@ -201,7 +216,7 @@ mod tests {
         let check = |name: &str, options: &Options| options.check(name).map_err(|error| error.to_string());
         let quick = Options { quick: true, ..Options::default() };
         assert_eq!(check("demo", &Options::default()), Ok(()));
-        assert_eq!(check("demo", &quick), Err("`demo` takes no --quick: it takes none of these".to_owned()));
+        assert_eq!(check("demo", &quick), Err("`demo` takes no --quick: it takes no options".to_owned()));
         assert_eq!(check("six-devices", &quick), Ok(()));
         let resumed = Options { resume: Some("done".into()), ..Options::default() };
         assert_eq!(check("robustore/disks", &resumed), Ok(()));

@@ -10,7 +10,7 @@ use crate::{
     cluster::{LocalCluster, Shape},
     original::Original,
     overruns,
-    report::{Report, mean, standard_deviation},
+    report::{NotOffered, Report, mean, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -59,11 +59,12 @@ pub async fn run(
 ) -> Result<Report> {
     let seed = report.seed();
     let points = points(options);
-    ensure!(
-        !points.is_empty(),
-        "no case of {EXPERIMENT} contains `{}`",
-        options.case.as_deref().unwrap_or("")
-    );
+    if let Some(asked) = options.case.as_ref().filter(|_| points.is_empty()) {
+        let known = self::points(&crate::Options::default())
+            .into_iter()
+            .flat_map(|point| RULES.map(|(rule, _)| case(rule, point.round_trip, point.clients)));
+        return Err(NotOffered::no_case(EXPERIMENT, asked, known).into());
+    }
     let capacity: u64 = 256 << 20;
     let scratch = crate::scratch::Scratch::new(capacity * u64::from(NODES))?;
     let shape = Shape {

@@ -11,7 +11,7 @@ use crate::{
     cpu, disks,
     original::Original,
     overruns,
-    report::{Report, mean, quantile, standard_deviation},
+    report::{NotOffered, Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -52,6 +52,11 @@ pub const CASES: [Case; 4] = [
         other_store: (Some(425.0), Some(561.0)),
     },
 ];
+
+/// The names in reports of all of them.
+pub fn names() -> impl Iterator<Item = String> {
+    CASES.iter().flat_map(|case| ["get", "put"].map(|operation| case_name(operation, case.name)))
+}
 
 /// The name in reports of `operation` (`get` or `put`) on such devices.
 pub fn case_name(operation: &str, devices: &str) -> String {
@@ -126,8 +131,9 @@ pub async fn run(
     let usual = if options.quick { ACCESSES_QUICK } else { ACCESSES };
     let accesses = options.draws.map_or(usual, |draws| draws as usize);
     let wanted = |name: &str| options.case.as_ref().is_none_or(|part| name.contains(part));
-    let some = CASES.iter().any(|case| ["get", "put"].iter().any(|way| wanted(&case_name(way, case.name))));
-    ensure!(some, "no case of six-devices contains `{}`", options.case.as_deref().unwrap_or(""));
+    if let Some(asked) = options.case.as_ref().filter(|_| !names().any(|name| wanted(&name))) {
+        return Err(NotOffered::no_case("six-devices", asked, names()).into());
+    }
     let mut add = |measured: Measured| {
         measured.add_to(&mut report, "six-devices");
         let (read, written) = measured.case.other_store;

@@ -41,6 +41,27 @@ impl Record {
 /// Takes records whose cases are complete.
 type Sink = Box<dyn FnMut(&[Record]) -> anyhow::Result<()> + Send>;
 
+/// What was asked for is not to be had: there is no experiment, case or scheme of that name, or no choice in what an option says. Another
+/// command has to be given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotOffered(pub String);
+
+impl NotOffered {
+    /// No case of `experiment` has `asked` in its name, but `known` there are.
+    pub fn no_case(experiment: &str, asked: &str, known: impl IntoIterator<Item = String>) -> Self {
+        let known: Vec<String> = known.into_iter().collect();
+        Self(format!("no case of {experiment} has `{asked}` in its name: there are {}", known.join(", ")))
+    }
+}
+
+impl fmt::Display for NotOffered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotOffered {}
+
 /// The records of one run.
 ///
 /// A run may take an hour, and end before its time: it says after each case that it is complete ([`Report::complete`]), and whoever

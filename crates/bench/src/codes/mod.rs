@@ -37,9 +37,12 @@ use crate::{
     memory::Memory,
     reception, rivals,
 };
-use anyhow::{Result, ensure};
-use steadfast_codes::{kernel::Tier, rateless::Kind};
-use steadfast_report::{Report, mean};
+use anyhow::Result;
+use steadfast_codes::{
+    kernel::{Tier, TierError},
+    rateless::Kind,
+};
+use steadfast_report::{NotOffered, Report, mean};
 
 pub use table::show;
 
@@ -97,6 +100,14 @@ impl Bed {
     }
 }
 
+/// The tier of that name.
+///
+/// # Errors
+/// Names those there are.
+pub fn tier(name: &str) -> Result<Tier, NotOffered> {
+    name.parse().map_err(|error: TierError| NotOffered(error.to_string()))
+}
+
 /// Runs the cases, saying before each what comes. The report's seed makes the bytes, the graphs and the arrivals.
 ///
 /// # Errors
@@ -107,8 +118,12 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
     cases.extend(object::cases());
     cases.extend(overhead_cases());
     if let Some(only) = &options.only {
-        cases.retain(|case| case.name.contains(only.as_str()));
-        ensure!(!cases.is_empty(), "no case has `{only}` in its name");
+        let wanted = |case: &Case| case.name.contains(only.as_str());
+        if !cases.iter().any(wanted) {
+            let known = cases.into_iter().map(|case| case.name);
+            return Err(NotOffered::no_case("bench codes", only, known).into());
+        }
+        cases.retain(wanted);
     }
     let mut bed = Bed {
         rounds: if options.quick { 3 } else { 15 },
@@ -118,7 +133,7 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
         memory: None,
     };
     if let Some(tier) = options.tier {
-        tier.force()?;
+        tier.force().map_err(|error: TierError| NotOffered(error.to_string()))?;
         cases.iter_mut().for_each(|case| case.name += &format!(" tier={}", tier.name()));
     }
     for case in &cases {

@@ -9,7 +9,7 @@ pub(crate) async fn run(command: Bench) -> anyhow::Result<()> {
     let say = &mut |text: &str| tell!("· {text}");
     match command {
         Bench::Codes { output, quick, only, tier, seed } => {
-            let tier = tier.map(|name| name.parse()).transpose()?;
+            let tier = tier.map(|name| codes::tier(&name)).transpose()?;
             let report = figures::begin(seed, output.json, codes::show);
             codes::run(&codes::Options { quick, only, tier }, report, say)?;
             if output.json {

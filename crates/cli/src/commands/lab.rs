@@ -1,7 +1,7 @@
 //! `steadfast lab list|run|report`.
 
 use crate::{arguments::Lab, figures};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use std::{
     fs::File,
     io::{Seek, Write},
@@ -23,12 +23,9 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
             let seed = seed.unwrap_or_else(fresh_seed);
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             // Before an hour's run, not after it.
+            names.iter().try_for_each(|name| steadfast_lab::known(name))?;
             if plot.is_some() {
                 names.iter().try_for_each(|name| steadfast_lab::has_picture(name))?;
-            }
-            let known = steadfast_lab::list();
-            if let Some(name) = names.iter().find(|name| !known.iter().any(|(known, _)| known == name)) {
-                bail!("no experiment named `{name}`; `steadfast lab list` names them");
             }
             names.iter().try_for_each(|name| options.check(name))?;
             let mut plot = plot.map(Plot::open).transpose()?;

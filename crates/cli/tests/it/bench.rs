@@ -51,7 +51,9 @@ fn a_table_names_the_machine_and_an_unknown_case_is_an_error() {
     assert!(said.contains("kernels: "), "{said}");
     let unknown =
         Command::new(program()).args(["bench", "codes", "--only", "no such case"]).output().unwrap();
-    assert_eq!(unknown.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(said.contains("there are rs-encode") && said.contains("overhead mix-b K=16"), "{said}");
 }
 
 #[test]
@@ -69,7 +71,7 @@ fn a_tier_is_forced_by_name_and_a_wrong_name_lists_those_there_are() {
     );
     let wrong = bench("mmx");
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(wrong.status.code() == Some(1) && said.contains("`mmx`") && said.contains("portable"), "{said}");
+    assert!(wrong.status.code() == Some(2) && said.contains("`mmx`") && said.contains("portable"), "{said}");
 }
 
 #[test]
@@ -90,7 +92,24 @@ fn overheads_are_printed_and_plotted() {
     assert!(std::fs::read_to_string(&file).unwrap().trim_end().ends_with("</svg>"));
     let none = lab(&["demo"]);
     assert!(String::from_utf8_lossy(&none.stderr).contains("has no picture"));
-    assert_eq!(none.status.code(), Some(1));
+    assert_eq!(none.status.code(), Some(2));
+}
+
+#[test]
+fn what_an_experiment_does_not_have_is_a_wrong_command() {
+    for (arguments, said) in [
+        (&["no/such"][..], "no experiment named `no/such`"),
+        (&["demo", "--quick"], "`demo` takes no --quick: it takes no options"),
+        (&["six-devices", "--case", "nine"], "there are get-64MiB-equal, put-64MiB-equal"),
+        (&["codes/overhead", "--case", "nine"], "overhead mix-b K=16 arrival=disks"),
+        (&["robustore/table6-1", "--case", "nine"], "has no case of that name"),
+    ] {
+        let output = Command::new(program()).args(["lab", "run"]).args(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(said), "{arguments:?}: {told}");
+    }
+    let replay = ["sim", "replay", "--seed", "1", "--scheme", "raid-9"];
+    assert_eq!(Command::new(program()).args(replay).output().unwrap().status.code(), Some(2));
 }
 
 #[test]
@@ -250,7 +269,7 @@ fn the_clients_of_the_io_bench_say_what_an_access_took() {
 fn an_unknown_io_case_names_those_there_are() {
     let unknown = Command::new(program()).args(["bench", "io", "--only", "delete-1TiB"]).output().unwrap();
     let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(2));
     assert!(said.contains("get-256MiB-warm") && said.contains("put-64MiB-stalled"), "{said}");
 }
 

@@ -75,6 +75,12 @@ fn cells(sizes: &[u32]) -> impl Iterator<Item = Cell> {
     sizes.iter().flat_map(|&k| C.into_iter().flat_map(move |c| DELTA.map(|delta| Cell { k, c, delta })))
 }
 
+/// The names of all cells.
+pub(super) fn names() -> impl Iterator<Item = String> {
+    let first = cells(&K).map(|cell| cell.name(1));
+    first.chain(cells(&[1024]).flat_map(|cell| [cell.name(2), cell.name(3)]))
+}
+
 /// Runs the cells that `options` asks for; `draws` are those of a whole case.
 pub(super) async fn run(
     options: &Options,

@@ -4,9 +4,9 @@
 use super::figures;
 use crate::{
     Options,
-    report::{Report, mean, standard_deviation},
+    report::{NotOffered, Report, mean, standard_deviation},
 };
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use steadfast_bench::{
     arrival::{Arrival, STORED},
@@ -108,11 +108,10 @@ pub async fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str
         report.complete()?;
     }
     figures::run(options, draws, &mut report, say).await?;
-    ensure!(
-        !report.records.is_empty(),
-        "no case of {NAME} contains `{}`",
-        options.case.as_deref().unwrap_or("")
-    );
+    if let Some(asked) = options.case.as_ref().filter(|_| report.records.is_empty()) {
+        let known = cases().into_iter().map(name).chain(figures::names());
+        return Err(NotOffered::no_case(NAME, asked, known).into());
+    }
     Ok(report)
 }
 

@@ -21,8 +21,13 @@
 //! deltas.
 
 use super::harvard::{self, PERIOD, StandIn, Write};
-use crate::{Options, report::Report, robustore::settings, trace::TraceSummary};
-use anyhow::{Result, ensure};
+use crate::{
+    Options,
+    report::{NotOffered, Report},
+    robustore::settings,
+    trace::TraceSummary,
+};
+use anyhow::Result;
 use core::time::Duration;
 use steadfast_protocol::{
     SegmentId, Time,
@@ -124,8 +129,11 @@ pub fn run(options: &Options, report: Report, say: &mut dyn FnMut(&str)) -> Resu
 /// The same on one part in `part` of the trace's files.
 fn measure(options: &Options, part: u64, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let mut cases = cases()?;
+    let known: Vec<String> = cases.iter().map(|case| full(case.name, None)).collect();
     cases.retain(|case| options.case.as_ref().is_none_or(|part| full(case.name, None).contains(part)));
-    ensure!(!cases.is_empty(), "no case of {NAME} contains `{}`", options.case.as_deref().unwrap_or(""));
+    if let Some(asked) = options.case.as_ref().filter(|_| cases.is_empty()) {
+        return Err(NotOffered::no_case(NAME, asked, known).into());
+    }
     say(
         "the trace is GENERATED to agree with the paper's Table 1: Harvard's DEAS03 is not to be had; when and how unevenly files \
          are updated is picked by eye",

@@ -34,11 +34,11 @@ pub use access::Access;
 pub use table::{show, show_comparisons, show_updates};
 
 use crate::{
-    report::{Report, mean},
+    report::{NotOffered, Report, mean},
     scratch::Scratch,
     six_devices,
 };
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 
 /// The name under which figures are printed.
@@ -117,10 +117,7 @@ pub async fn run(
     }
     let accesses = if options.quick { 6 } else { 12 };
     let wanted = |case: &str| options.wants(case);
-    let emulated = six_devices::CASES.iter().any(|case| {
-        ["get", "put"].iter().any(|operation| wanted(&six_devices::case_name(operation, case.name)))
-    });
-    if emulated {
+    if six_devices::names().any(|name| wanted(&name)) {
         let seed = report.seed();
         let mut add = |measured: six_devices::Measured| {
             let seconds = mean(&measured.latencies_ms) / 1e3;
@@ -148,25 +145,19 @@ fn scratch(options: &Options, say: &mut dyn FnMut(&str)) -> Result<Scratch> {
 
 /// Whether anything was measured.
 fn some(report: &Report, options: &Options) -> Result<()> {
-    ensure!(
-        !report.records.is_empty(),
-        "no case has `{}` in its name: there are {}",
-        options.only.as_deref().unwrap_or_default(),
-        names(options.measured).join(", ")
-    );
-    Ok(())
+    match &options.only {
+        Some(asked) if report.records.is_empty() => {
+            Err(NotOffered::no_case("bench io", asked, names(options.measured)).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The names of all cases.
 fn names(measured: Measured) -> Vec<String> {
     let real = real::cases(measured).into_iter().map(move |case| case.name(measured));
     match measured {
-        Measured::Rateless => {
-            let emulated = six_devices::CASES.iter().flat_map(|case| {
-                ["get", "put"].map(|operation| six_devices::case_name(operation, case.name))
-            });
-            real.chain(emulated).collect()
-        }
+        Measured::Rateless => real.chain(six_devices::names()).collect(),
         Measured::Parity => real
             .chain(updates::CASES.iter().map(updates::Case::name))
             .chain(rotating::names())

@@ -153,7 +153,7 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
         say(&format!("{NAME}: {line}: half of the draws need {half:.3} K blocks or fewer"));
         add(line, &probability, half, true)?;
     }
-    ensure!(!report.records.is_empty(), "{NAME} has no case of that name");
+    settings::some(NAME, &report)?;
     Ok(report)
 }
 

@@ -10,7 +10,7 @@
 
 use super::settings::{self, Draws};
 use crate::{Options, report::Report};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use steadfast_disk::model::{
@@ -88,7 +88,7 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
         report.add(NAME, "drawn", "bandwidth", mean, "MB/s").paper = Some(FIGURE_6_5[2]);
         report.add(NAME, "drawn", "draws", (seeds.end - seeds.start) as f64, "runs of each interval");
     }
-    ensure!(!report.records.is_empty(), "{NAME} has no case of that name");
+    settings::some(NAME, &report)?;
     Ok(report)
 }
 

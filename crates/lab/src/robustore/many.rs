@@ -11,7 +11,7 @@ use crate::{
     Options,
     report::{Report, mean, standard_deviation},
 };
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,7 +102,9 @@ fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
             }
         }
     }
-    ensure!(!units.is_empty(), "{NAME} has no case of that name");
+    if units.is_empty() {
+        return Err(super::settings::no_case(NAME).into());
+    }
     // Those with most clients first: what is left over at the end is then short.
     units.sort_by_key(|unit| (usize::MAX - unit.point, unit.number, unit.way));
     Ok(units)

@@ -18,6 +18,7 @@ use super::{
     ideal,
     parameters::{self, Parameters},
     scheme::{SCHEMES, Scheme},
+    settings,
 };
 use crate::{
     Options,
@@ -71,7 +72,9 @@ pub async fn run(
     let case = |scheme: Scheme| format!("{point} scheme={}", scheme.name());
     let asked = |scheme: &Scheme| options.case.as_ref().is_none_or(|part| case(*scheme).contains(part));
     let schemes: Vec<Scheme> = SCHEMES.into_iter().filter(asked).collect();
-    ensure!(!schemes.is_empty(), "{NAME} has no case of that name");
+    if schemes.is_empty() {
+        return Err(settings::no_case(NAME).into());
+    }
     let mut stage = Stage::start(program, parameters, seed).await?;
     for scheme in schemes {
         stage.load(scheme, say).await?;

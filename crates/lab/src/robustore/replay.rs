@@ -5,7 +5,8 @@ use super::{
     parameters::{self, Access},
     scheme::Scheme,
 };
-use anyhow::{Context, Result, bail, ensure};
+use crate::report::NotOffered;
+use anyhow::{Result, bail, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use steadfast_sim::{Damage, Record};
@@ -60,12 +61,12 @@ pub struct Replay {
 /// never sent.
 pub fn run(request: &Request) -> Result<Replay> {
     let Request { experiment, point, scheme, seed, number, watch } = request;
-    let found =
-        parameters::find(experiment).with_context(|| format!("no experiment named `{experiment}`"))??;
+    let found = parameters::find(experiment)
+        .ok_or_else(|| NotOffered(format!("no experiment named `{experiment}`")))??;
     let labels = || found.points.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(", ");
     let named = found.points.iter().find(|(label, _)| label == point);
-    let (_, parameters) =
-        named.with_context(|| format!("{experiment} has no point `{point}`; it has {}", labels()))?;
+    let (_, parameters) = named
+        .ok_or_else(|| NotOffered(format!("{experiment} has no point `{point}`; it has {}", labels())))?;
     let parameters = &scheme.parameters(parameters);
     ensure!(
         parameters.sequence == 1 && parameters.clients == 1,

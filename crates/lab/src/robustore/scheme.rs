@@ -2,7 +2,8 @@
 //! simulator does not know them.
 
 use super::parameters::Parameters;
-use anyhow::{Context, Result, ensure};
+use crate::report::NotOffered;
+use anyhow::{Result, ensure};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
@@ -67,10 +68,10 @@ impl Scheme {
     ///
     /// # Errors
     /// Names those there are.
-    pub fn named(name: &str) -> Result<Self> {
+    pub fn named(name: &str) -> Result<Self, NotOffered> {
         let names = SCHEMES.map(Scheme::name).join(", ");
         let found = SCHEMES.into_iter().find(|scheme| scheme.name() == name);
-        found.with_context(|| format!("no scheme named `{name}`; there are {names}"))
+        found.ok_or_else(|| NotOffered(format!("no scheme named `{name}`; there are {names}")))
     }
 
     /// The parameters as this scheme takes them.

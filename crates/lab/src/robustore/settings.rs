@@ -1,7 +1,10 @@
 //! What the experiments on parts alone (a disk, a code) read from their files, and how many draws they make.
 
 use super::verdict::{Figure, Verdict};
-use crate::{Options, report::Report};
+use crate::{
+    Options,
+    report::{NotOffered, Report},
+};
 use anyhow::{Context, Result, ensure};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::de::DeserializeOwned;
@@ -39,7 +42,9 @@ impl Draws {
     /// Names the range.
     pub fn count(self, options: &Options) -> Result<u32> {
         let count = options.draws.unwrap_or(if options.quick { self.quick } else { self.usual });
-        ensure!((1..=DRAWS_MAX).contains(&count), "{count} draws: there can be 1 to {DRAWS_MAX}");
+        if !(1..=DRAWS_MAX).contains(&count) {
+            return Err(NotOffered(format!("{count} draws: there can be 1 to {DRAWS_MAX}")).into());
+        }
         Ok(count)
     }
 
@@ -53,6 +58,19 @@ impl Draws {
         let last = first.saturating_add(self.count(options)?.into());
         Ok(first..last)
     }
+}
+
+/// Refuses a run of which nothing was asked for.
+///
+/// # Errors
+/// Names the experiment.
+pub fn some(name: &str, report: &Report) -> Result<(), NotOffered> {
+    if report.records.is_empty() { Err(no_case(name)) } else { Ok(()) }
+}
+
+/// That an experiment has no case of the name asked for.
+pub fn no_case(name: &str) -> NotOffered {
+    NotOffered(format!("{name} has no case of that name"))
 }
 
 /// A file's settings.

@@ -14,7 +14,7 @@ use crate::{
     Options, cpu,
     report::{Report, mean, standard_deviation},
 };
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use std::{
     collections::BTreeMap,
@@ -84,7 +84,9 @@ fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
     }
     // The points with most work are among the last: what is left over at the end is then short.
     units.sort_by_key(|unit| (unit.number, unit.point, unit.scheme));
-    ensure!(!units.is_empty(), "{} has no case of that name", experiment.name);
+    if units.is_empty() {
+        return Err(super::settings::no_case(experiment.name).into());
+    }
     Ok(units)
 }
 

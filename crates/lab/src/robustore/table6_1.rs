@@ -10,7 +10,7 @@
 
 use super::settings::{self, Draws};
 use crate::{Options, report::Report};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use steadfast_disk::model::measure::{
@@ -93,7 +93,7 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
         report.complete()?;
         say(&format!("{NAME}: {}", suffix.trim_start().replace("variant=", "")));
     }
-    ensure!(!report.records.is_empty(), "{NAME} has no case of that name");
+    settings::some(NAME, &report)?;
     Ok(report)
 }
 

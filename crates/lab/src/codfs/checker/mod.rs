@@ -13,8 +13,11 @@
 pub mod world;
 
 use self::world::{Event, Limits, Planted, Violation, World, Write};
-use crate::{Options, report::Report};
-use anyhow::{Result, bail, ensure};
+use crate::{
+    Options,
+    report::{NotOffered, Report},
+};
+use anyhow::{Result, bail};
 use comfy_table::{Table, presets};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -113,11 +116,13 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
         report.add(NAME, &case, "events", events.len() as f64, "1");
         report.complete()?;
     }
-    ensure!(
-        !report.records.is_empty(),
-        "no case of {NAME} contains `{}`",
-        options.case.as_deref().unwrap_or("")
-    );
+    if report.records.is_empty() {
+        return Err(NotOffered(format!(
+            "no case of {NAME} contains `{}`",
+            options.case.as_deref().unwrap_or_default()
+        ))
+        .into());
+    }
     Ok(report)
 }
 
