@@ -27,9 +27,7 @@ pub enum Original {
 impl Original {
     /// `length` bytes made from `seed` (generator: PCG-64-MCG).
     pub fn make(length: usize, seed: u64) -> Self {
-        let mut bytes = vec![0; length];
-        Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
-        Self::Made(bytes.into())
+        Self::Made(made(length, seed).into())
     }
 
     /// The file at `path`.
@@ -82,6 +80,13 @@ impl Original {
         let reader = self.reader()?;
         Ok((Comparison { reader, expected: Vec::new(), compared: compared.clone() }, compared))
     }
+}
+
+/// The bytes that [`Original::make`] holds.
+pub(crate) fn made(length: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }
 
 /// Counts of a [`Comparison`], readable after the sink was given away.

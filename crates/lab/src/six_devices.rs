@@ -3,7 +3,7 @@
 //!
 //! Objects of 64 MiB under D = 0.5, f = 2 (what a 4+2 code stores and survives), on six storage servers of one
 //! emulated device each: all six 100 MB/s, or one of them at 10 MB/s, or one stalled, or 30 to 150 MB/s. The speeds go
-//! round, and every access is of an object of its own. Limits are the arithmetic of the drawn speeds: the any-K
+//! round, and every access is of an object of its own; what was put is read back and compared later, untimed. Limits are the arithmetic of the drawn speeds: the any-K
 //! ideal for reads, the durability rule for writes.
 
 use crate::{
@@ -24,6 +24,8 @@ const OBJECT_BYTES: usize = 64 << 20;
 const ACCESSES: usize = 12;
 /// Each device is the odd one once.
 const ACCESSES_QUICK: usize = DEVICES;
+/// Objects put that are kept until they are read back: twelve of them, and what is read, fill half of the devices.
+const KEPT: usize = ACCESSES;
 /// How long the cluster is left to learn that all devices are well again: heartbeats come every half second.
 const RECOVERY: Duration = Duration::from_millis(1100);
 const RATE: f64 = 100e6;
@@ -198,6 +200,7 @@ pub async fn measure(
         if !wanted(&gets.name()) && !wanted(&puts.name()) {
             continue;
         }
+        let mut written = Vec::new();
         for access in 0..accesses {
             let mut rates = case.rates;
             rates.rotate_right(access % DEVICES);
@@ -231,13 +234,19 @@ pub async fn measure(
                 let limit = disks::write_limit(&disks, block_bytes, k + k.div_ceil(2), k, 2);
                 puts.limits_ms.push(millis(limit.context("no device writes")?));
                 let before = cpu::seconds(&processes)?;
-                let put = client.put(BUCKET, "written", original.source()?, length).await?;
+                let key = format!("written-{access}");
+                let put = client.put(BUCKET, &key, original.source()?, length).await?;
                 puts.cpu_s += cpu::seconds(&processes)? - before;
                 puts.latencies_ms.push(millis(put.latency));
                 puts.overruns.push(mean(&overruns::shares(&client).await?));
-                client.remove(BUCKET, "written").await?;
+                // Not at once: what a read tells of the devices' speeds is nothing that the next access would know.
+                written.push(key);
+                if written.len() == KEPT {
+                    read_back(&client, &devices, &original, &mut written).await?;
+                }
             }
         }
+        read_back(&client, &devices, &original, &mut written).await?;
         for measured in [gets, puts].into_iter().filter(|measured| !measured.latencies_ms.is_empty()) {
             let latencies = &measured.latencies_ms;
             let (mean, spread) = (mean(latencies), standard_deviation(latencies));
@@ -247,6 +256,24 @@ pub async fn measure(
         }
     }
     cluster.stop();
+    Ok(())
+}
+
+/// Reads what was put, byte for byte, and removes it.
+async fn read_back(
+    client: &Client,
+    devices: &[DeviceId],
+    original: &Original,
+    written: &mut Vec<String>,
+) -> Result<()> {
+    emulate(client, devices, &[RATE; DEVICES]).await?;
+    for key in written.drain(..) {
+        let (sink, compared) = original.comparison()?;
+        client.get(BUCKET, &key, None, sink).await?;
+        let whole = compared.wrong() == 0 && compared.taken() == original.length();
+        ensure!(whole, "what was put as {key} came back wrong");
+        client.remove(BUCKET, &key).await?;
+    }
     Ok(())
 }
 

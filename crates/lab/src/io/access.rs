@@ -9,7 +9,6 @@ use std::{
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     sync::{Arc, Mutex},
-    time::Instant,
 };
 use steadfast_client::{Client, Ingest, Options};
 
@@ -40,7 +39,11 @@ pub struct Access {
 /// What one access took.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
-    /// From before the client connected (of the first access) until the last byte was durable or summed.
+    /// When it began, on the machine's monotonic clock, which all processes share: before the client connected, of the first access.
+    pub begun_ns: u64,
+    /// When the last byte was durable or summed.
+    pub ended_ns: u64,
+    /// From the one to the other.
     pub seconds: f64,
     /// Processor seconds of this process for it.
     pub cpu_s: f64,
@@ -68,7 +71,7 @@ impl Access {
         }
         let mut client = None;
         for _ in 0..self.count {
-            let (start, cpu) = (Instant::now(), process_seconds());
+            let (begun_ns, cpu) = (monotonic_ns(), process_seconds());
             let client = match &mut client {
                 Some(client) => client,
                 none => {
@@ -88,8 +91,9 @@ impl Access {
                     (got.size, Some(sum.value()), got.io_overhead())
                 }
             };
-            let seconds = start.elapsed().as_secs_f64();
-            let taken = Taken { seconds, cpu_s: process_seconds() - cpu, bytes, sum, io_overhead };
+            let ended_ns = monotonic_ns();
+            let (seconds, cpu_s) = (seconds(begun_ns, ended_ns), process_seconds() - cpu);
+            let taken = Taken { begun_ns, ended_ns, seconds, cpu_s, bytes, sum, io_overhead };
             writeln!(io::stdout(), "{}", serde_json::to_string(&taken)?)?;
         }
         if let Some(client) = client {
@@ -174,7 +178,7 @@ impl Drop for Started {
 
 /// A sink that only sums.
 #[derive(Clone)]
-struct Sum(Arc<Mutex<crc_fast::Digest>>);
+pub(super) struct Sum(Arc<Mutex<crc_fast::Digest>>);
 
 impl Default for Sum {
     fn default() -> Self {
@@ -183,7 +187,7 @@ impl Default for Sum {
 }
 
 impl Sum {
-    fn value(&self) -> u32 {
+    pub(super) fn value(&self) -> u32 {
         let sum = self.0.lock().expect("never poisoned: no panic while held").finalize();
         u32::try_from(sum).expect("CRC-32C has 32 bits")
     }
@@ -200,9 +204,44 @@ impl Write for Sum {
     }
 }
 
+/// Seconds from when the first of several accesses began until the last had ended: what all their bytes took. The longest of them took
+/// less where they did not begin at once.
+pub(super) fn span_s(all: &[Taken]) -> f64 {
+    let begun = all.iter().map(|taken| taken.begun_ns).min().unwrap_or(0);
+    let ended = all.iter().map(|taken| taken.ended_ns).max().unwrap_or(0);
+    seconds(begun, ended)
+}
+
+fn seconds(begun_ns: u64, ended_ns: u64) -> f64 {
+    ended_ns.saturating_sub(begun_ns) as f64 / 1e9
+}
+
+/// The clock of all processes of this machine; what the standard library's `Instant` holds cannot be told to another.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |part: i64| u64::try_from(part).expect("the clock is ahead of its beginning");
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
 /// CRC-32C as [`Taken::sum`] has it.
 pub(super) fn sum_of(original: &Original) -> Result<u32> {
     let mut sum = Sum::default();
     io::copy(&mut original.reader()?, &mut sum)?;
     Ok(sum.value())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_at_once_last_from_the_first_beginning_to_the_last_end() {
+        let taken = |begun_ns, ended_ns| {
+            let seconds = seconds(begun_ns, ended_ns);
+            Taken { begun_ns, ended_ns, seconds, cpu_s: 0.0, bytes: 1, sum: None, io_overhead: 0.0 }
+        };
+        let all = [taken(2_000_000_000, 3_000_000_000), taken(1_000_000_000, 2_500_000_000)];
+        assert_eq!(span_s(&all), 2.0, "none of them took as long");
+        assert_eq!(span_s(&[]), 0.0);
+    }
 }

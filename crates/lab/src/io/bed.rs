@@ -1,6 +1,6 @@
 //! A cluster with files of parity buckets that are updated, and what its devices were asked.
 
-use super::{EXPERIMENT, NODES, parts::process_seconds};
+use super::{EXPERIMENT, NODES, access::Sum, parts::process_seconds};
 use crate::{
     cluster::{LocalCluster, Shape},
     cpu,
@@ -8,7 +8,7 @@ use crate::{
     overruns,
     report::{Report, quantile},
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
@@ -51,18 +51,19 @@ pub(super) struct Updates<'a> {
     pub(super) depth: usize,
 }
 
-/// One update that was made: where, and the seed of its bytes.
+/// One update that was made: where, how long, and the seed of its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     at: u64,
+    bytes: u64,
     seed: u64,
 }
 
 impl Written {
     /// Makes it in a copy of the file.
-    pub(super) fn apply(&self, bytes: u64, content: &mut [u8]) {
+    pub(super) fn apply(&self, content: &mut [u8]) {
         let from = self.at as usize;
-        Pcg64Mcg::seed_from_u64(self.seed).fill_bytes(&mut content[from..from + bytes as usize]);
+        Pcg64Mcg::seed_from_u64(self.seed).fill_bytes(&mut content[from..from + self.bytes as usize]);
     }
 }
 
@@ -118,9 +119,9 @@ impl Task {
         let mut ran = Ran::default();
         for _ in 0..self.count {
             let at = self.first + self.random.next_u64() % self.places * self.step;
-            let written = Written { at, seed: self.random.next_u64() };
+            let written = Written { at, bytes: self.bytes, seed: self.random.next_u64() };
             let mut new = vec![0; self.bytes as usize];
-            Written { at: 0, ..written }.apply(self.bytes, &mut new);
+            Written { at: 0, ..written }.apply(&mut new);
             let start = Instant::now();
             self.file.write_at(at, &new).await?;
             self.file.sync().await?;
@@ -151,6 +152,16 @@ impl Bed {
     /// Stores a file.
     pub(super) async fn put(&self, bucket: &str, key: &str, original: &Original) -> Result<()> {
         self.client.put(bucket, key, original.source()?, Some(original.length())).await?;
+        Ok(())
+    }
+
+    /// Reads a file whole, untimed: it has to be what was written.
+    pub(super) async fn compare(&self, bucket: &str, key: &str, expected: &[u8]) -> Result<()> {
+        let sum = Sum::default();
+        let got = self.client.get(bucket, key, None, sum.clone()).await?;
+        let same =
+            got.size == expected.len() as u64 && sum.value() == steadfast_disk::checksum::crc32c(expected);
+        ensure!(same, "bytes of {bucket}/{key} came back wrong after its updates");
         Ok(())
     }
 

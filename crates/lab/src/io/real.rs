@@ -2,7 +2,7 @@
 
 use super::{
     Access, EXPERIMENT, Measured, NODES, Options,
-    access::{Taken, sum_of},
+    access::{Sum, Taken, span_s, sum_of},
     parts::Parts,
     raw::{RawFiles, socket},
     scratch,
@@ -14,7 +14,7 @@ use crate::{
     report::{Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Result, ensure};
-use std::{collections::BTreeMap, path::Path, time::Instant};
+use std::{collections::BTreeMap, path::Path};
 use steadfast_client::{Client, Ingest};
 
 const BUCKET: &str = "bench-io";
@@ -124,6 +124,15 @@ struct Bench<'a> {
     /// Checksums of what is read, by key.
     sums: BTreeMap<String, u32>,
     seed: u64,
+    /// What was put last, by key.
+    written: BTreeMap<String, Written>,
+}
+
+/// What a put stored.
+#[derive(Clone, Copy)]
+struct Written {
+    bytes: u64,
+    seed: u64,
 }
 
 pub(super) async fn run(
@@ -188,6 +197,9 @@ pub(super) async fn run(
         report.add(EXPERIMENT, name, "latency_p99", quantile(&figures.latencies_ms, 0.99), "ms");
         report.add(EXPERIMENT, name, "io_overhead", mean(&figures.overheads), "1");
     }
+    if ran.is_ok() {
+        ran = bench.read_back().await;
+    }
     report.complete()?;
     ran?;
     bench.cluster.stop();
@@ -216,7 +228,7 @@ impl<'a> Bench<'a> {
         let raw = RawFiles::new(&dirs, RAW_BYTES)?;
         let servers = cluster.processes().map(|(_, process, _)| process).collect();
         let (parts, sums) = (Parts::new(measured, seed)?, BTreeMap::new());
-        Ok(Self { program, cluster, client, raw, parts, servers, sums, seed })
+        Ok(Self { program, cluster, client, raw, parts, servers, sums, seed, written: BTreeMap::new() })
     }
 
     /// Stores what is read.
@@ -227,7 +239,7 @@ impl<'a> Bench<'a> {
                 if self.client.stat(BUCKET, &key).await.is_ok() {
                     continue;
                 }
-                let original = self.original(case, client);
+                let original = original(case.bytes(), self.object_seed(client));
                 self.sums.insert(key.clone(), sum_of(&original)?);
                 let length = original.length();
                 self.client.put(BUCKET, &key, original.source()?, Some(length)).await?;
@@ -236,22 +248,33 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn original(&self, case: &Case, client: usize) -> Original {
-        let bytes = usize::try_from(case.bytes()).expect("made for machines of 64 bits");
-        Original::make(bytes, self.object_seed(client))
+    /// Reads, untimed, what the last puts stored.
+    async fn read_back(&self) -> Result<()> {
+        for (key, &Written { bytes, seed }) in &self.written {
+            let sum = Sum::default();
+            let got = self.client.get(BUCKET, key, None, sum.clone()).await?;
+            let same = got.size == bytes && sum.value() == sum_of(&original(bytes, seed))?;
+            ensure!(same, "what was put as {key} came back wrong");
+        }
+        Ok(())
     }
 
     fn object_seed(&self, client: usize) -> u64 {
         self.seed.wrapping_add(client as u64)
     }
 
+    /// Of what a client puts: others each time, so that what is read back is known to be of the last.
+    fn put_seed(&self, client: usize, turn: usize) -> u64 {
+        self.object_seed(client).wrapping_add((1 + turn as u64) << 32)
+    }
+
     /// The limit and one access of each client, in an order that changes with the rounds.
     async fn turn(&mut self, case: &Case, round: usize, figures: &mut Figures) -> Result<()> {
         if round.is_multiple_of(2) {
             self.limit(case, figures)?;
-            self.access(case, figures).await
+            self.access(case, round, figures).await
         } else {
-            self.access(case, figures).await?;
+            self.access(case, round, figures).await?;
             self.limit(case, figures)
         }
     }
@@ -275,16 +298,16 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    async fn access(&self, case: &Case, figures: &mut Figures) -> Result<()> {
+    async fn access(&mut self, case: &Case, round: usize, figures: &mut Figures) -> Result<()> {
         if !case.put && !case.warm {
             self.drop_caches().await?;
         }
         if case.warm {
             // The read before it, which is not counted, fills the caches.
-            self.clients(case)?;
+            self.clients(case, round)?;
         }
         let servers = cpu::seconds(&self.servers)?;
-        let (seconds, taken) = self.clients(case)?;
+        let (seconds, taken) = self.clients(case, round)?;
         figures.cpu_s += cpu::seconds(&self.servers)? - servers;
         let bytes: u64 = taken.iter().map(|taken| taken.bytes).sum();
         figures.rates.push(bytes as f64 / seconds / 1e9);
@@ -297,8 +320,10 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// One access of each client at once: seconds until the last was done, and what each took.
-    fn clients(&self, case: &Case) -> Result<(f64, Vec<Taken>)> {
+    /// One access of each client at once: seconds from when the first began until the last was done, and what each took.
+    fn clients(&mut self, case: &Case, round: usize) -> Result<(f64, Vec<Taken>)> {
+        // Twice as many turns as rounds: a node encodes the second of a round's two puts of one key.
+        let turn = 2 * round + usize::from(case.ingest == Ingest::Primary);
         let started: Result<Vec<_>> = (0..case.clients)
             .map(|client| {
                 let access = Access {
@@ -309,25 +334,27 @@ impl<'a> Bench<'a> {
                     key: case.key(client),
                     bytes: case.bytes(),
                     count: 1,
-                    seed: self.object_seed(client),
+                    seed: self.put_seed(client, turn),
                 };
                 access.start(self.program)
             })
             .collect();
         let mut started = started?;
-        let start = Instant::now();
         started.iter_mut().try_for_each(super::access::Started::go)?;
         let taken: Result<Vec<Vec<Taken>>> =
             started.into_iter().map(super::access::Started::finish).collect();
-        let (taken, elapsed) = (taken?, start.elapsed().as_secs_f64());
+        let taken = taken?;
         for (client, taken) in taken.iter().enumerate() {
             let expected = if case.put { None } else { self.sums.get(&case.key(client)).copied() };
             ensure!(taken.iter().all(|taken| taken.sum == expected), "bytes came back wrong");
+            if case.put {
+                let written = Written { bytes: case.bytes(), seed: self.put_seed(client, turn) };
+                self.written.insert(case.key(client), written);
+            }
         }
         let all: Vec<Taken> = taken.into_iter().flatten().collect();
-        // The longest of them, not the wall's time: that processes end is not the store's work.
-        let longest = all.iter().map(|taken| taken.seconds).fold(0.0, f64::max);
-        Ok((longest.min(elapsed), all))
+        // Not the wall's time: that processes end is not the store's work.
+        Ok((span_s(&all), all))
     }
 
     async fn drop_caches(&self) -> Result<()> {
@@ -337,4 +364,8 @@ impl<'a> Bench<'a> {
         }
         Ok(())
     }
+}
+
+fn original(bytes: u64, seed: u64) -> Original {
+    Original::make(usize::try_from(bytes).expect("made for machines of 64 bits"), seed)
 }

@@ -31,16 +31,18 @@
 //! | `rate_of_fo`, `rate_with_merges_of_fo` | of PLR: its rate over that of FO, the median of the rounds' quotients; limit: what is predicted |
 //! | `overruns` | the largest share of a device's operations that took longer than the model: above 0.01 the run says nothing |
 //!
+//! After each case both files are read whole, and have to be what the updates made of them.
+//!
 //! PLR and FO take turns, round by round, on files of their own on the same devices; an update of 128 KiB is two of 64 KiB.
 
 use super::{
     EXPERIMENT, NODES, Options,
-    bed::{Bed, Counts, PARITY, SCHEMES, Updates},
+    bed::{Bed, Counts, PARITY, SCHEMES, Updates, Written},
     scratch,
 };
 use crate::{
     cluster::Shape,
-    original::Original,
+    original::{Original, made},
     overruns,
     report::{Report, quantile},
 };
@@ -182,6 +184,9 @@ pub(super) async fn run(
         bed.bucket(&bucket(scheme), scheme).await?;
         bed.put(&bucket(scheme), KEY, &original).await?;
     }
+    // Made again when it is compared: what is kept meanwhile are the updates.
+    drop(original);
+    let mut written = SCHEMES.map(|_| Vec::new());
     let (devices, buckets) = (bed.devices().await?, SCHEMES.map(bucket));
     for case in &cases {
         // Anew: each case's overruns are its own.
@@ -190,8 +195,8 @@ pub(super) async fn run(
         }
         let mut figures = SCHEMES.map(|_| Figures::default());
         // What is first is not counted: hosts begin, tables are read.
-        for bucket in &buckets {
-            bed.updates(case.updates(bucket, file_bytes), 2 * case.depth).await?;
+        for (bucket, written) in buckets.iter().zip(&mut written) {
+            written.extend(bed.updates(case.updates(bucket, file_bytes), 2 * case.depth).await?.written);
         }
         bed.quiet().await?;
         let (rounds, count) = if options.quick { (1, QUICK * case.depth) } else { (ROUNDS, case.count) };
@@ -199,10 +204,18 @@ pub(super) async fn run(
             for turn in 0..SCHEMES.len() {
                 let which = (number + turn) % SCHEMES.len();
                 let updates = case.updates(&buckets[which], file_bytes);
-                round(&mut bed, updates, count, &mut figures[which]).await?;
+                written[which].extend(round(&mut bed, updates, count, &mut figures[which]).await?);
             }
         }
         let late = bed.overruns().await?;
+        for device in &devices {
+            bed.client.emulate(*device, "off").await?;
+        }
+        for (bucket, written) in buckets.iter().zip(&written) {
+            let mut content = made(file_bytes as usize, seed);
+            written.iter().for_each(|written: &Written| written.apply(&mut content));
+            bed.compare(bucket, KEY, &content).await?;
+        }
         for (scheme, figures) in SCHEMES.into_iter().zip(&figures) {
             figures.add_to(report, &case.name(scheme), positionings(scheme), say);
             report.add(EXPERIMENT, &case.name(scheme), "overruns", late, "1");
@@ -235,8 +248,13 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// So many updates, then the wait until all is in its place.
-async fn round(bed: &mut Bed, updates: Updates<'_>, count: usize, figures: &mut Figures) -> Result<()> {
+/// So many updates, then the wait until all is in its place. What was written.
+async fn round(
+    bed: &mut Bed,
+    updates: Updates<'_>,
+    count: usize,
+    figures: &mut Figures,
+) -> Result<Vec<Written>> {
     let (before, start) = (bed.counts().await?, Instant::now());
     let ran = bed.updates(updates, count).await?;
     figures.on_path.add(bed.counts().await?.since(before));
@@ -247,7 +265,7 @@ async fn round(bed: &mut Bed, updates: Updates<'_>, count: usize, figures: &mut 
     figures.rates.push(count / ran.seconds);
     figures.rates_with_merges.push(count / (end - start).as_secs_f64());
     figures.latencies_ms.extend(ran.latencies_ms);
-    Ok(())
+    Ok(ran.written)
 }
 
 fn bucket(scheme: &str) -> String {

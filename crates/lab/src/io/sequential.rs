@@ -102,7 +102,7 @@ pub(super) async fn run(
     say(&format!("{CASE}: {count} updates in {:.0} s", ran.seconds));
     let Original::Made(bytes) = updated else { unreachable!("made above") };
     let mut content = bytes.to_vec();
-    ran.written.iter().for_each(|written| written.apply(UPDATE_BYTES, &mut content));
+    ran.written.iter().for_each(|written| written.apply(&mut content));
     sums[0] = steadfast_disk::checksum::crc32c(&content);
     bed.quiet().await?;
     plain.overwrite(extent.updates, UPDATE_BYTES, &mut bed.random)?;

@@ -8,6 +8,8 @@
 //! | `reads`, `writes`, `flushes` | of all media for one, while updates go on; paper: PLR and FO (§3.2) |
 //! | `reads_after`, `writes_after` | the same with merges and writing in place, once all is quiet |
 //!
+//! After each case the file is read whole, and has to be what the updates made of it.
+//!
 //! Updates and the limit take turns, one by one at depth 1 and else some hundred of each. The limit's files are as many as there are
 //! devices, and each turn writes to other ones, as updates do: ext4 without a journal has a flush write the inode, too, once for
 //! every tick of the clock in which the file was written to. Three files that are flushed all the time pay that at one flush in
@@ -15,11 +17,15 @@
 
 use super::{
     EXPERIMENT, NODES, Options,
-    bed::{Bed, Counts, PARITY, SCHEMES, Updates, add_latencies},
+    bed::{Bed, Counts, PARITY, Ran, SCHEMES, Updates, add_latencies},
     raw::ParallelWrites,
     scratch,
 };
-use crate::{cluster::Shape, original::Original, report::Report};
+use crate::{
+    cluster::Shape,
+    original::{Original, made},
+    report::Report,
+};
 use anyhow::Result;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -93,16 +99,21 @@ pub(super) async fn run(
         bed.bucket(&bucket(scheme), scheme).await?;
         bed.put(&bucket(scheme), KEY, &original).await?;
     }
+    // What the files are to be.
+    let mut contents = SCHEMES.map(|scheme| (scheme, made(FILE_BYTES as usize, seed)));
     let dirs: Vec<_> = (0..NODES).map(|number| scratch.path().join(format!("raw-{number}"))).collect();
     let (rounds, turns) = if options.quick { (3, 100) } else { (10, 300) };
     let mut random = Pcg64Mcg::seed_from_u64(bed.random.next_u64());
     for case in &cases {
         let raw = ParallelWrites::new(&dirs, RAW_BYTES, case.bytes() as usize)?;
         let mut figures = Figures::default();
+        let content = contents.iter_mut().find(|(scheme, _)| *scheme == case.scheme);
+        let (_, content) = content.expect("cases are of one of the schemes");
+        let mut apply = |ran: &Ran| ran.written.iter().for_each(|written| written.apply(content));
         let (bucket, bytes, depth) = (bucket(case.scheme), case.bytes(), case.depth);
         let updates = Updates { bucket: &bucket, key: KEY, file_bytes: FILE_BYTES, bytes, depth };
         // What is first is not counted: hosts begin, tables are read.
-        bed.updates(updates, 4 * depth).await?;
+        apply(&bed.updates(updates, 4 * depth).await?);
         for _ in 0..rounds {
             let before = bed.counts().await?;
             let mut limit = || -> Result<()> {
@@ -119,6 +130,7 @@ pub(super) async fn run(
                 }
             };
             figures.on_path.add(bed.counts().await?.since(before));
+            apply(&ran);
             figures.updates += ran.latencies_ms.len() as f64;
             figures.latencies_ms.extend(ran.latencies_ms);
             figures.seconds += ran.seconds;
@@ -126,6 +138,7 @@ pub(super) async fn run(
             let (_, quiet) = bed.quiet().await?;
             figures.after.add(quiet.since(before));
         }
+        bed.compare(&bucket, KEY, content).await?;
         figures.add_to(report, case, say);
         report.complete()?;
     }
