@@ -153,6 +153,19 @@ fn some(report: &Report, options: &Options) -> Result<()> {
     }
 }
 
+/// The buckets that these cases are of, as the command line names them.
+pub(crate) fn policies<'a>(
+    cases: impl Iterator<Item = &'a str> + Clone,
+) -> impl Iterator<Item = &'static str> {
+    let of = [(Measured::Rateless, "rateless"), (Measured::Parity, "parity")];
+    let measured = move |which| {
+        let names = names(which);
+        // Of cases that this build does not know nobody can tell.
+        cases.clone().any(|case| names.iter().any(|name| name == case))
+    };
+    of.into_iter().filter(move |&(which, _)| measured(which)).map(|(_, name)| name)
+}
+
 /// The names of all cases.
 fn names(measured: Measured) -> Vec<String> {
     let real = real::cases(measured).into_iter().map(move |case| case.name(measured));

@@ -6,7 +6,7 @@ use super::{
     records::{Line, Results},
 };
 use crate::{
-    codes,
+    codes, io, overruns,
     report::Report,
     robustore::{
         self, fig4_1, parameters, table6_1,
@@ -15,6 +15,7 @@ use crate::{
 };
 use anyhow::Result;
 use std::collections::BTreeSet;
+use steadfast_protocol::words::counted;
 
 /// Metrics that have charts, and what they are.
 const CHARTS: [(&str, &str); 6] = [
@@ -54,7 +55,8 @@ impl Section {
                 .unwrap_or_default(),
         };
         let lines: Vec<&Line> = results.of(name).collect();
-        let verdicts = lines.iter().filter_map(|line| Verdict::of(&figure(line)));
+        let judge = Judge::new(&lines);
+        let verdicts = lines.iter().filter_map(|line| judge.verdict(line));
         let count = |wanted| verdicts.clone().filter(|verdict| *verdict == wanted).count();
         let mut section = Section {
             anchor: name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect(),
@@ -113,7 +115,7 @@ impl Section {
                     escape(&title),
                     escape(unit)
                 );
-                section.table(&title, &of_panel);
+                section.table(&title, &of_panel, &judge);
                 section.note(notes.get(metric));
                 shown.insert(metric);
             }
@@ -121,7 +123,7 @@ impl Section {
         let rest: Vec<&Line> =
             lines.into_iter().filter(|line| !shown.contains(line.metric.as_str())).collect();
         if !rest.is_empty() {
-            section.table("everything else", &rest);
+            section.table("everything else", &rest, &judge);
         }
         Ok(section)
     }
@@ -165,32 +167,50 @@ impl Section {
     }
 
     /// Cases that the paper has a figure for, and behind them, to be opened, all.
-    fn table(&mut self, title: &str, lines: &[&Line]) {
+    fn table(&mut self, title: &str, lines: &[&Line], judge: &Judge) {
         let (compared, other): (Vec<&Line>, Vec<&Line>) =
             lines.iter().copied().partition(|line| line.paper.is_some());
         if !compared.is_empty() {
-            self.html += &rows(&compared);
+            self.html += &rows(&compared, judge);
         }
         if !other.is_empty() {
             self.html += &format!(
-                "<details><summary>{}: {} {}cases</summary>\n{}</details>\n",
+                "<details><summary>{}: {}</summary>\n{}</details>\n",
                 escape(title),
-                other.len(),
-                if compared.is_empty() { "" } else { "other " },
-                rows(&other)
+                counted(other.len(), if compared.is_empty() { "case" } else { "other case" }),
+                rows(&other, judge)
             );
         }
     }
 }
 
-fn rows(lines: &[&Line]) -> String {
+/// What of an experiment counts.
+struct Judge {
+    /// Cases in which so many of the emulated disks' operations were late that their figures are the machine's.
+    void: BTreeSet<String>,
+}
+
+impl Judge {
+    fn new(lines: &[&Line]) -> Self {
+        let late = lines.iter().filter(|line| line.metric == "overruns");
+        let void = late.filter(|line| line.value.is_some_and(|share| share > overruns::MAX));
+        Self { void: void.map(|line| line.case.clone()).collect() }
+    }
+
+    fn verdict(&self, line: &Line) -> Option<Verdict> {
+        let verdict = Verdict::of(&figure(line))?;
+        Some(if self.void.contains(&line.case) { Verdict::Void } else { verdict })
+    }
+}
+
+fn rows(lines: &[&Line], judge: &Judge) -> String {
     let mut html =
         "<table><tr><th>case</th><th>metric</th><th class=\"n\">ours</th><th class=\"n\">paper</th>\
                     <th class=\"n\">ratio</th><th>verdict</th></tr>\n"
             .to_owned();
     for line in lines {
         let figure = figure(line);
-        let verdict = Verdict::of(&figure);
+        let verdict = judge.verdict(line);
         let text = |value: Option<f64>| value.map(number).unwrap_or_default();
         html += &format!(
             "<tr><td>{}</td><td>{}, {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
@@ -228,8 +248,20 @@ fn command(name: &str, lines: &[&Line]) -> String {
         Some(number) if draws.len() == 1 => format!(" --draws {number}"),
         _ => String::new(),
     };
-    let commands = seeds.iter().map(|seed| {
-        format!("seed {seed}: <code>steadfast lab run {} --json --seed {seed}{draws}</code>", escape(name))
+    let runs: Vec<String> = match name {
+        // One run prints them under three names.
+        "demo" | "demo-degraded" | "demo-write" => vec!["demo --json".to_owned()],
+        steadfast_bench::codes::EXPERIMENT => vec!["bench codes --json".to_owned()],
+        io::EXPERIMENT => io::policies(lines.iter().map(|line| line.case.as_str()))
+            .map(|policy| format!("bench io --policy {policy} --json"))
+            .collect(),
+        _ => vec![format!("lab run {} --json", escape(name))],
+    };
+    // Only those that are run by `lab run` take a number.
+    let draws = if runs.iter().all(|run| run.starts_with("lab run")) { draws } else { String::new() };
+    let commands = seeds.iter().flat_map(|seed| {
+        let draws = &draws;
+        runs.iter().map(move |run| format!("seed {seed}: <code>steadfast {run} --seed {seed}{draws}</code>"))
     });
     commands.collect::<Vec<String>>().join("<br>")
 }

@@ -106,6 +106,53 @@ fn what_the_paper_has_is_judged() {
 }
 
 #[test]
+fn commands_are_those_that_print_such_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = Report::new(5);
+    for (experiment, case) in [
+        ("demo-degraded", "stripe"),
+        ("demo-write", "rateless-b"),
+        ("io", "put-256MiB"),
+        ("io", "update-4KiB one-flush"),
+        ("bench-codes", "xor d=2 1MiB memory"),
+    ] {
+        report.add(experiment, case, "accesses", 3.0, "accesses");
+    }
+    let page = render(&read(&[file(&dir, "a", &text(&report))]).unwrap()).unwrap();
+    for command in [
+        "demo --json",
+        "bench io --policy rateless --json",
+        "bench io --policy parity --json",
+        "bench codes --json",
+    ] {
+        assert!(
+            page.html.contains(&format!("<code>steadfast {command} --seed 5</code>")),
+            "{command}: {}",
+            page.html
+        );
+    }
+    assert!(!page.html.contains("lab run"), "{}", page.html);
+}
+
+#[test]
+fn what_a_busy_machine_measured_is_not_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut report = Report::new(1);
+    for (scheme, late) in [("stripe", 0.02), ("rateless-lt", 0.01)] {
+        let case = format!("disks=64 scheme={scheme}");
+        report.add("robustore/real-64", &case, "bandwidth", 459.0, "MB/s").paper = Some(459.0);
+        report.add("robustore/real-64", &case, "overruns", late, "share of operations");
+    }
+    let page = render(&read(&[file(&dir, "a", &text(&report))]).unwrap()).unwrap();
+    assert!(page.html.contains("<td>void: too busy a machine</td>"), "{}", page.html);
+    assert!(
+        page.html.contains("<td class=\"n\">1</td><td class=\"n\">0</td></tr>"),
+        "one counts: {}",
+        page.html
+    );
+}
+
+#[test]
 fn text_of_results_is_not_markup() {
     let dir = tempfile::tempdir().unwrap();
     let mut report = Report::new(1);

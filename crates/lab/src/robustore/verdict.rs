@@ -39,6 +39,8 @@ pub enum Verdict {
     Outside,
     /// Not, where it is not asked for.
     Excused,
+    /// Neither: the machine was too busy to be what was measured.
+    Void,
 }
 
 /// A part of a disk is met within 15 %.
@@ -97,6 +99,7 @@ impl Verdict {
             Verdict::Within => "within",
             Verdict::Outside => "outside",
             Verdict::Excused => "outside, not asked",
+            Verdict::Void => "void: too busy a machine",
         }
     }
 }
