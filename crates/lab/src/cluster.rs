@@ -27,7 +27,7 @@ use steadfast_protocol::words::counted;
 /// The environment variable that names the starting process to its children.
 const PARENT: &str = "STEADFAST_PARENT";
 /// The file of the shape.
-const RECORD: &str = "cluster.json";
+pub(crate) const RECORD: &str = "cluster.json";
 /// A server that has not said where it listens by then is broken; a cold start takes well under a second.
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// A server that has not stopped by then after a polite signal is killed.

@@ -1,6 +1,6 @@
 //! The bytes that an experiment stores, and the check that it gets the same ones back.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -35,8 +35,11 @@ impl Original {
     /// # Errors
     /// When it cannot be read.
     pub fn file(path: &Path) -> Result<Self> {
-        let length = path.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
-        Ok(Self::File(path.to_owned(), length))
+        let open = || File::open(path)?.metadata();
+        let found = open().with_context(|| format!("cannot read {}", path.display()))?;
+        // It is read again and again.
+        ensure!(found.is_file(), "{} is no regular file", path.display());
+        Ok(Self::File(path.to_owned(), found.len()))
     }
 
     /// Its length in bytes.

@@ -9,8 +9,14 @@ pub(crate) const MAX: f64 = 0.01;
 
 /// The share of each device's operations that ended late since it was emulated anew.
 pub(crate) async fn shares(client: &Client) -> Result<Vec<f64>> {
+    shares_but(client, &[]).await
+}
+
+/// The same without the devices of servers that are `dead`.
+pub(crate) async fn shares_but(client: &Client, dead: &[String]) -> Result<Vec<f64>> {
     let mut shares = Vec::new();
-    for node in client.registry().await?.nodes {
+    let nodes = client.registry().await?.nodes;
+    for node in nodes.iter().filter(|node| !dead.contains(&node.record.address)) {
         let status = client.node_status(&node.record.address).await?;
         shares.extend(status.devices.iter().map(|device| f64::from(device.overruns_ppm) / 1e6));
     }

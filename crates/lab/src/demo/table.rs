@@ -1,7 +1,7 @@
 //! The demo's table, for people.
 
 use super::{IDEAL, SCHEMES};
-use crate::report::Report;
+use crate::{overruns, report::Report};
 use comfy_table::{CellAlignment, Table, presets};
 
 /// The table, and what it says in words.
@@ -51,8 +51,19 @@ pub fn show(report: &Report) -> String {
         ),
         _ => String::new(),
     };
+    let late = report.records.iter().filter(|record| record.metric == "overruns");
+    let void = late.filter_map(|record| {
+        let share = record.value.filter(|&share| share > overruns::MAX)?;
+        Some(format!(
+            "\n{} {}: {share:.3} of operations ended late{}",
+            record.experiment,
+            record.case,
+            overruns::warning(share)
+        ))
+    });
+    let void: String = void.collect();
     format!(
-        "{table}\n\n{written}rateless-b reads {:.0} times as fast as the stripe whose slowest disk everybody waits for",
+        "{table}\n\n{written}rateless-b reads {:.0} times as fast as the stripe whose slowest disk everybody waits for{void}",
         figure("rateless-b", "bandwidth") / figure("stripe", "bandwidth"),
     )
 }

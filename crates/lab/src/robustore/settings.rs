@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, ops::Range};
 
 /// Draws of a case, at most: seeds of two runs do not overlap below it.
-const DRAWS_MAX: u32 = 1 << 20;
+pub const DRAWS_MAX: u32 = 1 << 20;
 
 /// What an experiment says of itself.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Draws {
     /// # Errors
     /// As [`Draws::count`].
     pub fn seeds(self, options: &Options, seed: u64) -> Result<Range<u64>> {
-        let first = seed.wrapping_mul(DRAWS_MAX.into());
+        let first = stream(seed, 0);
         // The first is a multiple of the most there can be, so the last is a number too, except behind the very last.
         let last = first.saturating_add(self.count(options)?.into());
         Ok(first..last)
@@ -71,6 +71,11 @@ pub fn some(name: &str, report: &Report) -> Result<(), NotOffered> {
 /// That an experiment has no case of the name asked for.
 pub fn no_case(name: &str) -> NotOffered {
     NotOffered(format!("{name} has no case of that name"))
+}
+
+/// The seed of draw `number` of a run: of neighbouring runs none is the same, up to [`DRAWS_MAX`] draws.
+pub fn stream(seed: u64, number: u64) -> u64 {
+    seed.wrapping_mul(DRAWS_MAX.into()).wrapping_add(number)
 }
 
 /// A file's settings.
