@@ -99,7 +99,7 @@ impl Options {
         let heeded: &[&str] = match name {
             "demo" => &[],
             "requests" | "six-devices" => &["--draws", "--case", "--quick"],
-            codfs::storm::NAME => &["--draws", "--quick"],
+            codfs::storm::NAME => &["--draws", "--case", "--quick"],
             codes::overhead::NAME => &["--draws", "--case"],
             codfs::checker::NAME | codfs::reserve::NAME => &["--case", "--quick"],
             robustore::real::NAME

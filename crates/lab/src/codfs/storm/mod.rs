@@ -16,7 +16,11 @@
 mod node;
 
 use self::node::{CHUNK_BYTES, DataNode, ParityNode};
-use crate::{Options, report::Report};
+use crate::{
+    Options,
+    report::{NotOffered, Report},
+    robustore::settings::{DRAWS_MAX, Draws, stream},
+};
 use anyhow::{Context, Result, anyhow, ensure};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -77,14 +81,26 @@ impl Counts {
 /// What does not hold, with the seed that shows it.
 pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let seed = report.seed();
-    let runs = options.draws.unwrap_or(if options.quick { RUNS_QUICK } else { RUNS });
+    let draws = Draws { usual: RUNS, quick: RUNS_QUICK };
+    // One run again: the number that a failure names.
+    let numbers = match &options.case {
+        None => 0..draws.count(options)?,
+        Some(case) => {
+            let number = case.strip_prefix("run=").and_then(|number| number.parse::<u32>().ok());
+            let number = number.filter(|&number| number < DRAWS_MAX);
+            let number = number.ok_or_else(|| {
+                NotOffered(format!("{NAME} has no case `{case}`: there are run=0 to run={}", DRAWS_MAX - 1))
+            })?;
+            number..number + 1
+        }
+    };
+    let runs = numbers.end - numbers.start;
     let mut counts = Counts::default();
-    for number in 0..runs {
-        let seed = seed.wrapping_add(u64::from(number));
-        Storm::new(seed)
-            .and_then(|storm| storm.run(&mut counts))
-            .with_context(|| format!("with --seed {seed} --draws 1"))?;
-        if (number + 1) % 20 == 0 {
+    for number in numbers {
+        Storm::new(stream(seed, number.into())).and_then(|storm| storm.run(&mut counts)).with_context(
+            || format!("`steadfast lab run {NAME} --seed {seed} --case run={number}` repeats it"),
+        )?;
+        if options.case.is_none() && (number + 1) % 20 == 0 {
             say(&format!("{} of {runs} runs, {} updates, all as it should be", number + 1, counts.updates));
         }
     }
@@ -608,6 +624,22 @@ impl Storm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_of_a_storm_is_repeated_alone_and_neighbouring_seeds_share_none() {
+        let updates = |seed, options: &Options| {
+            let report = run(options, Report::new(seed), &mut |_| ())?;
+            anyhow::Ok(
+                ["runs", "acknowledged", "bytes_compared"].map(|of| report.value(NAME, "plr rs(6,4)", of)),
+            )
+        };
+        let one = |case: &str| Options { case: Some(case.to_owned()), ..Options::default() };
+        let [first, second] = ["run=0", "run=1"].map(|case| updates(7, &one(case)).unwrap());
+        assert_eq!(first, updates(7, &Options { draws: Some(1), ..Options::default() }).unwrap());
+        assert_ne!(second, updates(8, &one("run=0")).unwrap(), "run 1 of 7 is run 0 of 8");
+        let refused = updates(7, &one("run=x")).unwrap_err();
+        assert!(refused.to_string().contains("there are run=0 to run="), "{refused}");
+    }
 
     #[test]
     fn every_synced_byte_survives_some_storms() {
