@@ -212,6 +212,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_list_says_where_there_is_no_figure() {
+        let of = |name: &str| {
+            list().into_iter().find_map(|(known, shows)| (known == name).then_some(shows)).unwrap()
+        };
+        assert!(of(robustore::real::NAME).ends_with("(no figure of the dissertation)"));
+        assert!(of("robustore/disks").contains("(figures 6-6"));
+        assert!(list().iter().all(|(_, shows)| !shows.contains("figures none")));
+    }
+
+    #[test]
     fn what_an_experiment_has_no_choice_in_is_refused() {
         let check = |name: &str, options: &Options| options.check(name).map_err(|error| error.to_string());
         let quick = Options { quick: true, ..Options::default() };

@@ -41,6 +41,9 @@ pub fn show(report: &Report) -> String {
             ("s", Some(seconds)) if seconds < 1e-3 => format!("{:.1} µs", seconds * 1e6),
             ("s", Some(seconds)) => format!("{:.2} ms", seconds * 1e3),
             ("share of K", Some(share)) => format!("{:.3} % of K", share * 100.0),
+            ("blocks", Some(blocks)) => {
+                format!("{blocks} {}", if blocks == 1.0 { "block" } else { "blocks" })
+            }
             (unit, value) => format!("{} {unit}", number(value)),
         };
         text.push_str(&format!("\n{}, {}: {value}", record.case, record.metric));

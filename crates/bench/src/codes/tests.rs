@@ -10,6 +10,19 @@ fn options(only: &str) -> Options {
 fn a_case_gives_a_rate_its_limit_and_their_ratio() {
     let mut said = Vec::new();
     let report =
+        run(&options("xor d=8 32KiB cached"), Report::new(9), &mut |text| said.push(text.to_owned()))
+            .unwrap();
+    assert_eq!(said, ["xor d=8 32KiB cached"]);
+    let ours = report.records.iter().find(|record| record.metric == THROUGHPUT).unwrap();
+    let (value, limit) = (ours.value.unwrap(), ours.limit.unwrap());
+    assert!(value > 0.0 && limit > 0.0 && (ours.ratio.unwrap() - value / limit).abs() < 1e-9, "{ours:?}");
+    assert!(show(&report).contains("xor d=8"));
+}
+
+#[test]
+fn a_case_that_is_no_rate_gives_a_time() {
+    let mut said = Vec::new();
+    let report =
         run(&options("rank mix-b K=1024"), Report::new(9), &mut |text| said.push(text.to_owned())).unwrap();
     assert_eq!(said, ["rank mix-b K=1024 patterns=200"]);
     assert!(report.value(EXPERIMENT, &said[0], "time").unwrap() > 0.0);
@@ -38,6 +51,17 @@ fn an_overhead_has_its_mean_and_tail_as_shares_of_k() {
     // At most one block of the 64.
     assert!(value("mean") <= value("p99") && value("p99") <= value("worst") && value("worst") <= 1.01 / 64.0);
     assert!(show(&report).contains("K=64 arrival=disks, worst: "), "{}", show(&report));
+}
+
+#[test]
+fn blocks_are_counted_in_whole_ones() {
+    let mut report = Report::new(1);
+    for (case, blocks) in [("decode a", 3.0), ("decode b", 1.0)] {
+        report.add(EXPERIMENT, case, "extra_blocks", blocks, "blocks");
+    }
+    let shown = show(&report);
+    assert!(shown.contains("decode a, extra_blocks: 3 blocks\n"), "{shown}");
+    assert!(shown.contains("decode b, extra_blocks: 1 block\n"), "{shown}");
 }
 
 #[test]

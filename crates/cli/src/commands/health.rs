@@ -161,7 +161,8 @@ impl Devices {
             *by_word.entry(word).or_default() += 1;
         }
         let words: Vec<String> = by_word.iter().map(|(word, number)| format!("{number} {word}")).collect();
-        format!("{}: {}", counted(self.devices.len(), "device"), words.join(", "))
+        let devices = counted(self.devices.len(), "device");
+        if words.is_empty() { devices } else { format!("{devices}: {}", words.join(", ")) }
     }
 }
 
@@ -258,6 +259,11 @@ mod tests {
         Time,
         message::{DrainProgress, DrainState, Standing},
     };
+
+    #[test]
+    fn an_empty_cluster_has_no_states_to_list() {
+        assert_eq!(Devices::of(&Registry::default()).summary(), "0 devices");
+    }
 
     #[test]
     fn a_missing_device_is_a_risk_until_what_it_held_lies_elsewhere() {

@@ -2,8 +2,9 @@
 
 use super::{connect, print_json};
 use crate::{arguments::Replay, progress, units::show_bytes};
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 use steadfast_lab::replay::{self, Latency, Options, Outcome, Requests, Step};
+use steadfast_protocol::words::counted;
 
 pub(crate) async fn run(arguments: Replay) -> anyhow::Result<()> {
     let Replay { trace, bucket, key, size, limit, depth, sync, paced, cache, cluster, output } = arguments;
@@ -39,7 +40,7 @@ const SEED: u64 = 1;
 
 fn show(object: &str, outcome: &Outcome) -> anyhow::Result<()> {
     let Outcome { requests, requests_per_s, seconds, reads, read_bytes, writes, written_bytes, .. } = outcome;
-    let stored = if outcome.stored { ", stored before" } else { "" };
+    let stored = if outcome.stored { ", stored for this" } else { "" };
     say!("object     {object}, {}{stored}", show_bytes(outcome.object_bytes))?;
     if outcome.folded_regions > 0 {
         say!("           {} MiB of the trace share their place with others", outcome.folded_regions)?;
@@ -47,14 +48,17 @@ fn show(object: &str, outcome: &Outcome) -> anyhow::Result<()> {
     say!("requests   {requests} in {seconds:.2} s, {requests_per_s:.0} a second")?;
     say!("reads      {reads}, {}{}", show_bytes(*read_bytes), show_latency(outcome.read_latency))?;
     say!("writes     {writes}, {}{}", show_bytes(*written_bytes), show_latency(outcome.write_latency))?;
-    say!(
-        "stored     {} in place, {} segments anew; {} syncs, {} for room",
-        show_bytes(outcome.in_place_bytes),
-        outcome.segments_anew,
-        outcome.syncs,
-        outcome.evictions
-    )?;
+    let in_place = show_bytes(outcome.in_place_bytes);
+    say!("stored     {}", show_stored(&in_place, outcome.segments_anew, outcome.syncs, outcome.evictions))?;
     Ok(())
+}
+
+fn show_stored(in_place: &str, anew: impl Display, syncs: impl Display, for_room: impl Display) -> String {
+    format!(
+        "{in_place} in place, {} anew; {}, {for_room} for room",
+        counted(anew, "segment"),
+        counted(syncs, "sync")
+    )
 }
 
 fn show_latency(latency: Option<Latency>) -> String {
@@ -62,4 +66,15 @@ fn show_latency(latency: Option<Latency>) -> String {
         format!(": p50 {p50_ms:.2} ms, p95 {p95_ms:.2} ms, p99 {p99_ms:.2} ms, max {max_ms:.2} ms")
     };
     latency.map(show).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!(show_stored("4 KiB", 1, 1, 0), "4 KiB in place, 1 segment anew; 1 sync, 0 for room");
+        assert_eq!(show_stored("4 KiB", 0, 2, 1), "4 KiB in place, 0 segments anew; 2 syncs, 1 for room");
+    }
 }

@@ -71,7 +71,7 @@ impl Section {
         let log = about.map(|about| about.log).unwrap_or_default();
         section.html += &format!("<h2 id=\"{}\">{}</h2>\n", section.anchor, escape(name));
         section.html += &format!("<p>{}", escape(&section.shows));
-        if !section.figures.is_empty() {
+        if !section.figures.is_empty() && !section.figures.starts_with(robustore::settings::NO_FIGURE) {
             section.html += &format!(" (dissertation: {})", escape(&section.figures));
         }
         section.html += &format!(".</p>\n<p>{}</p>\n", command(name, &lines));

@@ -49,7 +49,7 @@ pub fn list() -> impl Iterator<Item = (&'static str, String)> {
     ];
     let parts = parts.into_iter().map(|(name, about)| {
         let about = about.expect("the program's own files are good: a test reads them all");
-        (name, format!("{} (figures {})", about.shows, about.figures))
+        (name, settings::line(&about.shows, &about.figures))
     });
     parts.chain(parameters::list())
 }

@@ -179,7 +179,7 @@ struct File {
 pub fn list() -> impl Iterator<Item = (&'static str, String)> {
     FILES.iter().map(|(name, text)| {
         let file = parse(name, text).expect("the program's own files are good: a test reads them all");
-        (*name, format!("{} (figures {})", file.shows, file.figures))
+        (*name, super::settings::line(&file.shows, &file.figures))
     })
 }
 

@@ -26,6 +26,17 @@ pub struct About {
     pub notes: BTreeMap<String, String>,
 }
 
+/// One line of a list.
+pub fn line(shows: &str, figures: &str) -> String {
+    match figures.starts_with(NO_FIGURE) {
+        true => format!("{shows} (no figure of the dissertation)"),
+        false => format!("{shows} (figures {figures})"),
+    }
+}
+
+/// What `figures` begins with where the experiment makes none of the dissertation's.
+pub const NO_FIGURE: &str = "none";
+
 /// How many draws.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
