@@ -9,7 +9,7 @@
 use crate::{
     cluster::{LocalCluster, Shape},
     original::Original,
-    overruns,
+    overruns::{self, Begun, Late},
     report::{NotOffered, Report, mean, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -44,7 +44,7 @@ struct Seen {
     latencies: Vec<f64>,
     reports: Vec<GetReport>,
     others: Vec<f64>,
-    overruns: Vec<f64>,
+    late: Vec<Late>,
 }
 
 /// Runs all cases.
@@ -112,11 +112,12 @@ pub async fn run(
             for turn in 0..2 {
                 let rule = (round + turn) % 2;
                 emulate(&other, &devices, 1 + round).await?;
+                let begun = Begun::now(&other).await?;
                 let got = at_once(&readers[rule], &original, &other, &small).await?;
                 seen[rule].latencies.extend(got.reports.iter().map(|got| millis(got.latency)));
                 seen[rule].reports.extend(got.reports);
                 seen[rule].others.extend(got.others);
-                seen[rule].overruns.extend(overruns::shares(&other).await?);
+                seen[rule].late.push(begun.late(&other, &[]).await?);
             }
         }
         for ((rule, _), seen) in RULES.iter().zip(seen) {
@@ -220,6 +221,7 @@ fn add(report: &mut Report, case: &str, seen: &Seen, say: &mut dyn FnMut(&str)) 
     let overheads: Vec<f64> = seen.reports.iter().map(GetReport::io_overhead).collect();
     let mut sorted = seen.latencies.clone();
     sorted.sort_unstable_by(f64::total_cmp);
+    let overruns = seen.late.iter().copied().sum::<Late>().share();
     // Of few samples it is the worst.
     let p99 = sorted.get((sorted.len() * 99).div_ceil(100).saturating_sub(1)).copied();
     say(&format!(
@@ -227,7 +229,7 @@ fn add(report: &mut Report, case: &str, seen: &Seen, say: &mut dyn FnMut(&str)) 
         mean(&seen.latencies),
         standard_deviation(&seen.latencies),
         mean(&overheads),
-        overruns::warning(mean(&seen.overruns))
+        overruns::warning(overruns)
     ));
     report.add(EXPERIMENT, case, "latency_mean", mean(&seen.latencies), "ms");
     report.add(EXPERIMENT, case, "latency_sd", standard_deviation(&seen.latencies), "ms");
@@ -240,7 +242,7 @@ fn add(report: &mut Report, case: &str, seen: &Seen, say: &mut dyn FnMut(&str)) 
     report.add(EXPERIMENT, case, "extra_blocks", sum(|got| got.extra_blocks.into()), "1");
     report.add(EXPERIMENT, case, "extra_won", sum(|got| got.extra_won.into()), "1");
     report.add(EXPERIMENT, case, "others_latency_mean", mean(&seen.others), "ms");
-    report.add(EXPERIMENT, case, "overruns", mean(&seen.overruns), "share of operations");
+    report.add(EXPERIMENT, case, "overruns", overruns, "share of operations");
 }
 
 fn millis(span: Duration) -> f64 {

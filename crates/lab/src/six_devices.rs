@@ -10,7 +10,7 @@ use crate::{
     cluster::{LocalCluster, Shape},
     cpu, disks,
     original::Original,
-    overruns,
+    overruns::{self, Begun, Late},
     report::{NotOffered, Report, mean, quantile, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -82,16 +82,16 @@ pub struct Measured {
     pub limits_ms: Vec<f64>,
     /// Bytes sent beyond the object, as a share of it; of reads only.
     pub overheads: Vec<f64>,
-    /// The share of operations that the emulated disks ended late, access by access.
-    pub overruns: Vec<f64>,
+    /// What the emulated disks ended late, access by access.
+    late: Vec<Late>,
     /// Processor seconds of all processes, this one among them, for all accesses.
     pub cpu_s: f64,
 }
 
 impl Measured {
     fn new(operation: &'static str, case: Case) -> Self {
-        let (latencies_ms, limits_ms, overheads, overruns) = Default::default();
-        Self { operation, case, latencies_ms, limits_ms, overheads, overruns, cpu_s: 0.0 }
+        let (latencies_ms, limits_ms, overheads, late) = Default::default();
+        Self { operation, case, latencies_ms, limits_ms, overheads, late, cpu_s: 0.0 }
     }
 
     /// The name of the case in reports.
@@ -102,6 +102,11 @@ impl Measured {
     /// Bytes of objects moved.
     pub fn object_bytes(&self) -> f64 {
         (self.latencies_ms.len() * OBJECT_BYTES) as f64
+    }
+
+    /// The share of operations that the emulated disks ended late.
+    pub fn overruns(&self) -> f64 {
+        self.late.iter().copied().sum::<Late>().share()
     }
 
     /// Adds what both the experiment and the bench say of it.
@@ -115,7 +120,7 @@ impl Measured {
             report.add(experiment, &case, "io_overhead", mean(&self.overheads), "1");
         }
         report.add(experiment, &case, "accesses", self.latencies_ms.len() as f64, "accesses");
-        report.add(experiment, &case, "overruns", mean(&self.overruns), "share of operations");
+        report.add(experiment, &case, "overruns", self.overruns(), "share of operations");
     }
 }
 
@@ -211,6 +216,7 @@ pub async fn measure(
             if wanted(&gets.name()) {
                 recover(&client, &devices).await?;
                 emulate(&client, &devices, &rates).await?;
+                let begun = Begun::now(&client).await?;
                 let held = layout.holders.iter().map(|holder| {
                     let at = devices.iter().position(|&device| device == holder.device);
                     (at.map_or(0.0, |at| rates[at]), holder.count())
@@ -225,11 +231,12 @@ pub async fn measure(
                 ensure!(whole, "bytes came back wrong");
                 gets.latencies_ms.push(millis(got.latency));
                 gets.overheads.push(got.io_overhead());
-                gets.overruns.push(mean(&overruns::shares(&client).await?));
+                gets.late.push(begun.late(&client, &[]).await?);
             }
             if wanted(&puts.name()) {
                 recover(&client, &devices).await?;
                 emulate(&client, &devices, &rates).await?;
+                let begun = Begun::now(&client).await?;
                 let disks: Vec<(f64, usize)> = rates.iter().copied().zip(0..).collect();
                 let limit = disks::write_limit(&disks, block_bytes, k + k.div_ceil(2), k, 2);
                 puts.limits_ms.push(millis(limit.context("no device writes")?));
@@ -238,7 +245,7 @@ pub async fn measure(
                 let put = client.put(BUCKET, &key, original.source()?, length).await?;
                 puts.cpu_s += cpu::seconds(&processes)? - before;
                 puts.latencies_ms.push(millis(put.latency));
-                puts.overruns.push(mean(&overruns::shares(&client).await?));
+                puts.late.push(begun.late(&client, &[]).await?);
                 // Not at once: what a read tells of the devices' speeds is nothing that the next access would know.
                 written.push(key);
                 if written.len() == KEPT {
@@ -250,7 +257,7 @@ pub async fn measure(
         for measured in [gets, puts].into_iter().filter(|measured| !measured.latencies_ms.is_empty()) {
             let latencies = &measured.latencies_ms;
             let (mean, spread) = (mean(latencies), standard_deviation(latencies));
-            let void = overruns::warning(self::mean(&measured.overruns));
+            let void = overruns::warning(measured.overruns());
             say(&format!("{}: {mean:.0} ms, s.d. {spread:.0}{void}", measured.name()));
             done(measured)?;
         }

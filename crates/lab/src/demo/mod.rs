@@ -10,7 +10,7 @@ use crate::{
     cluster::{self, LocalCluster, Shape},
     disks,
     original::Original,
-    overruns,
+    overruns::{self, Begun, Late},
     report::{NotOffered, Report, mean, standard_deviation},
     robustore::settings::stream,
 };
@@ -257,37 +257,37 @@ impl Stage {
     }
 
     /// Every disk as it is drawn, and nothing in the caches.
-    async fn before_read(&self) -> Result<()> {
+    async fn before_read(&self) -> Result<Begun> {
         self.emulate().await?;
         for disk in self.disks.iter().filter(|disk| disk.rate > 0.0) {
             self.client.drop_caches(disk.device).await?;
         }
-        Ok(())
+        Begun::without(&self.client, &self.dead).await
     }
 
-    /// The share of operations that disks ended late since [`Stage::emulate`].
-    async fn late(&self) -> Result<f64> {
-        Ok(mean(&overruns::shares_but(&self.client, &self.dead).await?))
+    /// What disks ended late since then.
+    async fn late(&self, begun: &Begun) -> Result<Late> {
+        begun.late(&self.client, &self.dead).await
     }
 
     async fn rounds(&mut self, report: &mut Report, say: &mut dyn FnMut(&str)) -> Result<()> {
         let length = self.original.length() as f64;
         let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
         let mut overheads: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
-        let mut late: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
+        let mut late: Vec<Vec<Late>> = vec![Vec::new(); SCHEMES.len()];
         let mut ideals = Vec::new();
         for round in 0..ROUNDS {
             self.draw(stream(self.seed, round));
             // None is always the one that comes when the disks' speeds were measured by others, or the one that does not.
             for case in turns(self.seed, round) {
                 let Scheme { name, bucket, request } = &SCHEMES[case];
-                self.before_read().await?;
+                let begun = self.before_read().await?;
                 let (got, wrong) = self.get(bucket, "object", *request).await?;
                 let got = got.with_context(|| format!("reading {name} in round {round}"))?;
                 anyhow::ensure!(wrong == 0, "{name}: {wrong} bytes came back wrong in round {round}");
                 latencies[case].push(got.latency.as_secs_f64());
                 overheads[case].push(got.io_overhead());
-                late[case].push(self.late().await?);
+                late[case].push(self.late(&begun).await?);
             }
             let ideal = self.ideal("rateless-b").await?.context("the ideal needs K blocks")?;
             ideals.push(ideal.as_secs_f64());
@@ -343,7 +343,7 @@ impl Stage {
         }
         say("killed 2 storage servers (SIGKILL) and stalled 2 disks of others; reading everything again");
         let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
-        let mut late: Vec<Vec<f64>> = vec![Vec::new(); SCHEMES.len()];
+        let mut late: Vec<Vec<Late>> = vec![Vec::new(); SCHEMES.len()];
         let mut lost = [false; SCHEMES.len()];
         for round in 0..BROKEN_ROUNDS {
             for case in turns(self.seed, round) {
@@ -351,7 +351,7 @@ impl Stage {
                 if lost[case] || latencies[case].iter().any(|&latency| latency > READ_AGAIN_WITHIN_S) {
                     continue;
                 }
-                self.before_read().await?;
+                let begun = self.before_read().await?;
                 let (got, wrong) = self.get(bucket, "object", request).await?;
                 ensure!(wrong == 0, "{scheme}: {wrong} bytes came back wrong on the broken cluster");
                 match got {
@@ -365,7 +365,7 @@ impl Stage {
                         return Err(error).with_context(|| format!("reading {scheme} on the broken cluster"));
                     }
                 }
-                late[case].push(self.late().await?);
+                late[case].push(self.late(&begun).await?);
             }
         }
         for (case, Scheme { name: scheme, .. }) in SCHEMES.iter().enumerate() {
@@ -389,6 +389,7 @@ impl Stage {
         }
         self.emulate().await?;
         self.client.tidy().await;
+        let begun = Begun::without(&self.client, &self.dead).await?;
         let stored = self.put("rateless-b", "written-degraded").await?;
         let layouts = self.client.stat("rateless-b", "written-degraded").await?.segments;
         let rates: Vec<(disks::Rate, usize)> = self.disks.iter().map(|disk| (disk.rate, disk.node)).collect();
@@ -401,7 +402,7 @@ impl Stage {
             .sum();
         let limit = limit.context("no live disk to write to")?.as_secs_f64();
         let latency = stored.latency.as_secs_f64();
-        add_late(report, "demo-write", "rateless-b", &[self.late().await?], say);
+        add_late(report, "demo-write", "rateless-b", &[self.late(&begun).await?], say);
         add_written(report, self.original.length(), latency, limit);
         let (got, wrong) = self.get("rateless-b", "written-degraded", RequestRule::ADAPTIVE).await?;
         got.context("reading back what was written on the broken cluster")?;
@@ -444,10 +445,10 @@ fn add_late(
     report: &mut Report,
     experiment: &'static str,
     case: &str,
-    late: &[f64],
+    late: &[Late],
     say: &mut dyn FnMut(&str),
 ) {
-    let late = mean(late);
+    let late = late.iter().copied().sum::<Late>().share();
     report.add(experiment, case, "overruns", late, "share of operations");
     if late > overruns::MAX {
         say(&format!("{experiment} {case}: {late:.3} of operations ended late{}", overruns::warning(late)));

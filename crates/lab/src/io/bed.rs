@@ -5,7 +5,6 @@ use crate::{
     cluster::{LocalCluster, Shape},
     cpu,
     original::Original,
-    overruns,
     report::{Report, quantile},
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -233,11 +232,6 @@ impl Bed {
             }
         }
         Ok(counts)
-    }
-
-    /// The largest share of a device's operations that took longer than its model says.
-    pub(super) async fn overruns(&self) -> Result<f64> {
-        Ok(overruns::shares(&self.client).await?.into_iter().fold(0.0, f64::max))
     }
 
     /// Waits until logs are merged and chunks written in place: until devices do nothing. When they last did something,

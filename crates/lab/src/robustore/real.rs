@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `bandwidth`, `latency_mean`, `latency_sd`, `io_overhead`, `share_of_ideal` | of the real reads, `limit` being the simulator's; and of the simulator's (`driver=simulator`) |
 //! | `latency_pairs_sd` | s.d. of the real latencies' shares of the simulated |
-//! | `overruns` | the share of operations that the emulation ended late, in the worst access: above 0.01 the run is void |
+//! | `overruns` | the share of operations that the emulation ended late: above 0.01 the run is void |
 
 use super::{
     access::{self, Watch},
@@ -24,7 +24,7 @@ use crate::{
     Options,
     cluster::{LocalCluster, Shape},
     original::Original,
-    overruns,
+    overruns::{self, Begun, Late},
     report::{Report, mean, standard_deviation},
 };
 use anyhow::{Context, Result, ensure};
@@ -53,7 +53,7 @@ struct Pair {
     ideal: f64,
     real_overhead: f64,
     simulated_overhead: f64,
-    overruns: f64,
+    late: Late,
 }
 
 /// Runs it with `program` as the servers' executable.
@@ -221,11 +221,12 @@ impl Stage {
         let seen: BTreeMap<DeviceId, u64> =
             reports.map(|report| (report.device, report.read_bytes_per_s)).collect();
 
+        let begun = Begun::now(client).await?;
         let (sink, compared) = self.original.comparison()?;
         let got = client.get(bucket(scheme).name(), KEY, None, sink).await.context(scheme.name())?;
         let whole = compared.wrong() == 0 && compared.taken() == self.original.length();
         ensure!(whole, "{}: bytes came back wrong", scheme.name());
-        let overruns = self.overruns().await?;
+        let late = begun.late(client, &[]).await?;
 
         // The same disks, by the names that a world gives them.
         let disks = drawn.disks.iter().zip(0..).map(|(disk, number)| Disk { number, ..*disk }).collect();
@@ -265,13 +266,8 @@ impl Stage {
             ideal: ideal.latency.as_secs_f64(),
             real_overhead: got.io_overhead(),
             simulated_overhead: simulated.io_overhead,
-            overruns,
+            late,
         })
-    }
-
-    /// The share of the access's operations that were late; devices count alike.
-    async fn overruns(&self) -> Result<f64> {
-        Ok(mean(&overruns::shares(&self.clients[0]).await?))
     }
 }
 
@@ -298,7 +294,7 @@ fn add(report: &mut Report, parameters: &Parameters, case: &str, pairs: &[Pair])
     let shares = of(|pair| pair.real / pair.simulated);
     report.add(NAME, case, "latency_pairs_sd", standard_deviation(&shares), "share of the simulated");
     report.add(NAME, case, "accesses", pairs.len() as f64, "accesses");
-    let late = of(|pair| pair.overruns).into_iter().fold(0.0, f64::max);
+    let late = pairs.iter().map(|pair| pair.late).sum::<Late>().share();
     report.add(NAME, case, "overruns", late, "share of operations");
 }
 
