@@ -92,8 +92,8 @@ pub(super) const CASES: [Case; 4] = [
     Case { kibibytes: 16, depth: 1, count: 300 },
     Case { kibibytes: 128, depth: 1, count: 300 },
 ];
-/// Of each scheme.
-const ROUNDS: usize = 2;
+/// Of each scheme: as few as have a middle one.
+const ROUNDS: usize = 3;
 /// Updates of the one round of a quick run, for each that is under way at a time.
 const QUICK: usize = 5;
 
