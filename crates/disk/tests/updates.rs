@@ -16,7 +16,8 @@ use steadfast_disk::{
     AlignedBuf, Device, EmulatedMedium, EmulationSpec, Epoch, ExtentSpec, FormatOptions, Lane, LaneConfig,
     LaneHandle, Medium, MemoryMedium, Op, OpError, OpOutput, Priority, SegmentId, Updates,
     device::{
-        Apply, ChangeError, CreateError, DeviceError, LogError, OpenError, ReadError, UpdateError, WriteError,
+        Apply, ChangeError, CreateError, DeviceError, LogError, OpenError, ReadError, Spend, UpdateError,
+        WriteError,
     },
     media::{CrashMedium, Event},
 };
@@ -130,6 +131,47 @@ fn what_is_held_stays_held_through_checkpoints() {
     device.write_back(u64::MAX).unwrap();
     assert_eq!(medium.image()[at..at + 4096], [1; 4096]);
     assert_eq!(device.to_write_back(), 0);
+}
+
+/// Room that was reserved is there for whom it was reserved, and for nobody else; who waits without keeps others from reserving more.
+#[test]
+fn what_is_reserved_is_kept_for_its_owner() {
+    let (mut device, _) = device();
+    chunk(&mut device, S, 16, 0);
+    chunk(&mut device, T, 16, 0);
+    let max = device.updates(S).unwrap().held_bytes_max;
+    let (mine, others, one) = (1, 2, 4096 + 256);
+    assert_eq!((device.reserve(mine, 0, 2 * one), device.reserve(others, max, max)), (2 * one, 0));
+    assert_eq!(device.reserve(others, one, max), max - 2 * one, "as much as there is");
+    let is_full = |made: Result<_, UpdateError>| matches!(made, Err(UpdateError::Held { .. }));
+    assert!(is_full(device.stage(T, EPOCH, 0, &[1; 4096])), "nothing is left for what was not reserved");
+    let mut version = 0;
+    let mut overwrite = |device: &mut Device, owner, bytes| {
+        let spend = Some(Spend { owner, bytes });
+        let made = device.overwrite_from(S, EPOCH, (0, &[1; 4096]), (0, version + 1), spend);
+        version += u64::from(made.is_ok());
+        made
+    };
+    overwrite(&mut device, mine, one).unwrap();
+    overwrite(&mut device, mine, one).unwrap();
+    assert!(is_full(overwrite(&mut device, mine, one)), "what was reserved is spent");
+    // It waits without a reservation: what is given back is not for new ones.
+    device.unreserve(others, 3 * one);
+    assert_eq!(device.reserve(others, 0, one), 0);
+    overwrite(&mut device, mine, 0).unwrap();
+    assert_eq!(device.reserve(others, one, one), one, "it waits no more");
+    device.unreserve(others, u64::MAX);
+    device.unreserve(others, one);
+    assert!(device.reserve(others, 0, max) > max - 4 * one);
+    // One that gives up waits no more either.
+    assert!(is_full(overwrite(&mut device, mine, 0)));
+    device.unreserve(others, u64::MAX);
+    assert_eq!(device.reserve(others, 0, one), 0);
+    device.unreserve(mine, 0);
+    assert_eq!(device.reserve(others, one, one), one);
+    // A crash leaves no reservation.
+    let mut device = reopen(device);
+    assert_eq!(device.reserve(mine, one, one), one);
 }
 
 /// Full overwrite: the versions of data chunks change with the content, and what it replaced is held until its release.

@@ -25,6 +25,7 @@ mod overlay;
 mod prefetch;
 mod read;
 mod recent;
+mod room;
 mod tables;
 mod update;
 mod write;
@@ -42,9 +43,12 @@ pub use error::{
 };
 pub use log::LogEntry;
 pub use open::FormatOptions;
+pub use room::Spend;
 pub use update::{Apply, ChunkRead, ChunkState, ReserveInfo, ReservePage, Staged, UpdatesInfo};
 
-use self::{appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, tables::Tables};
+use self::{
+    appended::Appended, overlay::Overlay, prefetch::Prefetch, recent::Recent, room::Reserved, tables::Tables,
+};
 use crate::{
     allocator::{Allocator, UNIT_BYTES},
     buffer::BufferPool,
@@ -220,6 +224,8 @@ pub struct Device {
     pool: BufferPool,
     /// Changes in place whose bytes are not.
     overlay: Overlay,
+    /// Room for changes that are to be held.
+    reserved: Reserved,
     /// Records of logs that only the journal has.
     appended: Appended,
     /// Bytes of both that may wait to be written in place; more than usual for a while where an open found more.

@@ -163,6 +163,7 @@ impl Device {
             pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
             ready_bound: super::commit::ready_bound(&superblock, overlay.ready_bytes() + appended.bytes()),
             overlay,
+            reserved: Default::default(),
             appended,
             commits: 1,
             ahead_end: 0,

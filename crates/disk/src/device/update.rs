@@ -21,13 +21,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Device, LogEntry, LogError, ReadError, UpdateError};
+use super::{Device, LogEntry, LogError, ReadError, Spend, UpdateError};
 use crate::{
     allocator::UNIT_BYTES,
     buffer::AlignedBuf,
     checksum,
     ids::{BlockIndex, Epoch, SegmentId},
-    index::{Extent, MERGED, Record, Updating, checkpoint, journal::LIKE_MAX, log::Ring},
+    index::{Extent, MERGED, Record, Updating, journal::LIKE_MAX, log::Ring},
 };
 
 /// The most that one update may take of a large journal, a quarter of the largest ring: a merge is one, and the more of a log it
@@ -106,6 +106,8 @@ pub struct UpdatesInfo {
     pub damaged: bool,
     /// Bytes that one update may have ([`Device::update_bytes_max`]).
     pub update_bytes_max: u64,
+    /// Bytes of updates that the whole device may hold ([`Device::held_bytes_max`]).
+    pub held_bytes_max: u64,
 }
 
 /// The reserve of an extent whose blocks are final.
@@ -172,7 +174,7 @@ impl Device {
         offset: u64,
         new: &[u8],
     ) -> Result<Staged, UpdateError> {
-        self.stage_with(segment, epoch, (offset, new), None, |old, new| old.copy_from_slice(new))
+        self.stage_with(segment, epoch, (offset, new), None, None, |old, new| old.copy_from_slice(new))
     }
 
     /// The same for a parity chunk that takes differences in place (full overwrite, §3.2): XORs `product` into it, as version
@@ -185,6 +187,19 @@ impl Device {
         product: &[u8],
         of: (u16, u64),
     ) -> Result<Staged, UpdateError> {
+        self.overwrite_from(segment, epoch, (offset, product), of, None)
+    }
+
+    /// The same out of what was [reserved](Device::reserve). One that was not reserved for and finds no room keeps others from reserving
+    /// any until it has some, or its owner [gives up](Device::unreserve).
+    pub fn overwrite_from(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        change: (u64, &[u8]),
+        of: (u16, u64),
+        spend: Option<Spend>,
+    ) -> Result<Staged, UpdateError> {
         let updating = self.check_update(segment, epoch)?;
         let merged = updating.merged.get(&of.0).copied();
         if of.1 != merged.unwrap_or(0) + 1 {
@@ -193,7 +208,7 @@ impl Device {
         if merged.is_none() && !self.index_has_room(MERGED) {
             return Err(UpdateError::IndexFull);
         }
-        self.stage_with(segment, epoch, (offset, product), Some(of), |old, product| {
+        self.stage_with(segment, epoch, change, Some(of), spend, |old, product| {
             old.iter_mut().zip(product).for_each(|(old, product)| *old ^= product);
         })
     }
@@ -204,6 +219,7 @@ impl Device {
         epoch: Epoch,
         (offset, given): (u64, &[u8]),
         of: Option<(u16, u64)>,
+        spend: Option<Spend>,
         put: impl FnOnce(&mut [u8], &[u8]),
     ) -> Result<Staged, UpdateError> {
         let held = self.check_update(segment, epoch)?.version;
@@ -218,8 +234,13 @@ impl Device {
         put(&mut content[within..within + given.len()], given);
         let bytes = Bytes::from(content);
         let record = Record::Staged { segment, version, position: positions.start, bytes: bytes.clone(), of };
-        self.check_held(&record)?;
+        let reserved = spend.map_or(0, |spend| self.reserved.spendable(spend));
+        if let Err(held) = self.check_held(&record, reserved) {
+            spend.into_iter().for_each(|spend| self.reserved.refused(spend.owner));
+            return Err(held);
+        }
         self.record_update(segment, epoch, record)?;
+        spend.into_iter().for_each(|spend| self.reserved.spent(spend));
         self.note_update(segment);
         let sums = self.overlay.queue(segment).last().map(|change| change.patches[0].sums.clone());
         Ok(Staged {
@@ -396,6 +417,7 @@ impl Device {
             chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
             damaged: false,
             update_bytes_max: self.update_bytes_max(),
+            held_bytes_max: self.held_bytes_max(),
         };
         let ring = self.log(segment)?;
         info.damaged = ring.damaged().is_some();
@@ -512,16 +534,16 @@ impl Device {
         if given > max { Err(UpdateError::TooLarge { given, max }) } else { Ok(()) }
     }
 
-    /// Whether one more change may be held.
-    fn check_held(&self, record: &Record) -> Result<(), UpdateError> {
-        let (held, given) = (self.overlay.queued_bytes(), record.redo_bytes() as u64);
-        let max = checkpoint::held_max(&self.superblock);
+    /// Whether one more change may be held, for which so much is reserved.
+    fn check_held(&self, record: &Record, reserved: u64) -> Result<(), UpdateError> {
+        let held = self.overlay.queued_bytes() + self.reserved.bytes() - reserved;
+        let (given, max) = (record.redo_bytes() as u64, self.held_bytes_max());
         if held + given > max { Err(UpdateError::Held { held, given, max }) } else { Ok(()) }
     }
 
     /// A change that is not held itself counts where it has to wait behind one that is.
     fn check_behind_held(&self, segment: SegmentId, record: &Record) -> Result<(), UpdateError> {
-        if self.overlay.queue(segment).len() > 0 { self.check_held(record) } else { Ok(()) }
+        if self.overlay.queue(segment).len() > 0 { self.check_held(record, 0) } else { Ok(()) }
     }
 
     /// Records a redo.

@@ -38,7 +38,7 @@ pub use self::{reads::Reads, speed::Speed, status::LaneStatus};
 use crate::{
     device::{
         Apply, ChangeError, ChunkState, CreateError, Device, ExtentInfo, ExtentSpec, ReadError, ReservePage,
-        Sealed, Staged, UpdateError, UpdatesInfo, Usage, WriteError,
+        Sealed, Spend, Staged, UpdateError, UpdatesInfo, Usage, WriteError,
     },
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId},
     queue::{Kind, Priority, Queue, RequestId},
@@ -137,6 +137,24 @@ pub enum Op {
         product: Bytes,
         /// The data chunk and its version.
         of: (u16, u64),
+        /// What of a reservation it takes.
+        spend: Spend,
+    },
+    /// Keep room for overwrites, as [`Device::reserve`]; answered at once.
+    Reserve {
+        /// Whose.
+        owner: u64,
+        /// How much more, at least.
+        least: u64,
+        /// And at most.
+        bytes: u64,
+    },
+    /// Give it back, as [`Device::unreserve`]; answered at once.
+    Unreserve {
+        /// Whose.
+        owner: u64,
+        /// How much.
+        bytes: u64,
     },
     /// Answered when everything served before it is durable.
     Barrier,
@@ -242,6 +260,8 @@ impl Op {
             | Op::List { .. }
             | Op::Usage
             | Op::Release { .. }
+            | Op::Reserve { .. }
+            | Op::Unreserve { .. }
             | Op::Held { .. }
             | Op::DescribeUpdates { .. }
             | Op::ListReserves { .. } => Kind::Control,
@@ -322,6 +342,13 @@ pub enum OpOutput {
     Applied,
     /// The updates may go in place.
     Released,
+    /// So much more is reserved.
+    Reserved {
+        /// As much as there is of what was asked for; 0 where that is too little.
+        bytes: u64,
+    },
+    /// It is not reserved any more.
+    Unreserved,
     /// Staged updates in the order of their versions.
     Held(Vec<Staged>),
     /// Segments with staged updates, and the lowest version of those.

@@ -424,8 +424,16 @@ impl Worker {
             Op::Stage { segment, epoch, offset, new } => {
                 OpOutput::Staged(self.device.stage(segment, epoch, offset, &new)?)
             }
-            Op::Overwrite { segment, epoch, offset, product, of } => {
-                OpOutput::Staged(self.device.overwrite(segment, epoch, offset, &product, of)?)
+            Op::Overwrite { segment, epoch, offset, product, of, spend } => {
+                let change = (offset, &product[..]);
+                OpOutput::Staged(self.device.overwrite_from(segment, epoch, change, of, Some(spend))?)
+            }
+            Op::Reserve { owner, least, bytes } => {
+                OpOutput::Reserved { bytes: self.device.reserve(owner, least, bytes) }
+            }
+            Op::Unreserve { owner, bytes } => {
+                self.device.unreserve(owner, bytes);
+                OpOutput::Unreserved
             }
             Op::Barrier => OpOutput::Durable,
             Op::Apply { segment, epoch, apply } => {

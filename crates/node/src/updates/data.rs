@@ -23,7 +23,7 @@ use steadfast_protocol::{
     layout::PARITY_GRANULE_BYTES,
     message::{Fault, LogEvent, LogPush, NodeFault, UPDATE_BYTES_MAX},
     serve::parity_log::{
-        Admission, ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber,
+        Admission, ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber, Refusal,
         UpdateWindow, kept_from,
     },
 };
@@ -164,7 +164,8 @@ impl host::Host for Host {
                 Time(0),
                 parities,
                 kept.iter().map(|(version, record)| (*version, record.len())),
-            ),
+            )
+            .with_seed(session),
             started: Instant::now(),
             release: None,
             to_adopt: None,
@@ -252,7 +253,7 @@ impl host::Host for Host {
 struct Now {
     /// Why it cannot go on.
     over: Option<Fault>,
-    /// Whether clients wait for it, or what was not done for want of room.
+    /// Whether clients wait for it, or what was not done for want of room; or others for room that is kept for it.
     is_waited_for: bool,
     is_idle: bool,
     /// How long it is to stay although nothing happens.
@@ -265,7 +266,7 @@ impl Host {
         self.act();
         Now {
             over: self.over.take(),
-            is_waited_for: !self.wanted.is_empty() || self.to_adopt.is_some(),
+            is_waited_for: !self.wanted.is_empty() || self.to_adopt.is_some() || self.window.has_room(),
             is_idle: self.is_idle(),
             rest: IDLE_MAX.saturating_sub(self.busy_at.elapsed()),
         }
@@ -342,21 +343,36 @@ impl Host {
         Time(0) + self.started.elapsed()
     }
 
-    /// Gives the core what the window has room for.
-    fn admit(&mut self) {
-        while let Some(request) = self.window.first() {
-            if !self.is_wanted(request) {
+    /// Gives the core what the window has room for; whether it gave it anything.
+    fn admit(&mut self) -> bool {
+        // Before it serves an update might wait for others to make room, with what is kept for it.
+        if self.window.needs_room() && !self.core.is_serving() {
+            return false;
+        }
+        let mut gave = false;
+        loop {
+            while let Some(request) = self.window.first()
+                && !self.is_wanted(request)
+            {
                 self.wanted.remove(&request);
                 self.window.forget(request);
-                continue;
             }
             match self.window.poll() {
-                Some(Admission::Update { request }) => self.core.handle(DataInput::Update { request }),
+                Some(Admission::Update { request }) => {
+                    self.core.handle(DataInput::Update { request });
+                    gave = true;
+                }
                 Some(Admission::TooLarge { request }) => {
                     let why = "its log has no room for a change of this size";
                     self.answer(request, Err(not_in_place(self.chunk.segment, why)));
                 }
-                None => return,
+                Some(Admission::Reserve { parity, least, bytes }) => {
+                    self.push(parity, LogPush::Reserve { least, bytes }, Bytes::new());
+                }
+                Some(Admission::GiveBack { parity, bytes }) => {
+                    self.push(parity, LogPush::GiveBack { bytes }, Bytes::new());
+                }
+                None => return gave,
             }
         }
     }
@@ -367,6 +383,14 @@ impl Host {
     }
 
     fn act(&mut self) {
+        self.act_on_core();
+        // What was just done may be what updates waited for.
+        while self.window.needs_room() && self.admit() {
+            self.act_on_core();
+        }
+    }
+
+    fn act_on_core(&mut self) {
         while let Some(action) = self.core.poll() {
             let session = self.session;
             match action {
@@ -520,8 +544,11 @@ impl Host {
 
     fn link(&mut self, parity: ParityNumber, event: LinkEvent) {
         match event {
-            LinkEvent::Heard(LogEvent::Welcome { window_bytes }, _) => {
+            LinkEvent::Heard(LogEvent::Welcome { window_bytes, in_place }, _) => {
                 self.window.connected(parity, window_bytes);
+                if in_place {
+                    self.window.asks_in_place(parity);
+                }
                 self.core.handle(DataInput::Connected { parity });
                 self.admit();
             }
@@ -530,13 +557,21 @@ impl Host {
                     Some(not_in_place(self.chunk.segment, "a parity node names a version that cannot be"));
             }
             LinkEvent::Heard(LogEvent::Versions { epoch, received }, _) => {
+                self.window.answered(parity);
                 self.core.handle(DataInput::Versions { parity, epoch, received });
             }
             LinkEvent::Heard(LogEvent::Acked { through }, _) => {
                 self.window.took(parity);
                 self.core.handle(DataInput::Acked { parity, through });
             }
+            LinkEvent::Heard(LogEvent::Reserved { bytes }, _) => {
+                self.window.reserved(parity, bytes);
+                self.admit();
+            }
             LinkEvent::Heard(LogEvent::Refused { reason }, _) => {
+                if reason == Refusal::Gap && self.window.needs_room_at(parity) {
+                    self.window.asks_in_place(parity);
+                }
                 self.core.handle(DataInput::Refused { parity, reason });
             }
             LinkEvent::Heard(LogEvent::Record { version }, record)
@@ -577,6 +612,10 @@ impl Host {
     fn tick(&mut self) {
         // What the core has of them it goes on with; nobody waits for an answer, and a host without other work may end.
         self.wanted.retain(|_, wanted| !wanted.reply.is_closed());
+        if self.window.tick(self.now()) && !self.wanted.is_empty() {
+            let why = "devices with its parity have no room for changes";
+            self.fail_all(&not_in_place(self.chunk.segment, why));
+        }
         self.admit();
         // Nothing else changes the chunk meanwhile.
         if let Some((version, offset, new, _)) = self.to_adopt.take_if(|(.., at)| Instant::now() >= *at) {

@@ -1,5 +1,7 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
+mod in_place;
+
 use super::{
     Chunk, Hosts, IDLE_MAX, Updates, damaged_parity, host,
     host::{Lane, Running},
@@ -9,6 +11,7 @@ use super::{
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
+use in_place::Room;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -25,7 +28,7 @@ use steadfast_protocol::{
     policy,
     serve::parity_log::{
         Behind, ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction,
-        ParityChunk, ParityInput, ParityOf, ParityState, Shrinking, Upkeep,
+        ParityChunk, ParityInput, ParityOf, ParityState, Shrinking, Upkeep, held_bytes,
     },
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -37,6 +40,8 @@ const TICK: Duration = Duration::from_millis(100);
 const CALM_TICK: Duration = Duration::from_secs(1);
 /// Long enough that what was going on is over, well within that a log counts as quiet.
 const CALM: Duration = Duration::from_secs(3);
+/// So many segments that data nodes died of may hold what they may have of a device's room at least, before it is all of it.
+const SEGMENTS_LEAST: u64 = 4;
 
 /// What a host hears.
 pub(super) enum Event {
@@ -66,14 +71,38 @@ pub(crate) enum Shrunk {
 
 /// What the lane was asked.
 pub(super) enum Asked {
-    Append { number: u64 },
-    Overwrite { chunk: ChunkNumber, version: u64 },
-    Barrier { chunk: ChunkNumber, version: u64 },
-    Held { stream: u64, version: u64 },
+    Append {
+        number: u64,
+    },
+    Overwrite {
+        chunk: ChunkNumber,
+        version: u64,
+    },
+    Barrier {
+        chunk: ChunkNumber,
+        version: u64,
+    },
+    Held {
+        stream: u64,
+        version: u64,
+    },
     Release,
-    Fence { epoch: Epoch },
-    Record { stream: u64, version: u64 },
-    Shrink { shrunk: oneshot::Sender<Shrunk> },
+    /// Room for a data chunk, of which the segment has so much.
+    Reserve {
+        stream: u64,
+        bytes: u64,
+    },
+    Unreserve,
+    Fence {
+        epoch: Epoch,
+    },
+    Record {
+        stream: u64,
+        version: u64,
+    },
+    Shrink {
+        shrunk: oneshot::Sender<Shrunk>,
+    },
 }
 
 /// Gives a stream's messages to its host until either is over.
@@ -112,6 +141,12 @@ struct Link {
     sender: StreamSender,
     /// Bytes that were taken and not granted anew.
     taken: u64,
+    /// Answers of the lane about room that it does not get any more: it was asked for what it has since.
+    stale_reserves: usize,
+    /// Answers about room that are due.
+    reserves: usize,
+    /// Bytes that the segment has for those, and the device is still to keep.
+    reserving: u64,
 }
 
 /// A difference that is not answered.
@@ -167,6 +202,9 @@ pub(super) struct Host {
     arrived: BTreeMap<u64, Arrived>,
     appending: VecDeque<Appending>,
     overwrites: Overwrites,
+    /// What the device keeps for those.
+    room: Room,
+    in_place: bool,
     next: u64,
     over: Option<Fault>,
 }
@@ -217,7 +255,7 @@ impl host::Host for Host {
         let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
         let core = core.with_bound(Behind::of(info.reserve_bytes, window_bytes, shape.data));
         let held = held.into_iter().filter_map(|staged| {
-            let ((chunk, version), bytes) = (staged.of?, staged.difference.len() as u64);
+            let ((chunk, version), bytes) = (staged.of?, held_bytes(staged.difference.len()));
             Some((staged.version, Held { chunk, version, bytes }))
         });
         // At most 255 chunks.
@@ -235,7 +273,12 @@ impl host::Host for Host {
             window_bytes,
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
-            overwrites: Overwrites::new(u64::from(shape.data) * window_bytes, held),
+            overwrites: Overwrites::new(
+                (u64::from(shape.data) * window_bytes).min(info.held_bytes_max / SEGMENTS_LEAST),
+                held,
+            ),
+            room: Room::new(lane_stream, chunk.device.lane.clone()),
+            in_place: mode == Mode::InPlace,
             chunk: Arc::new(chunk),
             of: Arc::new(of),
             core,
@@ -359,6 +402,7 @@ impl Host {
             self.core.handle(ParityInput::MergeDue);
         }
         self.shrink();
+        self.overwrites.again();
         self.overwrite();
         self.unblock(updates);
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
@@ -373,8 +417,14 @@ impl Host {
             Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
             Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
             Event::Closed { stream } => {
-                self.links.remove(&stream);
                 self.replies.retain(|_, (to, _)| *to != stream);
+                if let Some(gone) = self.links.remove(&stream) {
+                    let is_back = self.links.values().any(|link| link.chunk == gone.chunk);
+                    // What it did not spend nobody will, unless it is back already.
+                    let bytes = if is_back { gone.reserving } else { u64::MAX };
+                    let bytes = self.overwrites.give_back(gone.chunk, bytes).saturating_sub(gone.reserving);
+                    self.unreserve(bytes);
+                }
             }
             Event::Merged(made) => {
                 self.merging = false;
@@ -421,6 +471,12 @@ impl Host {
                     self.over = Some(self.failed(error));
                 }
             }
+            (Asked::Reserve { stream, bytes }, answer) => match answer {
+                Ok(OpOutput::Reserved { bytes: kept }) => self.reserved(stream, bytes, kept),
+                Ok(other) => unreachable!("a reservation is answered as such, not {other:?}"),
+                Err(error) => self.over = Some(self.failed(error)),
+            },
+            (Asked::Unreserve, _) => {}
             (Asked::Shrink { shrunk }, answer) => {
                 if answer.is_ok() {
                     // Window and mode follow from the reserve: the next host finds them, as after a restart.
@@ -468,8 +524,10 @@ impl Host {
         let window_bytes = self.window_bytes;
         // Twice, as what was sent before a stream was lost is sent again.
         sender.grant(u32::try_from(2 * window_bytes).unwrap_or(u32::MAX));
-        self.links.insert(stream, Link { chunk, sender, taken: 0 });
-        self.say(stream, &LogEvent::Welcome { window_bytes }, Bytes::new());
+        self.links
+            .insert(stream, Link { chunk, sender, taken: 0, stale_reserves: 0, reserves: 0, reserving: 0 });
+        let in_place = self.in_place;
+        self.say(stream, &LogEvent::Welcome { window_bytes, in_place }, Bytes::new());
     }
 
     fn say(&self, stream: u64, event: &LogEvent, payload: Bytes) {
@@ -523,6 +581,20 @@ impl Host {
                     bytes,
                     committed,
                 });
+            }
+            LogPush::Reserve { least, bytes } => {
+                let bytes = if self.in_place { self.overwrites.reserve(chunk, least, bytes) } else { 0 };
+                if bytes == 0 {
+                    return self.say(stream, &LogEvent::Reserved { bytes }, Bytes::new());
+                }
+                link.reserves += 1;
+                link.reserving += bytes;
+                let op = self.room.reserve(least, bytes);
+                self.ask(Asked::Reserve { stream, bytes }, op);
+            }
+            LogPush::GiveBack { bytes } => {
+                let bytes = self.overwrites.give_back(chunk, bytes);
+                self.unreserve(bytes);
             }
             LogPush::Committed { epoch, through } => {
                 self.core.handle(ParityInput::Committed { epoch, chunk, through });
@@ -583,8 +655,8 @@ impl Host {
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
                     let record = self.arrived.get(&reply).map(|arrived| arrived.record.len());
-                    let bytes = record.unwrap_or(0) as u64;
-                    self.overwrites.ask(Overwrite { chunk, version, bytes, reply });
+                    let bytes = held_bytes(record.unwrap_or(0));
+                    self.overwrites.ask(Overwrite { chunk, version, bytes, reply, reserved: false });
                     self.overwrite();
                 }
                 ParityAction::Release { chunk, through } => {
@@ -665,72 +737,6 @@ impl Host {
             updates.spawn(
                 async move { recover::ask_to_level(&asking, holder, chunk.segment, chunk.epoch).await },
             );
-        }
-    }
-
-    /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
-    fn overwrite(&mut self) {
-        let Some(Overwrite { chunk, version, reply, .. }) = self.overwrites.start() else { return };
-        let segment = self.chunk.segment;
-        let difference =
-            self.arrived.get(&reply).and_then(|arrived| Difference::decode(&arrived.record).ok());
-        let product = difference.as_ref().and_then(|difference| self.of.product(difference).ok());
-        let Some((difference, product)) = difference.zip(product) else {
-            let why =
-                format_args!("version {version} of chunk {chunk} is to be overwritten with and is not here");
-            self.over = Some(not_in_place(segment, why));
-            return;
-        };
-        let (epoch, offset) = (self.core.epoch(), difference.offset);
-        let op = Op::Overwrite { segment, epoch, offset, product: product.into(), of: (chunk, version) };
-        self.ask(Asked::Overwrite { chunk, version }, op);
-    }
-
-    /// Gives up what waits of a data chunk: whoever asks what is here of it sends that again.
-    fn withdraw(&mut self, chunk: ChunkNumber) {
-        if let Some((first, count)) = self.overwrites.withdraw(chunk) {
-            self.core.handle(ParityInput::Withdrawn { chunk, first, count });
-        }
-    }
-
-    fn overwritten(&mut self, chunk: ChunkNumber, version: u64, answer: Result<OpOutput, OpError>) {
-        match answer {
-            Ok(OpOutput::Staged(staged)) => {
-                if let Some(placed) = self.overwrites.placed(staged.version) {
-                    self.arrived.remove(&placed.reply);
-                }
-                self.ask(Asked::Barrier { chunk, version }, Op::Barrier);
-                self.overwrite();
-            }
-            Ok(other) => unreachable!("an overwrite is answered as staged, not {other:?}"),
-            // Tried again when something was released, here or of another segment.
-            Err(OpError::Update(UpdateError::Held { .. })) => {
-                self.overwrites.not_placed();
-                if self.core.is_asked(chunk) {
-                    self.withdraw(chunk);
-                }
-            }
-            Err(error) => self.over = Some(self.failed(error)),
-        }
-    }
-
-    /// Sends a difference that is held where it was overwritten with.
-    fn held(&self, stream: u64, version: u64, answer: Result<OpOutput, OpError>) {
-        let chunk = self.links.get(&stream).map(|link| link.chunk);
-        let staged = match answer {
-            Ok(OpOutput::Held(held)) => held
-                .into_iter()
-                .find(|staged| staged.of.is_some() && staged.of == chunk.map(|chunk| (chunk, version))),
-            _ => None,
-        };
-        let record = staged.zip(chunk).and_then(|(staged, chunk)| {
-            let bytes = self.of.difference(chunk, &staged.difference).ok()?;
-            let (offset, sums) = (staged.offset, vec![0; staged.sums.len()]);
-            Some(Difference { chunk, version, offset, sums, bytes: bytes.into() }.encode())
-        });
-        match record {
-            Some(record) => self.say(stream, &LogEvent::Record { version }, record),
-            None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
         }
     }
 

@@ -5,6 +5,7 @@
 //! that whoever does not wait for them is seen to.
 
 mod merges;
+mod room;
 mod turns;
 
 use super::Updates as Hosts;
@@ -45,6 +46,8 @@ use steadfast_protocol::{
 use tokio::{sync::mpsc, task::JoinHandle, task::JoinSet};
 
 const SEGMENT: SegmentId = SegmentId(7);
+/// Another one, whose data lies where the first has parity, and the other way round.
+const CROSSED: SegmentId = SegmentId(8);
 const VERSION: Version = Version(1);
 const EPOCH: Epoch = Epoch(1);
 const CLUSTER: ClusterId = ClusterId(1);
@@ -144,10 +147,18 @@ fn device_of(chunk: u32) -> DeviceId {
     DeviceId(10 + u128::from(chunk))
 }
 
-fn layout() -> SegmentLayout {
-    let holder = |chunk| Holder::whole(device_of(chunk), SEGMENT, VERSION, SHAPE.blocks_of(chunk).into());
+/// The chunk of a segment that lies on the device of a chunk of [`SEGMENT`], and where that of it does.
+fn crossed(segment: SegmentId, chunk: u32) -> u32 {
+    if segment == CROSSED { (chunk + SHAPE.data) % SHAPE.chunks } else { chunk }
+}
+
+fn layout(segment: SegmentId) -> SegmentLayout {
+    let holder = |chunk| {
+        let device = device_of(crossed(segment, chunk));
+        Holder::whole(device, segment, VERSION, SHAPE.blocks_of(chunk).into())
+    };
     SegmentLayout {
-        segment: SEGMENT,
+        segment,
         version: VERSION,
         epoch: EPOCH,
         length: SHAPE.capacity_bytes(),
@@ -172,9 +183,16 @@ fn stored(chunk: u32, reserve_bytes: u64) -> Vec<u8> {
     };
     Device::format(&*medium, options).unwrap();
     let mut device = Device::open(medium.clone(), None).unwrap();
+    store(&mut device, SEGMENT, chunk, reserve_bytes);
+    drop(device);
+    medium.image()
+}
+
+/// A chunk of zeros.
+fn store(device: &mut Device, segment: SegmentId, chunk: u32, reserve_bytes: u64) {
     let reserve_bytes = if chunk < SHAPE.data { 0 } else { reserve_bytes };
     let spec = ExtentSpec {
-        segment: SEGMENT,
+        segment,
         version: VERSION,
         epoch: EPOCH,
         block_bytes: SHAPE.block_bytes,
@@ -185,20 +203,20 @@ fn stored(chunk: u32, reserve_bytes: u64) -> Vec<u8> {
     device.create_extent(spec).unwrap();
     let block = vec![0; SHAPE.block_bytes as usize];
     for index in SHAPE.blocks_of(chunk) {
-        let sums = checksum::sums(&block, Granule::KIB_4, SEGMENT, VERSION, index);
-        device.write_block(SEGMENT, EPOCH, index, &block, &sums).unwrap();
+        let sums = checksum::sums(&block, Granule::KIB_4, segment, VERSION, index);
+        device.write_block(segment, EPOCH, index, &block, &sums).unwrap();
     }
     device.flush().unwrap();
-    drop(device);
-    medium.image()
 }
 
-/// A metadata server that knows one segment and one server.
+/// A metadata server that knows two segments and one server.
 async fn metadata(address: String) -> (String, JoinHandle<()>) {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let own = server.local_addr().unwrap().to_string();
     let answer = move |body: &[u8]| match message::decode::<MetaRequest>(body).unwrap() {
-        MetaRequest::Ask(Query::Layout { segment: SEGMENT }) => MetaAnswer::Layout(Some(layout())),
+        MetaRequest::Ask(Query::Layout { segment: segment @ (SEGMENT | CROSSED) }) => {
+            MetaAnswer::Layout(Some(layout(segment)))
+        }
         MetaRequest::Ask(Query::Registry) => {
             let record = NodeRecord {
                 node: NODE,

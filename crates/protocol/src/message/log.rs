@@ -7,6 +7,8 @@
 //!     │◀───────────────────────────────── Welcome, CREDIT ──│
 //!     │ Ask ───────────────────────────────────────────────▶│  its epoch and life are the latest from here on
 //!     │◀───────────────────────────────────────── Versions ─│
+//!     │ Reserve ───────────────────────────────────────────▶│  only where differences are held in place
+//!     │◀───────────────────────────────────────── Reserved ─│
 //!     │ Difference + record ───────────────────────────────▶│  appended, flushed
 //!     │◀─────────────────────────────────── Acked, CREDIT ──│
 //!     │ Committed ─────────────────────────────────────────▶│  may be merged
@@ -52,6 +54,19 @@ pub enum LogPush {
         /// The version that it is of.
         version: u64,
     },
+    /// Keep room for differences that are to come, where they are held; answered by [`LogEvent::Reserved`]. Kept until they come, it is
+    /// given back, somebody [asks](LogPush::Ask), or the stream ends.
+    Reserve {
+        /// Bytes of room, at least.
+        least: u64,
+        /// And at most.
+        bytes: u64,
+    },
+    /// So much of that is not needed.
+    GiveBack {
+        /// Bytes of room.
+        bytes: u64,
+    },
 }
 
 /// From the parity chunk's node.
@@ -61,6 +76,8 @@ pub enum LogEvent {
     Welcome {
         /// Bytes of records of this data chunk that may be uncommitted at a time: so many of every data chunk fit the log.
         window_bytes: u64,
+        /// Whether differences go into the chunk at once, and held: then room is [reserved](LogPush::Reserve) before an update is stamped.
+        in_place: bool,
     },
     /// The answer to [`LogPush::Ask`].
     Versions {
@@ -88,5 +105,10 @@ pub enum LogEvent {
     NotHeld {
         /// The version asked for.
         version: u64,
+    },
+    /// The answer to [`LogPush::Reserve`], but where somebody asked meanwhile.
+    Reserved {
+        /// Bytes of room that are kept; 0: there is too little.
+        bytes: u64,
     },
 }

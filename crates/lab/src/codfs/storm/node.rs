@@ -209,6 +209,7 @@ impl DataNode {
             match admission {
                 Admission::Update { request } => core.handle(DataInput::Update { request }),
                 Admission::TooLarge { request } => bail!("update {request} never fits its window"),
+                Admission::Reserve { .. } | Admission::GiveBack { .. } => bail!("a log needs no room"),
             }
         }
         Ok(())

@@ -47,6 +47,9 @@
 //! log could be full of what another has no room for, and the other way round, and nothing would ever be committed. [`Behind`] sees to
 //! what is committed and cannot be merged yet.
 //!
+//! **Room.** What is overwritten in place is held until it is committed, and devices hold only so much. So room for it is reserved on every
+//! such parity node before an update is stamped (`rooms`, in [`UpdateWindow`]; [`Overwrites`] is the other end).
+//!
 //! **No node is the segment's primary** once it is stored. Each data chunk's node orders its own updates, and nothing orders those of different
 //! chunks. A degraded read finds one state of all by their versions, and holds nobody up: logs have a chunk at several
 //! ([`common`]).
@@ -67,6 +70,7 @@ mod fold;
 mod overwrites;
 mod parity;
 mod record;
+mod rooms;
 mod rows;
 mod upkeep;
 mod window;
@@ -76,7 +80,7 @@ pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
 pub use fold::{Fold, Span};
 pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};
-pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference};
+pub use record::{Difference, LOG_RECORD_OVERHEAD_BYTES, MalformedDifference, held_bytes};
 pub use rows::{ParityOf, VersionsByChunk, common, take_back};
 pub use upkeep::{Haste, Shrinking, Upkeep};
 pub use window::{Admission, UpdateWindow};

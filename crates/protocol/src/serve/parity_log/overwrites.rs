@@ -4,21 +4,26 @@
 //! ```text
 //!   ask ──▶ waiting ──▶ start ──▶ placed: held under the device's number ──▶ release: that number and all before
 //!                │        ▲  │ not_placed: the device holds too much
-//!                ▼        └──┘
+//!                ▼        └──┘ again
 //!             withdraw
 //! ```
 //!
 //! What is held is bounded for each segment, as the device's room for it is one for all: a data node that died before it said what is
 //! committed keeps what comes behind it, and without a bound that would come to be all the room there is. Where the bound is reached
-//! nothing more is started; whoever waits for it stores the segment anew, and what is held goes with the old chunks.
+//! nothing more is reserved; whoever waits for it stores the segment anew, and what is held goes with the old chunks.
 //!
-//! Invariants: one overwrite is under way at a time, so that none goes in before one that was asked earlier; the device releases in
+//! Data nodes reserve room before they stamp an update ([`Overwrites::reserve`]), on every parity node. So two parity nodes of a segment do
+//! not fill up behind updates that each has and the other has no room for. One that comes without (sent again after a crash, or a lost
+//! stream) waits for room, and others go past it: they are needed elsewhere, and done with soon. What a crash left here may be without
+//! room elsewhere, and what comes behind it is not released before it: nothing is reserved before all of that is.
+//!
+//! Invariants: one overwrite is under way at a time, and none goes in before an earlier one of its chunk; the device releases in
 //! the order of its own numbers, so that what is released is the longest run of them from the first of which each is
-//! committed: an uncommitted one of one data chunk keeps later ones of the others; what is held has at most the bound, but for a
-//! single one, and what was held from before.
+//! committed: an uncommitted one of one data chunk keeps later ones of the others; what is held, and reserved, has at most the bound, but
+//! for a single one, and what was held from before.
 
 use super::ChunkNumber;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A difference that is to go into the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,19 +32,27 @@ pub struct Overwrite {
     pub chunk: ChunkNumber,
     /// Its version.
     pub version: u64,
-    /// Bytes that it changes.
+    /// Bytes of room that it needs ([`held_bytes`](super::held_bytes)).
     pub bytes: u64,
     /// The [`ParityInput::Difference`](super::ParityInput::Difference) that brought it.
     pub reply: u64,
+    /// Whether that is reserved; set by [`Overwrites::ask`].
+    pub reserved: bool,
 }
 
 /// The core; see the module's doc.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Overwrites {
     held_bytes_max: u64,
-    /// In the order asked; the first may be under way.
+    /// In the order asked.
     waiting: VecDeque<Overwrite>,
-    under_way: bool,
+    under_way: Option<Overwrite>,
+    /// Whether the device had no room for one that was not reserved for, since [`Overwrites::again`].
+    cramped: bool,
+    /// Reserved for differences that are to come, by data chunk.
+    reserved: BTreeMap<ChunkNumber, u64>,
+    /// The device's last number from before.
+    before: u64,
     /// Overwritten and not released, by the device's number of each.
     held: BTreeMap<u64, Held>,
     held_bytes: u64,
@@ -64,57 +77,122 @@ impl Overwrites {
     pub fn new(held_bytes_max: u64, held: impl IntoIterator<Item = (u64, Held)>) -> Self {
         let held: BTreeMap<u64, Held> = held.into_iter().collect();
         let held_bytes = held.values().map(|held| held.bytes).sum();
-        let (waiting, committed) = Default::default();
-        Self { held_bytes_max, waiting, under_way: false, held, held_bytes, committed }
+        Self {
+            held_bytes_max,
+            waiting: VecDeque::new(),
+            under_way: None,
+            cramped: false,
+            reserved: BTreeMap::new(),
+            before: held.keys().next_back().copied().unwrap_or(0),
+            held,
+            held_bytes,
+            committed: BTreeMap::new(),
+        }
     }
 
-    /// One more is to go in, after all before.
+    /// Reserves up to `bytes` for differences of a data chunk, `least` of them or nothing; how much.
+    pub fn reserve(&mut self, chunk: ChunkNumber, least: u64, bytes: u64) -> u64 {
+        let taken = self.held_bytes + self.promised_bytes();
+        let is_level = self.held.first_key_value().is_none_or(|(number, _)| *number > self.before);
+        // Nor while any waits without: it is to have what is released.
+        if !is_level || self.waits_for_room() {
+            return 0;
+        }
+        let free = self.held_bytes_max.saturating_sub(taken);
+        // A single one, where there is nothing.
+        let bytes = bytes.min(if taken == 0 { free.max(least) } else { free });
+        if bytes == 0 || bytes < least {
+            return 0;
+        }
+        *self.reserved.entry(chunk).or_default() += bytes;
+        bytes
+    }
+
+    /// Gives so much of that back, or what there is of it; how much.
+    pub fn give_back(&mut self, chunk: ChunkNumber, bytes: u64) -> u64 {
+        let reserved = self.reserved.entry(chunk).or_default();
+        let bytes = bytes.min(*reserved);
+        *reserved -= bytes;
+        bytes
+    }
+
+    /// Reserved, and not placed.
+    fn promised_bytes(&self) -> u64 {
+        let arrived = self.waiting.iter().chain(&self.under_way).filter(|it| it.reserved).map(|it| it.bytes);
+        self.reserved.values().sum::<u64>() + arrived.sum::<u64>()
+    }
+
+    /// One more is to go in, after all before of its chunk.
     pub fn ask(&mut self, overwrite: Overwrite) {
-        self.waiting.push_back(overwrite);
+        let reserved =
+            self.reserved.get(&overwrite.chunk).is_some_and(|reserved| *reserved >= overwrite.bytes);
+        if reserved {
+            self.give_back(overwrite.chunk, overwrite.bytes);
+        }
+        self.waiting.push_back(Overwrite { reserved, ..overwrite });
     }
 
-    /// The next one, unless one is under way or too much is held of this segment; [`Overwrites::placed`] or
-    /// [`Overwrites::not_placed`] answers.
+    /// The next one, unless one is under way or none has room; [`Overwrites::placed`] or [`Overwrites::not_placed`] answers. One that
+    /// waits for room keeps later ones of its chunk, and no others that are reserved for.
     pub fn start(&mut self) -> Option<Overwrite> {
-        if self.under_way {
+        if self.under_way.is_some() {
             return None;
         }
-        let next = self.waiting.front().copied()?;
-        if !self.held.is_empty() && self.held_bytes + next.bytes > self.held_bytes_max {
-            return None;
-        }
-        self.under_way = true;
-        Some(next)
+        let taken = self.held_bytes + self.promised_bytes();
+        let fits = |next: &Overwrite| self.held.is_empty() || taken + next.bytes <= self.held_bytes_max;
+        let mut kept = BTreeSet::new();
+        let mut waits = self.cramped;
+        let place = self.waiting.iter().position(|next| {
+            let has_room = next.reserved || !waits && fits(next);
+            // Those without are not to overtake each other either: a small one would a large one, again and again.
+            waits |= !next.reserved && !has_room;
+            (has_room && !kept.contains(&next.chunk)) || {
+                kept.insert(next.chunk);
+                false
+            }
+        })?;
+        self.under_way = self.waiting.remove(place);
+        self.under_way
     }
 
     /// The one under way has its place; the device's number of it. What it was.
     pub fn placed(&mut self, number: u64) -> Option<Overwrite> {
-        if !core::mem::take(&mut self.under_way) {
-            return None;
-        }
-        let placed = self.waiting.pop_front()?;
+        let placed = self.under_way.take()?;
         let Overwrite { chunk, version, bytes, .. } = placed;
         self.held.insert(number, Held { chunk, version, bytes });
         self.held_bytes += bytes;
         Some(placed)
     }
 
-    /// The device holds too much for the one under way: it is started again when something was released, here or of another segment.
-    pub fn not_placed(&mut self) {
-        self.under_way = false;
+    /// The device holds too much for the one under way: it is started [again](Overwrites::again) when something was released, here or of
+    /// another segment. Bytes that were reserved for it, and are not any more: what was reserved for has room; should it not, it waits as
+    /// others do.
+    pub fn not_placed(&mut self) -> u64 {
+        let Some(overwrite) = self.under_way.take() else { return 0 };
+        self.waiting.push_front(Overwrite { reserved: false, ..overwrite });
+        self.cramped = true;
+        if overwrite.reserved { overwrite.bytes } else { 0 }
     }
 
-    /// Gives up what waits of a data chunk, but for one that is under way: the first such version, and how many. Whoever levels the chunk
-    /// asks what is here; what waits for room may wait for what that is the answer to.
-    pub fn withdraw(&mut self, chunk: ChunkNumber) -> Option<(u64, usize)> {
-        let keep = usize::from(self.under_way);
-        let first = self.waiting.iter().skip(keep).find(|waiting| waiting.chunk == chunk)?.version;
-        let (before, mut number) = (self.waiting.len(), 0);
+    /// There may be room where there was none.
+    pub fn again(&mut self) {
+        self.cramped = false;
+    }
+
+    /// Gives up what waits of a data chunk, but for one that is under way, and what was reserved for it: the first such version and how
+    /// many, and the bytes. Whoever levels the chunk asks what is here; what waits for room may wait for what that is the answer to.
+    pub fn withdraw(&mut self, chunk: ChunkNumber) -> (Option<(u64, usize)>, u64) {
+        let mut bytes = self.give_back(chunk, u64::MAX);
+        let mut withdrawn: Option<(u64, usize)> = None;
         self.waiting.retain(|waiting| {
-            number += 1;
-            waiting.chunk != chunk || number <= keep
+            if waiting.chunk != chunk {
+                return true;
+            }
+            bytes += if waiting.reserved { waiting.bytes } else { 0 };
+            withdrawn.get_or_insert((waiting.version, 0)).1 += 1;
+            false
         });
-        Some((first, before - self.waiting.len()))
+        (withdrawn, bytes)
     }
 
     /// A data chunk's versions are committed: up to which of the device's numbers all may be released, where there are more now.
@@ -130,16 +208,22 @@ impl Overwrites {
             released = Some(first.remove_entry().0);
             self.held_bytes -= bytes;
         }
+        self.cramped &= released.is_none();
         released
+    }
+
+    /// Whether one waits for room that is not reserved.
+    pub fn waits_for_room(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.reserved)
     }
 
     /// Whether anything waits to go in, or to be released.
     pub fn waits(&self) -> bool {
-        !self.waiting.is_empty() || !self.held.is_empty()
+        self.under_way.is_some() || !self.waiting.is_empty() || !self.held.is_empty()
     }
 
-    /// Those that wait to go in, in order: their differences are needed still.
+    /// Those that wait to go in, the one under way first: their differences are needed still.
     pub fn waiting(&self) -> impl Iterator<Item = &Overwrite> {
-        self.waiting.iter()
+        self.under_way.iter().chain(&self.waiting)
     }
 }

@@ -27,6 +27,17 @@ pub(super) fn logged_bytes(length: usize) -> u64 {
     (length as u64).next_multiple_of(GRANULE) + GRANULE
 }
 
+/// Bytes of room that a device needs to hold a change whose record has `length` bytes, at most.
+pub fn held_bytes(length: usize) -> u64 {
+    // The redo record has the same granules, and its own head and tail in place of the checksums.
+    length as u64 + 128
+}
+
+/// The same of a change that touches so many bytes of granules.
+pub(super) fn held_bytes_of(granule_bytes: u64) -> u64 {
+    held_bytes((FIXED as u64 + granule_bytes + granule_bytes / GRANULE * 4) as usize)
+}
+
 /// What an update changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {

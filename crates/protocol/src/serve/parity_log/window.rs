@@ -14,7 +14,10 @@
 //!
 //! Left out: the bytes, and who waits for them.
 
-use super::{LOG_RECORD_OVERHEAD_BYTES, ParityNumber, record};
+use super::{
+    LOG_RECORD_OVERHEAD_BYTES, ParityNumber, record,
+    rooms::{RoomMessage, Rooms},
+};
 use crate::Time;
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -29,8 +32,11 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(3);
 /// A parity chunk whose node has ended so many streams, without a difference taken between, takes none. Picked by eye: one that gives its
 /// reserve back, or is started again, ends one.
 const ENDED_MAX: u32 = 4;
+/// Updates for which parity nodes have no room for so long are made otherwise. Picked by eye: many times what an update is held, as
+/// whoever stores the segment anew makes devices busier that are short of room already.
+const ROOM_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What becomes of the update that is next.
+/// What is to be done for the updates that are next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It has room: the core is to be given it.
@@ -43,6 +49,31 @@ pub enum Admission {
         /// Names it.
         request: u64,
     },
+    /// A parity node is to keep room, before anything is stamped; [`UpdateWindow::reserved`] is its answer.
+    Reserve {
+        /// Who.
+        parity: ParityNumber,
+        /// Bytes, at least.
+        least: u64,
+        /// And at most.
+        bytes: u64,
+    },
+    /// A parity node need not keep so much any more.
+    GiveBack {
+        /// Who.
+        parity: ParityNumber,
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+impl From<RoomMessage> for Admission {
+    fn from(message: RoomMessage) -> Self {
+        match message {
+            RoomMessage::Reserve { parity, least, bytes } => Self::Reserve { parity, least, bytes },
+            RoomMessage::GiveBack { parity, bytes } => Self::GiveBack { parity, bytes },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,10 +92,15 @@ pub struct UpdateWindow {
     ended: Vec<u32>,
     /// Bytes of updates that wait. Requests are numbered in the order they came.
     queue: BTreeMap<u64, u64>,
-    /// Bytes of those that the core has and the device has not stamped.
-    admitted: BTreeMap<u64, u64>,
+    /// Bytes of those that the core has and the device has not stamped, and which promise of room they have.
+    admitted: BTreeMap<u64, (u64, u64)>,
     /// Bytes of the records of versions that are not committed.
     kept: BTreeMap<u64, u64>,
+    rooms: Rooms,
+    /// Since when the first has waited for room.
+    cramped: Option<Time>,
+    /// Whether it did when it was last looked at.
+    is_cramped: bool,
 }
 
 impl UpdateWindow {
@@ -78,7 +114,16 @@ impl UpdateWindow {
             queue: BTreeMap::new(),
             admitted: BTreeMap::new(),
             kept: kept.collect(),
+            rooms: Rooms::new(parities, 0),
+            cramped: None,
+            is_cramped: false,
         }
+    }
+
+    /// The same with a number of its own, by which those that take room from each other try again at different times.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { rooms: Rooms::new(self.logs.len() as ParityNumber, seed), ..self }
     }
 
     /// There is a stream to a parity node, which has yet to say what fits.
@@ -93,6 +138,49 @@ impl UpdateWindow {
         if let Some(log) = self.logs.get_mut(usize::from(parity)) {
             *log = Log::Connected { window_bytes };
         }
+        self.rooms.none(parity);
+    }
+
+    /// It overwrites in place: it is asked what it has, and then for room. What it granted before is forgotten; so it is where it is asked
+    /// again.
+    pub fn asks_in_place(&mut self, parity: ParityNumber) {
+        self.rooms.asking(parity);
+    }
+
+    /// Whether a parity node keeps room for this chunk, or is to be asked to.
+    pub fn needs_room(&self) -> bool {
+        self.rooms.are_needed()
+    }
+
+    /// Whether this parity node does.
+    pub fn needs_room_at(&self, parity: ParityNumber) -> bool {
+        self.rooms.is_needed_at(parity)
+    }
+
+    /// Whether a parity node keeps room that no update is to have yet: time must pass then.
+    pub fn has_room(&self) -> bool {
+        self.rooms.any_granted()
+    }
+
+    /// A parity node has said what it has of the chunk.
+    pub fn answered(&mut self, parity: ParityNumber) {
+        let last_stamped = self.kept.keys().next_back().copied().unwrap_or(0);
+        self.rooms.open(parity, last_stamped);
+    }
+
+    /// A parity node keeps so much room, or has none.
+    pub fn reserved(&mut self, parity: ParityNumber, bytes: u64) {
+        self.rooms.reserved(parity, bytes);
+    }
+
+    /// Time passed; whether the first update has waited for room for so long that it should be made otherwise.
+    pub fn tick(&mut self, now: Time) -> bool {
+        self.rooms.tick();
+        if !self.is_cramped {
+            self.cramped = None;
+            return false;
+        }
+        now.since(*self.cramped.get_or_insert(now)) > ROOM_PATIENCE
     }
 
     /// A parity node is out of reach, or still is.
@@ -102,6 +190,7 @@ impl UpdateWindow {
             Some(Log::Away { reached, .. }) => *reached = false,
             None => {}
         }
+        self.rooms.none(parity);
     }
 
     /// A parity node has taken a difference.
@@ -140,31 +229,57 @@ impl UpdateWindow {
         self.queue.keys().next().copied()
     }
 
-    /// What becomes of the update that waits first; none while it has to wait.
+    /// What becomes of the update that waits first, or is to be done for it; none while it has to wait.
     pub fn poll(&mut self) -> Option<Admission> {
+        if let Some(message) = self.rooms.give_back() {
+            return Some(message.into());
+        }
         let room = |log: &Log| match log {
             Log::Connected { window_bytes } => Some(*window_bytes),
             Log::Away { .. } => None,
         };
         let window = self.logs.iter().map(room).min().flatten()?;
         let uncommitted = self.uncommitted_bytes();
-        let first = self.queue.first_entry()?;
-        let (request, bytes) = (*first.key(), *first.get());
+        let needs_room = self.rooms.are_needed();
+        let Some((&request, &bytes)) = self.queue.first_key_value() else {
+            self.is_cramped = false;
+            return if needs_room { self.rooms.ask_ahead().map(Admission::from) } else { None };
+        };
         if bytes > window {
-            first.remove();
+            self.queue.remove(&request);
             return Some(Admission::TooLarge { request });
         }
         if uncommitted + bytes > window {
             return None;
         }
-        first.remove();
-        self.admitted.insert(request, bytes);
+        let mut promise = 0;
+        if needs_room {
+            if self.rooms.is_barred(self.kept.keys().next().copied()) {
+                self.is_cramped = true;
+                return None;
+            }
+            let held = held(bytes);
+            if !self.rooms.have(held) {
+                let mut logged = uncommitted;
+                let fit = self.queue.values().take_while(|&&bytes| {
+                    logged += bytes;
+                    logged <= window
+                });
+                let all = fit.map(|&bytes| self::held(bytes)).sum();
+                return self.rooms.ask(held, all).map(Admission::from);
+            }
+            promise = self.rooms.promise(held);
+        }
+        self.is_cramped = false;
+        self.queue.remove(&request);
+        self.admitted.insert(request, (bytes, promise));
         Some(Admission::Update { request })
     }
 
     /// The device stamped an update; the length of its record.
     pub fn staged(&mut self, request: u64, version: u64, record_length: usize) {
-        self.admitted.remove(&request);
+        let promise = self.admitted.remove(&request).map_or(0, |(_, promise)| promise);
+        self.rooms.staged(promise, version);
         self.keep(version, record_length);
     }
 
@@ -173,9 +288,11 @@ impl UpdateWindow {
         self.kept.insert(version, record::logged_bytes(record_length));
     }
 
-    /// The device holds too much for an update now: it waits again, in its place.
+    /// The device holds too much for an update now: it waits again, in its place, and nobody keeps room for it meanwhile.
     pub fn again(&mut self, request: u64) {
-        if let Some(bytes) = self.admitted.remove(&request) {
+        if let Some((bytes, promise)) = self.admitted.remove(&request) {
+            self.rooms.not_staged(promise, held(bytes));
+            self.rooms.refused();
             self.queue.insert(request, bytes);
         }
     }
@@ -183,7 +300,9 @@ impl UpdateWindow {
     /// An update is not made.
     pub fn forget(&mut self, request: u64) {
         self.queue.remove(&request);
-        self.admitted.remove(&request);
+        if let Some((bytes, promise)) = self.admitted.remove(&request) {
+            self.rooms.not_staged(promise, held(bytes));
+        }
     }
 
     /// No update that waits is made.
@@ -198,6 +317,11 @@ impl UpdateWindow {
 
     /// Bytes that what is uncommitted takes, or may come to take, in each log.
     pub fn uncommitted_bytes(&self) -> u64 {
-        self.kept.values().chain(self.admitted.values()).sum()
+        self.kept.values().chain(self.admitted.values().map(|(bytes, _)| bytes)).sum()
     }
+}
+
+/// Bytes of room of an update whose record may take so much of a log.
+fn held(logged_bytes: u64) -> u64 {
+    record::held_bytes_of(logged_bytes - LOG_RECORD_OVERHEAD_BYTES)
 }

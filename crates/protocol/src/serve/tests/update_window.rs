@@ -195,7 +195,9 @@ fn whatever_happens_it_is_never_overdrawn_and_all_are_admitted_in_order() {
                 _ => {}
             }
             for admission in admitted(&mut window) {
-                let (Admission::Update { request } | Admission::TooLarge { request }) = admission;
+                let (Admission::Update { request } | Admission::TooLarge { request }) = admission else {
+                    panic!("logs need no room: {admission:?}");
+                };
                 assert!(request > last, "case {case}: {request} after {last}");
                 last = request;
                 if admission == update(request) {
@@ -236,4 +238,141 @@ fn a_parity_node_that_ends_every_stream_is_given_up_unless_it_takes_something_be
     assert_eq!([(); 4].map(|()| window.ended(1)), [false, false, false, true]);
     assert!(!window.ended(7), "there is none");
     window.took(7);
+}
+
+/// A log, and a parity node that overwrites in place and has said what it has.
+fn in_place() -> UpdateWindow {
+    let mut window = connected([1 << 20; 2]);
+    window.asks_in_place(1);
+    window.ask(1, 0, 4096);
+    assert_eq!(admitted(&mut window), [], "it may lack what was sent before");
+    window.answered(1);
+    window
+}
+
+/// What the record of a change of one granule takes where it is held.
+const HELD: u64 = 24 + 4 + GRANULE + 128;
+
+fn reserve(parity: u16, least: u64, bytes: u64) -> Admission {
+    Admission::Reserve { parity, least, bytes }
+}
+
+fn give_back(parity: u16, bytes: u64) -> Admission {
+    Admission::GiveBack { parity, bytes }
+}
+
+#[test]
+fn nothing_is_stamped_before_its_room_is_kept() {
+    let mut window = in_place();
+    window.ask(2, 4096, 4096);
+    assert_eq!(admitted(&mut window), [reserve(1, HELD, 2 * HELD)], "of who needs it, for all that waits");
+    window.reserved(1, HELD);
+    assert_eq!(admitted(&mut window), [update(1), reserve(1, HELD, HELD)]);
+    window.staged(1, 1, (24 + 4 + GRANULE) as usize);
+    window.reserved(1, HELD);
+    assert_eq!(admitted(&mut window), [update(2)]);
+    // It is not made: the room is another's, and goes back when there is none.
+    window.forget(2);
+    assert!(window.has_room() && !window.tick(Time(0)));
+    assert_eq!(admitted(&mut window), []);
+    assert!(!window.tick(Time(0)));
+    assert_eq!(admitted(&mut window), [give_back(1, HELD)]);
+    assert!(!window.has_room());
+}
+
+#[test]
+fn nobody_keeps_room_who_waits_for_more() {
+    let mut window = connected([1 << 20; 2]);
+    for parity in [0, 1] {
+        window.asks_in_place(parity);
+        window.answered(parity);
+    }
+    window.ask(1, 0, 4096);
+    assert_eq!(admitted(&mut window), [reserve(0, HELD, HELD), reserve(1, HELD, HELD)]);
+    window.reserved(0, HELD);
+    assert_eq!(admitted(&mut window), []);
+    window.reserved(1, 0);
+    assert_eq!(admitted(&mut window), [give_back(0, HELD)]);
+    let again = (0..4).find_map(|_| {
+        window.tick(Time(0));
+        Some(admitted(&mut window)).filter(|admitted| !admitted.is_empty())
+    });
+    assert_eq!(again, Some(vec![reserve(0, HELD, HELD), reserve(1, HELD, HELD)]));
+    [0, 1].map(|parity| window.reserved(parity, HELD));
+    assert_eq!(admitted(&mut window), [update(1)]);
+    // Its own device has no room.
+    window.again(1);
+    assert_eq!(admitted(&mut window), [give_back(0, HELD), give_back(1, HELD)]);
+    // One that waits for an answer when a node is lost keeps nothing at the others.
+    (0..4).for_each(|_| drop(window.tick(Time(0))));
+    assert_eq!(admitted(&mut window).len(), 2);
+    window.reserved(1, HELD);
+    window.lost(Time(0), 0);
+    assert_eq!(admitted(&mut window), [give_back(1, HELD)]);
+}
+
+#[test]
+fn what_may_come_without_room_is_committed_before_any_is_asked_for() {
+    let mut window = in_place();
+    assert_eq!(admitted(&mut window), [reserve(1, HELD, HELD)]);
+    window.reserved(1, HELD);
+    assert_eq!(admitted(&mut window), [update(1)]);
+    // Its stream is lost while it is staged, and comes again: what was kept for it is not any more.
+    window.lost(Time(0), 1);
+    window.connected(1, 1 << 20);
+    window.asks_in_place(1);
+    window.answered(1);
+    window.staged(1, 1, (24 + 4 + GRANULE) as usize);
+    window.ask(2, 0, 4096);
+    assert_eq!(admitted(&mut window), []);
+    window.released(1);
+    assert_eq!(admitted(&mut window), [reserve(1, HELD, HELD)]);
+}
+
+#[test]
+fn updates_for_which_there_is_no_room_for_long_are_made_otherwise() {
+    let at = |millis| Time(0) + Duration::from_millis(millis);
+    let mut window = in_place();
+    let mut over = None;
+    for tick in 1..400 {
+        for admission in admitted(&mut window) {
+            assert!(matches!(admission, Admission::Reserve { .. }), "{admission:?}");
+            window.reserved(1, 0);
+        }
+        admitted(&mut window);
+        if window.tick(at(20 * tick)) {
+            over = Some(tick);
+            break;
+        }
+    }
+    assert!(over.is_some_and(|tick| (150..160).contains(&tick)), "{over:?}");
+    window.forget_waiting();
+    assert_eq!(admitted(&mut window), []);
+    assert!(!window.tick(at(20_000)));
+}
+
+#[test]
+fn a_steady_writer_has_its_room_before_it_asks() {
+    let mut window = in_place();
+    let mut waited = 0;
+    for request in 1..=60 {
+        if request > 1 {
+            window.ask(request, 0, 4096);
+        }
+        let mut made = admitted(&mut window);
+        if !made.contains(&update(request)) {
+            waited += 1;
+        }
+        // Its answers come while the update is made.
+        while let Some(Admission::Reserve { bytes, .. }) = made.pop() {
+            window.reserved(1, bytes);
+            made.extend(admitted(&mut window));
+        }
+        window.staged(request, request, (24 + 4 + GRANULE) as usize);
+        window.released(request);
+        if request % 3 == 0 {
+            window.tick(Time(request));
+        }
+    }
+    assert!(waited <= 7, "{waited} waited for a round trip");
 }

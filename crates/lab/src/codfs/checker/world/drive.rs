@@ -188,7 +188,8 @@ impl World {
                     node.wait(ParityInput::Appended { chunk, version, sequence, bytes: 1 });
                 }
                 ParityAction::Overwrite { chunk, version, reply } => {
-                    node.overwrites.ask(Overwrite { chunk, version, bytes: 1, reply });
+                    let reserved = false;
+                    node.overwrites.ask(Overwrite { chunk, version, bytes: 1, reply, reserved });
                     node.overwrite(number);
                 }
                 ParityAction::Merge { sequences, merged, log_start } => {
