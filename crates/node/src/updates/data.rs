@@ -347,6 +347,7 @@ impl Host {
     fn admit(&mut self) -> bool {
         // Before it serves an update might wait for others to make room, with what is kept for it.
         if self.window.needs_room() && !self.core.is_serving() {
+            self.window.is_not_level();
             return false;
         }
         let mut gave = false;

@@ -173,6 +173,11 @@ impl UpdateWindow {
         self.rooms.reserved(parity, bytes);
     }
 
+    /// Nothing can be stamped before what is held is level, for which there may be no room: whoever waits does not do so for ever.
+    pub fn is_not_level(&mut self) {
+        self.is_cramped = !self.queue.is_empty();
+    }
+
     /// Time passed; whether the first update has waited for room for so long that it should be made otherwise.
     pub fn tick(&mut self, now: Time) -> bool {
         self.rooms.tick();

@@ -11,6 +11,7 @@ mod parity_log;
 mod read_stream;
 mod reservations;
 mod reserve;
+mod rooms;
 mod rows;
 mod sharing;
 mod sweep;

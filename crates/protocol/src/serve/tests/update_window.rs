@@ -221,7 +221,7 @@ fn whatever_happens_it_is_never_overdrawn_and_all_are_admitted_in_order() {
             window.released(released);
             in_core.extend(admitted(&mut window).into_iter().filter_map(|admission| match admission {
                 Admission::Update { request } => Some(request),
-                Admission::TooLarge { .. } => None,
+                _ => None,
             }));
         }
         assert_eq!(window.uncommitted_bytes(), 0);
@@ -375,4 +375,15 @@ fn a_steady_writer_has_its_room_before_it_asks() {
         }
     }
     assert!(waited <= 7, "{waited} waited for a round trip");
+}
+
+#[test]
+fn who_waits_for_what_is_not_level_is_told_in_time() {
+    let mut window = in_place();
+    let late = Time(0) + Duration::from_secs(4);
+    window.is_not_level();
+    assert!(!window.tick(Time(0)) && window.tick(late));
+    window.forget_waiting();
+    window.is_not_level();
+    assert!(!window.tick(late), "nobody waits");
 }
