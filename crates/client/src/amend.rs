@@ -28,6 +28,8 @@ mod tune;
 mod update;
 
 pub use error::AmendError;
+#[cfg(test)]
+pub(crate) use parts::tests::found;
 pub(crate) use ranges::Grown;
 pub use resize::ResizeReport;
 

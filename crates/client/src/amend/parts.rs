@@ -169,7 +169,7 @@ pub(super) mod tests {
 
     const BLOCK: u64 = 4096;
 
-    pub(in super::super) fn found(lengths: &[u64]) -> ObjectStat {
+    pub(crate) fn found(lengths: &[u64]) -> ObjectStat {
         let segment = |&length: &u64| SegmentLayout {
             segment: SegmentId(1),
             version: Version(1),

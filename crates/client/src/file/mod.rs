@@ -28,12 +28,13 @@ use crate::{
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
 use std::{
+    cmp::Ordering,
     collections::{BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
 };
 use steadfast_protocol::{
-    message::{Change, MetaAnswer, MetaFault, ObjectRecord},
+    message::{Change, MetaAnswer, MetaFault},
     plan::{TooLong, file_bytes_max},
     policy::Policy,
 };
@@ -542,8 +543,7 @@ impl State {
     /// Takes what was found by a look that began at the sight of this number.
     fn saw(&mut self, now: ObjectStat, sight: u64) {
         self.counts.lookups += 1;
-        let before = &self.found.object;
-        if sight != self.sights && !is_later(&now.object, before) {
+        if sight != self.sights && !is_later(&now, &self.found) {
             return;
         }
         self.sights += 1;
@@ -553,9 +553,13 @@ impl State {
 
 /// Whether of two looks at about the same time this one saw the later object. A put has the version that it was given when it began,
 /// which may be before what it replaces. Clocks say nothing where one look began after the other: the metadata server's may have been
-/// set back.
-fn is_later(object: &ObjectRecord, before: &ObjectRecord) -> bool {
-    (object.committed, object.version) > (before.committed, before.version)
+/// set back. Nor of what was grown here, of which nobody said when that was: but a segment only gets longer, what is cut has another.
+fn is_later(now: &ObjectStat, before: &ObjectStat) -> bool {
+    let lasts = now.segments.last().zip(before.segments.last());
+    let same = lasts.filter(|(now, before)| now.segment == before.segment);
+    let longer = same.map_or(Ordering::Equal, |(now, before)| now.length.cmp(&before.length));
+    let committed = |stat: &ObjectStat| (stat.object.committed, stat.object.version);
+    longer.then_with(|| committed(now).cmp(&committed(before))).is_gt()
 }
 
 /// Ranges that are being stored. However that ends, the cache is told.
@@ -574,7 +578,8 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use steadfast_protocol::{Time, Version, policy::Pledge};
+    use crate::amend::found as file;
+    use steadfast_protocol::{SegmentId, Time, Version, message::ObjectRecord, policy::Pledge};
 
     fn found(committed: u64, version: u64) -> ObjectStat {
         let object = ObjectRecord {
@@ -589,14 +594,14 @@ mod tests {
         ObjectStat { object, segments: Vec::new(), policy: "parity".parse().unwrap() }
     }
 
+    fn state(found: ObjectStat) -> State {
+        let (cache, counts) = (Cache::new(CACHE_BYTES_MIN), FileCounts::default());
+        State { found: Arc::new(found), sights: 0, cache, counts }
+    }
+
     #[test]
     fn of_two_looks_at_a_time_the_later_commit_counts() {
-        let mut state = State {
-            found: Arc::new(found(10, 5)),
-            sights: 0,
-            cache: Cache::new(CACHE_BYTES_MIN),
-            counts: FileCounts::default(),
-        };
+        let mut state = state(found(10, 5));
         // A put that began before version 5 did, committed after it.
         state.saw(found(20, 4), 0);
         state.saw(found(10, 5), 0);
@@ -607,5 +612,38 @@ mod tests {
         let sight = state.sights;
         state.saw(found(3, 7), sight);
         assert_eq!(state.found.object.version, Version(7));
+    }
+    #[test]
+    fn a_late_look_does_not_take_back_what_was_grown_since() {
+        let before = file(&[100, 50]);
+        let base = before.object.version;
+        let [sixth, seventh, eighth] = [6, 7, 8].map(Version);
+        let mut state = state(before.clone());
+        state.grew(&Grown { base, version: sixth, size: 160 });
+        // Another change of the handle looks the object up, as the metadata server counted that in: later than it was committed.
+        let (sight, mut look) = (state.sights, (*state.found).clone());
+        look.object.committed = Time(before.object.committed.0 + 60);
+        // Two appends land before it is done.
+        state.grew(&Grown { base: sixth, version: seventh, size: 170 });
+        state.grew(&Grown { base: seventh, version: eighth, size: 180 });
+        state.saw(look.clone(), sight);
+        assert_eq!(
+            (state.size(), state.found.object.version),
+            (180, eighth),
+            "the next append goes behind them"
+        );
+        // One that saw more of the segment did so after them, whatever the clock.
+        let mut longer = look.clone();
+        longer.object.committed = Time(0);
+        longer.grow(&Grown { base: sixth, version: Version(9), size: 190 });
+        state.saw(longer, sight);
+        assert_eq!((state.size(), state.found.object.version), (190, Version(9)));
+        // What was cut has another segment.
+        let mut cut = look;
+        cut.object = ObjectRecord { size: 120, version: Version(10), ..cut.object };
+        let last = cut.segments.last_mut().unwrap();
+        (last.segment, last.length) = (SegmentId(77), 20);
+        state.saw(cut, sight);
+        assert_eq!((state.size(), state.found.object.version), (120, Version(10)));
     }
 }
