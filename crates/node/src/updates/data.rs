@@ -1,7 +1,7 @@
 //! The host of a data chunk: drives [`DataChunk`] with the device's lane below it and a link to each parity node beside.
 
 use super::{
-    Chunk, Hosts, IDLE_MAX, Updates, host,
+    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, host,
     host::{Lane, Running},
     link::{self, Link, LinkEvent},
     medium, not_in_place,
@@ -36,6 +36,9 @@ const TICK: Duration = Duration::from_millis(20);
 const TELL: Duration = Duration::from_millis(100);
 /// How often a version of a log that found no room is tried again.
 const ADOPT_AGAIN: Duration = Duration::from_secs(1);
+/// How long a host that nobody waits for tries to reach parity where there are many: what it does not level, the next one does. Picked by
+/// eye: long enough for a parity node that reads its log first.
+const CROWDED_LEVELLING_MAX: Duration = Duration::from_secs(3);
 /// No chunk is changed so often.
 const VERSION_MAX: u64 = u64::MAX / 2;
 
@@ -206,7 +209,7 @@ impl host::Host for Host {
         let updates = &running.updates;
         let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
         loop {
-            let now = running.with(Host::now_is);
+            let now = running.with(|host| host.now_is(updates));
             if let Some(why) = now.over {
                 return Some(why);
             }
@@ -227,7 +230,7 @@ impl host::Host for Host {
                 }),
                 () = tokio::time::sleep(now.rest), if now.is_idle => {
                     // Whatever was answered since may be news to the device.
-                    if running.with(|host| host.is_idle() && updates.data.leave(device, segment, events)) {
+                    if running.with(|host| host.may_leave(updates) && updates.data.leave(device, segment, events)) {
                         return None;
                     }
                 }
@@ -256,27 +259,42 @@ struct Now {
     /// Whether clients wait for it, or what was not done for want of room; or others for room that is kept for it.
     is_waited_for: bool,
     is_idle: bool,
-    /// How long it is to stay although nothing happens.
+    /// When it may be that it is to leave, if nothing happens.
     rest: Duration,
 }
 
 impl Host {
-    fn now_is(&mut self) -> Now {
+    fn now_is(&mut self, updates: &Updates) -> Now {
         // What is to be done may show that it cannot go on.
         self.act();
+        let quiet = self.busy_at.elapsed();
         Now {
             over: self.over.take(),
             is_waited_for: !self.wanted.is_empty() || self.to_adopt.is_some() || self.window.has_room(),
-            is_idle: self.is_idle(),
-            rest: IDLE_MAX.saturating_sub(self.busy_at.elapsed()),
+            is_idle: self.has_nobody() && (self.is_level() || self.may_leave(updates)),
+            rest: match CROWDED_IDLE_MAX.checked_sub(quiet) {
+                Some(rest) => rest,
+                // There may be many by then.
+                None => CROWDED_IDLE_MAX.min(IDLE_MAX.saturating_sub(quiet)),
+            },
         }
     }
 
-    /// Where parity is out of reach for long, the device keeps what is not level yet.
-    fn is_idle(&self) -> bool {
-        self.wanted.is_empty()
-            && self.release.is_none()
-            && (self.core.is_idle() && self.core.is_serving() || self.busy_at.elapsed() > IDLE_MAX)
+    fn has_nobody(&self) -> bool {
+        self.wanted.is_empty() && self.release.is_none()
+    }
+
+    fn is_level(&self) -> bool {
+        self.core.is_idle() && self.core.is_serving()
+    }
+
+    /// Whether nothing has happened for so long that it is to leave. Where parity is out of reach for long, the device keeps what is
+    /// not level yet.
+    fn may_leave(&self, updates: &Updates) -> bool {
+        let (quiet, chunk) = (self.busy_at.elapsed(), &self.chunk);
+        let crowded_max = if self.is_level() { CROWDED_IDLE_MAX } else { CROWDED_LEVELLING_MAX };
+        let crowded = || updates.data.are_many(chunk.device.id, chunk.shape.parity() as usize);
+        self.has_nobody() && (quiet >= IDLE_MAX || quiet >= crowded_max && crowded())
     }
 
     fn heard(&mut self, event: Event) {

@@ -58,6 +58,11 @@ const HOSTS_MAX: usize = 4096;
 /// A host ends when nothing happened for so long: its streams and its memory are worth less than a question on the next
 /// update. Picked by eye.
 const IDLE_MAX: Duration = Duration::from_secs(10);
+/// The same where there are many: small changes all over thousands of segments need a host each, and one that is refused for want of
+/// room can cost a segment that is stored anew. Picked by eye: longer than what changes one chunk pauses, and short beside [`IDLE_MAX`].
+const CROWDED_IDLE_MAX: Duration = Duration::from_millis(500);
+/// When to come back where there are too many: one of them may leave by then. Picked by eye.
+const CROWDED_RETRY_MS: u32 = 100;
 
 /// A merge that is not made by then waits for somebody who does not come, or stands behind too many; a chunk that was not quiet by
 /// then is in use. Picked by eye, more than a host without anybody waits ([`IDLE_MAX`]).
@@ -256,7 +261,8 @@ impl<Event> Hosts<Event> {
         let sender = match known {
             Some(sender) => sender.clone(),
             None if of_device(&hosts, device) + hosts.len() >= HOSTS_MAX => {
-                return Err(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1000 });
+                let reason = RefusalReason::Overloaded;
+                return Err(Fault::Refused { reason, retry_after_ms: CROWDED_RETRY_MS });
             }
             None => {
                 let (sender, events) = mpsc::unbounded_channel();
@@ -270,9 +276,13 @@ impl<Event> Hosts<Event> {
         Ok(sender)
     }
 
-    /// Whether there are so many that one should leave that can.
-    fn are_many(&self) -> bool {
-        self.lock().len() >= HOSTS_MAX / 2
+    /// Whether a device's are so many that one should leave that can: half of what is refused, where each has `others` at other nodes,
+    /// which may be as full.
+    fn are_many(&self, device: DeviceId, others: usize) -> bool {
+        let hosts = self.lock();
+        let (all, many) = (hosts.len(), |hosts| hosts * others.max(1) >= HOSTS_MAX / 2);
+        // Counted only where it depends on that.
+        many(all) || many(2 * all) && many(of_device(&hosts, device) + all)
     }
 
     /// Takes a host out that has nothing to do, unless it was told something meanwhile.
@@ -301,7 +311,7 @@ impl<Event> Hosts<Event> {
 
 /// How many of the hosts are a device's.
 fn of_device<Host>(hosts: &BTreeMap<(DeviceId, SegmentId), Host>, device: DeviceId) -> usize {
-    hosts.keys().filter(|(of, _)| *of == device).count()
+    hosts.range((device, SegmentId(0))..=(device, SegmentId(u64::MAX))).count()
 }
 
 /// What is read of parity cannot be right: neither can what it becomes.

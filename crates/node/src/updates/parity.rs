@@ -3,7 +3,7 @@
 mod in_place;
 
 use super::{
-    Chunk, Hosts, IDLE_MAX, Updates, damaged_parity, host,
+    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, damaged_parity, host,
     host::{Lane, Running},
     medium,
     merge::Merge,
@@ -407,8 +407,9 @@ impl Host {
         self.unblock(updates);
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
         // One whose log is merged as soon as its device rests stays: the next would have to read the log.
-        idle && self.busy_at.elapsed() > IDLE_MAX
-            && (updates.parity.are_many() || self.core.mergeable_bytes() == 0)
+        let (quiet, device) = (self.busy_at.elapsed(), self.chunk.device.id);
+        idle && (quiet > IDLE_MAX && self.core.mergeable_bytes() == 0
+            || quiet > CROWDED_IDLE_MAX && updates.parity.are_many(device, 1))
     }
 
     fn heard(&mut self, event: Event) {

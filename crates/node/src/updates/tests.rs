@@ -564,3 +564,55 @@ fn a_device_leaves_room_for_the_hosts_of_others() {
     // One that is there is told all the same.
     assert_eq!(begin(1, 0), Ok(()));
 }
+
+#[test]
+fn hosts_are_many_by_the_device_that_would_refuse_one_more() {
+    let hosts = super::Hosts::<()>(std::sync::Mutex::default());
+    let running = std::cell::RefCell::new(Vec::new());
+    let begin = |device, segments: Range<usize>| {
+        for segment in segments {
+            let begin = |events, _| running.borrow_mut().push(events);
+            hosts.tell(DeviceId(device), SegmentId(segment as u64), (), begin).unwrap();
+        }
+    };
+    let many = |device, others| hosts.are_many(DeviceId(device), others);
+    begin(1, 0..super::HOSTS_MAX / 4 - 1);
+    assert_eq!((many(1, 1), many(1, 2), many(2, 1)), (false, true, false));
+    begin(1, super::HOSTS_MAX / 4 - 1..super::HOSTS_MAX / 4);
+    assert_eq!((many(1, 1), many(2, 1), many(2, 2)), (true, false, true));
+}
+
+#[tokio::test]
+async fn hosts_that_rest_leave_soon_where_there_are_many() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let updates = &life.service.updates;
+    let update = Update { chunk: 0, offset: 0, bytes: Bytes::from_static(b"new"), version: None };
+    make(&life, &update).await.unwrap();
+    let parities = SHAPE.data..SHAPE.chunks;
+    let (mut data, mut parity) = (Vec::new(), Vec::new());
+    for segment in (100..).take(super::HOSTS_MAX / 4).map(SegmentId) {
+        let [first, second] = [device_of(0), device_of(SHAPE.data)];
+        updates.data.tell(first, segment, super::data::Event::Begin, |events, _| data.push(events)).unwrap();
+        let closed = super::parity::Event::Closed { stream: 0 };
+        updates.parity.tell(second, segment, closed, |events, _| parity.push(events)).unwrap();
+    }
+    let there = || {
+        let data = updates.data.lock().contains_key(&(device_of(0), SEGMENT));
+        let parity = updates.parity.lock();
+        (data, parities.clone().map(|chunk| parity.contains_key(&(device_of(chunk), SEGMENT))).collect())
+    };
+    assert_eq!(there(), (true, vec![true, true]));
+    let half = super::IDLE_MAX / 2;
+    let left = tokio::time::timeout(half, async {
+        // The other parity chunk's device has few.
+        while there() != (false, vec![false, true]) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(left.await.is_ok(), "{:?} are there after {half:?}", there());
+    drop(data);
+    drop(parity);
+    assert_eq!(make(&life, &update).await.unwrap(), 2);
+    life.end().await;
+}
