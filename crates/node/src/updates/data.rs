@@ -50,7 +50,7 @@ pub(super) enum Event {
         offset: u64,
         bytes: Bytes,
         reply: oneshot::Sender<Result<u64, Fault>>,
-        /// Until it is heard.
+        /// Until it is answered.
         room: Room,
     },
     /// Level what the device holds.
@@ -84,6 +84,7 @@ struct Wanted {
     offset: u64,
     bytes: Bytes,
     reply: oneshot::Sender<Result<u64, Fault>>,
+    _room: Room,
 }
 
 /// Serves a data chunk.
@@ -315,11 +316,10 @@ impl Host {
         match event {
             Event::Update { epoch, offset, bytes, reply, room } => match self.check(epoch, offset, &bytes) {
                 Ok(()) => {
-                    drop(room);
                     let request = self.next_request;
                     self.next_request += 1;
                     self.window.ask(request, offset, bytes.len() as u64);
-                    self.wanted.insert(request, Wanted { offset, bytes, reply });
+                    self.wanted.insert(request, Wanted { offset, bytes, reply, _room: room });
                     self.admit();
                 }
                 // Nobody waits any more: the answer is not needed.

@@ -27,8 +27,8 @@ use std::{
     time::Duration,
 };
 use steadfast_disk::{
-    AlignedBuf, Device, ExtentSpec, FormatOptions, Granule, Lane, LaneConfig, Medium, Op, OpOutput, Priority,
-    Updates, checksum,
+    AlignedBuf, Device, ExtentSpec, FormatOptions, Granule, Lane, LaneConfig, Medium, Op, OpError, OpOutput,
+    Priority, Updates, checksum,
     media::{Counters, CrashMedium, MediumError},
 };
 use steadfast_net::{Options, Pool, Server};
@@ -615,4 +615,39 @@ async fn hosts_that_rest_leave_soon_where_there_are_many() {
     drop(parity);
     assert_eq!(make(&life, &update).await.unwrap(), 2);
     life.end().await;
+}
+
+#[tokio::test]
+async fn updates_of_one_device_that_nobody_answers_leave_streams_for_the_others() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Arc::new(Life::begin(images, SHAPE.chunks).await);
+    let update = |chunk| Update { chunk, offset: 0, bytes: Bytes::from_static(b"new"), version: None };
+    for chunk in 0..SHAPE.data {
+        make(&life, &update(chunk)).await.unwrap();
+    }
+    // A parity chunk's device stands still.
+    let lane = &life.device(SHAPE.data).lane;
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let standing = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
+    lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, standing);
+    let mut waiting = JoinSet::new();
+    let waiters = Limits::default().streams_max / 4;
+    for _ in 0..waiters {
+        let (life, update) = (life.clone(), update(0));
+        waiting.spawn(async move { make(&life, &update).await });
+    }
+    // All are heard by their host, which has none of them answered.
+    let early = tokio::time::timeout(Duration::from_millis(500), waiting.join_next()).await;
+    assert!(early.is_err(), "{early:?}");
+    let more = tokio::time::timeout(Duration::from_millis(500), make(&life, &update(0))).await;
+    assert!(matches!(more, Ok(Err(Fault::Refused { .. }))), "{more:?}");
+    // It waits, too, and is not refused.
+    let other = tokio::time::timeout(Duration::from_millis(100), make(&life, &update(1))).await;
+    assert!(other.is_err(), "{other:?}");
+    drop(go_on);
+    while let Some(made) = waiting.join_next().await {
+        made.unwrap().unwrap();
+    }
+    make(&life, &update(0)).await.unwrap();
+    Arc::into_inner(life).expect("all updates ended").end().await;
 }
