@@ -551,14 +551,12 @@ impl Host {
         self.next += 1;
         match push {
             LogPush::Ask { epoch, session } => {
-                // What was not taken of its earlier life is forgotten by the core, too.
-                let appending = self.appending.iter().map(|append| append.reply);
-                let overwriting = self.overwrites.waiting().map(|overwrite| overwrite.reply);
-                let under_way: Vec<u64> = appending.chain(overwriting).collect();
-                self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
                 self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
                 self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
-                self.withdraw(chunk);
+                if self.core.is_latest(chunk, epoch, session) {
+                    // What was not taken of its earlier life is forgotten by the core, too.
+                    self.forget(chunk);
+                }
             }
             LogPush::Difference { epoch, session, version, committed } => {
                 let chunk_bytes = self.chunk.shape.chunk_bytes();
@@ -613,6 +611,15 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// Drops what arrived of a data chunk and is not on its way to the device: whoever asked what is here of it sends that again.
+    fn forget(&mut self, chunk: ChunkNumber) {
+        let appending = self.appending.iter().map(|append| append.reply);
+        let overwriting = self.overwrites.waiting().map(|overwrite| overwrite.reply);
+        let under_way: Vec<u64> = appending.chain(overwriting).collect();
+        self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
+        self.withdraw(chunk);
     }
 
     fn act(&mut self, updates: &Arc<Updates>) {

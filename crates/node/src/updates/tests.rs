@@ -4,6 +4,7 @@
 //! One server has all devices, and speaks to itself over loopback. In each of its lives the flushes of another device take long, so
 //! that whoever does not wait for them is seen to.
 
+mod logs;
 mod merges;
 mod room;
 mod turns;

@@ -392,6 +392,12 @@ impl ParityChunk {
         self.waiters.iter().any(|&(_, of, _, waiter)| of == chunk && waiter == Waiter::Ask)
     }
 
+    /// Whether this life of a data chunk's sender is the one that asked last, and under the latest epoch: so it is once its question was
+    /// taken, and not where that was refused.
+    pub fn is_latest(&self, chunk: ChunkNumber, epoch: Epoch, session: u64) -> bool {
+        epoch == self.epoch && self.versions(chunk).session == Some((epoch, session))
+    }
+
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<ParityAction> {
         self.actions.pop_front()

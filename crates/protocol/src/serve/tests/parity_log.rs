@@ -250,6 +250,12 @@ fn each_version_is_taken_once_and_in_order_under_the_latest_epoch_and_life() {
     parity.handle(ParityInput::Ask { reply: 5, epoch: Epoch(3), session: 2, chunk: 0 });
     parity.handle(difference(6, 3, 2, 0));
     assert_eq!(drain(|| parity.poll()), [ack(5), stale(6, true)]);
+    // Questions of before are refused, and change nothing of who asked last.
+    for (reply, epoch, session) in [(7, 3, 1), (8, 2, 2), (9, 2, 9)] {
+        parity.handle(ParityInput::Ask { reply, epoch: Epoch(epoch), session, chunk: 0 });
+        assert_eq!(drain(|| parity.poll()), [stale(reply, epoch == 3)]);
+        assert!(!parity.is_latest(0, Epoch(epoch), session) && parity.is_latest(0, Epoch(3), 2));
+    }
 }
 
 #[test]
