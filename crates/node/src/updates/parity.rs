@@ -459,13 +459,20 @@ impl Host {
             },
             (Asked::Record { stream, version }, answer) => match answer {
                 Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
-                _ => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
+                // Merged meanwhile.
+                Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => {
+                    self.say(stream, &LogEvent::NotHeld { version }, Bytes::new());
+                }
+                Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
+                // It cannot be merged either.
+                Err(error) => self.over = Some(self.failed(error)),
             },
             (Asked::Overwrite { chunk, version }, answer) => self.overwritten(chunk, version, answer),
             (Asked::Barrier { chunk, version }, answer) => match answer {
                 Ok(_) => self.core.handle(ParityInput::Overwritten { chunk, version }),
                 Err(error) => self.over = Some(self.failed(error)),
             },
+            (Asked::Held { .. }, Err(error)) => self.over = Some(self.failed(error)),
             (Asked::Held { stream, version }, answer) => self.held(stream, version, answer),
             (Asked::Release, answer) => {
                 if let Err(error) = answer {

@@ -3,7 +3,7 @@
 use super::*;
 use steadfast_net::{Event, Open, Stream};
 use steadfast_protocol::{
-    message::{LogEvent, LogPush, NodeEvent, NodePush, NodeRequest, Priority as Class},
+    message::{LogEvent, LogPush, NodeEvent, NodeFault, NodePush, NodeRequest, Priority as Class},
     serve::parity_log::Refusal,
 };
 
@@ -95,5 +95,36 @@ async fn a_question_of_an_earlier_life_drops_nothing_of_the_later_one() {
         LogEvent::Acked { through: version },
         "there is room once the others are merged"
     );
+    life.end().await;
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_told_as_damage_and_not_as_one_that_was_merged() {
+    let first = life().await;
+    let mut log = Log::open(&first).await;
+    log.ask(LATE);
+    log.hear().await;
+    for version in 1..=2 {
+        log.difference(LATE, version);
+        assert_eq!(log.hear().await, LogEvent::Acked { through: version });
+    }
+    let images = first.power_loss(|_| true);
+    first.end().await;
+    let contents = &images[PARITY as usize];
+    let first_of_log = contents.windows(512).position(|bytes| bytes == [1; 512]).unwrap();
+    // What was logged since a start is in memory; nothing was.
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE + 1);
+    assert_eq!(log.hear().await, LogEvent::Versions { epoch: EPOCH, received: 2 });
+    let medium = &life.media[PARITY as usize];
+    medium.write_at(first_of_log as u64, &[0; 512]).unwrap();
+    log.say(LogPush::Fetch { version: 2 }, Bytes::new());
+    assert_eq!(log.hear().await, LogEvent::Record { version: 2 });
+    log.say(LogPush::Fetch { version: 3 }, Bytes::new());
+    assert_eq!(log.hear().await, LogEvent::NotHeld { version: 3 });
+    log.say(LogPush::Fetch { version: 1 }, Bytes::new());
+    let ended = log.hear_or_end().await;
+    assert!(matches!(ended, Err(Fault::Node(NodeFault::DamagedParity { .. }))), "{ended:?}");
     life.end().await;
 }
