@@ -24,7 +24,7 @@ use steadfast_protocol::{
     message::{Fault, LogEvent, LogPush, NodeFault, UPDATE_BYTES_MAX},
     serve::parity_log::{
         Admission, ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber, Refusal,
-        UpdateWindow, kept_from,
+        UpdateWindow, Why, kept_from,
     },
 };
 use tokio::sync::{mpsc, oneshot};
@@ -437,19 +437,21 @@ impl Host {
                 }
                 DataAction::Answer { request, version } => self.answer(request, Ok(version)),
                 DataAction::Unknown { request } => {
-                    let segment = self.chunk.segment;
-                    self.answer(request, Err(not_in_place(segment, "its layout changed meanwhile")));
+                    let why = self.core.fenced().map_or("its layout changed meanwhile", why);
+                    self.answer(request, Err(not_in_place(self.chunk.segment, why)));
                 }
                 DataAction::Behind { .. } => {
                     self.over = Some(not_in_place(self.chunk.segment, "a parity chunk lacks changes"));
                 }
                 DataAction::Outdated => {
-                    self.over = Some(not_in_place(self.chunk.segment, "the chunk lacks changes"));
+                    self.over = Some(not_in_place(self.chunk.segment, why(Why::Outdated)));
                 }
             }
         }
-        if self.core.is_fenced() && self.over.is_none() {
-            self.over = Some(not_in_place(self.chunk.segment, "its layout changed"));
+        if let Some(fenced) = self.core.fenced()
+            && self.over.is_none()
+        {
+            self.over = Some(not_in_place(self.chunk.segment, why(fenced)));
         }
     }
 
@@ -662,6 +664,18 @@ impl Host {
         for (_, wanted) in std::mem::take(&mut self.wanted) {
             let _ = wanted.reply.send(Err(why.clone()));
         }
+    }
+}
+
+/// Why a core serves no more, for whoever asked.
+fn why(fenced: Why) -> &'static str {
+    match fenced {
+        Why::LaterEpoch => "its layout changed",
+        // Of the same layout: its own node again, unless its device is served twice.
+        Why::LaterLife => {
+            "a later start of its node serves the chunk, or one before the node's clock was set back"
+        }
+        Why::Outdated => "the chunk lacks changes",
     }
 }
 

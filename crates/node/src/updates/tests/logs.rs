@@ -128,3 +128,15 @@ async fn a_record_that_cannot_be_read_is_told_as_damage_and_not_as_one_that_was_
     assert!(matches!(ended, Err(Fault::Node(NodeFault::DamagedParity { .. }))), "{ended:?}");
     life.end().await;
 }
+
+#[tokio::test]
+async fn a_host_that_a_later_life_superseded_says_so() {
+    let life = life().await;
+    let update = Update { chunk: CHUNK.into(), offset: 0, bytes: Bytes::from_static(b"new"), version: None };
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    let said = make(&life, &update).await.unwrap_err().to_string();
+    assert!(said.contains("a later start of its node"), "{said}");
+    life.end().await;
+}

@@ -194,7 +194,7 @@ pub enum DataAction {
         /// Its version.
         version: u64,
     },
-    /// The update will get no answer from here: the layout changed. It may take effect or not.
+    /// The update will get no answer from here: the core serves no more ([`DataChunk::fenced`]). It may take effect or not.
     Unknown {
         /// The update.
         request: u64,
@@ -223,8 +223,19 @@ enum Phase {
         from: ParityNumber,
     },
     Serving,
-    /// A later epoch exists that this node was not told of, or the chunk is outdated.
-    Fenced,
+    /// It serves no more.
+    Fenced(Why),
+}
+
+/// Why a core serves no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// A later epoch exists that this node was not told of.
+    LaterEpoch,
+    /// A later life of this chunk's sender asked under the same epoch.
+    LaterLife,
+    /// The chunk lacks versions that nobody has any more.
+    Outdated,
 }
 
 /// The first of the versions that end at `version` of which all are `held`: what [`DataChunk::new`] takes. `version + 1` where
@@ -314,9 +325,12 @@ impl DataChunk {
         self.phase == Phase::Serving
     }
 
-    /// Whether a later epoch exists than it was configured for.
-    pub fn is_fenced(&self) -> bool {
-        self.phase == Phase::Fenced
+    /// Why it serves no more, where that is so.
+    pub fn fenced(&self) -> Option<Why> {
+        match self.phase {
+            Phase::Fenced(why) => Some(why),
+            _ => None,
+        }
     }
 
     /// Whether every update was answered and every parity node told.
@@ -336,7 +350,7 @@ impl DataChunk {
     pub fn handle(&mut self, input: DataInput) {
         match input {
             DataInput::Configure { epoch, parities } => self.configure(epoch, &parities),
-            DataInput::Update { request } if self.phase == Phase::Fenced => {
+            DataInput::Update { request } if self.fenced().is_some() => {
                 self.actions.push_back(DataAction::Unknown { request });
             }
             DataInput::Update { request } => {
@@ -359,8 +373,10 @@ impl DataChunk {
             DataInput::Adopted { version } => self.was_adopted(version),
             DataInput::Acked { parity, through } => self.acked(parity, through),
             DataInput::Refused { reason: Refusal::Stale { held, superseded }, .. } => {
-                if held > self.epoch || superseded && held == self.epoch {
-                    self.fence();
+                if held > self.epoch {
+                    self.fence(Why::LaterEpoch);
+                } else if superseded && held == self.epoch {
+                    self.fence(Why::LaterLife);
                 }
             }
             DataInput::Refused { parity, reason: Refusal::Gap } | DataInput::Connected { parity } => {
@@ -395,7 +411,7 @@ impl DataChunk {
     /// Asks what a parity node holds; until it answers nothing of it is known.
     fn ask(&mut self, parity: ParityNumber) {
         let Some(peer) = self.peers.get_mut(&parity) else { return };
-        if self.phase == Phase::Fenced {
+        if matches!(self.phase, Phase::Fenced(_)) {
             return;
         }
         *peer = Peer::default();
@@ -413,7 +429,7 @@ impl DataChunk {
                 self.send_missing(parity);
                 self.commit();
             }
-            Phase::Unconfigured | Phase::Fetching { .. } | Phase::Fenced => {}
+            Phase::Unconfigured | Phase::Fetching { .. } | Phase::Fenced(_) => {}
         }
     }
 
@@ -474,7 +490,7 @@ impl DataChunk {
             return self.fetch(self.staged + 1, target, from);
         }
         // What is merged was committed, so this chunk had it once.
-        self.fence();
+        self.fence(Why::Outdated);
         self.actions.push_back(DataAction::Outdated);
     }
 
@@ -531,9 +547,9 @@ impl DataChunk {
             self.durable = version;
         }
         self.staged_requests.insert(version, request);
-        if self.phase == Phase::Fenced {
+        if let Some(why) = self.fenced() {
             // It was on its way when the fence came: whoever levels decides.
-            return self.fence();
+            return self.fence(why);
         }
         for parity in self.peers.keys().copied().collect::<Vec<_>>() {
             self.send_missing(parity);
@@ -599,8 +615,8 @@ impl DataChunk {
         }
     }
 
-    fn fence(&mut self) {
-        self.phase = Phase::Fenced;
+    fn fence(&mut self, why: Why) {
+        self.phase = Phase::Fenced(why);
         let staged = std::mem::take(&mut self.staged_requests).into_values();
         let waiting = std::mem::take(&mut self.waiting);
         self.actions.extend(staged.chain(waiting).map(|request| DataAction::Unknown { request }));

@@ -76,7 +76,7 @@ mod upkeep;
 mod window;
 
 pub use behind::Behind;
-pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, kept_from};
+pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, Why, kept_from};
 pub use fold::{Fold, Span};
 pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};

@@ -111,15 +111,16 @@ fn who_is_fenced_answers_nothing_until_the_layout_says_who_takes_part() {
         parity: 0,
         reason: Refusal::Stale { held: Epoch(1), superseded: false },
     });
-    assert!(
-        !chunk.is_fenced(),
+    assert_eq!(
+        chunk.fenced(),
+        None,
         "what was sent under an earlier epoch is refused and says nothing of this one"
     );
     let reason = Refusal::Stale { held: Epoch(2), superseded: false };
     chunk.handle(DataInput::Refused { parity: 0, reason });
     chunk.handle(DataInput::Update { request: 101 });
     assert_eq!(drain(|| chunk.poll()), [100, 101].map(|request| DataAction::Unknown { request }));
-    assert!(chunk.is_fenced());
+    assert_eq!(chunk.fenced(), Some(Why::LaterEpoch));
     chunk.handle(DataInput::Configure { epoch: Epoch(2), parities: vec![1] });
     assert_eq!(drain(|| chunk.poll()), [DataAction::Ask { parity: 1, epoch: Epoch(2), session: 1 }]);
     chunk.handle(DataInput::Versions { parity: 1, epoch: Epoch(1), received: 0 });
@@ -129,6 +130,16 @@ fn who_is_fenced_answers_nothing_until_the_layout_says_who_takes_part() {
         drain(|| chunk.poll()),
         [DataAction::Send { parity: 1, version: 1, epoch: Epoch(2), committed: 0 }]
     );
+}
+
+#[test]
+fn a_later_life_is_told_from_a_later_epoch() {
+    let mut chunk = serving();
+    let reason = Refusal::Stale { held: Epoch(1), superseded: true };
+    chunk.handle(DataInput::Refused { parity: 1, reason });
+    chunk.handle(DataInput::Staged { request: 100, version: 1 });
+    assert_eq!(drain(|| chunk.poll()), [DataAction::Unknown { request: 100 }]);
+    assert_eq!(chunk.fenced(), Some(Why::LaterLife), "what comes late changes nothing of it");
 }
 
 #[test]
