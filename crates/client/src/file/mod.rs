@@ -613,6 +613,7 @@ mod tests {
         state.saw(found(3, 7), sight);
         assert_eq!(state.found.object.version, Version(7));
     }
+
     #[test]
     fn a_late_look_does_not_take_back_what_was_grown_since() {
         let before = file(&[100, 50]);

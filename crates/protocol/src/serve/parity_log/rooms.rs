@@ -134,7 +134,8 @@ impl Rooms {
     pub(super) fn reserved(&mut self, parity: ParityNumber, bytes: u64) {
         let Some(Room::Open { granted, asked, .. }) = self.of.get_mut(usize::from(parity)) else { return };
         let Some(least) = asked.take() else { return };
-        *granted += bytes;
+        // Whatever a peer says.
+        *granted = granted.saturating_add(bytes);
         self.moved = true;
         if bytes < least {
             self.refused();
