@@ -24,8 +24,9 @@
 
 use super::ParityNumber;
 
-/// Updates of one size for which a steady writer reserves at a time: one round trip for so many. Picked by eye.
-const AHEAD: u64 = 4;
+/// Updates of one size for which a steady writer keeps room, and reserves again when half of it is used: the answer is there before the
+/// room is. With 4, and reserving when all was used, single updates of 4 KiB took a tenth longer.
+const AHEAD: u64 = 16;
 
 /// What one parity node keeps for a data chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -208,9 +209,8 @@ impl Rooms {
 
     /// The same where nothing is queued, and a writer that goes on will soon be back.
     pub(super) fn ask_ahead(&mut self) -> Option<RoomMessage> {
-        let next = self.last_bytes;
-        match self.ahead(next) {
-            wanted if wanted > 0 && self.refusals == 0 => self.ask_each(next, 0, wanted),
+        match self.ahead(self.last_bytes) {
+            wanted if wanted > 0 && self.refusals == 0 => self.ask_each(wanted / 2, 0, wanted),
             _ => None,
         }
     }
