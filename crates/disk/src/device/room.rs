@@ -58,7 +58,10 @@ impl Reserved {
     /// A change is held.
     pub(super) fn spent(&mut self, spend: Spend) {
         self.take(spend);
-        self.waiting.remove(&spend.owner);
+        // What was reserved for goes past what waits.
+        if spend.bytes == 0 {
+            self.waiting.remove(&spend.owner);
+        }
     }
 
     /// A change found no room.
@@ -77,7 +80,9 @@ impl Device {
     /// much. None while an [overwrite](Device::overwrite_from) waits for room that was not reserved.
     pub fn reserve(&mut self, owner: u64, least: u64, bytes: u64) -> u64 {
         let taken = self.overlay.queued_bytes() + self.reserved.bytes();
-        let free = self.held_bytes_max().saturating_sub(taken);
+        // A quarter is left for what comes without (an update that is staged, or brought forward), but for a single one.
+        let max = self.held_bytes_max();
+        let free = if taken == 0 { max } else { (max / 4 * 3).saturating_sub(taken) };
         let bytes = bytes.min(free);
         if bytes == 0 || bytes < least || !self.reserved.waiting.is_empty() {
             return 0;

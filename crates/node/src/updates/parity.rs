@@ -40,6 +40,8 @@ const TICK: Duration = Duration::from_millis(100);
 const CALM_TICK: Duration = Duration::from_secs(1);
 /// Long enough that what was going on is over, well within that a log counts as quiet.
 const CALM: Duration = Duration::from_secs(3);
+/// How long what is held from before has to become level before that is asked for again.
+const LEVEL_AGAIN: Duration = Duration::from_secs(1);
 /// So many segments that data nodes died of may hold what they may have of a device's room at least, before it is all of it.
 const SEGMENTS_LEAST: u64 = 4;
 
@@ -204,6 +206,10 @@ pub(super) struct Host {
     overwrites: Overwrites,
     /// What the device keeps for those.
     room: Room,
+    /// Somebody was refused room because of what is held from before.
+    has_to_level: bool,
+    /// When that was asked for last.
+    levelled_at: Option<Instant>,
     in_place: bool,
     next: u64,
     over: Option<Fault>,
@@ -278,6 +284,8 @@ impl host::Host for Host {
                 held,
             ),
             room: Room::new(lane_stream, chunk.device.lane.clone()),
+            has_to_level: false,
+            levelled_at: None,
             in_place: mode == Mode::InPlace,
             chunk: Arc::new(chunk),
             of: Arc::new(of),
@@ -389,7 +397,8 @@ impl Host {
 
     /// Whether time may ask something of it. What the lane is about to answer may be logged, or may not have had room.
     fn is_ticking(&self) -> bool {
-        let waited_for = self.asked > 0 || self.asked_to_shrink.is_some() || self.overwrites.waits();
+        let waited_for =
+            self.asked > 0 || self.asked_to_shrink.is_some() || self.overwrites.waits() || self.has_to_level;
         waited_for || self.core.log().len() > 0 || self.links.is_empty()
     }
 
@@ -409,7 +418,7 @@ impl Host {
         // One whose log is merged as soon as its device rests stays: the next would have to read the log.
         let (quiet, device) = (self.busy_at.elapsed(), self.chunk.device.id);
         idle && (quiet > IDLE_MAX && self.core.mergeable_bytes() == 0
-            || quiet > CROWDED_IDLE_MAX && updates.parity.are_many(device, 1))
+            || quiet > CROWDED_IDLE_MAX && !self.is_asked_for() && updates.parity.are_many(device, 1))
     }
 
     fn heard(&mut self, event: Event) {
@@ -591,6 +600,7 @@ impl Host {
             LogPush::Reserve { least, bytes } => {
                 let bytes = if self.in_place { self.overwrites.reserve(chunk, least, bytes) } else { 0 };
                 if bytes == 0 {
+                    self.has_to_level |= self.overwrites.is_to_level().is_some();
                     return self.say(stream, &LogEvent::Reserved { bytes }, Bytes::new());
                 }
                 link.reserves += 1;
@@ -599,7 +609,11 @@ impl Host {
                 self.ask(Asked::Reserve { stream, bytes }, op);
             }
             LogPush::GiveBack { bytes } => {
-                let bytes = self.overwrites.give_back(chunk, bytes);
+                // But for what the device has yet to say.
+                let asked: u64 =
+                    self.links.values().filter(|link| link.chunk == chunk).map(|link| link.reserving).sum();
+                let granted = self.overwrites.reserved(chunk).saturating_sub(asked);
+                let bytes = self.overwrites.give_back(chunk, bytes.min(granted));
                 self.unreserve(bytes);
             }
             LogPush::Committed { epoch, through } => {
@@ -744,9 +758,23 @@ impl Host {
         }
     }
 
-    /// Has the data chunk level that holds up the log, where one does.
+    /// Whether somebody waits for its reserve.
+    fn is_asked_for(&self) -> bool {
+        !self.asked_to_merge.is_empty() || self.asked_to_shrink.is_some()
+    }
+
+    /// Has the data chunk level that holds up the log, or keeps all from reserving, where one does.
     fn unblock(&mut self, updates: &Arc<Updates>) {
-        let Some(number) = self.upkeep.ask_to_level(self.now(), &self.core) else { return };
+        let before = self.overwrites.is_to_level();
+        self.has_to_level &= before.is_some();
+        let is_due = self.has_to_level && self.levelled_at.is_none_or(|at| at.elapsed() > LEVEL_AGAIN);
+        if is_due {
+            (self.has_to_level, self.levelled_at) = (false, Some(Instant::now()));
+        }
+        let before = before.filter(|_| is_due);
+        let Some(number) = before.or_else(|| self.upkeep.ask_to_level(self.now(), &self.core)) else {
+            return;
+        };
         let (chunk, asking) = (self.chunk.clone(), updates.clone());
         if let Some(&holder) = chunk.holders.get(usize::from(number)) {
             updates.spawn(

@@ -60,6 +60,9 @@ pub struct Overwrites {
     committed: BTreeMap<ChunkNumber, u64>,
 }
 
+/// No update needs so much room, whatever a peer says.
+const UPDATE_BYTES_MAX: u64 = 32 << 20;
+
 /// An overwrite that a device holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
@@ -92,12 +95,11 @@ impl Overwrites {
 
     /// Reserves up to `bytes` for differences of a data chunk, `least` of them or nothing; how much.
     pub fn reserve(&mut self, chunk: ChunkNumber, least: u64, bytes: u64) -> u64 {
-        let taken = self.held_bytes + self.promised_bytes();
-        let is_level = self.held.first_key_value().is_none_or(|(number, _)| *number > self.before);
         // Nor while any waits without: it is to have what is released.
-        if !is_level || self.waits_for_room() {
+        if least > UPDATE_BYTES_MAX || self.is_to_level().is_some() || self.waits_for_room() {
             return 0;
         }
+        let taken = self.held_bytes + self.promised_bytes();
         let free = self.held_bytes_max.saturating_sub(taken);
         // A single one, where there is nothing.
         let bytes = bytes.min(if taken == 0 { free.max(least) } else { free });
@@ -106,6 +108,17 @@ impl Overwrites {
         }
         *self.reserved.entry(chunk).or_default() += bytes;
         bytes
+    }
+
+    /// A data chunk of which the device holds something from before: nothing is reserved until it is level.
+    pub fn is_to_level(&self) -> Option<ChunkNumber> {
+        let (number, held) = self.held.first_key_value()?;
+        (*number <= self.before).then_some(held.chunk)
+    }
+
+    /// What is reserved for differences of a data chunk that are to come.
+    pub fn reserved(&self, chunk: ChunkNumber) -> u64 {
+        self.reserved.get(&chunk).copied().unwrap_or(0)
     }
 
     /// Gives so much of that back, or what there is of it; how much.

@@ -12,8 +12,8 @@
 //!
 //! Why that is enough. (1) An update that is stamped has its room everywhere: at its own device it was stamped in it, at others it spends
 //! what was reserved. It waits for flushes and messages, never for room, so it is committed and its room is free again. (2) Nobody keeps
-//! room and waits for more: where one refuses, or the own device does, all is given back; so is what nothing was done with from one tick to
-//! the next. (3) What is sent again after a crash or a lost stream comes without a reservation, as the node forgot it, and may wait. Nothing
+//! room and waits for more: where one refuses, or the own device does, all is given back; so is what nothing was done with for a
+//! while. (3) What is sent again after a crash or a lost stream comes without a reservation, as the node forgot it, and may wait. Nothing
 //! of its chunk is reserved before it is committed, and nothing of others on a device where such a one waits. What is reserved there goes
 //! past it and is done with by (1), and then it has room: all that was stamped fitted before.
 //!
@@ -23,10 +23,15 @@
 //! Invariants: what is promised was granted by every open room; nothing is promised while anything is owed or refused.
 
 use super::ParityNumber;
+use crate::Time;
+use core::{ops::RangeInclusive, time::Duration};
 
-/// Updates of one size for which a steady writer keeps room, and reserves again when half of it is used: the answer is there before the
-/// room is. With 4, and reserving when all was used, single updates of 4 KiB took a tenth longer.
-const AHEAD: u64 = 16;
+/// Updates of one size for which a writer that goes on keeps room, at least and at most: twice as many as it made from one tick to the
+/// next. It reserves again when half of it is used: the answer is there before the next update is.
+const AHEAD: RangeInclusive<u64> = 2..=16;
+/// How long room is kept for whoever does nothing with it. Random updates come to each of some dozens of chunks a few times in a second: room
+/// for 20 ms only, one tick, made single ones of 4 KiB take a fifth longer.
+const KEPT_FOR: Duration = Duration::from_millis(250);
 
 /// What one parity node keeps for a data chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -39,11 +44,18 @@ enum Room {
     /// It gives room.
     Open {
         granted: u64,
-        /// An answer is due, of so much at least.
-        asked: Option<u64>,
+        /// An answer is due.
+        asked: Option<Asked>,
         /// Promises up to this one were of room before.
         since: u64,
     },
+}
+
+/// How much a parity node was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    least: u64,
+    most: u64,
 }
 
 /// A message to a parity node.
@@ -66,10 +78,15 @@ pub(super) struct Rooms {
     seed: u64,
     /// Whether what is granted is to go back although nobody refused: nothing was done with it.
     rests: bool,
-    /// Whether anything was granted or promised since the last tick.
+    /// Whether anything was granted or promised since the last tick, and which was the last tick of which that was so.
     moved: bool,
+    moved_at: Option<Time>,
+    /// Whether less was granted than asked for since the last tick: nobody keeps room ahead meanwhile.
+    is_short: bool,
     /// Updates promised room since the last tick, and between the two before.
-    promised: (u32, u32),
+    promised: (u64, u64),
+    /// And since nothing was done for long.
+    promised_on: u64,
     /// Bytes of the last.
     last_bytes: u64,
     promises: u64,
@@ -85,7 +102,10 @@ impl Rooms {
             seed,
             rests: false,
             moved: false,
+            moved_at: None,
+            is_short: false,
             promised: (0, 0),
+            promised_on: 0,
             last_bytes: 0,
             promises: 0,
         }
@@ -134,10 +154,11 @@ impl Rooms {
     /// An answer to a reservation: so much, or nothing.
     pub(super) fn reserved(&mut self, parity: ParityNumber, bytes: u64) {
         let Some(Room::Open { granted, asked, .. }) = self.of.get_mut(usize::from(parity)) else { return };
-        let Some(least) = asked.take() else { return };
+        let Some(Asked { least, most }) = asked.take() else { return };
         // Whatever a peer says.
-        *granted = granted.saturating_add(bytes);
+        *granted += bytes.min(most);
         self.moved = true;
+        self.is_short |= bytes < most;
         if bytes < least {
             self.refused();
         }
@@ -159,11 +180,16 @@ impl Rooms {
     }
 
     /// Time passed.
-    pub(super) fn tick(&mut self) {
+    pub(super) fn tick(&mut self, now: Time) {
         self.pause = self.pause.saturating_sub(1);
-        let is_due = |room: &Room| matches!(room, Room::Open { asked: Some(_), .. });
-        // Whoever is to answer does not wait for room.
-        self.rests |= !std::mem::take(&mut self.moved) && !self.of.iter().any(is_due);
+        self.is_short = false;
+        if std::mem::take(&mut self.moved) {
+            self.moved_at = Some(now);
+        }
+        if self.moved_at.is_none_or(|at| now.since(at) >= KEPT_FOR) {
+            self.rests = true;
+            self.promised_on = 0;
+        }
         self.promised = (0, self.promised.0);
     }
 
@@ -210,15 +236,18 @@ impl Rooms {
     /// The same where nothing is queued, and a writer that goes on will soon be back.
     pub(super) fn ask_ahead(&mut self) -> Option<RoomMessage> {
         match self.ahead(self.last_bytes) {
-            wanted if wanted > 0 && self.refusals == 0 => self.ask_each(wanted / 2, 0, wanted),
+            wanted if wanted > 0 && self.refusals == 0 && !self.is_short => {
+                self.ask_each(wanted / 2, 0, wanted)
+            }
             _ => None,
         }
     }
 
     /// What a writer that goes on is about to need.
     fn ahead(&self, one: u64) -> u64 {
-        let is_steady = self.promised.1 > 1;
-        if is_steady { AHEAD * one } else { 0 }
+        let goes_on = self.promised_on > 1;
+        let updates = (2 * self.promised.1).clamp(*AHEAD.start(), *AHEAD.end());
+        if goes_on { updates * one } else { 0 }
     }
 
     /// Asks who has granted less than `below` for what makes it `wanted`; fewer bytes than so that it has `least` are a refusal.
@@ -228,7 +257,7 @@ impl Rooms {
                 && *granted < below
             {
                 let (least, bytes) = (least.saturating_sub(*granted), wanted.saturating_sub(*granted));
-                *asked = Some(least);
+                *asked = Some(Asked { least, most: bytes });
                 return Some(RoomMessage::Reserve { parity: parity as ParityNumber, least, bytes });
             }
         }
@@ -240,6 +269,7 @@ impl Rooms {
         self.change(|granted, _| *granted -= bytes);
         (self.refusals, self.moved) = (0, true);
         self.promised.0 += 1;
+        self.promised_on += 1;
         self.last_bytes = bytes;
         self.promises += 1;
         self.promises

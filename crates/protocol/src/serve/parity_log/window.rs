@@ -180,7 +180,7 @@ impl UpdateWindow {
 
     /// Time passed; whether the first update has waited for room for so long that it should be made otherwise.
     pub fn tick(&mut self, now: Time) -> bool {
-        self.rooms.tick();
+        self.rooms.tick(now);
         if !self.is_cramped {
             self.cramped = None;
             return false;
@@ -246,25 +246,29 @@ impl UpdateWindow {
         let window = self.logs.iter().map(room).min().flatten()?;
         let uncommitted = self.uncommitted_bytes();
         let needs_room = self.rooms.are_needed();
+        let barred = needs_room && self.rooms.is_barred(self.kept.keys().next().copied());
         let Some((&request, &bytes)) = self.queue.first_key_value() else {
             self.is_cramped = false;
-            return if needs_room { self.rooms.ask_ahead().map(Admission::from) } else { None };
+            return if needs_room && !barred { self.rooms.ask_ahead().map(Admission::from) } else { None };
         };
         if bytes > window {
             self.queue.remove(&request);
             return Some(Admission::TooLarge { request });
         }
         if uncommitted + bytes > window {
+            // It waits for what is on its way, not for room.
+            self.is_cramped = false;
             return None;
         }
         let mut promise = 0;
         if needs_room {
-            if self.rooms.is_barred(self.kept.keys().next().copied()) {
+            if barred {
                 self.is_cramped = true;
                 return None;
             }
             let held = held(bytes);
             if !self.rooms.have(held) {
+                self.is_cramped = true;
                 let mut logged = uncommitted;
                 let fit = self.queue.values().take_while(|&&bytes| {
                     logged += bytes;
@@ -275,7 +279,7 @@ impl UpdateWindow {
             }
             promise = self.rooms.promise(held);
         }
-        self.is_cramped = false;
+        // It may yet be that its own device has no room.
         self.queue.remove(&request);
         self.admitted.insert(request, (bytes, promise));
         Some(Admission::Update { request })
@@ -285,6 +289,7 @@ impl UpdateWindow {
     pub fn staged(&mut self, request: u64, version: u64, record_length: usize) {
         let promise = self.admitted.remove(&request).map_or(0, |(_, promise)| promise);
         self.rooms.staged(promise, version);
+        (self.is_cramped, self.cramped) = (false, None);
         self.keep(version, record_length);
     }
 
@@ -299,6 +304,7 @@ impl UpdateWindow {
             self.rooms.not_staged(promise, held(bytes));
             self.rooms.refused();
             self.queue.insert(request, bytes);
+            self.is_cramped = true;
         }
     }
 

@@ -89,6 +89,7 @@ struct World {
     /// By data chunk and parity chunk of its segment.
     pushes: Vec<[VecDeque<Push>; M]>,
     events: Vec<[VecDeque<Event>; M]>,
+    now: Time,
 }
 
 impl World {
@@ -119,6 +120,7 @@ impl World {
             devices: (0..DEVICES).map(|_| Device::default()).collect(),
             pushes: (0..SEGMENTS * K).map(|_| Default::default()).collect(),
             events: (0..SEGMENTS * K).map(|_| Default::default()).collect(),
+            now: Time(0),
         }
     }
 
@@ -232,8 +234,7 @@ impl World {
             let (number, at) = (draw((SEGMENTS * K) as u64) as usize, draw(M as u64) as usize);
             match draw(16) {
                 0 => {
-                    self.data[number].window.tick(Time(0));
-                    self.admit(number);
+                    self.tick(number);
                 }
                 1 => {
                     let parity = draw((SEGMENTS * M) as u64) as usize;
@@ -256,6 +257,15 @@ impl World {
     }
 }
 
+impl World {
+    /// Time passes for all, and a data chunk hears of it.
+    fn tick(&mut self, number: usize) {
+        self.now = self.now + core::time::Duration::from_millis(20);
+        self.data[number].window.tick(self.now);
+        self.admit(number);
+    }
+}
+
 /// The world of a case, and whether all was made.
 fn ran(case: u64, reserves: bool) -> (World, bool) {
     let mut random = rng(case);
@@ -272,7 +282,7 @@ fn all_updates_are_made_wherever_segments_lie_and_whatever_comes_late() {
         assert!(done, "case {case}: some wait for each other");
         // What nobody needs any more is given back.
         for number in 0..world.data.len() {
-            (0..12).for_each(|_| {
+            (0..40).for_each(|_| {
                 for at in 0..M {
                     while let Some(push) = world.pushes[number][at].pop_front() {
                         world.push(number, at, push);
@@ -281,8 +291,7 @@ fn all_updates_are_made_wherever_segments_lie_and_whatever_comes_late() {
                         world.event(number, at, event);
                     }
                 }
-                world.data[number].window.tick(Time(0));
-                world.admit(number);
+                world.tick(number);
             });
         }
         for device in &world.devices {

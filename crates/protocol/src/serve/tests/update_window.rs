@@ -273,9 +273,14 @@ fn nothing_is_stamped_before_its_room_is_kept() {
     assert_eq!(admitted(&mut window), [update(2)]);
     // It is not made: the room is another's, and goes back when there is none.
     window.forget(2);
-    assert!(window.has_room() && !window.tick(Time(0)));
-    assert_eq!(admitted(&mut window), []);
-    assert!(!window.tick(Time(0)));
+    let later = |ms| Time(0) + Duration::from_millis(ms);
+    assert!(window.has_room() && !window.tick(later(0)));
+    assert_eq!(admitted(&mut window), [reserve(1, 0, 3 * HELD)], "who made two goes on");
+    window.reserved(1, 0);
+    assert_eq!(admitted(&mut window), [], "there is less, and that is not asked for again at once");
+    assert!(!window.tick(later(100)));
+    assert_eq!(admitted(&mut window), [], "one is enough for who makes none");
+    assert!(!window.tick(later(500)));
     assert_eq!(admitted(&mut window), [give_back(1, HELD)]);
     assert!(!window.has_room());
 }
