@@ -12,12 +12,14 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::Notify,
 };
 
 /// How long work may go on that was asked to stop: what computes without a pause does not hear of it.
 const STOPS_WITHIN: Duration = Duration::from_secs(3);
+/// How long what was measured may take to print then: a pipe may be full and a terminal paused.
+const PRINTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Does work that leaves things behind when it is killed (servers, scratch directories): told to stop it is dropped, and they with it.
 /// What it has measured is printed before it is told why it ended.
@@ -29,14 +31,19 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
     let watch = {
         let (stop, heard) = (stop.clone(), heard.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Before there is work: a signal that came earlier would kill, and what the work made by then would stay.
+        let signals = {
+            let _entered = runtime.enter();
+            Signals::heard()
+        };
         move || {
-            if runtime.block_on(stop_asked()).is_ok() {
+            if let Ok(signals) = signals {
+                runtime.block_on(signals.any());
                 stop.notify_one();
                 std::thread::sleep(STOPS_WITHIN);
                 if !heard.load(Ordering::Relaxed) {
                     steadfast_lab::remove_scratch();
-                    // Nobody is left to be told that it cannot be written.
-                    let _ = figures::print();
+                    figures::print_within(PRINTS_WITHIN);
                     std::process::exit(INTERRUPTED.into());
                 }
             }
@@ -48,7 +55,8 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
         biased;
         () = stop.notified() => {
             heard.store(true, Ordering::Relaxed);
-            Err(Interrupted.into())
+            figures::print_within(PRINTS_WITHIN);
+            return Err(Interrupted.into());
         }
         done = work => done,
     };
@@ -61,22 +69,40 @@ pub(crate) async fn until_stopped(work: impl Future<Output = anyhow::Result<()>>
 
 /// Waits for a person's or a supervisor's wish to stop.
 pub(crate) async fn stop_asked() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    // Whoever started it under `nohup` wants it to outlive its terminal.
-    let mut hangup = if *HANGUP_IGNORED { None } else { Some(signal(SignalKind::hangup())?) };
-    let hung_up = async {
-        match &mut hangup {
-            Some(hangup) => hangup.recv().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-        _ = hung_up => {}
-    }
+    Signals::heard()?.any().await;
     Ok(())
+}
+
+/// The signals that stop a program, from when this is made on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// Whoever started it under `nohup` wants it to outlive its terminal.
+    hangup: Option<Signal>,
+}
+
+impl Signals {
+    fn heard() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: if *HANGUP_IGNORED { None } else { Some(signal(SignalKind::hangup())?) },
+        })
+    }
+
+    async fn any(mut self) {
+        let hung_up = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = hung_up => {}
+        }
+    }
 }
 
 /// Whether SIGHUP was ignored when this was first asked: from then on we hear it ourselves.
