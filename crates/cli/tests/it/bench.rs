@@ -1,10 +1,11 @@
 //! `steadfast bench`: what it prints, not how fast the machine is.
 
 use crate::common::{Bed, program, shape, signal};
-use rustix::process::Signal;
+use rustix::{fs::OFlags, process::Signal};
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
+    time::Duration,
 };
 use steadfast_lab::original::Original;
 
@@ -139,10 +140,13 @@ fn figures_of_complete_cases_outlive_a_run_that_is_killed() {
         .spawn()
         .unwrap();
     let mut first = String::new();
-    BufReader::new(run.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    // Open until it is killed: with nobody to read its figures it would end by itself.
+    let mut figures = BufReader::new(run.stdout.take().unwrap());
+    figures.read_line(&mut first).unwrap();
     assert!(run.try_wait().unwrap().is_none(), "two dozen cases are left");
     run.kill().unwrap();
     run.wait().unwrap();
+    drop(figures);
     let record: serde_json::Value = serde_json::from_str(&first).unwrap();
     assert_eq!(record["metric"], "mean");
 }
@@ -169,10 +173,38 @@ fn a_run_that_is_told_to_stop_prints_what_it_has() {
 }
 
 #[test]
+fn a_run_whose_figures_nobody_reads_ends_when_it_is_told_to_stop() {
+    let (read, mut full) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
+    while full.write(&[b'x'; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, OFlags::empty()).unwrap();
+    let mut run = Command::new(program())
+        .args(["lab", "run", "robustore/table6-1", "--draws", "2"])
+        .stdout(full)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It has its figures in much less, and waits for the pipe.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(run.try_wait().unwrap().is_none());
+    signal(&run, Signal::TERM);
+    let ended = (0..200).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        run.try_wait().unwrap()
+    });
+    if ended.is_none() {
+        run.kill().unwrap();
+    }
+    assert_eq!(ended.and_then(|status| status.code()), Some(130));
+    drop(read);
+}
+
+#[test]
 fn a_terminal_that_is_closed_stops_a_run_unless_it_was_to_outlive_it() {
-    let run = |nohup: &str| {
-        let mut run = Command::new("sh");
-        run.args(["-c", &format!("{nohup} exec \"$0\" \"$@\"")]).arg(program());
+    let run = |hangup: &str| {
+        // Whoever runs the tests may ignore it, which programs inherit.
+        let mut run = Command::new("env");
+        run.arg(format!("--{hangup}-signal=HUP")).arg(program());
         run.args(["lab", "run", "codes/overhead", "--case", "overhead"]);
         let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -180,10 +212,10 @@ fn a_terminal_that_is_closed_stops_a_run_unless_it_was_to_outlive_it() {
         signal(&run, Signal::HUP);
         (run, said)
     };
-    let (mut stopped, said) = run("");
+    let (mut stopped, said) = run("default");
     let said: Vec<String> = said.collect();
     assert_eq!(stopped.wait().unwrap().code(), Some(130), "{said:?}");
-    let (mut kept, mut said) = run("trap '' HUP;");
+    let (mut kept, mut said) = run("ignore");
     // One may have been on its way.
     assert!(said.by_ref().filter(|line| line.contains(": mean ")).nth(2).is_some());
     signal(&kept, Signal::TERM);
