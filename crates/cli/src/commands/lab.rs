@@ -4,7 +4,8 @@ use crate::{arguments::Lab, figures};
 use anyhow::Context;
 use std::{
     fs::File,
-    io::{Seek, Write},
+    io::{ErrorKind, Seek, Write},
+    os::unix::fs::MetadataExt,
     path::PathBuf,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -58,15 +59,19 @@ pub(crate) async fn run(command: Lab) -> anyhow::Result<()> {
 struct Plot {
     path: PathBuf,
     file: File,
-    /// Nothing was there before, nor is yet.
+    /// It was made here, and is empty yet.
     unwritten: bool,
 }
 
 impl Plot {
     fn open(path: PathBuf) -> anyhow::Result<Self> {
-        let unwritten = !path.exists();
-        // What is there stays until there is a new picture.
-        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let (file, unwritten) = match File::create_new(&path) {
+            // What is there stays until there is a new picture. A link may name a file that is not there yet.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                (File::options().write(true).create(true).truncate(false).open(&path), false)
+            }
+            made => (made, true),
+        };
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path, file, unwritten })
     }
@@ -88,7 +93,12 @@ impl Plot {
 
 impl Drop for Plot {
     fn drop(&mut self) {
-        if self.unwritten {
+        // Another may have taken its name in the meantime.
+        let named = || {
+            let (ours, there) = (self.file.metadata().ok()?, std::fs::symlink_metadata(&self.path).ok()?);
+            Some((ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        if self.unwritten && named() == Some(true) {
             // An empty file is all that would be left.
             let _ = std::fs::remove_file(&self.path);
         }
