@@ -81,8 +81,13 @@ impl Case {
     }
 
     fn key(&self, client: usize) -> String {
-        let kind = if self.put { "written" } else { "read" };
-        format!("{kind}-{}-{client}", self.mebibytes)
+        if self.put {
+            // Each case's own: what is read back is the last of each.
+            let Self { mebibytes, clients, ingest, .. } = self;
+            format!("written-{mebibytes}-{ingest:?}-{clients}-{client}").to_lowercase()
+        } else {
+            format!("read-{}-{client}", self.mebibytes)
+        }
     }
 
     /// Its objects, and what is stored of each at a time: one that is written stands beside the version before.
@@ -264,8 +269,8 @@ impl<'a> Bench<'a> {
     }
 
     /// Of what a client puts: others each time, so that what is read back is known to be of the last.
-    fn put_seed(&self, client: usize, turn: usize) -> u64 {
-        self.object_seed(client).wrapping_add((1 + turn as u64) << 32)
+    fn put_seed(&self, client: usize, round: usize) -> u64 {
+        self.object_seed(client).wrapping_add((1 + round as u64) << 32)
     }
 
     /// The limit and one access of each client, in an order that changes with the rounds.
@@ -322,8 +327,6 @@ impl<'a> Bench<'a> {
 
     /// One access of each client at once: seconds from when the first began until the last was done, and what each took.
     fn clients(&mut self, case: &Case, round: usize) -> Result<(f64, Vec<Taken>)> {
-        // Twice as many turns as rounds: a node encodes the second of a round's two puts of one key.
-        let turn = 2 * round + usize::from(case.ingest == Ingest::Primary);
         let started: Result<Vec<_>> = (0..case.clients)
             .map(|client| {
                 let access = Access {
@@ -334,7 +337,7 @@ impl<'a> Bench<'a> {
                     key: case.key(client),
                     bytes: case.bytes(),
                     count: 1,
-                    seed: self.put_seed(client, turn),
+                    seed: self.put_seed(client, round),
                 };
                 access.start(self.program)
             })
@@ -348,7 +351,7 @@ impl<'a> Bench<'a> {
             let expected = if case.put { None } else { self.sums.get(&case.key(client)).copied() };
             ensure!(taken.iter().all(|taken| taken.sum == expected), "bytes came back wrong");
             if case.put {
-                let written = Written { bytes: case.bytes(), seed: self.put_seed(client, turn) };
+                let written = Written { bytes: case.bytes(), seed: self.put_seed(client, round) };
                 self.written.insert(case.key(client), written);
             }
         }
@@ -368,4 +371,21 @@ impl<'a> Bench<'a> {
 
 fn original(bytes: u64, seed: u64) -> Original {
     Original::make(usize::try_from(bytes).expect("made for machines of 64 bits"), seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_case_writes_over_what_another_is_compared_by() {
+        let cases = cases(Measured::Parity);
+        let written = cases.iter().filter(|case| case.put);
+        let keys: Vec<_> =
+            written.flat_map(|case| (0..case.clients).map(|client| case.key(client))).collect();
+        assert_eq!(keys.len(), 1 + 1 + 4 + 16);
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+        assert_eq!(capacity_bytes(&cases), 2 << 30);
+    }
 }
