@@ -1,11 +1,11 @@
 //! Directories of experiments, removed when dropped, or when the program has to end before that; those of programs that were killed,
-//! by the next one. Whoever uses one holds a lock in it, which the kernel takes back however that program ends.
+//! by the next one on that host. Whoever uses one holds a lock in it, which the kernel takes back however that program ends.
 
 use anyhow::{Context, Result};
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    io,
+    io::{self, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -72,6 +72,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // The lock last, unlike whoever removes the directory after this.
+        let _ = remove_dir(self.dir.path());
         ALL.lock().unwrap_or_else(PoisonError::into_inner).remove(self.dir.path());
     }
 }
@@ -85,10 +87,18 @@ fn builder() -> Builder<'static, 'static> {
 /// Takes the lock of a directory that was just made. It gets its name when it is held: by that name it is always somebody's.
 fn lock(dir: &Path) -> io::Result<File> {
     let unnamed = dir.join("in-use.new");
-    let file = File::create(&unnamed)?;
+    let mut file = File::create(&unnamed)?;
     file.try_lock()?;
+    file.write_all(&holder(dir))?;
     fs::rename(unnamed, dir.join(LOCK))?;
     Ok(file)
+}
+
+/// What the lock says: whose it is and of which directory. Other hosts may not hear of locks on what they share, and a directory that
+/// somebody copied is not ours to remove.
+fn holder(dir: &Path) -> Vec<u8> {
+    let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
+    [rustix::system::uname().nodename().to_bytes(), b" ", name].concat()
 }
 
 /// Removes what programs left in `place` that were killed.
@@ -112,9 +122,10 @@ fn lock_of_dead(dir: &Path) -> Option<File> {
     if !own(dir)?.is_dir() || !own(&path)?.is_file() {
         return None;
     }
-    let file = File::open(path).ok()?;
+    let file = File::open(&path).ok()?;
     file.try_lock().ok()?;
-    Some(file)
+    // Another may have removed it before we had the lock.
+    (fs::read(path).ok()? == holder(dir)).then_some(file)
 }
 
 /// Removes the directories of all experiments that go on: for a program that ends where it stands.
@@ -125,12 +136,38 @@ pub fn remove_all() {
 fn remove(all: BTreeSet<PathBuf>) {
     for dir in all {
         // Servers may be making files there.
-        let removed = (0..5).find_map(|_| fs::remove_dir_all(&dir).ok());
+        let removed = (0..5).find_map(|_| remove_dir(&dir).ok());
         if removed.is_none()
-            && let Err(error) = fs::remove_dir_all(&dir)
+            && let Err(error) = remove_dir(&dir)
         {
             tracing::warn!(dir = %dir.display(), %error, "a temporary directory stays");
         }
+    }
+}
+
+/// Removes a directory of ours if it is there, its lock last: what a removal leaves that is interrupted is found by the next program.
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name() == LOCK {
+            continue;
+        }
+        let path = entry.path();
+        gone(if entry.file_type()?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) })?;
+    }
+    gone(fs::remove_file(dir.join(LOCK)))?;
+    gone(fs::remove_dir(dir))
+}
+
+/// What is not there is removed: others may be at it, too.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
@@ -166,10 +203,14 @@ mod tests {
         }
         let linked = place.path().join("steadfast-link");
         std::os::unix::fs::symlink(&others, &linked).unwrap();
+        // One that was copied to be kept, and one that is another host's.
+        let (copied, foreign) = (made("steadfast-copied"), made("steadfast-foreign"));
+        fs::copy(dead.join(LOCK), copied.join(LOCK)).unwrap();
+        fs::write(foreign.join(LOCK), "another-host steadfast-foreign").unwrap();
         let used = Scratch::within(Some(place.path())).unwrap();
         let next = Scratch::within(Some(place.path())).unwrap();
-        let there = [&dead, &unlocked, &others, &linked].map(|dir| dir.exists());
-        assert_eq!(there, [false, true, true, true]);
+        let there = [&dead, &unlocked, &others, &linked, &copied, &foreign].map(|dir| dir.exists());
+        assert_eq!(there, [false, true, true, true, true, true]);
         assert!(used.path().exists() && next.path().exists() && others.join("file").exists());
     }
 }
