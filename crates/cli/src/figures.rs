@@ -44,7 +44,7 @@ pub(crate) fn print() -> anyhow::Result<()> {
     }
 }
 
-/// [`print`] for a program that ends: not for longer than `limit`, as whoever reads may have stopped reading, the table that another
+/// [`print()`] for a program that ends: not for longer than `limit`, as whoever reads may have stopped reading, the table that another
 /// thread is writing included. Nobody is left to be told that it cannot be written.
 pub(crate) fn print_within(limit: Duration) {
     let (done, printed) = mpsc::channel();
