@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// The lowest protocol version this code still speaks.
-const VERSION_MIN: u8 = 7;
+const VERSION_MIN: u8 = 8;
 
 /// A connection whose ends know each other.
 #[derive(Debug)]

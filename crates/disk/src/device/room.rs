@@ -80,9 +80,7 @@ impl Device {
     /// much. None while an [overwrite](Device::overwrite_from) waits for room that was not reserved.
     pub fn reserve(&mut self, owner: u64, least: u64, bytes: u64) -> u64 {
         let taken = self.overlay.queued_bytes() + self.reserved.bytes();
-        // A quarter is left for what comes without (an update that is staged, or brought forward), but for a single one.
-        let max = self.held_bytes_max();
-        let free = if taken == 0 { max } else { (max / 4 * 3).saturating_sub(taken) };
+        let free = self.held_bytes_max().saturating_sub(taken);
         let bytes = bytes.min(free);
         if bytes == 0 || bytes < least || !self.reserved.waiting.is_empty() {
             return 0;
