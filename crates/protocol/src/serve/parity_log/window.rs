@@ -248,7 +248,8 @@ impl UpdateWindow {
         let needs_room = self.rooms.are_needed();
         let barred = needs_room && self.rooms.is_barred(self.kept.keys().next().copied());
         let Some((&request, &bytes)) = self.queue.first_key_value() else {
-            self.is_cramped = false;
+            // One that has room elsewhere may find none here, and come again.
+            self.is_cramped &= !self.admitted.is_empty();
             return if needs_room && !barred { self.rooms.ask_ahead().map(Admission::from) } else { None };
         };
         if bytes > window {

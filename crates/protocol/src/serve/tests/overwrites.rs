@@ -161,9 +161,14 @@ fn what_is_reserved_for_goes_past_what_waits_for_room() {
 #[test]
 fn nothing_is_reserved_before_what_a_crash_left_is_level() {
     let mut overwrites = Overwrites::new(1 << 20, [(5, held(0, 7))]);
-    assert_eq!(overwrites.reserve(1, 4096, 4096), 0);
+    assert_eq!((overwrites.reserve(1, 4096, 4096), overwrites.is_to_level()), (0, Some(0)));
     assert_eq!(overwrites.release(0, 7), Some(5));
-    assert_eq!(overwrites.reserve(1, 4096, 4096), 4096);
+    assert_eq!(
+        (overwrites.reserve(1, u64::MAX, u64::MAX), overwrites.is_to_level()),
+        (0, None),
+        "no update is so large"
+    );
+    assert_eq!((overwrites.reserve(1, 4096, 4096), overwrites.reserved(1)), (4096, 4096));
     // A single one is never too large, where there is nothing else.
     assert_eq!(overwrites.withdraw(1), (None, 4096));
     assert_eq!(overwrites.reserve(1, 2 << 20, 4 << 20), 2 << 20);

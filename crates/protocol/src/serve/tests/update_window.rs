@@ -286,6 +286,34 @@ fn nothing_is_stamped_before_its_room_is_kept() {
 }
 
 #[test]
+fn a_peer_grants_no_more_than_it_was_asked_for() {
+    let mut window = in_place();
+    assert_eq!(admitted(&mut window), [reserve(1, HELD, HELD)]);
+    window.reserved(1, u64::MAX);
+    window.reserved(1, u64::MAX);
+    assert_eq!(admitted(&mut window), [update(1)]);
+    window.again(1);
+    assert_eq!(admitted(&mut window), [give_back(1, HELD)]);
+}
+
+#[test]
+fn patience_for_room_ends_with_a_stamped_update_and_not_with_an_attempt() {
+    let mut window = in_place();
+    let at = |ms| Time(0) + Duration::from_millis(ms);
+    // Parity has room each time, and the own device has none.
+    for ms in (0..3000).step_by(20) {
+        if admitted(&mut window).contains(&reserve(1, HELD, HELD)) {
+            window.reserved(1, HELD);
+            assert_eq!(admitted(&mut window), [update(1)]);
+            assert!(!window.tick(at(ms)));
+            window.again(1);
+        }
+        assert!(!window.tick(at(ms)), "at {ms}");
+    }
+    assert!(window.tick(at(3100)), "it is made otherwise");
+}
+
+#[test]
 fn nobody_keeps_room_who_waits_for_more() {
     let mut window = connected([1 << 20; 2]);
     for parity in [0, 1] {
