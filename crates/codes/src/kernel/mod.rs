@@ -7,6 +7,7 @@
 //! `product`, `packets`, `steps`, `groups`, `difference`, `xor`, `double`); the question where bytes lie (`near`); and in
 //! tests a counting allocator. Every tier is tested against a naive twin.
 
+mod accumulate;
 pub(crate) mod bits;
 mod caches;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::Tier;
+use super::accumulate::{First, accumulate};
 use super::difference;
 use super::double;
 use super::groups;
@@ -24,6 +25,11 @@ const NARROW_WIDTH_MAX: usize = 4;
 /// Outputs formed at once at a tier: their sums, two registers each, fit half of the registers there are.
 pub(super) fn width(tier: Tier) -> usize {
     if tier >= Tier::Avx512 { WIDTH_MAX } else { NARROW_WIDTH_MAX }
+}
+
+/// Whether the tier multiplies a register in one instruction: a product is as fast as memory then.
+pub(super) fn multiplies_at_once(tier: Tier) -> bool {
+    matches!(tier, Tier::Avx2Gfni | Tier::Avx512Gfni)
 }
 
 /// What all steps of a product share.
@@ -253,10 +259,29 @@ by_tier! {
     )
 }
 
-by_tier! {
-    /// # Safety
-    /// As for [`groups::sized`]; the tier is supported.
-    unsafe fn group_at = groups::sized(task: &groups::Task)
+/// Only at tiers that multiply at once: others do better side by side.
+///
+/// # Safety
+/// As for [`groups::sized`]; the tier is supported.
+unsafe fn group_at(tier: Tier, task: &groups::Task) {
+    #[target_feature(enable = "avx2,gfni")]
+    unsafe fn avx2(task: &groups::Task) {
+        // SAFETY: the caller's promise; the tier is this function's.
+        unsafe { groups::sized::<Affine256>(task) }
+    }
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+    unsafe fn avx512(task: &groups::Task) {
+        // SAFETY: as above.
+        unsafe { groups::sized::<Affine512>(task) }
+    }
+    // SAFETY: the caller's promise, passed on.
+    unsafe {
+        match tier {
+            Tier::Avx2Gfni => avx2(task),
+            Tier::Avx512Gfni => avx512(task),
+            _ => unreachable!("blocks are for tiers that multiply at once"),
+        }
+    }
 }
 
 by_tier! {
@@ -321,14 +346,14 @@ unsafe fn copy<L: Lanes>(to: *mut u8, from: *const u8, len: usize) {
 #[inline(always)]
 unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: Range<usize>) {
     macro_rules! exactly {
-        ($outputs:literal, $wide:literal) => {{
+        ($outputs:literal, $wide:literal, $narrow:literal) => {{
             let dst: [*mut u8; $outputs] = core::array::from_fn(|place| outputs[place]);
             // SAFETY: the caller's promise.
             unsafe {
                 if L::REGISTERS > 16 {
                     exact::<L, $outputs, $wide>(job, first, dst, range)
                 } else if $outputs <= NARROW_WIDTH_MAX {
-                    exact::<L, $outputs, 2>(job, first, dst, range)
+                    exact::<L, $outputs, $narrow>(job, first, dst, range)
                 } else {
                     unreachable!("as many outputs as the tier is wide")
                 }
@@ -337,14 +362,14 @@ unsafe fn sized<L: Lanes>(job: &Job, first: usize, outputs: &[*mut u8], range: R
     }
     match outputs.len() {
         0 => {}
-        1 => exactly!(1, 4),
-        2 => exactly!(2, 4),
-        3 => exactly!(3, 4),
-        4 => exactly!(4, 4),
-        5 => exactly!(5, 2),
-        6 => exactly!(6, 2),
-        7 => exactly!(7, 2),
-        8 => exactly!(8, 2),
+        1 => exactly!(1, 4, 4),
+        2 => exactly!(2, 4, 4),
+        3 => exactly!(3, 4, 2),
+        4 => exactly!(4, 4, 2),
+        5 => exactly!(5, 2, 1),
+        6 => exactly!(6, 2, 1),
+        7 => exactly!(7, 2, 1),
+        8 => exactly!(8, 2, 1),
         _ => unreachable!("groups of at most eight"),
     }
 }
@@ -409,9 +434,13 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize>(
         }
         let all = job.sources.len();
         match job.row {
-            Row::Plain(ones) | Row::Complement(ones) if L::PAIRS && first == 0 => {
-                columns::<L, M, U, PLAIN>(job, first, 0..ones, offset, &mut sums);
-                columns::<L, M, U, NOTHING>(job, first, ones..all, offset, &mut sums);
+            Row::Plain(ones) | Row::Complement(ones) if first == 0 => {
+                if L::PAIRS {
+                    columns::<L, M, U, PLAIN>(job, first, 0..ones, offset, &mut sums);
+                    columns::<L, M, U, NOTHING>(job, first, ones..all, offset, &mut sums);
+                } else {
+                    alone::<L, M, U, false>(job, first, ones, offset, &mut sums);
+                }
                 if let (Row::Complement(_), [complement, others @ ..]) = (job.row, &mut sums[..]) {
                     for other in others {
                         for (sum, other) in complement.iter_mut().zip(other) {
@@ -420,7 +449,8 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize>(
                     }
                 }
             }
-            _ => columns::<L, M, U, PRODUCT>(job, first, 0..all, offset, &mut sums),
+            _ if L::PAIRS => columns::<L, M, U, PRODUCT>(job, first, 0..all, offset, &mut sums),
+            _ => alone::<L, M, U, true>(job, first, 0, offset, &mut sums),
         }
         for (sums, dst) in sums.iter().zip(dst) {
             for (place, sum) in sums.iter().enumerate() {
@@ -440,13 +470,9 @@ const NOTHING: u8 = 2;
 /// the instruction that reads it: with one body for all, 8 + 3 slices of 1 MiB were encoded at 0.36 of reading speed on Zen 5,
 /// with these at 0.9.
 const BODIES: usize = 16;
-/// The same where sources are taken one at a time, if there are no more: as many as go side by side from memory. One body for all is
-/// faster in the caches there (16 + 4: avx2 22 GB/s, 15 with bodies).
-const BODIES_ALONE: usize = 12;
-const _: () = assert!(BODIES == 16 && BODIES_ALONE == 12, "as many bodies as `columns` has");
+const _: () = assert!(BODIES == 16, "as many bodies as `columns` has");
 
-/// Adds sources `range` to the sums. Where there are registers enough, two at a time: a sum takes both products in
-/// one instruction.
+/// Adds sources `range` to the sums, two at a time: a sum takes both products in one instruction.
 ///
 /// # Safety
 /// As for [`step`]; the range is one of the job's sources.
@@ -461,26 +487,6 @@ unsafe fn columns<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     // SAFETY: the caller's promise; indices are below the range's end.
     unsafe {
         let mut index = range.start;
-        if !L::PAIRS {
-            debug_assert!(FIRST == PRODUCT, "only pairs save multiplications");
-            if U > 1 && range.len() <= BODIES_ALONE {
-                let count = range.len();
-                macro_rules! bodies {
-                    ($($at:literal)*) => {$(
-                        if $at < count {
-                            alone::<L, M, U>(job, first, index + $at, offset, sums);
-                        }
-                    )*};
-                }
-                bodies!(0 1 2 3 4 5 6 7 8 9 10 11);
-                return;
-            }
-            while index < range.end {
-                alone::<L, M, U>(job, first, index, offset, sums);
-                index += 1;
-            }
-            return;
-        }
         if U == 1 {
             while index + 2 <= range.end {
                 pair::<L, M, U, FIRST>(job, first, index, offset, sums);
@@ -573,30 +579,50 @@ unsafe fn single<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     }
 }
 
-/// Adds one source where multiplying takes more registers than pairs leave. No closures here: what the compiler does not inline
-/// of them is not compiled for the tier, and each load is a call then.
+/// The same where sources are taken one at a time, if there are no more. One body for all is faster in the caches with more of them (16 + 4: avx2
+/// 22 GB/s, 15 with bodies).
+const BODIES_ALONE: usize = 12;
+const _: () = assert!(BODIES_ALONE == 12, "as many bodies as `alone` has");
+
+/// Adds all sources to the sums, one at a time. The first output's sum takes them times their coefficients where `MULTIPLIED`, and else
+/// the first `ones` of them as they are.
 ///
 /// # Safety
-/// As for [`step`]; there is such a source.
+/// As for [`step`].
 #[inline(always)]
-unsafe fn alone<L: Lanes, const M: usize, const U: usize>(
+unsafe fn alone<L: Lanes, const M: usize, const U: usize, const MULTIPLIED: bool>(
     job: &Job,
     first: usize,
-    index: usize,
+    ones: usize,
     offset: usize,
     sums: &mut [[L; U]; M],
 ) {
-    // SAFETY: the caller's promise.
+    let count = job.sources.len();
+    macro_rules! body {
+        ($at:expr) => {{
+            let at = $at;
+            let from = job.sources.get_unchecked(at).as_ptr().add(offset);
+            job.fetch::<U>(L::BYTES, from);
+            let how = match MULTIPLIED {
+                true => First::Product,
+                false if at < ones => First::Plain,
+                false => First::Nothing,
+            };
+            accumulate(from, job.factors(at, first), how, sums);
+        }};
+    }
+    // SAFETY: the caller's promise; there are as many sources.
     unsafe {
-        let from = job.sources.get_unchecked(index).as_ptr().add(offset);
-        job.fetch::<U>(L::BYTES, from);
-        let (coefficients, maps) = job.factors(index, first);
-        for place in 0..U {
-            let split = L::load(from.add(place * L::BYTES)).split();
-            for (output, sums) in sums.iter_mut().enumerate() {
-                sums[place] = sums[place].xor(L::times(split, L::factor(coefficients, maps, output)));
+        if U == 1 || M > 1 && MULTIPLIED || count > BODIES_ALONE {
+            for at in 0..count {
+                body!(at);
             }
+            return;
         }
+        macro_rules! bodies {
+            ($($at:literal)*) => {$( if $at < count { body!($at) } )*};
+        }
+        bodies!(0 1 2 3 4 5 6 7 8 9 10 11);
     }
 }
 
