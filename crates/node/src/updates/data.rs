@@ -613,8 +613,13 @@ impl Host {
                 // No stream changes that: who stores the segment anew mends it.
                 self.over = Some(not_in_place(self.chunk.segment, fault));
             }
-            // They may wait for longer than it takes to have room: whoever asked asks again.
-            LinkEvent::Failed(fault @ Fault::Refused { .. }) => self.fail_all(&fault),
+            // They may wait for longer than it takes to have room: whoever asked asks again. Not what is stamped: that may be made yet, and
+            // made again it could undo what others wrote since.
+            LinkEvent::Failed(fault @ Fault::Refused { .. }) => {
+                for request in self.window.take_waiting() {
+                    self.answer(request, Err(fault.clone()));
+                }
+            }
             // It moved: the next stream leads to where it is.
             LinkEvent::Failed(Fault::Node(NodeFault::UnknownDevice(_))) => {}
             // The next stream tells, unless none does: who stores the segment anew goes on.

@@ -426,16 +426,7 @@ impl Host {
         match event {
             Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
             Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
-            Event::Closed { stream } => {
-                self.replies.retain(|_, (to, _)| *to != stream);
-                if let Some(gone) = self.links.remove(&stream) {
-                    let is_back = self.links.values().any(|link| link.chunk == gone.chunk);
-                    // What it did not spend nobody will, unless it is back already.
-                    let bytes = if is_back { gone.reserving } else { u64::MAX };
-                    let bytes = self.overwrites.give_back(gone.chunk, bytes).saturating_sub(gone.reserving);
-                    self.unreserve(bytes);
-                }
-            }
+            Event::Closed { stream } => self.closed(stream),
             Event::Merged(made) => {
                 self.merging = false;
                 match made {
@@ -456,6 +447,18 @@ impl Host {
                 self.asked_to_shrink = Some((reserve_bytes, shrunk));
                 self.shrink();
             }
+        }
+    }
+
+    /// A stream is over, or nothing more is taken from it.
+    fn closed(&mut self, stream: u64) {
+        self.replies.retain(|_, (to, _)| *to != stream);
+        if let Some(gone) = self.links.remove(&stream) {
+            let is_back = self.links.values().any(|link| link.chunk == gone.chunk);
+            // What it did not spend nobody will, unless it is back already.
+            let bytes = if is_back { gone.reserving } else { u64::MAX };
+            let bytes = self.overwrites.give_back(gone.chunk, bytes).saturating_sub(gone.reserving);
+            self.unreserve(bytes);
         }
     }
 
@@ -581,8 +584,7 @@ impl Host {
                 if !sound {
                     let said = Fault::Protocol("a record that is not of the difference announced".to_owned());
                     link.sender.fail(&said);
-                    self.links.remove(&stream);
-                    return;
+                    return self.closed(stream);
                 }
                 self.replies.insert(reply, (stream, Waiter::Difference));
                 let bytes = u32::try_from(payload.len()).expect("a record fits a frame");

@@ -91,7 +91,10 @@ impl Peers {
             }
         }
         *looked_at = Some(Instant::now());
-        let Some(MetaAnswer::Registry(registry)) = self.meta.query(Query::Registry).await else { return };
+        let answer = self.meta.query(Query::Registry).await;
+        // However long it took: those that waited meanwhile do not ask one after the other.
+        *looked_at = Some(Instant::now());
+        let Some(MetaAnswer::Registry(registry)) = answer else { return };
         let served = registry.nodes.into_iter().flat_map(|node| {
             let address = node.record.address;
             node.record.devices.into_iter().map(move |(device, _)| (device, address.clone()))

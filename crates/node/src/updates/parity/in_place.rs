@@ -65,6 +65,11 @@ impl Host {
     pub(super) fn unreserve(&mut self, bytes: u64) {
         if let Some(op) = self.room.give_back(bytes, self.overwrites.waits_for_room()) {
             self.ask(Asked::Unreserve, op);
+            if bytes > 0 && self.overwrites.waits_for_room() {
+                // The device forgets that this one waits when it hears that: it hears of it again, right behind.
+                self.overwrites.again();
+                self.overwrite();
+            }
         }
     }
 
@@ -87,7 +92,10 @@ impl Host {
             Err(OpError::Update(UpdateError::Held { .. })) => {
                 self.room.waits();
                 let bytes = self.overwrites.not_placed();
-                if self.core.is_asked(chunk) {
+                let is_gone = !self.links.values().any(|link| link.chunk == chunk);
+                if self.core.is_asked(chunk) || is_gone {
+                    // Nobody can commit it before whoever sent it asks what is here of it, and sends it again: it keeps no others from
+                    // room meanwhile.
                     self.withdraw(chunk);
                 }
                 self.unreserve(bytes);
@@ -140,13 +148,15 @@ impl Room {
         Op::Reserve { owner: self.owner, least, bytes }
     }
 
-    pub(super) fn spend(&self, bytes: u64) -> Spend {
+    /// What a change is to have of it; one that finds too little leaves a mark at the device.
+    pub(super) fn spend(&mut self, bytes: u64) -> Spend {
+        self.used = true;
         Spend { owner: self.owner, bytes }
     }
 
     /// A change found too little.
     pub(super) fn waits(&mut self) {
-        (self.used, self.waits) = (true, true);
+        self.waits = true;
     }
 
     /// So much is not needed, and others wait still, or not.

@@ -212,9 +212,12 @@ impl Rooms {
 
     /// Whether nothing may be reserved now; `first_kept` is the first version that is not committed.
     pub(super) fn is_barred(&self, first_kept: Option<u64>) -> bool {
-        self.pause > 0
-            || first_kept.is_some_and(|version| version <= self.owed_through)
-            || self.of.contains(&Room::Asking)
+        self.pause > 0 || self.is_owed(first_kept) || self.of.contains(&Room::Asking)
+    }
+
+    /// Whether a version that is not committed was stamped before room was reserved for any.
+    pub(super) fn is_owed(&self, first_kept: Option<u64>) -> bool {
+        first_kept.is_some_and(|version| version <= self.owed_through)
     }
 
     /// Whether every node has granted so much.

@@ -225,6 +225,10 @@ impl UpdateWindow {
 
     /// Somebody wants to change `length` bytes of the chunk from `offset` on. Requests are numbered in the order they come.
     pub fn ask(&mut self, request: u64, offset: u64, length: u64) {
+        if self.queue.is_empty() && self.admitted.is_empty() {
+            // Whoever waited for room before ended without it: this one's patience begins anew.
+            (self.is_cramped, self.cramped) = (false, None);
+        }
         self.queue.insert(request, record::granule_bytes(offset, length) + LOG_RECORD_OVERHEAD_BYTES);
     }
 
@@ -232,6 +236,11 @@ impl UpdateWindow {
     /// [`UpdateWindow::poll`]: whoever gave up has done otherwise by then, and it must not come after that.
     pub fn first(&self) -> Option<u64> {
         self.queue.keys().next().copied()
+    }
+
+    /// The updates that wait and that nothing is done for yet: they are to be made otherwise.
+    pub fn take_waiting(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.queue).into_keys().collect()
     }
 
     /// What becomes of the update that waits first, or is to be done for it; none while it has to wait.
@@ -257,8 +266,8 @@ impl UpdateWindow {
             return Some(Admission::TooLarge { request });
         }
         if uncommitted + bytes > window {
-            // It waits for what is on its way, not for room.
-            self.is_cramped = false;
+            // It waits for what is on its way, not for room; unless that waits for room itself, being stamped before room was reserved.
+            self.is_cramped = needs_room && self.rooms.is_owed(self.kept.keys().next().copied());
             return None;
         }
         let mut promise = 0;

@@ -420,3 +420,34 @@ fn who_waits_for_what_is_not_level_is_told_in_time() {
     window.is_not_level();
     assert!(!window.tick(late), "nobody waits");
 }
+
+/// Whose wait ended without room, and without a tick, leaves nothing of its patience to the next.
+#[test]
+fn the_next_to_wait_for_room_has_all_of_its_patience() {
+    let at = |millis| Time(0) + Duration::from_millis(millis);
+    let mut window = in_place();
+    admitted(&mut window);
+    window.reserved(1, 0);
+    admitted(&mut window);
+    assert!(!window.tick(at(0)) && window.tick(at(3_100)), "nobody has room for the first");
+    assert_eq!(window.take_waiting(), [1], "it is made otherwise");
+    assert_eq!(admitted(&mut window), []);
+    window.ask(2, 0, 4096);
+    admitted(&mut window);
+    assert!(!window.tick(at(20_000)), "it came only now");
+    assert!(!window.tick(at(22_900)) && window.tick(at(23_100)));
+}
+
+/// A full window of what was stamped before room was reserved, and finds none, is a wait for room.
+#[test]
+fn waiting_behind_what_has_no_room_ends_as_waiting_for_room_does() {
+    let at = |millis| Time(0) + Duration::from_millis(millis);
+    let kept = 64 << 10;
+    let mut window = UpdateWindow::new(Time(0), 1, [(1, kept), (2, kept), (3, kept)]);
+    window.connected(0, 256 << 10);
+    window.asks_in_place(0);
+    window.answered(0);
+    window.ask(1, 0, kept as u64);
+    assert_eq!(admitted(&mut window), []);
+    assert!(!window.tick(at(0)) && window.tick(at(3_100)));
+}
