@@ -5,8 +5,8 @@
 //! ever in the middle of a block. What is left is a pool that streams share in equal parts.
 //!
 //! Invariants: floors and what is used of the pool never exceed `total`; a stream holds at most its floor and its
-//! part, so a newcomer waits only until the others, whose parts shrank with it, have written some of theirs. Of those that write
-//! nothing what is beyond their floors is asked back while somebody finds no room ([`Budget::is_wanted`]).
+//! part, so a newcomer waits only until the others, whose parts shrank with it, have written some of theirs. Those that write
+//! nothing are asked for theirs while somebody finds no room ([`Budget::is_wanted`]).
 
 /// The budget of one node.
 #[derive(Clone, Debug)]

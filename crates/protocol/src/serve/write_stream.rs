@@ -8,9 +8,8 @@
 //!
 //! Invariants: bytes granted, arriving and being written never exceed the stream's window, nor together with all
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
-//! stream is granted its floor and no more: a writer that sends nothing has nothing that others could use. One that has become
-//! silent, its source being slow, and has more than that is refused once others find no room: all it got is confirmed, and its writer opens
-//! another where it goes on. The window follows the device's measured pace and how long blocks stay, and is a small share of what is
+//! stream is granted its floor and no more. One that is silent, its source being slow, is refused once others find no room, which its floor
+//! alone may be: all it got is confirmed, and its writer opens another where it goes on. The window follows the device's measured pace and how long blocks stay, and is a small share of what is
 //! expected.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
@@ -238,7 +237,7 @@ impl WriteStream {
 
     /// Whether it has what others could use while its writer sends nothing: the driver ticks it when others find no room.
     pub fn could_yield(&self) -> bool {
-        self.stage == Stage::Open && self.writing.is_empty() && self.share.pool_bytes() > 0
+        self.stage == Stage::Open && self.writing.is_empty()
     }
 
     /// Whether it was given up, or what its writer sent was wrong: it takes no slice any more, and what has arrived of a block is
@@ -267,6 +266,10 @@ impl WriteStream {
         sums: u32,
     ) -> Result<(), Fault> {
         let violation = |what: String| Err(Fault::Protocol(what));
+        if index == BlockIndex::MAX {
+            // Ranges of indices end behind their last one.
+            return violation(format!("no block has the number {index}"));
+        }
         if u64::from(bytes) > self.credit_bytes {
             return violation(format!(
                 "a slice of {bytes} bytes came with {} bytes of credit",

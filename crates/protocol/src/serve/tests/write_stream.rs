@@ -1,7 +1,7 @@
 use super::super::*;
 use super::rng;
 use crate::{
-    DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
+    BlockIndex, DeviceId, IndexRanges, IntentId, SegmentId, Time, Version,
     message::{Fault, NodeFault, RefusalReason, WriteOpen},
 };
 use rand_core::Rng;
@@ -359,7 +359,7 @@ fn who_has_sent_nothing_has_its_floor_alone() {
     assert_eq!((budget.used_bytes(), budget.streams()), (0, 0));
 }
 
-/// Sources that stall, and a writer that finds no room: those give way that have more than their floor and write nothing.
+/// Sources that stall, and a writer that finds no room: those give way that write nothing.
 #[test]
 fn silent_writers_give_way_to_those_that_find_no_room() {
     const SECOND: u64 = 1_000_000_000;
@@ -367,14 +367,12 @@ fn silent_writers_give_way_to_those_that_find_no_room() {
     let mut budget = Budget::new(6 * u64::from(block));
     let newcomer =
         |budget: &mut Budget| WriteStream::new(Time(0), &open(block, 1000), IndexRanges::new(), 0, budget);
-    // One that was never heard has its floor only; the others have begun a block, and may send more.
-    let mut quiet = begin(&open(block, 1000), &mut budget);
     let mut silent: Vec<WriteStream> = Vec::new();
     while let Ok(mut stream) = newcomer(&mut budget) {
         stream.handle(Time(SECOND), slice(0, 0, 64 * KIB), &mut budget);
         silent.push(stream);
     }
-    assert!(silent.len() >= 2 && silent.iter().all(WriteStream::could_yield) && !quiet.could_yield());
+    assert!(silent.len() >= 2 && silent.iter().all(WriteStream::could_yield));
     // The first is busy again: what it has is being written.
     silent[0].handle(Time(SECOND), slice(0, 64 * KIB, 192 * KIB), &mut budget);
     assert!(!silent[0].could_yield());
@@ -385,9 +383,7 @@ fn silent_writers_give_way_to_those_that_find_no_room() {
     };
     // Not before it is long silent.
     assert_eq!(tick(&mut silent[1], 3 * SECOND - 1), None);
-    for busy in [&mut quiet, &mut silent[0]] {
-        assert_eq!(tick(busy, 9 * SECOND), None);
-    }
+    assert_eq!(tick(&mut silent[0], 9 * SECOND), None, "it writes");
     let given = tick(&mut silent[1], 3 * SECOND);
     let refused =
         matches!(given, Some(WriteAction::Fail(Fault::Refused { reason: RefusalReason::Overloaded, .. })));
@@ -398,4 +394,37 @@ fn silent_writers_give_way_to_those_that_find_no_room() {
         stream.handle(Time(99 * SECOND), WriteInput::Tick, &mut budget);
         assert_eq!(drain_but_grants(stream), []);
     }
+}
+
+/// Streams that were opened and never heard hold their floors, and these alone may be all there is.
+#[test]
+fn writers_that_never_begin_give_way_too() {
+    const SECOND: u64 = 1_000_000_000;
+    let block = 256 * KIB;
+    let mut budget = Budget::new(2 * u64::from(block));
+    let mut silent = [0; 2].map(|_| begin(&open(block, 10), &mut budget));
+    let newcomer =
+        |budget: &mut Budget| WriteStream::new(Time(SECOND), &open(block, 10), IndexRanges::new(), 0, budget);
+    let refused = |fault: &Fault| matches!(fault, Fault::Refused { reason: RefusalReason::Overloaded, .. });
+    assert!(newcomer(&mut budget).is_err_and(|fault| refused(&fault)), "floors are all there is");
+    let tick = |stream: &mut WriteStream, now: u64, budget: &mut Budget| {
+        stream.handle(Time(now), WriteInput::Tick, budget);
+        drain_but_grants(stream)
+    };
+    assert_eq!(tick(&mut silent[0], 2 * SECOND - 1, &mut budget), []);
+    let given = tick(&mut silent[0], 2 * SECOND, &mut budget);
+    assert!(matches!(&given[..], [WriteAction::Fail(fault)] if refused(fault)), "{given:?}");
+    assert!(newcomer(&mut budget).is_ok(), "there is room");
+    assert_eq!(tick(&mut silent[1], 99 * SECOND, &mut budget), [], "nobody lacks any now");
+}
+
+/// The largest number is the end of a range of blocks, never a block's.
+#[test]
+fn a_block_of_the_largest_number_is_refused() {
+    let mut budget = Budget::new(10 << 20);
+    let mut stream = begin(&open(64 * KIB, 10), &mut budget);
+    stream.handle(Time(0), slice(BlockIndex::MAX, 0, 64 * KIB), &mut budget);
+    let told = drain_but_grants(&mut stream);
+    assert!(matches!(&told[..], [WriteAction::Fail(Fault::Protocol(_))]), "{told:?}");
+    assert_eq!((budget.used_bytes(), budget.streams()), (0, 0));
 }
