@@ -15,7 +15,7 @@ use steadfast_net::{CallError, Open, Pool};
 use steadfast_protocol::{
     DeviceId, Epoch, ReservationId,
     layout::SegmentLayout,
-    message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Reserve},
+    message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Registry, Reserve},
     plan::{self, Candidate, Dealt, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
     policy::Policy,
     read::RequestRule,
@@ -34,6 +34,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long a device may take to answer before it counts as one that refused. Reserving is no work for a disk.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// How often a lease is renewed before it would end.
+const RENEWALS: u32 = 3;
 /// When devices that did not answer may be asked again.
 const RETRY_SILENT: Duration = Duration::from_secs(1);
 
@@ -152,7 +154,7 @@ impl Reserved {
             let kept = Kept { id, address, bytes_per_s };
             let (pool, wish) = (self.pool.clone(), self.wish(device, &kept));
             asking.spawn(async move {
-                let answer = ask(&pool, &kept.address, wish).await;
+                let answer = ask(&pool, &kept.address, wish, ANSWERS_WITHIN).await;
                 (device, kept, answer)
             });
         }
@@ -193,15 +195,16 @@ impl Reserved {
     }
 
     /// Renews what is kept, for as long as it is polled. What a node no longer keeps (it started anew, or somebody of a
-    /// higher class came) is best effort from then on.
+    /// higher class came) is best effort from then on. One that is silent does not hold up the others' renewals until their leases end.
     pub(crate) async fn renewing(&self) -> core::convert::Infallible {
         loop {
-            tokio::time::sleep(self.lease / 3).await;
+            tokio::time::sleep(self.lease / RENEWALS).await;
             let kept = self.held().clone();
+            let within = ANSWERS_WITHIN.min(self.lease / RENEWALS);
             let mut asking = JoinSet::new();
             for (device, kept) in kept {
                 let (pool, wish) = (self.pool.clone(), self.wish(device, &kept));
-                asking.spawn(async move { (device, ask(&pool, &kept.address, wish).await) });
+                asking.spawn(async move { (device, ask(&pool, &kept.address, wish, within).await) });
             }
             while let Some(Ok((device, answer))) = asking.join_next().await {
                 if let Err((reason, _)) = answer {
@@ -237,12 +240,16 @@ impl Drop for Reserved {
     }
 }
 
-async fn ask(pool: &Pool, address: &str, wish: Reserve) -> Result<(), (RefusalReason, Duration)> {
+async fn ask(
+    pool: &Pool,
+    address: &str,
+    wish: Reserve,
+    within: Duration,
+) -> Result<(), (RefusalReason, Duration)> {
     let asking = async {
         let Ok(connection) = pool.connection(address).await else { return None };
         let body = message::encode(&NodeRequest::Reserve(wish));
-        let open =
-            Open { body, priority: Priority::Control, deadline: Some(ANSWERS_WITHIN), ..Open::default() };
+        let open = Open { body, priority: Priority::Control, deadline: Some(within), ..Open::default() };
         match connection.call(open).await {
             Ok((body, _)) => {
                 matches!(message::decode(&body), Ok(NodeAnswer::Reserved { .. })).then_some(Ok(()))
@@ -253,7 +260,7 @@ async fn ask(pool: &Pool, address: &str, wish: Reserve) -> Result<(), (RefusalRe
             Err(_) => None,
         }
     };
-    let answer = tokio::time::timeout(ANSWERS_WITHIN, asking).await.ok().flatten();
+    let answer = tokio::time::timeout(within, asking).await.ok().flatten();
     answer.unwrap_or(Err((RefusalReason::NotReady, RETRY_SILENT)))
 }
 
@@ -283,7 +290,7 @@ impl Client {
             Err(_) if !left_out.is_empty() => without(candidates, &BTreeSet::new()),
             planned => planned,
         };
-        self.negotiate(reserved, wish, plan, rates).await.map(|(plan, _)| plan)
+        self.negotiate(reserved, wish, plan::candidates, plan, rates).await.map(|(plan, _)| plan)
     }
 
     /// Has the devices keep the bandwidth that a change of `length` bytes wishes for; those that refused, whose part
@@ -299,7 +306,7 @@ impl Client {
             return Ok(BTreeSet::new());
         }
         let plan = |candidates: &[Candidate]| plan::revise(parts, candidates, length, wish);
-        let (_, refusals) = self.negotiate(reserved, wish, plan, Clone::clone).await?;
+        let (_, refusals) = self.negotiate(reserved, wish, plan::holders, plan, Clone::clone).await?;
         Ok(refusals.into_keys().collect())
     }
 
@@ -326,7 +333,7 @@ impl Client {
         let holdings: Vec<Holding> =
             bytes.into_iter().map(|(device, bytes)| Holding { device, bytes }).collect();
         let plan = |candidates: &[Candidate]| plan::fetch(&holdings, candidates, length, wish);
-        match self.negotiate(&reserved, wish, plan, |fetch| fetch.reserve.clone()).await {
+        match self.negotiate(&reserved, wish, plan::holders, plan, |fetch| fetch.reserve.clone()).await {
             Ok((fetch, refusals)) => {
                 let rule = match fetch.rule.unwrap_or(rule) {
                     // Those that refused are asked for what the others cannot give.
@@ -340,11 +347,13 @@ impl Client {
         }
     }
 
-    /// Plans and has the devices keep what the plan says, anew without those that refuse; the plan, and who refused.
+    /// Plans with the devices that are asked for and has them keep what the plan says, anew without those that refuse; the plan, and who
+    /// refused.
     async fn negotiate<T>(
         &self,
         reserved: &Reserved,
         wish: &Wish,
+        among: fn(&Registry) -> Vec<Candidate>,
         plan: impl Fn(&[Candidate]) -> Result<T, PlanError>,
         rates: impl Fn(&T) -> Vec<(DeviceId, u64)>,
     ) -> Result<(T, Refusals), Denied> {
@@ -353,7 +362,7 @@ impl Client {
             let mut refusals = Refusals::new();
             let mut cause = None;
             for _ in 0..ROUNDS {
-                let planned = match self.planned(&refusals, &plan) {
+                let planned = match self.planned(among, &refusals, &plan) {
                     Ok(planned) => planned,
                     Err(error) if refusals.is_empty() => return Err(Denied::Plan(error)),
                     Err(error) => {
@@ -382,11 +391,12 @@ impl Client {
     /// last heartbeat may have been given back since: where only that stands against it, the nodes are asked.
     fn planned<T>(
         &self,
+        among: fn(&Registry) -> Vec<Candidate>,
         refusals: &Refusals,
         plan: impl Fn(&[Candidate]) -> Result<T, PlanError>,
     ) -> Result<T, PlanError> {
         let registry = self.registry.lock().expect("never poisoned: no panic while held").clone();
-        let mut candidates = plan::candidates(&registry);
+        let mut candidates = among(&registry);
         for candidate in &mut candidates {
             candidate.refused = refusals.contains_key(&candidate.device);
         }

@@ -31,9 +31,17 @@ const QUEUE_LATER: f64 = 16.0;
 /// good for a first one.
 const LAGGARD_SHARE: f64 = 1.0 / 3.0;
 
-/// Every registered device as a candidate, in the registry's order. A device without a report yet is taken as it
-/// registered: empty, its speed unknown. One that is draining is none: what lies on it is about to leave.
+/// Every registered device that takes new data as a candidate, in the registry's order: one that is draining does not, what lies on it
+/// is about to leave.
 pub fn candidates(registry: &Registry) -> Vec<Candidate> {
+    let mut all = holders(registry);
+    all.retain(|candidate| registry.state(candidate.device) == DeviceState::Active);
+    all
+}
+
+/// Every registered device as one that may hold data already, in the registry's order: what is draining serves what it holds. A device
+/// without a report yet is taken as it registered: empty, its speed unknown.
+pub fn holders(registry: &Registry) -> Vec<Candidate> {
     let of_node = |node: &crate::message::NodeState| {
         let reports: BTreeMap<_, _> = node.devices.iter().map(|report| (report.device, report)).collect();
         let candidate = |&(device, capacity): &(crate::DeviceId, u64)| {
@@ -55,8 +63,7 @@ pub fn candidates(registry: &Registry) -> Vec<Candidate> {
                 given: 0,
             }
         };
-        let stays = |&&(device, _): &&(crate::DeviceId, u64)| registry.state(device) == DeviceState::Active;
-        node.record.devices.iter().filter(stays).map(candidate).collect::<Vec<_>>()
+        node.record.devices.iter().map(candidate).collect::<Vec<_>>()
     };
     registry.nodes.iter().flat_map(of_node).collect()
 }

@@ -38,7 +38,7 @@ mod unserved;
 mod update;
 
 pub use amend::{Places, amended, stored, to_be_had};
-pub use choose::{candidates, choose, choose_for, feasible};
+pub use choose::{candidates, choose, choose_for, feasible, holders};
 pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place, worth_waiting};

@@ -76,6 +76,7 @@ fn a_draining_device_takes_no_new_data_across_restarts_and_registrations() {
     assert_eq!(seen.standings, [Standing { device: DeviceId(2), arrivals: 0 }]);
     assert_eq!(seen.state(DeviceId(2)), DeviceState::Draining);
     assert!(plan::candidates(&seen).iter().all(|candidate| candidate.device != DeviceId(2)));
+    assert_eq!(plan::holders(&seen).len(), 6, "what it holds is served until it leaves");
     assert_eq!(
         world.create("six", "stripe:devices=6"),
         Err(MetaFault::PolicyUnmet { domain: "devices".into(), needed: 6, available: 5 })
