@@ -105,8 +105,10 @@ fn a_bucket_goes_when_it_is_empty_and_no_put_into_it_is_under_way() {
     let late = world.begin("late", 1);
     world.remove("k").unwrap();
     assert_eq!(world.change(remove("data")), Err(MetaFault::BucketInUse("data".into())));
-    // Its lease ends, whether or not anybody looks at it.
+    // Its lease ends; were the store held up meanwhile it could go on, until it is given up.
     world.pass(world.terms.lease + Duration::from_millis(1));
+    assert_eq!(world.change(remove("data")), Err(MetaFault::BucketInUse("data".into())));
+    world.expire_all();
     let id = world.next_id();
     assert_eq!(world.change_as(id, &remove("data")), Ok(MetaAnswer::Done));
     assert_eq!(world.change_as(id, &remove("data")), Ok(MetaAnswer::Done), "asked again");
