@@ -98,6 +98,11 @@ impl Lanes {
         }
     }
 
+    /// Whether frames of a stream are queued behind others' DATA.
+    pub(crate) fn has(&self, stream: u64) -> bool {
+        self.queues.contains_key(&stream)
+    }
+
     /// Drops a stream's DATA, keeps its END or FAIL, and gives the payload bytes dropped.
     pub(crate) fn purge(&mut self, stream: u64) -> usize {
         self.credits.remove(&stream);

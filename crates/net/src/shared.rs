@@ -573,7 +573,10 @@ impl State {
     /// A CANCEL arrived: whether the stream is here, and whom to wake.
     fn cancelled(&mut self, stream: u64) -> Result<(bool, Option<Waker>), Lost> {
         self.check_known(stream)?;
-        let Some(entry) = self.streams.get_mut(&stream) else { return Ok((false, None)) };
+        let Some(entry) = self.streams.get_mut(&stream) else {
+            // Its END was given and its handles are gone: what is queued before that END need not be sent.
+            return Ok((self.lanes.has(stream), None));
+        };
         if entry.ours {
             return Err(Lost::Violation(Violation::WrongEnd { stream, by_opener: false }));
         }
