@@ -45,7 +45,7 @@ const NO_ROOM: u8 = 6;
 const EXISTS: u8 = 7;
 /// Another writer was first, or changed what was read.
 const CHANGED: u8 = 8;
-/// Others have reserved what was wished for.
+/// Others have what was wished for, or the time for it is over.
 const BUSY: u8 = 9;
 
 /// Told to stop before its end: as a shell says of a program that SIGINT ended.
@@ -175,7 +175,9 @@ fn of_client(error: &ClientError) -> u8 {
         ClientError::Refused(MetaFault::PolicyUnmet { .. }) => NO_ROOM,
         ClientError::Refused(MetaFault::BucketExists(_)) => EXISTS,
         ClientError::Refused(MetaFault::Conflict { .. }) => CHANGED,
-        ClientError::Refused(MetaFault::BucketInUse(_) | MetaFault::DeviceTook { .. }) => BUSY,
+        ClientError::Refused(
+            MetaFault::BucketInUse(_) | MetaFault::DeviceTook { .. } | MetaFault::IntentOver(_),
+        ) => BUSY,
         _ => FAILED,
     }
 }

@@ -246,7 +246,7 @@ impl Service {
                 resident_bytes: report::resident_bytes(),
             })),
             NodeRequest::Emulate { device, spec } => self.emulate(device, &spec),
-            NodeRequest::DropCaches { device } => self.drop_caches(device).await,
+            NodeRequest::DropCaches { device } => unless_gone(opened, stream, self.drop_caches(device)).await,
             NodeRequest::Reserve(wish) => {
                 let granted = self.device(wish.device)?.paced.reserve(&wish)?;
                 for displaced in granted.displaced {
@@ -260,7 +260,8 @@ impl Service {
                 Ok(NodeAnswer::Done)
             }
             NodeRequest::AddDevice { dir, capacity_bytes, thick } => {
-                self.add_device(&dir, capacity_bytes, thick).await
+                // It joins all the same where the asker goes away meanwhile.
+                unless_gone(opened, stream, self.add_device(&dir, capacity_bytes, thick)).await
             }
             NodeRequest::Read { .. }
             | NodeRequest::Write(_)

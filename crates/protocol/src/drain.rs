@@ -153,6 +153,8 @@ pub struct Totals {
     pub stuck: BTreeMap<ObjectName, Stuck>,
     /// Looks at all segments.
     pub looks: u64,
+    /// The last look that there may be still found some: there may be more.
+    pub more: bool,
 }
 
 impl Totals {
@@ -164,6 +166,7 @@ impl Totals {
             bytes: self.bytes + later.bytes,
             stuck: later.stuck.clone(),
             looks: self.looks + later.looks,
+            more: later.more,
         }
     }
 }
@@ -226,6 +229,7 @@ impl Drain {
                 assert_eq!(self.step, Step::Counting, "counts are asked for");
                 let last = self.limits.looks_max.is_some_and(|most| self.totals.looks >= most);
                 if last || !self.found && arrivals == self.arrivals {
+                    self.totals.more = self.found;
                     self.step = Step::Over;
                 } else {
                     (self.arrivals, self.found, self.next, self.step) = (arrivals, false, None, Step::Look);

@@ -7,13 +7,12 @@ use crate::{
     progress,
     units::show_bytes,
 };
-use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use steadfast_client::{Client, DrainOptions, DrainReport};
+use steadfast_client::{Client, DrainError, DrainOptions, DrainReport};
 use steadfast_protocol::{
     DeviceId,
     message::{DeviceHealth, DeviceReport, DeviceState, Holding, NodeState, Registry},
@@ -312,14 +311,22 @@ async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Outpu
     Ok(failed.map_or(Ok(()), Err)?)
 }
 
+/// Why a lost device is not removed; where it was begun, what became of it.
+fn stays_draining(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<DrainError>() {
+        Some(DrainError::Stuck { restored: false, .. }) => error.context(
+            "what it held is repaired as far as it goes; the device stays draining, and the command can be run again",
+        ),
+        _ => error,
+    }
+}
+
 async fn remove(client: &Client, device: DeviceId, lost: bool, output: Output) -> anyhow::Result<()> {
     let repaired = if lost {
         let options = DrainOptions { lost, ..DrainOptions::default() };
         let repaired = drain(client, &BTreeSet::from([device]), &options, output).await;
         client.tidy().await;
-        Some(repaired.context(
-            "what it held is repaired as far as it goes; the device stays draining, and the command can be run again",
-        )?)
+        Some(repaired.map_err(stays_draining)?)
     } else {
         None
     };

@@ -32,7 +32,11 @@ pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
     if totals.objects == 0 {
         return say!("nothing is degraded");
     }
-    say!("completed {}; nothing is degraded any more", Moved::of(totals, report.latency))
+    let rest = match totals.more {
+        true => "more was found at every look: others write what is degraded, run it again",
+        false => "nothing is degraded any more",
+    };
+    say!("completed {}; {rest}", Moved::of(totals, report.latency))
 }
 
 /// What is degraded, told for a person; nothing where nothing is.

@@ -166,5 +166,6 @@ fn bounded_looks_end_whatever_others_do() {
             }
         }
         assert_eq!((moved, drain.totals().looks), (looks, looks));
+        assert!(drain.totals().more, "the last look found some");
     }
 }
