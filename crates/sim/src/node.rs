@@ -370,6 +370,7 @@ impl NodeHost {
     /// Budget came back: streams that wait for it are asked again.
     fn feed_starved(&mut self, wire: &mut Wire) {
         let Self { number, streams, devices, budget, .. } = self;
+        let mut over = Vec::new();
         for (&stream, served) in streams {
             let disk = devices.get_mut(&served.device).expect("a stream is opened at a device that is there");
             match &mut served.core {
@@ -378,8 +379,14 @@ impl NodeHost {
                 }
                 _ => continue,
             }
-            // A stream that only got credit does not end.
-            served.step_write(wire, *number, stream, disk, budget);
+            // One that got credit does not end; one that is silent may, others lacking room.
+            if served.step_write(wire, *number, stream, disk, budget) {
+                over.push(stream);
+            }
+        }
+        for stream in over {
+            self.streams.remove(&stream);
+            self.admission.closed();
         }
     }
 }

@@ -170,7 +170,8 @@ impl WriteStream {
 
     /// What the device holds of the segment, where that was not known before; the stream begins now. To be said before any slice.
     pub fn begin(&mut self, now: Time, held: IndexRanges) {
-        self.opened = now;
+        // Its writer hears of its credit only now.
+        (self.opened, self.silent_since) = (now, now);
         self.taken = held;
     }
 

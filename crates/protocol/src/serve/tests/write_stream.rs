@@ -418,6 +418,21 @@ fn writers_that_never_begin_give_way_too() {
     assert_eq!(tick(&mut silent[1], 99 * SECOND, &mut budget), [], "nobody lacks any now");
 }
 
+/// A device may take long to begin a segment; its writer cannot have been silent meanwhile.
+#[test]
+fn silence_counts_from_when_a_writer_hears_of_its_credit() {
+    let at = |millis: u64| Time(millis * 1_000_000);
+    let block = 256 * KIB;
+    let mut budget = Budget::new(u64::from(block));
+    let mut stream = begin(&open(block, 10), &mut budget);
+    assert!(WriteStream::new(at(0), &open(block, 10), IndexRanges::new(), 0, &mut budget).is_err());
+    stream.begin(at(5_000), IndexRanges::new());
+    for (millis, given_up) in [(5_100, false), (6_999, false), (7_000, true)] {
+        stream.handle(at(millis), WriteInput::Tick, &mut budget);
+        assert_eq!(!drain_but_grants(&mut stream).is_empty(), given_up, "at {millis} ms");
+    }
+}
+
 /// The largest number is the end of a range of blocks, never a block's.
 #[test]
 fn a_block_of_the_largest_number_is_refused() {
