@@ -4,6 +4,7 @@
 //! where no choice could meet it.
 
 use super::{
+    Terms,
     counters::Counters,
     intents, keys, names,
     registry::{self, Liveness},
@@ -49,13 +50,18 @@ pub(super) fn create(
 
 /// Removes a bucket. What a damaged record stands for is an object too: nothing else would ever free what it lists. A put is planned
 /// by the policy that it was begun under, and would commit into a bucket made anew of the same name.
-pub(super) fn remove(txn: &mut Txn<'_>, bucket: &str) -> Result<MetaAnswer, MetaFault> {
+pub(super) fn remove(
+    txn: &mut Txn<'_>,
+    now: Time,
+    terms: &Terms,
+    bucket: &str,
+) -> Result<MetaAnswer, MetaFault> {
     read(txn, bucket)?;
     let (from, to) = keys::objects(bucket, "", None);
     if !txn.scan(&from, &to, 1)?.is_empty() {
         return Err(MetaFault::BucketNotEmpty(bucket.to_owned()));
     }
-    if intents::any_into(txn, bucket)? {
+    if intents::any_into(txn, now, terms, bucket)? {
         return Err(MetaFault::BucketInUse(bucket.to_owned()));
     }
     let mut counters = Counters::read(txn)?;

@@ -290,16 +290,20 @@ pub(super) fn abort(txn: &mut Txn<'_>, id: IntentId) -> Result<MetaAnswer, MetaF
     Ok(MetaAnswer::Done)
 }
 
-/// Whether a put or an amendment of any object of a bucket is there. A look at every one there is; damaged ones can neither be renewed nor
-/// committed. One whose lease has ended counts until it is given up: where the store was held up, it may go on.
-pub(super) fn any_into(txn: &Txn<'_>, bucket: &str) -> Result<bool, ViewError> {
+/// Whether a put or an amendment of any object of a bucket is live. A look at every one there is; damaged ones can neither be renewed nor
+/// committed. One whose lease has ended is given up: were the store held up later, it could go on.
+pub(super) fn any_into(txn: &mut Txn<'_>, now: Time, terms: &Terms, bucket: &str) -> Result<bool, ViewError> {
     let (mut from, to) = keys::intents_from(IntentId(0));
     loop {
         let step = txn.scan(&from, &to, EXPIRE_MAX)?;
         for (key, value) in &step {
             let intent: Option<Intent> = keys::whole(txn, "intent", key, value);
-            if intent.is_some_and(|intent| intent.bucket == bucket) {
+            let Some(intent) = intent.filter(|intent| intent.bucket == bucket) else { continue };
+            if now < intent.ends(now, terms) {
                 return Ok(true);
+            }
+            if let Some(id) = keys::intent_of(key) {
+                end(txn, id, &intent);
             }
         }
         match step.last() {

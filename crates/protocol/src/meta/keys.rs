@@ -150,6 +150,12 @@ pub(super) fn intent(intent: IntentId) -> Key {
     key(INTENT, &[&intent.0.to_be_bytes()])
 }
 
+/// The intent of such a key; none of a damaged one.
+pub(super) fn intent_of(stored: &[u8]) -> Option<IntentId> {
+    let bytes = stored.get(1..).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(|bytes| IntentId(u64::from_be_bytes(bytes)))
+}
+
 /// From and to of all intents from this one on.
 pub(super) fn intents_from(first: IntentId) -> (Key, Key) {
     (intent(first), vec![INTENT + 1])

@@ -174,7 +174,7 @@ fn dispatch(
         Change::SetDeviceState { device, state, arrivals } => standing::set(txn, *device, *state, *arrivals),
         Change::Create { bucket, key } => files::create(txn, now, bucket, key),
         Change::Grow { bucket, key, base, size } => files::grow(txn, now, (bucket, key), *base, *size),
-        Change::RemoveBucket { bucket } => buckets::remove(txn, bucket),
+        Change::RemoveBucket { bucket } => buckets::remove(txn, now, terms, bucket),
     }
 }
 
