@@ -306,7 +306,7 @@ impl Client {
             return Ok(BTreeSet::new());
         }
         let plan = |candidates: &[Candidate]| plan::revise(parts, candidates, length, wish);
-        let (_, refusals) = self.negotiate(reserved, wish, plan::holders, plan, Clone::clone).await?;
+        let (_, refusals) = self.negotiate(reserved, wish, plan::candidates, plan, Clone::clone).await?;
         Ok(refusals.into_keys().collect())
     }
 
