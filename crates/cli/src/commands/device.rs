@@ -311,7 +311,7 @@ async fn reactivate(client: &Client, devices: &BTreeSet<DeviceId>, output: Outpu
     Ok(failed.map_or(Ok(()), Err)?)
 }
 
-/// Why a lost device is not removed; where it was begun, what became of it.
+/// Why a lost device is not removed; where some of it was repaired, that it can go on.
 fn stays_draining(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<DrainError>() {
         Some(DrainError::Stuck { restored: false, .. }) => error.context(

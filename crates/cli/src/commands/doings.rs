@@ -61,13 +61,15 @@ pub(super) struct Moved {
     blocks: u64,
     bytes: u64,
     looks: u64,
+    /// There may be more: the last look that there might be found some.
+    more: bool,
     seconds: f64,
 }
 
 impl Moved {
     pub(super) fn of(totals: &Totals, latency: Duration) -> Self {
-        let &Totals { objects, blocks, bytes, looks, .. } = totals;
-        Self { objects, blocks, bytes, looks, seconds: latency.as_secs_f64() }
+        let &Totals { objects, blocks, bytes, looks, more, .. } = totals;
+        Self { objects, blocks, bytes, looks, more, seconds: latency.as_secs_f64() }
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) async fn run(arguments: Repair) -> anyhow::Result<()> {
     if output.json {
         return print_json(&Moved::of(totals, report.latency));
     }
-    if totals.objects == 0 {
+    if totals.objects == 0 && !totals.more {
         return say!("nothing is degraded");
     }
     let rest = match totals.more {
