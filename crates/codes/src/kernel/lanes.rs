@@ -18,8 +18,8 @@ use super::register::Register;
 pub(super) trait Lanes: Register {
     /// A constant, ready to multiply by.
     type Factor: Copy;
-    /// Whether sources are taken two at a time: worth its many copies of the loops only where multiplication is as fast as
-    /// that.
+    /// Whether sources are taken two at a time, and in blocks ones are not multiplied by: worth its many copies of the loops
+    /// only where multiplication is as fast as that.
     const PAIRS: bool;
     /// A register, ready to be multiplied by several constants.
     type Split: Copy;

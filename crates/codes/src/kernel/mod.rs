@@ -4,7 +4,7 @@
 //! One body each, compiled for registers of every width and chosen at run time. This folder is the only place in
 //! the crate with `unsafe`: the calls into the wider copies, each behind the check that the processor has them; the
 //! registers themselves (`register`, `lanes`, `double::field`); raw slots and strips of programs and products (`sums`, `weighted`,
-//! `product`, `packets`, `steps`, `groups`, `difference`, `xor`, `double`); the question where bytes lie (`near`); and in
+//! `product`, `packets`, `steps`, `accumulate`, `groups`, `difference`, `xor`, `double`); the question where bytes lie (`near`); and in
 //! tests a counting allocator. Every tier is tested against a naive twin.
 
 mod accumulate;

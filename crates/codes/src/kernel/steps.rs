@@ -613,7 +613,8 @@ unsafe fn alone<L: Lanes, const M: usize, const U: usize, const MULTIPLIED: bool
     }
     // SAFETY: the caller's promise; there are as many sources.
     unsafe {
-        // Outputs that are all multiplied for are those behind the first few, whose sources are in the first cache by then; or one alone.
+        // Several outputs that are all multiplied for have one body: mostly they come behind the first few, whose sources are in the first
+        // cache by then. Where several slices are made from memory without a row of ones they pay for that.
         if U == 1 || M > 1 && MULTIPLIED || count > BODIES_ALONE {
             for at in 0..count {
                 body!(at);

@@ -109,7 +109,7 @@ impl Share {
     }
 
     /// What it has beyond its floor.
-    pub(super) fn pool_bytes(&self) -> u64 {
+    fn pool_bytes(&self) -> u64 {
         self.held_bytes.saturating_sub(self.floor_bytes)
     }
 }

@@ -9,8 +9,8 @@
 //! Invariants: bytes granted, arriving and being written never exceed the stream's window, nor together with all
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
 //! stream is granted its floor and no more. One that is silent, its source being slow, is refused once others find no room, which its floor
-//! alone may be: all it got is confirmed, and its writer opens another where it goes on. The window follows the device's measured pace and how long blocks stay, and is a small share of what is
-//! expected.
+//! alone may be: all it got is confirmed, and its writer opens another where it goes on. The window follows the device's measured pace and
+//! how long blocks stay, and is a small share of what is expected.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
 use crate::{
