@@ -1,6 +1,6 @@
 //! One device of a write: its stream's state, credit, blocks in flight and measured pace.
 
-use super::{Action, Target};
+use super::{Action, FailureKind, Target};
 use crate::{BlockIndex, IndexRanges, Time};
 use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
@@ -194,6 +194,12 @@ impl Lane {
     /// Whether it takes blocks, or may soon, or has all of them.
     pub(super) fn live(&self) -> bool {
         matches!(self.state, State::Opening | State::Open | State::Waiting(_) | State::Whole)
+    }
+
+    /// Whether what ended its stream only takes back what it did nothing with: its node made room for others while the source was slow.
+    /// It is opened again, and nobody needs to stand in.
+    pub(super) fn yields(&self, cause: FailureKind) -> bool {
+        matches!(cause, FailureKind::Refused { .. }) && self.state == State::Open && self.in_flight == 0
     }
 
     /// It has all that it is to get: its stream is to be finished, which holds a block's worth of its node's memory that others may

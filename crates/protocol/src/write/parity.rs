@@ -265,6 +265,7 @@ impl ParityWriter {
         let Some(place) = self.place(device) else { return };
         let now = self.now;
         let one = &mut self.lanes[place];
+        let yields = one.lane.yields(cause);
         let on_the_way = one.lane.flight().min();
         one.lane.drop_flight();
         one.lane.counts = false;
@@ -277,7 +278,7 @@ impl ParityWriter {
             }
             _ => State::Gone,
         };
-        let Some(chunk) = one.chunk else { return };
+        let Some(chunk) = one.chunk.filter(|_| !yields) else { return };
         self.chunks[chunk].lost = Some((device, cause));
         let in_time = |(other, one): (usize, &ChunkLane)| {
             other != place && one.chunk == Some(chunk) && one.lane.live() && !one.lane.replaced

@@ -272,6 +272,7 @@ impl RatelessWriter {
         let now = self.now;
         self.release(position, matches!(cause, FailureKind::Unreachable | FailureKind::Medium));
         let lane = &mut self.lanes[position];
+        let yields = lane.yields(cause);
         lane.drop_flight();
         match cause {
             FailureKind::Refused { retry_after } => {
@@ -292,7 +293,9 @@ impl RatelessWriter {
                 self.judge_anew();
             }
         }
-        self.replace(position);
+        if !yields {
+            self.replace(position);
+        }
     }
 
     /// A lane failed or lags: wanted blocks that it was to have, and if `lost` those it has, go to others.

@@ -143,8 +143,8 @@ impl ReplicatedWriter {
     fn fail(&mut self, device: DeviceId, cause: FailureKind) {
         let Some(position) = self.position(device) else { return };
         let lane = &mut self.lanes[position];
+        lane.replaced |= !lane.yields(cause);
         lane.drop_flight();
-        lane.replaced = true;
         lane.state = State::Gone;
         match cause {
             // It may take a copy later; another is asked meanwhile.

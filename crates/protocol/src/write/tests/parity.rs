@@ -260,6 +260,20 @@ fn who_is_refused_with_nothing_on_the_way_goes_on_behind_what_it_has() {
     assert_eq!(confirm(&mut core, 55 * MS, 1, 3..4), [finish(1)]);
 }
 
+/// Nobody needs to stand in for who had nothing to send, but for who is not let in again.
+#[test]
+fn a_spare_is_opened_for_who_is_refused_again_and_not_for_who_yields() {
+    let refused = FailureKind::Refused { retry_after: Duration::from_millis(50) };
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
+    actions(&mut core);
+    assert_eq!(credit(&mut core, MS, 1, 1), [push(1, 2..3)]);
+    assert_eq!(confirm(&mut core, 2 * MS, 1, 2..3), []);
+    assert_eq!(fail(&mut core, 3 * MS, 1, refused), []);
+    core.handle(Time(53 * MS), Input::Tick);
+    assert_eq!(actions(&mut core), [open(1, 1)]);
+    assert_eq!(fail(&mut core, 54 * MS, 1, refused), [open(3, 1)]);
+}
+
 #[test]
 fn silence_without_a_spare_ends_with_patience() {
     let mut core = with_one_silent(3, 3);

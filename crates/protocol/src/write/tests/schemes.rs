@@ -77,6 +77,28 @@ fn a_stripe_that_is_refused_goes_on_behind_what_is_confirmed() {
     assert_eq!((done.stored_blocks, done.wasted_blocks), (5, 0));
 }
 
+/// Who is refused with nothing on the way yields to others while the source is slow; who is not let in is stood in for.
+#[test]
+fn nobody_stands_in_for_who_yields() {
+    let disks: Vec<Disk> = (0..4).map(|domain| disk(domain, 100.0)).collect();
+    let cause = FailureKind::Refused { retry_after: Duration::from_millis(1) };
+    let codes = [((Kind::Replicated, 1), Rule { redundancy: 1.0, tolerate: 1 }), ((Kind::Mix, 16), STRIPE)];
+    for (code, rule) in codes {
+        let used = 2;
+        let mut core = Writer::new(spec(code, 4096, rule, &disks, used), Time(0));
+        actions(&mut core);
+        // It has room for no block: nothing is on the way.
+        core.handle(Time(1), Input::Opened { device: DeviceId(0) });
+        core.handle(Time(2), Input::Failed { device: DeviceId(0), cause });
+        assert_eq!(actions(&mut core), [], "{code:?}: it yields");
+        core.handle(Time(MS + 2), Input::Tick);
+        assert!(matches!(actions(&mut core)[..], [Action::Open { device: DeviceId(0), .. }]));
+        core.handle(Time(MS + 3), Input::Failed { device: DeviceId(0), cause });
+        let opened = actions(&mut core);
+        assert!(matches!(opened[..], [Action::Open { device: DeviceId(2), .. }]), "{code:?}: {opened:?}");
+    }
+}
+
 #[test]
 fn a_stripe_is_as_fast_as_its_slowest_and_survives_nothing() {
     let mut disks: Vec<Disk> =
