@@ -674,7 +674,7 @@ fn staged() -> (LaneHandle, Arc<EmulatedMedium<MemoryMedium>>, u64, (u64, u64)) 
     let lane = Lane::spawn(device, LaneConfig::default()).unwrap();
     let before = medium.counters();
     let new = Bytes::from(vec![1; 4096]);
-    let staged = submit(&lane, Op::Stage { segment: S, epoch: EPOCH, offset: 0, new });
+    let staged = submit(&lane, Op::Stage { segment: S, epoch: EPOCH, offset: 0, new, spend: None });
     let barrier = submit(&lane, Op::Barrier);
     assert!(matches!(staged.recv().unwrap(), Ok(OpOutput::Staged(s)) if s.version == 1));
     assert_eq!(barrier.recv().unwrap(), Ok(OpOutput::Durable));

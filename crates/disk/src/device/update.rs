@@ -174,7 +174,18 @@ impl Device {
         offset: u64,
         new: &[u8],
     ) -> Result<Staged, UpdateError> {
-        self.stage_with(segment, epoch, (offset, new), None, None, |old, new| old.copy_from_slice(new))
+        self.stage_from(segment, epoch, (offset, new), None)
+    }
+
+    /// The same out of what was [reserved](Device::reserve), as for [`Device::overwrite_from`].
+    pub fn stage_from(
+        &mut self,
+        segment: SegmentId,
+        epoch: Epoch,
+        change: (u64, &[u8]),
+        spend: Option<Spend>,
+    ) -> Result<Staged, UpdateError> {
+        self.stage_with(segment, epoch, change, None, spend, |old, new| old.copy_from_slice(new))
     }
 
     /// The same for a parity chunk that takes differences in place (full overwrite, §3.2): XORs `product` into it, as version

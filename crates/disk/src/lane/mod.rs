@@ -124,6 +124,8 @@ pub enum Op {
         offset: u64,
         /// The new bytes.
         new: Bytes,
+        /// What of a reservation it takes; where that is none, it leaves no mark when it finds no room.
+        spend: Option<Spend>,
     },
     /// XOR a product into a parity chunk, as a version of a data chunk: answered like [`Op::Stage`].
     Overwrite {

@@ -331,7 +331,7 @@ fn an_operation_that_may_flush_by_itself_says_so() {
     create_updatable(&lane, S);
     assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
     let new = Bytes::from_static(&[1; 4096]);
-    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new };
+    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new, spend: None };
     control.redraw("stall".parse().unwrap());
     let answer = submit(&lane, 1, stage);
     until_busy(&lane);
@@ -616,7 +616,7 @@ fn writing_back_takes_its_own_model_time() {
     create_updatable(&lane, S);
     assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
     let new = Bytes::from_static(&[1; 4096]);
-    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new };
+    let stage = Op::Stage { segment: S, epoch: Epoch(1), offset: 0, new, spend: None };
     assert!(matches!(call(&lane, stage), Ok(OpOutput::Staged(_))));
     assert_eq!(call(&lane, Op::Barrier), Ok(OpOutput::Durable));
     control.redraw(EmulationSpec::rate(4096.0 / WRITE.as_secs_f64()));

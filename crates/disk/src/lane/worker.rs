@@ -421,8 +421,8 @@ impl Worker {
                 OpOutput::List(self.device.extents_after(after).take(limit).collect())
             }
             Op::Usage => OpOutput::Usage(self.device.usage()),
-            Op::Stage { segment, epoch, offset, new } => {
-                OpOutput::Staged(self.device.stage(segment, epoch, offset, &new)?)
+            Op::Stage { segment, epoch, offset, new, spend } => {
+                OpOutput::Staged(self.device.stage_from(segment, epoch, (offset, &new), spend)?)
             }
             Op::Overwrite { segment, epoch, offset, product, of, spend } => {
                 let change = (offset, &product[..]);

@@ -1,7 +1,9 @@
 //! The host of a data chunk: drives [`DataChunk`] with the device's lane below it and a link to each parity node beside.
 
 use super::{
-    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, host,
+    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates,
+    device_room::DeviceRoom,
+    host,
     host::{Lane, Running},
     link::{self, Link, LinkEvent},
     medium, not_in_place,
@@ -34,8 +36,9 @@ const TICK: Duration = Duration::from_millis(20);
 /// How often parity nodes that were not told yet hear what is committed, and the device what it need not hold. The next update
 /// of the chunk says both, too; more often, hosts that are between two updates would wake each other's nodes for nothing.
 const TELL: Duration = Duration::from_millis(100);
-/// How often a version of a log that found no room is tried again.
-const ADOPT_AGAIN: Duration = Duration::from_secs(1);
+/// How often a version of a log that found no room is tried again: as nobody reserves any meanwhile, there is some as soon as what is
+/// held is committed.
+const ADOPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long a host that nobody waits for tries to reach parity where there are many: what it does not level, the next one does. Picked by
 /// eye: long enough for a parity node that reads its log first.
 const CROWDED_LEVELLING_MAX: Duration = Duration::from_secs(3);
@@ -110,6 +113,9 @@ pub(super) struct Host {
     /// A version that is to be brought forward once the device has room to hold it: with where it changes the chunk, its bytes there, and
     /// when that is tried.
     to_adopt: Option<(u64, u64, Bytes, Instant)>,
+    /// Through which such a version keeps others from reserving what it waits for. Updates have no part in it: they are stamped where
+    /// there is room, and one that waited here would have room elsewhere that it does not use.
+    device_room: DeviceRoom,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
@@ -173,6 +179,7 @@ impl host::Host for Host {
             started: Instant::now(),
             release: None,
             to_adopt: None,
+            device_room: DeviceRoom::new(lane_stream, chunk.device.lane.clone()),
             kept,
             core,
             lane,
@@ -472,7 +479,10 @@ impl Host {
             }
         };
         self.release();
-        self.ask(Asked::Stage { request }, Op::Stage { segment, epoch: self.chunk.epoch, offset, new });
+        self.ask(
+            Asked::Stage { request },
+            Op::Stage { segment, epoch: self.chunk.epoch, offset, new, spend: None },
+        );
         self.ask(Asked::Barrier, Op::Barrier);
     }
 
@@ -557,10 +567,11 @@ impl Host {
     }
 
     /// Held as any update until all logs have it: whoever decodes others by a log that lacks it takes it back.
-    fn bring_forward(&self, version: u64, offset: u64, new: Bytes) {
+    fn bring_forward(&mut self, version: u64, offset: u64, new: Bytes) {
         let (segment, epoch) = (self.chunk.segment, self.chunk.epoch);
         let asked = Asked::Adopt { version, offset, new: new.clone() };
-        self.ask(asked, Op::Stage { segment, epoch, offset, new });
+        let spend = Some(self.device_room.spend(0));
+        self.ask(asked, Op::Stage { segment, epoch, offset, new, spend });
     }
 
     fn link(&mut self, parity: ParityNumber, event: LinkEvent) {
@@ -665,7 +676,8 @@ impl Host {
     }
 
     fn fail_all(&mut self, why: &Fault) {
-        self.window.forget_waiting();
+        // Their answer is the one below.
+        let _ = self.window.take_waiting();
         for (_, wanted) in std::mem::take(&mut self.wanted) {
             let _ = wanted.reply.send(Err(why.clone()));
         }

@@ -10,6 +10,7 @@
 //! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start.
 
 mod data;
+mod device_room;
 mod host;
 mod link;
 mod medium;

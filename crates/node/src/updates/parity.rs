@@ -3,7 +3,9 @@
 mod in_place;
 
 use super::{
-    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, damaged_parity, host,
+    CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, damaged_parity,
+    device_room::DeviceRoom,
+    host,
     host::{Lane, Running},
     medium,
     merge::Merge,
@@ -11,7 +13,6 @@ use super::{
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
-use in_place::Room;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -205,7 +206,7 @@ pub(super) struct Host {
     appending: VecDeque<Appending>,
     overwrites: Overwrites,
     /// What the device keeps for those.
-    room: Room,
+    room: DeviceRoom,
     /// Somebody was refused room because of what is held from before.
     has_to_level: bool,
     /// When that was asked for last.
@@ -283,7 +284,7 @@ impl host::Host for Host {
                 (u64::from(shape.data) * window_bytes).min(info.held_bytes_max / SEGMENTS_LEAST),
                 held,
             ),
-            room: Room::new(lane_stream, chunk.device.lane.clone()),
+            room: DeviceRoom::new(lane_stream, chunk.device.lane.clone()),
             has_to_level: false,
             levelled_at: None,
             in_place: mode == Mode::InPlace,

@@ -3,10 +3,7 @@
 use super::{Asked, Host};
 use crate::updates::not_in_place;
 use bytes::Bytes;
-use steadfast_disk::{
-    LaneHandle, Op, OpError, OpOutput, Priority,
-    device::{Spend, UpdateError},
-};
+use steadfast_disk::{Op, OpError, OpOutput, device::UpdateError};
 use steadfast_protocol::{
     message::LogEvent,
     serve::parity_log::{ChunkNumber, Difference, Overwrite, ParityInput},
@@ -123,55 +120,6 @@ impl Host {
         match record {
             Some(record) => self.say(stream, &LogEvent::Record { version }, record),
             None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
-        }
-    }
-}
-
-/// A host's part of it; dropped, nothing is left reserved.
-pub(super) struct Room {
-    owner: u64,
-    lane: LaneHandle,
-    /// Whether the device was ever asked for any, or found too little.
-    used: bool,
-    /// Whether the device keeps others from reserving, as this one found too little.
-    waits: bool,
-}
-
-impl Room {
-    /// `owner` is the host's stream at the lane, which no other has.
-    pub(super) fn new(owner: u64, lane: LaneHandle) -> Self {
-        Self { owner, lane, used: false, waits: false }
-    }
-
-    pub(super) fn reserve(&mut self, least: u64, bytes: u64) -> Op {
-        self.used = true;
-        Op::Reserve { owner: self.owner, least, bytes }
-    }
-
-    /// What a change is to have of it; one that finds too little leaves a mark at the device.
-    pub(super) fn spend(&mut self, bytes: u64) -> Spend {
-        self.used = true;
-        Spend { owner: self.owner, bytes }
-    }
-
-    /// A change found too little.
-    pub(super) fn waits(&mut self) {
-        self.waits = true;
-    }
-
-    /// So much is not needed, and others wait still, or not.
-    pub(super) fn give_back(&mut self, bytes: u64, others_wait: bool) -> Option<Op> {
-        let is_over = self.waits && !others_wait;
-        self.waits &= others_wait;
-        (bytes > 0 || is_over).then_some(Op::Unreserve { owner: self.owner, bytes })
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if self.used {
-            let op = Op::Unreserve { owner: self.owner, bytes: u64::MAX };
-            self.lane.submit(self.owner, Priority::Normal, op, Box::new(drop));
         }
     }
 }

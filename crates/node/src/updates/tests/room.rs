@@ -67,3 +67,39 @@ async fn what_writers_that_are_gone_leave_behind_does_not_keep_the_room() {
     }
     Arc::into_inner(life).unwrap().end().await;
 }
+
+/// A chunk that comes back with old data takes what its log has beside writers that never let the device's room be.
+#[tokio::test]
+async fn what_is_brought_forward_gets_room_beside_steady_writers() {
+    let stored = |chunk| {
+        let medium = Arc::new(CrashMedium::from_image(stored(chunk, 320 << 10)));
+        let mut device = Device::open(medium.clone(), None).unwrap();
+        store(&mut device, CROSSED, crossed(CROSSED, chunk), 0);
+        drop(device);
+        medium.image()
+    };
+    let before: Vec<_> = (0..SHAPE.chunks).map(stored).collect();
+    let life = Life::begin(before.clone(), SHAPE.chunks).await;
+    assert_eq!(change(&life, SEGMENT, 0, 1, LARGE).await, Ok(1));
+    let mut images = life.power_loss(|_| true);
+    life.end().await;
+    images[0] = before[0].clone();
+
+    let life = Arc::new(Life::begin(images, SHAPE.chunks).await);
+    let mut writers = JoinSet::new();
+    for (writer, chunk) in (0..8).zip([0, 1].into_iter().cycle()) {
+        let life = life.clone();
+        writers.spawn(async move {
+            loop {
+                // One that is told that there is no room comes again.
+                let _ = change(&life, CROSSED, chunk, writer, LARGE).await;
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let made = change(&life, SEGMENT, 0, 9, 100);
+    let made = tokio::time::timeout(Duration::from_secs(10), made).await;
+    writers.shutdown().await;
+    assert_eq!(made.expect("it waits for the writers"), Ok(2));
+    Arc::into_inner(life).unwrap().end().await;
+}

@@ -326,11 +326,6 @@ impl UpdateWindow {
         }
     }
 
-    /// No update that waits is made.
-    pub fn forget_waiting(&mut self) {
-        self.queue.clear();
-    }
-
     /// Everything up to this version is committed.
     pub fn released(&mut self, through: u64) {
         self.kept = self.kept.split_off(&through.saturating_add(1));

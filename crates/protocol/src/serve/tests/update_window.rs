@@ -379,7 +379,7 @@ fn updates_for_which_there_is_no_room_for_long_are_made_otherwise() {
         }
     }
     assert!(over.is_some_and(|tick| (150..160).contains(&tick)), "{over:?}");
-    window.forget_waiting();
+    window.take_waiting();
     assert_eq!(admitted(&mut window), []);
     assert!(!window.tick(at(20_000)));
 }
@@ -416,7 +416,7 @@ fn who_waits_for_what_is_not_level_is_told_in_time() {
     let late = Time(0) + Duration::from_secs(4);
     window.is_not_level();
     assert!(!window.tick(Time(0)) && window.tick(late));
-    window.forget_waiting();
+    window.take_waiting();
     window.is_not_level();
     assert!(!window.tick(late), "nobody waits");
 }
