@@ -23,7 +23,7 @@ use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     DeviceId, IndexRanges, ReservationId, Time,
     message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority, RefusalReason},
-    serve::{Admission, Budget, Limits, Load, ReaderId},
+    serve::{Admission, Budget, Limits, Load, ReadTicket, ReaderId},
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -58,6 +58,18 @@ pub(crate) struct Admitted<'a> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         self.service.admission().closed();
+    }
+}
+
+/// A stream that was admitted with memory to read into; gives both back when dropped.
+pub(crate) struct AdmittedRead<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) ticket: ReadTicket,
+}
+
+impl Drop for AdmittedRead<'_> {
+    fn drop(&mut self) {
+        self.service.admission().read_closed(self.ticket);
     }
 }
 
@@ -131,9 +143,27 @@ impl Service {
     }
 
     fn admit(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
-        self.admission().admit(priority, load)?;
+        let admitted = self.admit_quietly(priority, load)?;
         self.activity.admitted(Kind::Request);
+        Ok(admitted)
+    }
+
+    /// The same where the caller counts it, or not.
+    pub(crate) fn admit_quietly(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
+        self.admission().admit(priority, load)?;
         Ok(Admitted { service: self })
+    }
+
+    /// Admits a stream of a connection, with room for slices of `slice_bytes`.
+    pub(crate) fn admit_read(
+        &self,
+        reader: ReaderId,
+        priority: Priority,
+        load: Load,
+        slice_bytes: u32,
+    ) -> Result<AdmittedRead<'_>, Fault> {
+        let ticket = self.admission().admit_read_of(reader, priority, load, slice_bytes)?;
+        Ok(AdmittedRead { service: self, ticket })
     }
 
     /// Serves one stream to its end; `reader` names its connection.
@@ -158,7 +188,7 @@ impl Service {
                 Ok(device) => self.updates.log(device, segment, chunk, &mut stream).await,
                 Err(fault) => Err(fault),
             },
-            short => match self.short(&opened, &mut stream, short).await {
+            short => match self.short(&opened, &mut stream, short, reader).await {
                 // Lost: the asker knows by itself.
                 Ok(answer) => stream.end(message::encode(&answer)).or(Ok(())),
                 Err(fault) => {
@@ -182,6 +212,7 @@ impl Service {
         opened: &Opened,
         stream: &mut Stream,
         request: NodeRequest,
+        reader: ReaderId,
     ) -> Result<NodeAnswer, Fault> {
         // What moves data is admitted by its own class.
         let _admitted =
@@ -231,9 +262,13 @@ impl Service {
             }
             NodeRequest::ReadRows(wanted) => {
                 let served = self.device(wanted.device)?;
-                let _admitted = self.admit(opened.priority, self.load(&served, false, None))?;
+                rows::check(&wanted, opened.credit)?;
+                let load = self.load(&served, false, None);
+                // All of them are held until the connection takes them.
+                let _admitted = self.admit_read(reader, opened.priority, load, wanted.length)?;
+                self.activity.admitted(Kind::Request);
                 let sender = stream.sender();
-                let rows = rows::read(self, &served, &sender, &wanted, opened.credit);
+                let rows = rows::read(self, &served, &sender, &wanted);
                 unless_gone(opened, stream, rows).await
             }
             NodeRequest::Fence { device, segment } => {

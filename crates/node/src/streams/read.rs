@@ -8,7 +8,7 @@ use crate::{
     activity::Kind,
     devices::ServedDevice,
     fault::fault,
-    service::{Service, gone, indices, lane_priority, operations},
+    service::{AdmittedRead, Service, gone, indices, lane_priority, operations},
 };
 use bytes::Bytes;
 use std::{
@@ -24,7 +24,7 @@ use steadfast_protocol::{
         self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, ReadState,
         Slice, Want,
     },
-    serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReadTicket, ReaderId, SliceId},
+    serve::{ReadAction, ReadInput, ReadResult, ReadStream, ReaderId, SliceId},
 };
 use tokio::sync::mpsc;
 
@@ -35,14 +35,6 @@ struct Held {
     data: Bytes,
     sums: Vec<u32>,
     state: ReadState,
-}
-
-struct Admitted<'a>(&'a Service, ReadTicket);
-
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        self.0.admission().read_closed(self.1);
-    }
 }
 
 /// Serves a read to its end; a fault is the caller's to answer with.
@@ -58,19 +50,23 @@ pub(crate) async fn serve(
     let served = &*service.device(device)?;
     check(&pieces)?;
     let mut early = Vec::new();
-    let found = tokio::select! {
-        found = find(service, served, &pieces) => found?,
-        fault = gone(stream, &mut early) => return Err(fault),
+    let found = {
+        // What it names is held meanwhile: it has a place among the streams for that, too.
+        let _looking = service.admit_quietly(opened.priority, service.load(served, false, reservation))?;
+        tokio::select! {
+            found = find(service, served, &pieces) => found?,
+            fault = gone(stream, &mut early) => return Err(fault),
+        }
     };
     drop(pieces);
     // Whole granules, which divide the largest payload.
     let slice_bytes = found.block_bytes.min(PAYLOAD_BYTES_MAX);
     let load = service.load(served, false, reservation);
-    let ticket = service.admission().admit_read_of(reader, opened.priority, load, slice_bytes)?;
-    let admitted = Admitted(service, ticket);
+    let admitted = service.admit_read(reader, opened.priority, load, slice_bytes)?;
+    let slices_max = admitted.ticket.slices_max;
     service.activity.admitted(Kind::Read);
     let (places, blocks) = (found.places, found.blocks);
-    let core = ReadStream::new(blocks, found.block_bytes, slice_bytes, ticket.slices_max, opened.credit);
+    let core = ReadStream::new(blocks, found.block_bytes, slice_bytes, slices_max, opened.credit);
     let (answer, answers) = mpsc::unbounded_channel();
     let driver = Driver {
         service,
@@ -167,7 +163,7 @@ struct Driver<'a> {
     lane_stream: u64,
     core: ReadStream,
     /// What it may hold, charged with what it does; given back with the driver.
-    admitted: Admitted<'a>,
+    admitted: AdmittedRead<'a>,
     /// Bytes of the slices that are being read, wait or are being sent.
     charged: BTreeMap<SliceId, u32>,
     /// Slices that were read and wait for their turn.
@@ -254,14 +250,14 @@ impl Driver<'_> {
         if !self.charged.is_empty() && !sender.is_ready() {
             return None;
         }
-        let Admitted(service, ticket) = &mut self.admitted;
+        let AdmittedRead { service, ticket } = &mut self.admitted;
         service.admission().slice_read(ticket, bytes).then(|| self.core.poll())?
     }
 
     /// A slice is not held any more.
     fn left(&mut self, slice: SliceId) {
         if let Some(bytes) = self.charged.remove(&slice) {
-            let Admitted(service, ticket) = &mut self.admitted;
+            let AdmittedRead { service, ticket } = &mut self.admitted;
             service.admission().slice_left(ticket, bytes);
         }
     }

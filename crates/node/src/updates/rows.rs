@@ -57,18 +57,25 @@ async fn durable(service: &Service, device: &ServedDevice) -> Result<(), Fault> 
     }
 }
 
+/// Refuses a question for more rows than a block has, or than the asker takes.
+pub(crate) fn check(wanted: &ReadRows, credit: u32) -> Result<(), Fault> {
+    if wanted.length == 0 || wanted.length > BLOCK_BYTES_MAX || wanted.length > credit {
+        return Err(invalid("rows are asked for a block at a time at most, and granted"));
+    }
+    Ok(())
+}
+
+fn invalid(detail: &str) -> Fault {
+    Fault::Node(NodeFault::Invalid(detail.to_owned()))
+}
+
 /// Sends rows as they were at the versions asked for.
 pub(crate) async fn read(
     service: &Service,
     device: &ServedDevice,
     stream: &StreamSender,
     wanted: &ReadRows,
-    credit: u32,
 ) -> Result<NodeAnswer, Fault> {
-    let invalid = |detail: &str| Fault::Node(NodeFault::Invalid(detail.to_owned()));
-    if wanted.length == 0 || wanted.length > BLOCK_BYTES_MAX || wanted.length > credit {
-        return Err(invalid("rows are asked for a block at a time at most, and granted"));
-    }
     let segment = wanted.segment;
     let extent = match operation(service, device, CLASS, Op::Describe { segment }).await {
         Ok(OpOutput::Described(Some(extent))) => extent,
