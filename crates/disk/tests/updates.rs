@@ -169,6 +169,19 @@ fn what_is_reserved_is_kept_for_its_owner() {
     assert_eq!(device.reserve(others, 0, one), 0);
     device.unreserve(mine, 0);
     assert_eq!(device.reserve(others, one, one), one);
+    // A change of a data chunk leaves a mark where it is to, and none else.
+    device.unreserve(others, u64::MAX);
+    let rest = device.reserve(others, 0, max);
+    let stage = |device: &mut Device, spend| device.stage_from(T, EPOCH, (0, &[1; 4096]), spend);
+    assert!(is_full(stage(&mut device, None)));
+    device.unreserve(others, one);
+    assert_eq!(device.reserve(others, one, one), one);
+    assert!(is_full(stage(&mut device, Some(Spend { owner: mine, bytes: 0 }))));
+    device.unreserve(others, one);
+    assert_eq!(device.reserve(others, one, one), 0, "what is given back is for the change");
+    stage(&mut device, Some(Spend { owner: mine, bytes: 0 })).unwrap();
+    device.unreserve(others, rest - one);
+    assert_eq!(device.reserve(others, one, one), one);
     // A crash leaves no reservation.
     let mut device = reopen(device);
     assert_eq!(device.reserve(mine, one, one), one);
