@@ -270,6 +270,41 @@ fn a_decoder_that_gave_its_originals_is_as_before_the_first_block() {
     }
 }
 
+/// Originals that arrived as they are come back in the buffers that they came in, whatever came between them and however they are asked for.
+#[test]
+fn originals_that_are_here_are_given_back_in_order() {
+    let mut random = random();
+    for kind in [Kind::Mix, Kind::MixA] {
+        let code = Code::new(kind, 140, 9).unwrap();
+        let originals = payload(140, 10, &mut random);
+        let arrived = || {
+            let mut decoder = Decoder::new(&code, 10);
+            // The first fifty backwards, one repair block after each.
+            for (index, repair) in (0..50).rev().zip(200..) {
+                for (index, block) in
+                    [index, repair].into_iter().zip(encode(&code, &[index, repair], &originals))
+                {
+                    decoder.push(index, block).unwrap();
+                }
+            }
+            decoder
+        };
+        assert!(arrived().into_originals(10..50).unwrap() == originals[10..50], "{kind:?}");
+        assert_eq!(arrived().into_originals(7..7), Some(Vec::new()), "{kind:?}");
+        assert_eq!(arrived().into_originals(10..51), None, "{kind:?}: one is not here");
+        assert_eq!(arrived().into_originals(139..141), None, "{kind:?}: there are no more than K");
+        let here = arrived().into_those_here(48..1000);
+        assert_eq!(here.len(), 92, "{kind:?}");
+        for (original, here) in (48..).zip(here) {
+            let expected = (original < 50).then(|| originals[original].clone());
+            assert_eq!(here, expected, "{kind:?}: {original}");
+        }
+        #[allow(clippy::reversed_empty_ranges, reason = "what a careless caller asks")]
+        let reversed = 30..20;
+        assert_eq!(arrived().into_those_here(reversed), Vec::<Option<Vec<u8>>>::new(), "{kind:?}");
+    }
+}
+
 #[test]
 fn memory_of_another_length_prepares_nothing() {
     let mut random = random();

@@ -50,6 +50,42 @@ fn shapes() -> Vec<Code> {
     shapes.into_iter().map(|(kind, k, m)| Code::new(kind, k, m).unwrap()).collect()
 }
 
+/// A change to any coefficient, schedule or packet is a change of the format on disk: parity written before would decode to other bytes.
+#[test]
+fn the_parity_of_a_code_is_fixed() {
+    let digest = |(kind, k, m)| {
+        let code = Code::new(kind, k, m).unwrap();
+        // Whole blocks of packets, and a last one that is short.
+        let chunks = encoded(&code, 3, code.chunk_multiple() * 777);
+        chunks[k..].iter().flatten().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    };
+    let codes = [
+        (Kind::ReedSolomon, 4, 2),
+        (Kind::ReedSolomon, 10, 4),
+        (Kind::ReedSolomon, 223, 32),
+        (Kind::Cauchy, 10, 2),
+        (Kind::Cauchy, 6, 3),
+        (Kind::Cauchy, 20, 6),
+        (Kind::Rdp, 10, 2),
+        (Kind::Rdp, 17, 2),
+        (Kind::Rdp, 60, 2),
+    ];
+    let fixed = [
+        10243140946661120314,
+        374609874599897833,
+        12435235423663110490,
+        10142626801076117281,
+        16788107407642715767,
+        723699410828904769,
+        18264542269287981871,
+        18378210868843224918,
+        8659120863045910766,
+    ];
+    assert_eq!(codes.map(digest), fixed);
+}
+
 #[test]
 fn every_set_of_k_chunks_gives_all_others() {
     for code in shapes() {

@@ -18,7 +18,7 @@ const LENGTHS: [usize; 14] = [0, 1, 15, 16, 17, 31, 63, 64, 65, 127, 257, 1023, 
 /// Runs at whatever tier is forced; gives what it computed. Wrong bytes fail in it.
 type Kernel = fn(&mut Pcg64Mcg, &Field) -> Vec<u8>;
 
-const KERNELS: [(&str, Kernel); 10] = [
+const KERNELS: [(&str, Kernel); 16] = [
     ("xor: d sources into one", sums),
     ("gf256: multiply and accumulate", products),
     ("gf256: k sources into m", matrices),
@@ -26,6 +26,12 @@ const KERNELS: [(&str, Kernel); 10] = [
     ("mds: Reed-Solomon", |random, _| stripes(mds::Kind::ReedSolomon, random)),
     ("mds: Cauchy", |random, _| stripes(mds::Kind::Cauchy, random)),
     ("mds: row-diagonal parity", |random, _| stripes(mds::Kind::Rdp, random)),
+    ("mds: deltas of Reed-Solomon", |random, _| deltas(mds::Kind::ReedSolomon, random)),
+    ("mds: deltas of Cauchy", |random, _| deltas(mds::Kind::Cauchy, random)),
+    ("mds: deltas of row-diagonal parity", |random, _| deltas(mds::Kind::Rdp, random)),
+    ("xor: two sources into several", copies),
+    ("rateless: dense", |random, _| objects(Kind::Mix, 40, random)),
+    ("rateless: a fixed code", |random, _| objects(Kind::ReedSolomon { data: 5, parity: 3 }, 20, random)),
     ("rateless: lt", |random, _| objects(LT_TENTH, 200, random)),
     ("rateless: mix over GF(256)", |random, _| objects(Kind::Mix, 200, random)),
     ("rateless: mix over GF(2)", |random, _| objects(Kind::Mix, 700, random)),
@@ -163,12 +169,78 @@ fn stripes(kind: mds::Kind, random: &mut Pcg64Mcg) -> Vec<u8> {
     all
 }
 
+/// Two writes to a data chunk: the deltas of each parity chunk apart and of all at once, both folded into one and applied; parity is
+/// then what encoding gives, which is seen to.
+fn deltas(kind: mds::Kind, random: &mut Pcg64Mcg) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (k, m) in [(3, 1), (5, 2), (10, 2), (10, 3), (6, 4), (17, 5)] {
+        let Ok(code) = mds::Code::new(kind, k, m) else { continue };
+        let len = code.chunk_multiple() * 513;
+        let mut chunks = payload((k + m) as u32, len, random);
+        encode_parity(&code, &mut chunks);
+        let changed = random.next_u32() as usize % k;
+        let mut made: Vec<Vec<(mds::DeltaRanges, Vec<u8>)>> = vec![Vec::new(); m];
+        for round in 0..2 {
+            let offset = random.next_u32() as usize % (len / 2);
+            let length = [len - offset, 1 + random.next_u32() as usize % (len / 2)][round];
+            let new = payload(1, length, random).remove(0);
+            let old = chunks[changed][offset..][..length].to_vec();
+            let range = || offset..offset + length;
+            let total = |parity| code.delta_ranges(changed, range(), len, parity).unwrap().total();
+            let mut at_once: Vec<Vec<u8>> = (0..m).map(|parity| vec![0x77; total(parity)]).collect();
+            let mut outs: Vec<&mut [u8]> = at_once.iter_mut().map(Vec::as_mut_slice).collect();
+            code.deltas(changed, offset, len, &old, &new, &mut outs).unwrap();
+            for (parity, at_once) in at_once.into_iter().enumerate() {
+                let mut alone = vec![0x77; at_once.len()];
+                let ranges = code.delta(changed, offset, len, &old, &new, parity, &mut alone).unwrap();
+                assert!(alone == at_once, "{code:?}: parity {parity}");
+                made[parity].push((ranges, alone));
+            }
+            chunks[changed][offset..][..length].copy_from_slice(&new);
+        }
+        for (parity, made) in made.iter().enumerate() {
+            let made: Vec<(&mds::DeltaRanges, &[u8])> =
+                made.iter().map(|(ranges, bytes)| (ranges, &bytes[..])).collect();
+            let (ranges, bytes) = mds::fold(&made).unwrap();
+            mds::apply(&ranges, &bytes, &mut chunks[k + parity]).unwrap();
+            all.extend(bytes);
+        }
+        let views: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+        assert!(code.verify(&views[..k], &views[k..]).unwrap(), "{code:?}");
+        let before = chunks[k..].to_vec();
+        encode_parity(&code, &mut chunks);
+        assert!(chunks[k..] == before, "{code:?}");
+    }
+    all
+}
+
+fn encode_parity(code: &mds::Code, chunks: &mut [Vec<u8>]) {
+    let (data, parity) = chunks.split_at_mut(code.k());
+    let views: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+    code.encode(&views, &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+}
+
+fn copies(random: &mut Pcg64Mcg, _: &Field) -> Vec<u8> {
+    let mut all = Vec::new();
+    for (len, outputs) in LENGTHS.into_iter().flat_map(|len| (1..=5).map(move |outputs| (len, outputs))) {
+        let pair = payload(2, len, random);
+        let mut made = vec![vec![0x77; len]; outputs];
+        let mut outs: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
+        xor::set_all(&mut outs, &pair[0], &pair[1]);
+        let naive: Vec<u8> = pair[0].iter().zip(&pair[1]).map(|(a, b)| a ^ b).collect();
+        assert!(made.iter().all(|made| *made == naive), "{len} bytes into {outputs}");
+        all.extend(naive);
+    }
+    all
+}
+
 fn objects(kind: Kind, k: u32, random: &mut Pcg64Mcg) -> Vec<u8> {
     let code = Code::new(kind, k, 1).unwrap();
     let originals = payload(k, 1030, random);
     let mut decoder = Decoder::new(&code, 1030);
     let mut all = Vec::new();
-    for index in shuffled((0..4 * k).collect(), random) {
+    let end = code.end().unwrap_or(4 * k);
+    for index in shuffled((0..end).collect(), random) {
         let block = encode(&code, &[index], &originals).remove(0);
         all.extend_from_slice(&block);
         decoder.push(index, block).unwrap();

@@ -107,7 +107,10 @@ pub(super) unsafe fn sized<L: Lanes>(
     unsafe {
         let sources = [old, new];
         match outputs.len() {
+            1 if *coefficients == 1 => exact::<L, 1, true>(coefficients, maps, sources, len, outputs),
             2 if *coefficients == 1 => exact::<L, 2, true>(coefficients, maps, sources, len, outputs),
+            3 if *coefficients == 1 => exact::<L, 3, true>(coefficients, maps, sources, len, outputs),
+            4 if *coefficients == 1 => exact::<L, 4, true>(coefficients, maps, sources, len, outputs),
             1 => exact::<L, 1, false>(coefficients, maps, sources, len, outputs),
             2 => exact::<L, 2, false>(coefficients, maps, sources, len, outputs),
             3 => exact::<L, 3, false>(coefficients, maps, sources, len, outputs),

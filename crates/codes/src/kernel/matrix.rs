@@ -16,8 +16,8 @@
 //! Reading 16 slices and writing 4 past the caches, without any arithmetic, has 0.57 to 0.71. On Zen 5: 8 + 3: 0.92, 0.67; 10 + 4:
 //! 0.89, 0.60; 16 + 4 and 32 + 8 in blocks 0.67 and 0.65.
 //!
-//! Where multiplying takes shuffles, all sources go side by side and nothing past the caches: arithmetic and such stores do
-//! not overlap. GB/s of data from memory on Zen 3 (avx2; 32 KiB and 512 KiB caches; medians of 9 turns, 1 MiB slices),
+//! Where multiplying takes shuffles, all sources go side by side and nothing past the caches but plain sums: arithmetic and such stores
+//! do not overlap. GB/s of data from memory on Zen 3 (avx2; 32 KiB and 512 KiB caches; medians of 9 turns, 1 MiB slices),
 //! past the caches and not: 4 + 2: 8.4, 11.0; 8 + 3: 7.8, 9.9; 10 + 4: 6.8, 8.6; 16 + 4 in blocks 6.8, side by side 8.2. XOR alone, 4
 //! slices into 2: 15, 11. ISA-L 2.30 had 11.5, 7.3, 5.8 and 6.1 in a run of its own.
 
@@ -138,9 +138,12 @@ impl Matrix {
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
         let mut far = || outputs.last_mut().is_some_and(|output| near::are_far(sources, output));
-        let past = mode == Mode::Set && steps::multiplies_at_once(tier);
-        let stream = past && (touched >= STREAM_FROM || touched >= ASK_FROM && far());
-        if many && stream {
+        let at_once = steps::multiplies_at_once(tier);
+        // No multiplication at all: one parity, or the one chunk that it stands in for.
+        let xors = self.outputs == 1 && matches!(self.row, Row::Plain(_));
+        let past = mode == Mode::Set && (at_once || xors);
+        let stream = past && (touched >= STREAM_FROM || at_once && touched >= ASK_FROM && far());
+        if many && stream && at_once {
             return self.run_blocked(tier, sources, outputs);
         }
         let ahead = if many { AHEAD } else { 0 };

@@ -109,6 +109,40 @@ fn every_tier_writes_past_the_caches_what_the_naive_twin_does() {
     }
 }
 
+/// Rows without a multiplication go past the caches at every tier, with few and many sources, of which some may count for nothing; so do
+/// rows of ones in front of others, and the sum of all, where sources have a body of the loop each.
+#[test]
+fn every_tier_saves_multiplications_side_by_side_like_the_naive_twin() {
+    for &tier in Tier::available() {
+        for (inputs, ones) in [(4, 4), (10, 3), (12, 12), (16, 16), (30, 29)] {
+            let row: Vec<u8> = (0..inputs).map(|source| u8::from(source < ones)).collect();
+            for (shift, mode) in [(0, Mode::Set), (3, Mode::Set), (1, Mode::Add)] {
+                check_of(&row, tier, [1, inputs], streamed([1, inputs]), shift, 0, mode);
+                check_of(&row, tier, [1, inputs], 1029, shift, 0, mode);
+            }
+        }
+        for (outputs, inputs, ones) in [(2, 4, 4), (4, 10, 10), (3, 12, 5), (4, 16, 16), (6, 9, 9)] {
+            for complement in [false, true] {
+                let coefficients = saving(outputs, inputs, ones, complement);
+                for mode in [Mode::Set, Mode::Add] {
+                    check_of(&coefficients, tier, [outputs, inputs], 1029, 3, 0, mode);
+                }
+            }
+        }
+    }
+}
+
+/// Coefficients of which the first row, or the sum of all, is so many ones and then zeros.
+fn saving(outputs: usize, inputs: usize, ones: usize, complement: bool) -> Vec<u8> {
+    let mut coefficients = bytes(7, outputs * inputs);
+    for source in 0..inputs {
+        let others = (1..outputs).map(|output| coefficients[output * inputs + source]);
+        let others = others.fold(0, |sum, c| sum ^ c);
+        coefficients[source] = u8::from(source < ones) ^ if complement { others } else { 0 };
+    }
+    coefficients
+}
+
 /// What is asked about a byte of the outputs changes nothing, and nothing at all is asked where they are added to. Whatever the answer is.
 #[test]
 fn every_tier_asks_where_outputs_lie_and_makes_the_same_of_them() {
@@ -135,21 +169,9 @@ fn every_tier_saves_multiplications_in_blocks_like_the_naive_twin() {
     for &tier in Tier::available() {
         for (outputs, inputs, ones) in [(4, 17, 17), (4, 17, 9), (3, 25, 3), (8, 14, 7), (2, 24, 16)] {
             for complement in [false, true] {
-                let mut coefficients = bytes(7, outputs * inputs);
-                for source in 0..inputs {
-                    let others = (1..outputs).map(|output| coefficients[output * inputs + source]);
-                    let others = others.fold(0, |sum, c| sum ^ c);
-                    coefficients[source] = u8::from(source < ones) ^ if complement { others } else { 0 };
-                }
-                check_of(
-                    &coefficients,
-                    tier,
-                    [outputs, inputs],
-                    streamed([outputs, inputs]),
-                    3,
-                    0,
-                    Mode::Set,
-                );
+                let coefficients = saving(outputs, inputs, ones, complement);
+                let len = streamed([outputs, inputs]);
+                check_of(&coefficients, tier, [outputs, inputs], len, 3, 0, Mode::Set);
             }
         }
     }
@@ -178,7 +200,11 @@ fn every_tier_takes_differences_of_all_outputs_at_every_alignment() {
     for &tier in Tier::available() {
         for shift in 0..64 {
             let (outputs, len) = (1 + shift % 9, [0, 63 + shift, 257 + 7 * shift][shift % 3]);
-            let coefficients = bytes(shift as u64, outputs);
+            let mut coefficients = bytes(shift as u64, outputs);
+            if shift % 2 == 0 {
+                // As the first parity has.
+                coefficients[0] = 1;
+            }
             let matrix = Matrix::new(outputs, 2, |output, source| coefficients[output] * source as u8);
             let [old, new] = [1, 2].map(|seed| bytes(seed, len + 64));
             let [old, new] = [&old[shift..][..len], &new[63 - shift..][..len]];

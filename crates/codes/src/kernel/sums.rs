@@ -22,7 +22,10 @@
 
 use super::{Tier, gf256, product::Product};
 #[cfg(target_arch = "x86_64")]
-use super::{steps::weighted_at, weighted::Weighted};
+use super::{
+    steps::{multiplies_at_once, weighted_at},
+    weighted::Weighted,
+};
 
 /// Scratch of all slots together stays below this. More than a second-level cache: the start of an op costs more than what the
 /// third level serves, and it serves long strips well. K = 1024 on Zen 4 (1 MiB), strips of 512 B, 1 and 2 KiB: encoding 7.9, 9.0 and 8.9
@@ -427,7 +430,10 @@ fn strip_body<V: Vector>(tier: Tier, steps: &Steps, slots: &[*mut u8], strip: St
                 dst: slots[op.dst as usize],
                 out,
                 len,
-                stream: stream && out.is_some_and(|out| out.addr().is_multiple_of(size_of::<Line>())),
+                // As for whole products (`matrix`): arithmetic by shuffles and such stores do not overlap.
+                stream: stream
+                    && multiplies_at_once(tier)
+                    && out.is_some_and(|out| out.addr().is_multiple_of(size_of::<Line>())),
             };
             // SAFETY: `run` borrows `len` bytes at every slot, `Steps::new` has checked the slot numbers, and the tier is supported.
             unsafe { weighted_at(tier, &task) };

@@ -198,9 +198,15 @@ pub fn fold_into(deltas: &[(&DeltaRanges, &[u8])], bytes: &mut Vec<u8>) -> Resul
     bytes.resize(merged.total(), 0);
     for (ranges, delta) in deltas {
         let mut rest = *delta;
+        // Both ascend: each of the merged ranges is passed once.
+        let (mut within, mut before) = (merged.as_slice(), 0);
         for range in ranges.as_slice() {
             let (part, after) = rest.split_at(range.len());
-            let start = merged.offset_of(range.start).expect("merged ranges hold every range");
+            while within[0].end < range.end {
+                before += within[0].len();
+                within = &within[1..];
+            }
+            let start = before + range.start - within[0].start;
             xor::xor(&mut bytes[start..start + part.len()], part);
             rest = after;
         }

@@ -82,9 +82,12 @@ pub(super) fn solve(k: usize, generator: &Matrix, available: &[usize], wanted: &
             } else if let Some(column) = parities.iter().position(|(_, parity)| parity == chunk) {
                 row[known.len() + column] = 1;
             } else {
-                for data in 0..k {
-                    let factor = generator.coefficient(chunk - k, data);
-                    for (sum, term) in row.iter_mut().zip(data_row(data)) {
+                for (column, data) in known.iter().enumerate() {
+                    row[column] = generator.coefficient(chunk - k, *data);
+                }
+                for data in &lost {
+                    let factor = generator.coefficient(chunk - k, *data);
+                    for (sum, term) in row.iter_mut().zip(data_row(*data)) {
                         *sum ^= mul(factor, term);
                     }
                 }

@@ -358,7 +358,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     ///
     /// From the second segment of a shape on [`Decoder::push`] and [`Decoder::advance`] allocate nothing (for mix), and
     /// this allocates the plan alone: some hundred pieces, together below 1 MiB at K = 1024, whatever the blocks' length;
-    /// nothing when the originals came as they are. Further threads take what starting them does.
+    /// nothing when the originals came as they are. Further threads take what starting them does, and a list of the blocks for each
+    /// stretch. Chunks of a fixed code are solved with a few lists for every 16 KiB of a row.
     ///
     /// # Errors
     /// [`DecodeError::Missing`] when the blocks do not give all originals.

@@ -11,6 +11,7 @@ use super::permutation::{Walk, below, generator};
 use super::soliton::Soliton;
 use rand_core::Rng;
 use rand_pcg::Pcg64Mcg;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -18,6 +19,8 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 const FIRST_EPOCH: u32 = 32;
 /// The fewest rows made at once: so that the walk's state, kept with every piece, weighs little.
 const PIECE_ROWS_MIN: u32 = 256;
+/// Pieces of later epochs that are kept: as many as a writer and a few readers are at.
+const LATEST_PIECES: usize = 4;
 /// Rows that complete each other, in K: those of N = 4 K. More are stored only where few disks hold them.
 const COVERED: u32 = 3;
 /// How far ahead in its permutation a row looks for the item that adds most.
@@ -85,7 +88,8 @@ pub(crate) struct Rows {
     seed: u64,
     piece_rows: u32,
     first: Box<[OnceLock<Piece>]>,
-    latest: RwLock<Option<(u32, Arc<Piece>)>>,
+    /// The last made of later epochs, the newest at the end.
+    latest: RwLock<VecDeque<(u32, Arc<Piece>)>>,
     /// What the first so many rows hold, for the piece that goes on from there.
     covered: RwLock<Option<(u32, Cover)>>,
 }
@@ -121,13 +125,18 @@ impl Rows {
         if (piece as usize) < self.first.len() {
             return f(self.first_epoch(piece as usize).row(place));
         }
-        if let Some((kept, rows)) = &*self.latest.read().unwrap_or_else(PoisonError::into_inner)
-            && *kept == piece
-        {
+        let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, rows)) = latest.iter().rev().find(|(kept, _)| *kept == piece) {
             return f(rows.row(place));
         }
+        drop(latest);
         let rows = Arc::new(self.make(number - place as u32, self.start(u64::from(piece))));
-        *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some((piece, Arc::clone(&rows)));
+        let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+        if latest.len() == LATEST_PIECES {
+            latest.pop_front();
+        }
+        latest.push_back((piece, Arc::clone(&rows)));
+        drop(latest);
         f(rows.row(place))
     }
 

@@ -161,14 +161,16 @@ fn check(
     }
 }
 
-/// The update of data chunk `data` by hand.
-fn update(kind: Kind, k: usize, data: usize) -> Double {
+/// The update of data chunk `data` by hand: of the second parity, or of `both`.
+fn update(kind: Kind, k: usize, data: usize, both: bool) -> Double {
     let columns = [0, 1].map(|source| Column { source, weight: source }).to_vec();
+    let weighted = usize::from(both);
     if kind == Kind::Cauchy {
-        let combination = Combination { output: 0, a: power(data), b: 0 };
-        Double::new(Ring::Field, columns, [None, None], Finish::Combine([Some(combination), None]))
+        let sum = both.then_some(Combination { output: 0, a: 1, b: 0 });
+        let combination = Combination { output: weighted, a: power(data), b: 0 };
+        Double::new(Ring::Field, columns, [None, None], Finish::Combine([sum, Some(combination)]))
     } else {
-        let finish = Finish::Update { column: data, sum: None, weighted: 0 };
+        let finish = Finish::Update { column: data, sum: both.then_some(0), weighted };
         Double::new(Ring::Cyclic(prime(k)), columns, [None, None], finish)
     }
 }
@@ -176,11 +178,21 @@ fn update(kind: Kind, k: usize, data: usize) -> Double {
 fn check_update(tier: Tier, (kind, k): (Kind, usize), data: usize, len: usize, shift: usize) {
     let [old, new] = [1, 2].map(|seed| bytes(seed, len));
     let change: Vec<u8> = old.iter().zip(&new).map(|(old, new)| old ^ new).collect();
-    let [_, expected] = naive(kind, k, &[(data, &change)]);
+    let expected = naive(kind, k, &[(data, &change)]);
     let [old, new] = [(old, shift), (new, shift * 5)].map(|(content, shift)| Placed::new(&content, shift));
-    let mut out = Placed::empty(len, shift * 3 + 1);
-    update(kind, k, data).run(tier, &[old.view(), new.view()], &mut [out.view_mut()]);
-    assert!(out.holds(&expected), "{tier:?}, {kind:?} {k} + 2, {len} bytes at {shift}, update of {data}");
+    for both in [false, true] {
+        let expected = if both { &expected[..] } else { &expected[1..] };
+        let mut made: Vec<Placed> =
+            (0..expected.len()).map(|output| Placed::empty(len, shift * 3 + 1 + 7 * output)).collect();
+        let mut views: Vec<&mut [u8]> = made.iter_mut().map(Placed::view_mut).collect();
+        update(kind, k, data, both).run(tier, &[old.view(), new.view()], &mut views);
+        for (made, expected) in made.iter().zip(expected) {
+            assert!(
+                made.holds(expected),
+                "{tier:?}, {kind:?} {k} + 2, {len} bytes at {shift}, update of {data}, both: {both}"
+            );
+        }
+    }
 }
 
 #[test]
