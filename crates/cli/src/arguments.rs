@@ -133,7 +133,7 @@ pub(crate) struct Output {
 
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// The file to store; 256 MiB made from the seed when absent
+    /// The file to store, of 1 MiB at least (the paper's figures are of 1 GiB); 256 MiB made from the seed when absent
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) output: Output,
@@ -216,6 +216,10 @@ pub(crate) struct Node {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: SocketAddr,
+    /// Where others reach this server; when absent where it listens, or, where that is every address, the one of this
+    /// machine from which it reaches the metadata server
+    #[arg(long, value_name = "HOST:PORT", value_parser = crate::units::place)]
+    pub(crate) advertise: Option<String>,
     /// Where `/metrics` and `/healthz` are answered; nowhere when absent
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<SocketAddr>,
@@ -415,7 +419,7 @@ pub(crate) struct Get {
 pub(crate) struct List {
     /// BUCKET or BUCKET/PREFIX; all buckets when absent
     pub(crate) place: Option<String>,
-    /// Sizes, versions and times too
+    /// Sizes and times too
     #[arg(short)]
     pub(crate) long: bool,
     #[command(flatten)]
@@ -490,7 +494,8 @@ pub(crate) enum Lab {
         /// Repeats the same disks and data
         #[arg(long)]
         seed: Option<u64>,
-        /// Draws of each case or accesses of each point, where the experiment has many
+        /// Draws of each case or accesses of each point, where the experiment has many (`requests`: rounds, one more where
+        /// they are odd in number)
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         draws: Option<u32>,
         /// Only cases whose name contains this, where the experiment can choose

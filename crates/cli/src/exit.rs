@@ -12,8 +12,9 @@
 //! | 7 | exists already |
 //! | 8 | it changed meanwhile: run the command again |
 //! | 9 | what was wished for is not to be had now: try again in a while |
-//! | 130 | told to stop before its end |
+//! | 130 | a get, demo, experiment or bench that was told to stop before its end |
 
+use crate::{config::Problems, harmless::harmless};
 use std::{io, process::ExitCode};
 use steadfast_client::{
     AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
@@ -104,9 +105,9 @@ fn is_read_no_more(error: &anyhow::Error) -> bool {
     written.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes in one line, without those that it says itself.
+/// The error and its causes in one line, without those that it says itself; others may have chosen the names in it.
 pub(crate) fn said(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+    let said = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
         if said.is_empty() {
             cause
         } else if said.contains(&cause) {
@@ -114,11 +115,16 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
         } else {
             format!("{said}: {cause}")
         }
-    })
+    });
+    // Its lines are one for each problem.
+    if error.is::<Problems>() {
+        return said.lines().map(harmless).collect::<Vec<_>>().join("\n");
+    }
+    harmless(&said).into_owned()
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<crate::config::Problems>() || error.is::<NotOffered>() {
+    if error.is::<Problems>() || error.is::<NotOffered>() {
         return WRONG_COMMAND;
     }
     if error.is::<Interrupted>() {
@@ -310,6 +316,22 @@ mod tests {
         ] {
             assert_eq!(is_read_no_more(&error), expected, "{error:?}");
         }
+    }
+
+    #[test]
+    fn an_error_tells_a_terminal_no_commands() {
+        let object =
+            ObjectName { bucket: "photos".to_owned(), key: "a\u{1b}]0;b\u{7}\nsteadfast: c".to_owned() };
+        let stuck = Stuck { kind: StuckKind::Other, why: "so it is".to_owned() };
+        let totals = Totals { stuck: [(object, stuck)].into(), ..Totals::default() };
+        let error = anyhow::Error::from(RepairError::Stuck(totals)).context("the last look");
+        let said = said(&error);
+        let shown =
+            "the last look: photos/a\\u{1b}]0;b\\u{7}\\nsteadfast: c cannot be completed now: so it is";
+        assert_eq!(said, shown);
+        // What is wrong with a file is a line each.
+        let problems = crate::config::check("a.toml".as_ref(), "[client]\nb = 1\nc = 2\n").unwrap_err();
+        assert_eq!(super::said(&problems.into()).lines().count(), 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 #![deny(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "say! and tell! do not panic where nobody reads"
+    reason = "say!, announce! and tell! do not panic where nobody reads"
 )]
 
 /// `println!`, with an error in place of a panic: a reader that has seen enough (`| head`) ends the command quietly.
@@ -12,6 +12,14 @@ macro_rules! say {
         use anyhow::Context as _;
         use std::io::Write as _;
         writeln!(std::io::stdout().lock(), $($text)*).context($crate::exit::UNSAID)
+    }};
+}
+
+/// `println!`, for what a server says of itself: it serves on whether or not somebody reads that.
+macro_rules! announce {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout().lock(), $($text)*);
     }};
 }
 
@@ -28,6 +36,7 @@ mod commands;
 mod config;
 mod exit;
 mod figures;
+mod harmless;
 mod logging;
 mod object_name;
 mod progress;

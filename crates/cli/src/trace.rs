@@ -3,10 +3,10 @@
 
 use anyhow::Context;
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::{BufWriter, Write},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -32,10 +32,30 @@ struct Lines {
     failed: bool,
 }
 
+/// Another server is writing its trace there.
+#[derive(Debug, thiserror::Error)]
+#[error("--trace {}: another server writes its trace there", .path.display())]
+pub(crate) struct TraceInUse {
+    path: PathBuf,
+}
+
 impl TraceFile {
     /// A tap that writes to `path`, over what was there, what a server of `role` says and hears.
+    ///
+    /// # Errors
+    /// [`TraceInUse`]; or nothing can be written there.
     pub(crate) fn create(path: &Path, role: Role) -> anyhow::Result<Arc<dyn Tap>> {
-        let file = File::create(path).with_context(|| format!("--trace {}", path.display()))?;
+        let named = || format!("--trace {}", path.display());
+        let open = File::options().write(true).create(true).truncate(false).open(path);
+        let file = open.with_context(named)?;
+        // What is no file, such as a pipe, takes what any number of servers say.
+        if file.metadata().with_context(named)?.is_file() {
+            match file.try_lock() {
+                Ok(()) => file.set_len(0).with_context(named)?,
+                Err(TryLockError::WouldBlock) => return Err(TraceInUse { path: path.to_owned() }.into()),
+                Err(TryLockError::Error(error)) => return Err(error).with_context(named),
+            }
+        }
         let lines = Mutex::new(Lines { file: BufWriter::new(file), failed: false });
         Ok(Arc::new(Self { role, began: Instant::now(), lines }))
     }
@@ -72,5 +92,29 @@ impl Tap for TraceFile {
             lines.failed = true;
             tracing::error!(%error, "the trace cannot be written: it ends here");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_trace_that_is_being_written_is_nobody_elses_to_write_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trace");
+        fs::write(&path, "of a server that has ended").unwrap();
+        let first = TraceFile::create(&path, Role::Meta).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        fs::write(&path, "what it wrote").unwrap();
+        let refused = TraceFile::create(&path, Role::Meta).err().unwrap();
+        assert!(refused.is::<TraceInUse>(), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"what it wrote");
+        drop(first);
+        TraceFile::create(&path, Role::Meta).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        // Any number may write where nothing is kept.
+        let _both = [(); 2].map(|()| TraceFile::create(Path::new("/dev/null"), Role::Meta).unwrap());
     }
 }

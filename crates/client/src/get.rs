@@ -66,10 +66,13 @@ pub struct GetReport {
 }
 
 impl GetReport {
-    /// Bytes sent over the network beyond the data, as a share of the data (dissertation §6.2.3).
+    /// Bytes sent over the network beyond the data, as a share of the data (dissertation §6.2.3); none where there are no data.
     pub fn io_overhead(&self) -> f64 {
+        if self.segment_bytes == 0 {
+            return 0.0;
+        }
         let moved = self.sent_bytes.max(self.received_bytes);
-        moved as f64 / self.segment_bytes.max(1) as f64 - 1.0
+        moved as f64 / self.segment_bytes as f64 - 1.0
     }
 }
 

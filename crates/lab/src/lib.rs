@@ -69,7 +69,8 @@ const EXPERIMENTS: [(&str, &str); 7] = [
 /// How much of an experiment to run, where it has a choice; what it has none in is refused.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Draws of each case, accesses of each point; the experiment's own number when absent.
+    /// Draws of each case, accesses of each point; the experiment's own number when absent. Of [`requests`] rounds, one more where
+    /// they are odd in number.
     pub draws: Option<u32>,
     /// Only cases whose name contains this.
     pub case: Option<String>,

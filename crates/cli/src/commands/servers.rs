@@ -20,9 +20,9 @@ pub(crate) async fn meta(arguments: Meta) -> anyhow::Result<()> {
     options.net.tap = arguments.trace.map(|path| TraceFile::create(&path, Role::Meta)).transpose()?;
     let meta = steadfast_meta::Meta::start(&options).await?;
     if let Some(admin) = meta.admin() {
-        say!("{ADMIN}{admin}")?;
+        announce!("{ADMIN}{admin}");
     }
-    say!("{LISTENING}{}", meta.address())?;
+    announce!("{LISTENING}{}", meta.address());
     stop_asked().await?;
     meta.stop().await;
     Ok(())
@@ -34,6 +34,7 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     let meta = arguments.meta.clone();
     let mut options = steadfast_node::NodeOptions::new(arguments.dir, arguments.meta, arguments.listen);
     options.rename = arguments.rename;
+    options.advertise = arguments.advertise;
     options.admin = arguments.admin;
     options.site = arguments.site;
     options.emulate = arguments.emulate;
@@ -51,9 +52,9 @@ pub(crate) async fn node(arguments: Node) -> anyhow::Result<()> {
     }
     let mut node = steadfast_node::Node::start(options).await?;
     if let Some(admin) = node.admin() {
-        say!("{ADMIN}{admin}")?;
+        announce!("{ADMIN}{admin}");
     }
-    say!("{LISTENING}{}", node.address())?;
+    announce!("{LISTENING}{}", node.address());
     let own = node.id();
     let mending = async {
         match Duration::from_secs(arguments.repair_period.into()) {

@@ -14,6 +14,7 @@ use crate::{
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::json;
+use std::net::SocketAddr;
 use steadfast_protocol::message::{DrainState, NodeState, Registry};
 
 /// What `--json` gives: all that the metadata server knows, and what is made of it.
@@ -56,7 +57,7 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     say!("cluster {}: {alive} of {} storage servers alive", registry.cluster, registry.nodes.len())?;
     say!("{}", devices.summary())?;
     if let Some(admin) = &registry.admin {
-        say!("metadata server: http://{admin}/metrics")?;
+        say!("metadata server: http://{}/metrics", reached(admin, &arguments.cluster.cluster))?;
     }
     if let Some(line) = missing(&registry) {
         say!("{line}")?;
@@ -94,10 +95,21 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     }
     for node in registry.nodes.iter().filter(|node| node.alive) {
         if let Some(admin) = &node.activity.admin {
-            say!("{}: http://{admin}/metrics", node.record.address)?;
+            let address = &node.record.address;
+            say!("{address}: http://{}/metrics", reached(admin, address))?;
         }
     }
     Ok(())
+}
+
+/// Where the admin port is reached that a server at `address` registered: one that listens at every address says none, and is where its
+/// server is.
+fn reached(admin: &str, address: &str) -> String {
+    let host = address.rsplit_once(':').map(|(host, _)| host);
+    match (admin.parse::<SocketAddr>(), host) {
+        (Ok(listens), Some(host)) if listens.ip().is_unspecified() => format!("{host}:{}", listens.port()),
+        _ => admin.to_owned(),
+    }
 }
 
 fn table(nodes: &[NodeState], devices: &[DeviceNow]) -> Table {
@@ -157,4 +169,21 @@ pub(crate) async fn emulate(arguments: Emulate) -> anyhow::Result<()> {
     }
     say!("device {device}: emulation {}", arguments.spec)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_admin_port_of_every_address_is_where_its_server_is() {
+        for (admin, address, expected) in [
+            ("0.0.0.0:7011", "10.0.0.2:7010", "10.0.0.2:7011"),
+            ("[::]:7011", "[fd00::2]:7010", "[fd00::2]:7011"),
+            ("0.0.0.0:7011", "store.example:7010", "store.example:7011"),
+            ("127.0.0.1:7011", "10.0.0.2:7010", "127.0.0.1:7011"),
+        ] {
+            assert_eq!(reached(admin, address), expected);
+        }
+    }
 }

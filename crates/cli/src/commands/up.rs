@@ -1,6 +1,5 @@
 //! `steadfast up`.
 
-use super::print_json;
 use crate::{arguments::Up, exit::check_thick};
 use anyhow::Context;
 use serde_json::json;
@@ -35,21 +34,21 @@ pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> an
                 json!({ "name": name, "pid": pid, "address": address, "admin": admin })
             })
             .collect();
-        print_json(&json!({ "cluster": cluster.address(), "processes": processes }))?;
+        announce!("{}", json!({ "cluster": cluster.address(), "processes": processes }));
     } else {
         let (servers, devices) = (counted(shape.nodes, "storage server"), counted(shape.devices, "device"));
-        say!("a cluster of {servers} with {devices} each is up:")?;
+        announce!("a cluster of {servers} with {devices} each is up:");
         for ((name, pid, address), (_, admin)) in cluster.processes().zip(cluster.admin_ports()) {
-            say!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics")?;
+            announce!("  {name:<8} pid {pid:<8} {address:<21} http://{admin}/metrics");
         }
-        say!("\nIn another terminal:\n")?;
-        say!("  export STEADFAST_CLUSTER={}", cluster.address())?;
-        say!("  steadfast bucket create photos --policy rateless:redundancy=0.5,tolerate=2")?;
-        say!("  steadfast put FILE photos/first")?;
-        say!("  steadfast get photos/first COPY")?;
-        say!("  steadfast status")?;
-        say!("  steadfast top")?;
-        say!("\nCtrl-C stops it; the same command continues it.")?;
+        announce!("\nIn another terminal:\n");
+        announce!("  export STEADFAST_CLUSTER={}", cluster.address());
+        announce!("  steadfast bucket create photos --policy rateless:redundancy=0.5,tolerate=2");
+        announce!("  steadfast put FILE photos/first");
+        announce!("  steadfast get photos/first COPY");
+        announce!("  steadfast status");
+        announce!("  steadfast top");
+        announce!("\nCtrl-C stops it; the same command continues it.");
     }
     let mut stop = std::pin::pin!(super::stop::stop_asked());
     loop {

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_flag_wins_over_the_file() {
         let file = "[client]\ncluster = \"here:1\"\npatience_s = 3\n[node]\ndirs = [\"/a\", \"/b\"]\nmeta = \"here:1\"\n\
-                    listen = \"0.0.0.0:7\"\ncapacity = \"20GiB\"\nthick = true\n";
+                    listen = \"0.0.0.0:7\"\nadvertise = \"out:8\"\ncapacity = \"20GiB\"\nthick = true\n";
         let Commands::Ls(list) = parse(file, &["steadfast", "ls"]).command else { panic!("not ls") };
         assert_eq!((list.cluster.cluster.as_str(), list.cluster.tuning.patience), ("here:1", Some(3)));
         let told = ["steadfast", "ls", "--cluster", "there:2", "--patience", "9"];
@@ -136,6 +136,7 @@ mod tests {
         assert_eq!((list.cluster.cluster.as_str(), list.cluster.tuning.patience), ("there:2", Some(9)));
         let Commands::Node(node) = parse(file, &["steadfast", "node"]).command else { panic!("not node") };
         assert_eq!(node.dir, [Path::new("/a"), Path::new("/b")]);
+        assert_eq!(node.advertise.as_deref(), Some("out:8"));
         assert_eq!((node.capacity, node.thick), (Some(20 << 30), true));
         // One of the two in the file, the other as a flag.
         let room =

@@ -178,6 +178,13 @@ pub(crate) const SECTIONS: &[Section] = &[
                 example: "\"0.0.0.0:7010\"",
             },
             Key {
+                name: "advertise",
+                argument: "advertise",
+                kind: Kind::Place,
+                help: "Where others reach this server, where that is another address than it listens on",
+                example: "\"10.0.0.2:7010\"",
+            },
+            Key {
                 name: "admin",
                 argument: "admin",
                 kind: Kind::Address,

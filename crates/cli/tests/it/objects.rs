@@ -17,6 +17,10 @@ fn every_size_comes_back_byte_for_byte() {
         bed.put(&file, &key);
         bed.get_equals(&key, &fs::read(&file).unwrap());
     }
+    let copy = bed.dir.path().join("copy");
+    let empty = bed.ok(&["get", "data/of-0", copy.to_str().unwrap(), "--json"]);
+    let empty: serde_json::Value = serde_json::from_str(&empty).unwrap();
+    assert_eq!(empty["io_overhead"], 0.0, "nothing came, and nothing in vain");
     let listed = bed.ok(&["ls", "data"]);
     assert_eq!(listed.lines().count(), 11);
     let sizes = bed.ok(&["ls", "data/of-4", "--json"]);

@@ -1,10 +1,11 @@
 //! Standard output that is closed early, or full.
 
-use crate::common::{Bed, block_on, is_not_now, once_of, seed, shape};
+use crate::common::{Bed, block_on, is_not_now, once_of, program, seed, shape, signal};
+use rustix::process::Signal;
 use std::{
     fs,
-    io::Read,
-    process::{Output, Stdio},
+    io::{BufRead, BufReader, Read},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 use steadfast_lab::cluster::Shape;
@@ -60,4 +61,26 @@ fn what_cannot_be_said_is_done_all_the_same() {
         }
         used() + (8 << 20) <= before
     });
+}
+
+/// Whoever started it may have read all that it wanted to know.
+#[test]
+fn a_server_serves_on_where_nobody_reads_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(program());
+    command.args(["meta", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info", "--dir"]);
+    command.arg(dir.path().join("meta")).stdout(writer).stderr(Stdio::piped());
+    let mut meta = command.spawn().unwrap();
+    let mut events = BufReader::new(meta.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let address = events.find_map(|event| {
+        let event: serde_json::Value = serde_json::from_str(&event).unwrap();
+        event["address"].as_str().map(str::to_owned)
+    });
+    let listed =
+        Command::new(program()).args(["bucket", "ls", "--cluster", &address.unwrap()]).output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    signal(&meta, Signal::TERM);
+    assert!(meta.wait().unwrap().success());
 }

@@ -1,12 +1,13 @@
 //! What can be seen of a running cluster: admin ports, `status`, `top`.
 
-use crate::common::{Bed, WITHIN, block_on, bytes, eventually, put, seed, shape};
+use crate::common::{Bed, WITHIN, block_on, bytes, eventually, program, put, seed, shape};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
     io::{Read, Write},
     net::TcpStream,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use steadfast_lab::cluster::Shape;
@@ -321,4 +322,22 @@ fn top_marks_the_slow_disk() {
     assert!(json["sent_waste"].as_f64().unwrap() > -0.01, "{json}");
     let stragglers = status(&bed)["stragglers"].clone();
     assert!(stragglers.as_array().unwrap().iter().any(|one| *one == devices[3].as_str()), "{stragglers}");
+}
+
+/// Behind a wall that leads one address to another it cannot know by itself where others reach it.
+#[test]
+fn a_server_is_known_by_the_address_that_it_is_told() {
+    let bed = Bed::start(&shape(1, 1));
+    let mut command = Command::new(program());
+    command.args(["node", "--listen", "127.0.0.1:0", "--advertise", "store.example:7010"]);
+    command.args(["--admin", "0.0.0.0:0", "--capacity", "256MiB", "--meta", bed.cluster.address(), "--dir"]);
+    command.arg(bed.dir.path().join("another"));
+    let mut node = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Its admin port listens at every address, which is none.
+    block_on(eventually("it is told where it is", WITHIN, async || {
+        bed.ok(&["status"]).contains("store.example:7010: http://store.example:")
+    }));
+    assert!(!bed.ok(&["status"]).contains("0.0.0.0"));
+    node.kill().unwrap();
+    node.wait().unwrap();
 }
