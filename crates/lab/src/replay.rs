@@ -344,7 +344,7 @@ async fn make(shared: Arc<Shared>, step: Arc<impl Fn(Step)>) -> Result<Seen> {
         if shared.options.paced
             && let (Some(at), Some(first)) = (request.at, shared.list[0].at)
         {
-            // Who comes late because all of its turns were taken has waited since then.
+            // Who comes late because all of its turns were taken has waited since then. Of a trace's times none is too far for a clock.
             begun = shared.start + at.saturating_sub(first);
             tokio::time::sleep_until(begun.into()).await;
         }

@@ -2,8 +2,9 @@
 //! and 100 ms away, on eight unequal devices.
 //!
 //! Each client reads the same object of 32 MiB (D = 1, f = 2) at the same time as the others. The two rules take turns on
-//! the same draw of speeds, which the devices had not had before, and each is first in every other round. Meanwhile
-//! another reader gets a small object again and again, with neither rule: how long it takes is the harm done to others.
+//! the same draw of speeds, which the devices had not had before. Who is second reads devices whose speeds the first has
+//! made known, so each is first in every other round, and rounds are even in number. Meanwhile another reader gets a
+//! small object again and again, with neither rule: how long it takes is the harm done to others.
 //! The clients' link delays what they send by the whole round trip; to a reader that is the same as half each way.
 
 use crate::{
@@ -34,8 +35,8 @@ const BUCKET: &str = "requests";
 const RATES: [f64; NODES as usize] = [8.0, 12.0, 16.0, 20.0, 25.0, 30.0, 36.0, 45.0];
 /// Round trips in milliseconds.
 const ROUND_TRIPS: [u64; 2] = [1, 100];
-/// Clients at once, and rounds: fewer where each round has many reads.
-const CLIENTS: [(usize, usize); 3] = [(1, 8), (4, 4), (16, 3)];
+/// Clients at once, and rounds, even in number: fewer where each round has many reads.
+const CLIENTS: [(usize, usize); 3] = [(1, 8), (4, 4), (16, 4)];
 const RULES: [(&str, RequestRule); 2] = [("all", RequestRule::All), ("adaptive", RequestRule::ADAPTIVE)];
 
 /// What was measured of one rule.
@@ -98,7 +99,8 @@ pub async fn run(
         let mut readers: [Vec<Client>; 2] = Default::default();
         for (readers, (_, request)) in readers.iter_mut().zip(RULES) {
             for reader in 0..clients {
-                let mut options = Options { seed: Some(seed + reader as u64), request, ..Options::default() };
+                let seed = Some(seed.wrapping_add(reader as u64));
+                let mut options = Options { seed, request, ..Options::default() };
                 options.net.link.delay = Duration::from_millis(round_trip);
                 readers.push(cluster.client(options).await?);
             }
@@ -145,9 +147,9 @@ fn points(options: &crate::Options) -> Vec<Point> {
                 options.case.as_ref().is_none_or(|part| case(rule, round_trip, clients).contains(part))
             };
             if RULES.iter().any(|(rule, _)| wanted(rule)) {
-                // Each rule is first in one.
                 let usual = if options.quick { 2 } else { usual };
-                let rounds = options.draws.map_or(usual, |draws| draws as usize);
+                // Each rule is first in half of them.
+                let rounds = options.draws.map_or(usual, |draws| draws as usize).next_multiple_of(2);
                 points.push(Point { round_trip, clients, rounds });
             }
         }
@@ -296,4 +298,22 @@ pub fn show(report: &Report) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_rule_is_first_more_often_than_the_other() {
+        let rounds = |draws: Option<u32>, quick: bool| -> Vec<usize> {
+            let options = crate::Options { draws, quick, ..crate::Options::default() };
+            points(&options).into_iter().map(|point| point.rounds).collect()
+        };
+        assert_eq!(rounds(None, false), [8, 4, 4, 8, 4, 4]);
+        assert_eq!(rounds(None, true), [2; 6]);
+        for (draws, expected) in [(1, 2), (2, 2), (7, 8)] {
+            assert_eq!(rounds(Some(draws), false), [expected; 6], "{draws}");
+        }
+    }
 }

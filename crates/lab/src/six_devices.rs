@@ -3,8 +3,11 @@
 //!
 //! Objects of 64 MiB under D = 0.5, f = 2 (what a 4+2 code stores and survives), on six storage servers of one
 //! emulated device each: all six 100 MB/s, or one of them at 10 MB/s, or one stalled, or 30 to 150 MB/s. The speeds go
-//! round, and every access is of an object of its own; what was put is read back and compared later, untimed. Limits are the arithmetic of the drawn speeds: the any-K
-//! ideal for reads, the durability rule for writes.
+//! round; gets take turns at three objects, and every put is of an object of its own; what was put is read back and compared
+//! later, untimed. Limits are the arithmetic of the drawn speeds: the any-K ideal for reads, the durability rule for writes.
+//!
+//! One client makes all accesses, and their times are the library's own: from the call until the last byte is ready, or the object
+//! durable, without a process that starts, a connection that is made, or what a sink takes.
 
 use crate::{
     cluster::{LocalCluster, Shape},

@@ -5,6 +5,7 @@ use super::figures;
 use crate::{
     Options,
     report::{NotOffered, Report, mean, standard_deviation},
+    robustore::settings::Draws,
 };
 use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
@@ -88,10 +89,10 @@ fn limit(case: Case) -> Option<f64> {
 /// Runs every case that `options` asks for.
 ///
 /// # Errors
-/// When no case has that name or a draw's blocks do not decode.
+/// When no case has that name, there cannot be so many draws, or a draw's blocks do not decode.
 pub async fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
     let seed = report.seed();
-    let draws = options.draws.unwrap_or(DRAWS);
+    let draws = Draws { usual: DRAWS, quick: DRAWS }.count(options)?;
     for case in cases() {
         let name = name(case);
         if options.case.as_ref().is_some_and(|wanted| !name.contains(wanted)) {
@@ -210,6 +211,9 @@ mod tests {
         }
         let none = Options { draws: Some(1), case: Some("no such case".to_owned()), ..Options::default() };
         assert!(run(&none, Report::new(1), &mut |_| {}).await.is_err());
+        let many = Options { draws: Some(u32::MAX), ..Options::default() };
+        let refused = run(&many, Report::new(1), &mut |_| {}).await.unwrap_err().to_string();
+        assert!(refused.contains("there can be 1 to"), "{refused}");
     }
 
     /// Findings §1 and §5.2.4 at few draws: the order of the variants and the paper's half of K.

@@ -20,7 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_client::{Client, GetError, GetReport, Options, PutReport, RequestRule};
-use steadfast_protocol::{DeviceId, layout::SegmentLayout};
+use steadfast_protocol::{
+    DeviceId,
+    layout::{REPLICATED_BELOW_BYTES, SegmentLayout},
+    words::counted,
+};
 
 pub use table::show;
 
@@ -74,7 +78,9 @@ pub const SCHEMES: [Scheme; 5] = [
     scheme("rateless-b", "rateless-b", RequestRule::ADAPTIVE),
 ];
 const IDEAL: &str = "any-k-ideal";
-/// The paper's bandwidths for 1 GiB from 64 such disks (dissertation §6.3.1), in MB/s.
+/// Bytes of the object that the paper's bandwidths are of.
+const PAPER_BYTES: u64 = 1 << 30;
+/// The paper's bandwidths for so large an object from 64 such disks (dissertation §6.3.1), in MB/s.
 const PAPER_BANDWIDTH: [(&str, f64); 4] = [
     ("stripe", 31.0),
     ("replicated-speculative", 117.0),
@@ -104,7 +110,7 @@ impl Demo {
     /// Runs it, telling `say` what happens meanwhile. The report's seed makes disks and data.
     ///
     /// # Errors
-    /// When the cluster cannot be run or a scheme that must survive does not.
+    /// When the file is too small, the cluster cannot be run, or a scheme that must survive does not.
     pub async fn run(&self, mut report: Report, say: &mut dyn FnMut(&str)) -> Result<Report> {
         let seed = report.seed();
         if let Some(dir) = self.keep.as_ref().filter(|dir| dir.join(cluster::RECORD).exists()) {
@@ -118,6 +124,14 @@ impl Demo {
             Some(path) => Original::file(path)?,
             None => Original::make(MADE_BYTES, seed),
         };
+        if original.length() < REPLICATED_BELOW_BYTES {
+            return Err(NotOffered(format!(
+                "a file of {} is kept as whole copies, of which no code and no disk's speed shows anything: the demo takes one of \
+                 1 MiB at least",
+                counted(original.length(), "byte")
+            ))
+            .into());
+        }
         // A disk gets thirteen 64ths of the file in the four loads, and the last write, before which eight of them are
         // removed again, gives the fastest four shares of four 64ths more.
         let capacity = (original.length() / 2).max(32 << 20);
@@ -310,7 +324,7 @@ impl Stage {
         let cases = SCHEMES.iter().map(|scheme| scheme.name).zip(latencies.iter().zip(&overheads));
         let no_overhead = vec![0.0];
         for (case, (latencies, overheads)) in cases.chain([(IDEAL, (&ideals, &no_overhead))]) {
-            let paper = PAPER_BANDWIDTH.iter().find(|(scheme, _)| *scheme == case).map(|&(_, figure)| figure);
+            let paper = paper_bandwidth(case, self.original.length());
             report.add("demo", case, "bandwidth", bandwidth(latencies), "MB/s").paper = paper;
             report.add("demo", case, "latency_mean", mean(latencies), "s");
             report.add("demo", case, "latency_sd", standard_deviation(latencies), "s");
@@ -426,6 +440,12 @@ fn turns(seed: u64, round: u64) -> impl Iterator<Item = usize> {
     (0..schemes).map(move |turn| ((first + turn) % schemes) as usize)
 }
 
+/// What the paper has of a scheme; nothing where it read an object of another size.
+fn paper_bandwidth(scheme: &str, bytes: u64) -> Option<f64> {
+    let mut known = PAPER_BANDWIDTH.iter().filter(|_| bytes == PAPER_BYTES);
+    known.find(|(of, _)| *of == scheme).map(|&(_, figure)| figure)
+}
+
 /// Whether the object cannot be read; another failure is the demo's.
 fn is_lost(error: &GetError) -> bool {
     matches!(error, GetError::Read(_))
@@ -485,6 +505,13 @@ mod tests {
     }
 
     #[test]
+    fn the_papers_figures_are_of_its_own_size() {
+        assert_eq!(paper_bandwidth("stripe", PAPER_BYTES), Some(31.0));
+        assert_eq!(paper_bandwidth("stripe", MADE_BYTES as u64), None);
+        assert_eq!(paper_bandwidth(IDEAL, PAPER_BYTES), None);
+    }
+
+    #[test]
     fn only_what_cannot_be_read_is_lost() {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert!(!is_lost(&GetError::Sink(full)));
@@ -503,6 +530,13 @@ mod tests {
         let kept = dir.path().to_owned();
         assert!(run(Some(kept.clone()), None).await.contains("no regular file"));
         assert!(run(Some(kept.join("missing")), None).await.contains("missing"));
+        for (length, said) in [(0, "0 bytes"), (1, "1 byte "), (REPLICATED_BELOW_BYTES - 1, "1 MiB at least")]
+        {
+            let small = kept.join("small");
+            std::fs::File::create(&small).unwrap().set_len(length).unwrap();
+            let refused = run(Some(small), None).await;
+            assert!(refused.contains(said), "{refused}");
+        }
         std::fs::write(kept.join(cluster::RECORD), "{}").unwrap();
         assert!(run(None, Some(kept)).await.contains("holds a cluster already"));
     }

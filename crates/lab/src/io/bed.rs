@@ -100,6 +100,17 @@ impl Counts {
     }
 }
 
+/// Devices that are quiet: what they, and their servers, came to when they last did something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quiet {
+    /// When that was.
+    pub(super) since: Instant,
+    /// What they had done by then.
+    pub(super) counts: Counts,
+    /// Processor seconds of the servers until then.
+    pub(super) servers_s: f64,
+}
+
 /// Who makes updates one after the other.
 struct Task {
     file: File,
@@ -170,7 +181,7 @@ impl Bed {
         for number in 0..updates.depth {
             ready.push(self.task(&updates, number, count / updates.depth).await?);
         }
-        let (servers, own, start) = (cpu::seconds(&self.servers)?, process_seconds(), Instant::now());
+        let (servers, own, start) = (self.servers_s()?, process_seconds(), Instant::now());
         let (local, mut tasks) = (tokio::task::LocalSet::new(), Vec::new());
         for task in ready {
             tasks.push(local.spawn_local(task.run(|| Ok(()))));
@@ -182,7 +193,7 @@ impl Bed {
             all.latencies_ms.extend(ran.latencies_ms);
             all.written.extend(ran.written);
         }
-        all.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own;
+        all.cpu_s = self.servers_s()? - servers + process_seconds() - own;
         Ok(all)
     }
 
@@ -194,7 +205,7 @@ impl Bed {
         mut other: impl FnMut() -> Result<()>,
     ) -> Result<Ran> {
         let task = self.task(&Updates { depth: 1, ..updates }, 0, count).await?;
-        let (servers, own) = (cpu::seconds(&self.servers)?, process_seconds());
+        let (servers, own) = (self.servers_s()?, process_seconds());
         let mut other_s = 0.0;
         let other = || {
             let before = process_seconds();
@@ -204,7 +215,7 @@ impl Bed {
         };
         let mut ran = task.run(other).await?;
         ran.seconds = ran.latencies_ms.iter().sum::<f64>() / 1e3;
-        ran.cpu_s = cpu::seconds(&self.servers)? - servers + process_seconds() - own - other_s;
+        ran.cpu_s = self.servers_s()? - servers + process_seconds() - own - other_s;
         Ok(ran)
     }
 
@@ -234,22 +245,32 @@ impl Bed {
         Ok(counts)
     }
 
-    /// Waits until logs are merged and chunks written in place: until devices do nothing. When they last did something,
-    /// and what they had done by then.
-    pub(super) async fn quiet(&self) -> Result<(Instant, Counts)> {
+    /// Processor seconds of all servers so far.
+    pub(super) fn servers_s(&self) -> Result<f64> {
+        cpu::seconds(&self.servers)
+    }
+
+    /// What was done by now.
+    async fn now(&self) -> Result<Quiet> {
+        let counts = self.counts().await?;
+        Ok(Quiet { since: Instant::now(), counts, servers_s: self.servers_s()? })
+    }
+
+    /// Waits until logs are merged and chunks written in place: until devices do nothing.
+    pub(super) async fn quiet(&self) -> Result<Quiet> {
         let begun = Instant::now();
-        let (mut last, mut changed) = (self.counts().await?, Instant::now());
-        while changed.elapsed() < QUIET {
+        let mut last = self.now().await?;
+        while last.since.elapsed() < QUIET {
             if begun.elapsed() > QUIET_WITHIN {
                 bail!("the devices are still at work {} s after the last update", QUIET_WITHIN.as_secs());
             }
             tokio::time::sleep(LOOK).await;
-            let counts = self.counts().await?;
-            if counts != last {
-                (last, changed) = (counts, Instant::now());
+            let now = self.now().await?;
+            if now.counts != last.counts {
+                last = now;
             }
         }
-        Ok((changed, last))
+        Ok(last)
     }
 
     /// All devices.

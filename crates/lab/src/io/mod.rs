@@ -5,15 +5,17 @@
 //! | cases | devices | limit |
 //! |---|---|---|
 //! | `put-256MiB`, `put-64MiB clients=N` | real directories | raw direct writing to the same directories, times K/N |
-//! | `put-256MiB ingest=primary`, with the policy `parity` | real directories | the same |
-//! | `get-256MiB-cold`, `get-64MiB clients=N` | real directories, caches dropped | raw direct reading of the same files |
+//! | `put-256MiB ingest=primary`, `put-1GiB`, `put-1GiB ingest=primary`, with the policy `parity` | real directories | the same |
+//! | `get-256MiB-cold`, `get-64MiB clients=N`, with the policy `parity` `get-1GiB-cold` | real directories, caches dropped | raw direct reading of the same files |
 //! | `get-256MiB-warm` | real directories, read just before | one loopback socket |
 //! | `get-64MiB-KIND`, `put-64MiB-KIND` | emulated, see [`crate::six_devices`] | arithmetic of the speeds |
 //!
 //! With the policy `parity` the same cases on real directories, and small updates: beside synced writes ([`updates`]), on rotating
 //! disks ([`rotating`]), what they leave to a sequential reader ([`sequential`]), and the order of their flushes ([`flushes`]).
 //!
-//! Beside the processor's time stands what the parts cost alone ([`parts`]).
+//! Beside the processor's time stands what the parts cost alone ([`parts`]). Latencies are of two kinds: on real directories from when a
+//! process's client connects until the last byte is durable or summed, on emulated disks the library's own, of a client that is
+//! connected, without what its sink takes.
 //!
 //! Every access to real directories is made by a process of its own, started again for each: nothing is in its memory,
 //! and what it reads goes to a null sink with a checksum that is compared; what it puts is in its memory before, and is stored from

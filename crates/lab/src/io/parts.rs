@@ -6,6 +6,9 @@
 //! | get | one loopback socket, both ends; two checksums; direct reading |
 //!
 //! Two checksums: whoever sends a block makes one, and whoever receives it compares.
+//!
+//! Decoding is no part of a get: all originals are stored, and who gets those alone decodes nothing. A get of devices that all answer
+//! takes coded blocks by its own choice, where they are sooner; what that costs is what it takes beyond its parts.
 
 use super::{Measured, real::STORED};
 use anyhow::{Context, Result};

@@ -26,6 +26,8 @@ const HELD: u64 = 2;
 const ROOM_BYTES: u64 = 256 << 20;
 /// What each device holds of the large object, about: the raw files' size.
 const RAW_BYTES: u64 = 64 << 20;
+/// From here on an object is large: one round of a first look is enough.
+const LARGE_MEBIBYTES: u64 = 1024;
 /// What is sent through the socket that sets the limit of a warm read.
 const SOCKET_BYTES: u64 = 512 << 20;
 
@@ -49,11 +51,15 @@ const CASES: [Case; 7] = [
     Case { put: false, mebibytes: 64, clients: 16, warm: false, ingest: Ingest::Client },
 ];
 
-/// The cases of a bucket: where chunks are written a node may encode them, too.
+/// The cases of a bucket: where chunks are written a node may encode them, too, and an object of many segments is written in order.
 pub(super) fn cases(measured: Measured) -> Vec<Case> {
     let mut cases = CASES.to_vec();
     if measured == Measured::Parity {
-        cases.insert(1, Case { ingest: Ingest::Primary, ..CASES[0] });
+        let by_primary = |case: Case| Case { ingest: Ingest::Primary, ..case };
+        let large = |case: Case| Case { mebibytes: LARGE_MEBIBYTES, ..case };
+        let [put, cold, ..] = CASES;
+        cases.insert(1, by_primary(put));
+        cases.extend([large(put), by_primary(large(put)), large(cold)]);
     }
     cases
 }
@@ -64,15 +70,26 @@ impl Case {
     }
 
     fn access(&self) -> String {
+        let size = match self.mebibytes {
+            large if large.is_multiple_of(1024) => format!("{}GiB", large / 1024),
+            mebibytes => format!("{mebibytes}MiB"),
+        };
         match (self.put, self.clients, self.warm) {
-            (true, 1, _) if self.ingest == Ingest::Primary => {
-                format!("put-{}MiB ingest=primary", self.mebibytes)
-            }
-            (true, 1, _) => format!("put-{}MiB", self.mebibytes),
-            (true, clients, _) => format!("put-{}MiB clients={clients}", self.mebibytes),
-            (false, 1, true) => format!("get-{}MiB-warm", self.mebibytes),
-            (false, 1, false) => format!("get-{}MiB-cold", self.mebibytes),
-            (false, clients, _) => format!("get-{}MiB clients={clients}", self.mebibytes),
+            (true, 1, _) if self.ingest == Ingest::Primary => format!("put-{size} ingest=primary"),
+            (true, 1, _) => format!("put-{size}"),
+            (true, clients, _) => format!("put-{size} clients={clients}"),
+            (false, 1, true) => format!("get-{size}-warm"),
+            (false, 1, false) => format!("get-{size}-cold"),
+            (false, clients, _) => format!("get-{size} clients={clients}"),
+        }
+    }
+
+    /// How often it is measured.
+    fn rounds(&self, quick: bool) -> usize {
+        match quick {
+            true if self.mebibytes >= LARGE_MEBIBYTES => 1,
+            true => 3,
+            false => 9,
         }
     }
 
@@ -165,7 +182,7 @@ pub(super) async fn run(
     if !bench.raw.direct() {
         say("direct I/O cannot be had here: the limits are the page cache's");
     }
-    let rounds = if options.quick { 3 } else { 9 };
+    let rounds = cases.iter().map(|case| case.rounds(options.quick)).max().unwrap_or(0);
     let mut figures: Vec<Figures> = cases.iter().map(|_| Figures::default()).collect();
     bench.load(&cases).await?;
     let names: Vec<String> = cases.iter().map(|case| case.name(options.measured)).collect();
@@ -173,7 +190,8 @@ pub(super) async fn run(
     'rounds: for round in 0..rounds {
         // Cases take turns and are complete with the last round: whoever kills the run has at least what is said of each.
         say(&format!("round {} of {rounds}", round + 1));
-        for ((case, name), figures) in cases.iter().zip(&names).zip(&mut figures) {
+        let all = cases.iter().zip(&names).zip(&mut figures);
+        for ((case, name), figures) in all.filter(|((case, _), _)| round < case.rounds(options.quick)) {
             ran = bench.turn(case, round, figures).await;
             if ran.is_err() {
                 break 'rounds;
@@ -379,13 +397,26 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
+    fn names_say_what_is_measured() {
+        let names = |measured| -> BTreeSet<String> {
+            cases(measured).iter().map(|case| case.name(measured)).collect()
+        };
+        let (rateless, parity) = (names(Measured::Rateless), names(Measured::Parity));
+        assert_eq!((rateless.len(), parity.len()), (7, 11));
+        assert!(rateless.contains("put-64MiB clients=16") && rateless.contains("get-256MiB-warm"));
+        for name in ["put-1GiB parity", "put-1GiB ingest=primary parity", "get-1GiB-cold parity"] {
+            assert!(parity.contains(name), "{name}: {parity:?}");
+        }
+    }
+
+    #[test]
     fn no_case_writes_over_what_another_is_compared_by() {
         let cases = cases(Measured::Parity);
         let written = cases.iter().filter(|case| case.put);
         let keys: Vec<_> =
             written.flat_map(|case| (0..case.clients).map(|client| case.key(client))).collect();
-        assert_eq!(keys.len(), 1 + 1 + 4 + 16);
+        assert_eq!(keys.len(), 1 + 1 + 4 + 16 + 1 + 1);
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
-        assert_eq!(capacity_bytes(&cases), 2 << 30);
+        assert_eq!(capacity_bytes(&cases), 7 << 29);
     }
 }

@@ -259,12 +259,12 @@ async fn round(
     let (before, start) = (bed.counts().await?, Instant::now());
     let ran = bed.updates(updates, count).await?;
     figures.on_path.add(bed.counts().await?.since(before));
-    let (end, quiet) = bed.quiet().await?;
-    figures.with_merges.add(quiet.since(before));
+    let quiet = bed.quiet().await?;
+    figures.with_merges.add(quiet.counts.since(before));
     let count = ran.latencies_ms.len() as f64;
     figures.updates += count;
     figures.rates.push(count / ran.seconds);
-    figures.rates_with_merges.push(count / (end - start).as_secs_f64());
+    figures.rates_with_merges.push(count / (quiet.since - start).as_secs_f64());
     figures.latencies_ms.extend(ran.latencies_ms);
     Ok(ran.written)
 }

@@ -104,7 +104,12 @@ pub fn show_updates(report: &Report) -> String {
             beside("reads"),
             beside("writes"),
             show(figure("flushes"), 2),
-            format!("{} r {} w", show(figure("reads_after"), 2), show(figure("writes_after"), 2)),
+            format!(
+                "{} r {} w {} ms",
+                show(figure("reads_after"), 2),
+                show(figure("writes_after"), 2),
+                show(figure("cpu_ms_after"), 2)
+            ),
         ]);
     }
     if table.row_count() == 0 {

@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `latency_p50`, `latency_p99` | of one update, in ms; limit: 1 + m direct writes of as many bytes with `fdatasync`, side by side |
 //! | `rate` | updates per second |
-//! | `cpu_ms` | processor time of all processes for one, this one among them |
-//! | `reads`, `writes`, `flushes` | of all media for one, while updates go on; paper: PLR and FO (§3.2) |
-//! | `reads_after`, `writes_after` | the same with merges and writing in place, once all is quiet |
+//! | `cpu_ms` | processor time of all processes for one, this one among them, until the last is answered |
+//! | `reads`, `writes`, `flushes` | of all media for one until then, with the merges that come meanwhile; paper: PLR and FO (§3.2), which count none |
+//! | `reads_after`, `writes_after`, `cpu_ms_after` | the same with all merges and writing in place, once all is quiet; nobody's processor time counts from then on, and until then not what this process takes to look |
 //!
 //! After each case the file is read whole, and has to be what the updates made of it.
 //!
-//! Updates and the limit take turns, one by one at depth 1 and else some hundred of each. The limit's files are as many as there are
+//! Updates and the limit take turns. At depth 1 that is one by one, so that both meet the same merges. At other depths it is some
+//! hundred of each: the limit while the devices are quiet, which so meets none, before the updates in every other round and
+//! behind them in the others. The limit's files are as many as there are
 //! devices, and each turn writes to other ones, as updates do: ext4 without a journal has a flush write the inode, too, once for
 //! every tick of the clock in which the file was written to. Three files that are flushed all the time pay that at one flush in
 //! twenty, six that are as often between them at one in three.
@@ -75,6 +77,7 @@ struct Figures {
     limits_ms: Vec<f64>,
     seconds: f64,
     cpu_s: f64,
+    cpu_after_s: f64,
     updates: f64,
     on_path: Counts,
     after: Counts,
@@ -102,7 +105,8 @@ pub(super) async fn run(
     // What the files are to be.
     let mut contents = SCHEMES.map(|scheme| (scheme, made(FILE_BYTES as usize, seed)));
     let dirs: Vec<_> = (0..NODES).map(|number| scratch.path().join(format!("raw-{number}"))).collect();
-    let (rounds, turns) = if options.quick { (3, 100) } else { (10, 300) };
+    // Rounds are even in number: what is first in one is second in the next.
+    let (rounds, turns) = if options.quick { (4, 100) } else { (10, 300) };
     let mut random = Pcg64Mcg::seed_from_u64(bed.random.next_u64());
     for case in &cases {
         let raw = ParallelWrites::new(&dirs, RAW_BYTES, case.bytes() as usize)?;
@@ -114,30 +118,39 @@ pub(super) async fn run(
         let updates = Updates { bucket: &bucket, key: KEY, file_bytes: FILE_BYTES, bytes, depth };
         // What is first is not counted: hosts begin, tables are read.
         apply(&bed.updates(updates, 4 * depth).await?);
-        for _ in 0..rounds {
+        bed.quiet().await?;
+        let mut limits_ms = Vec::new();
+        let mut limit = || -> Result<()> {
+            limits_ms.push(raw.turn_of_some(1 + PARITY, random.next_u64(), bytes)? * 1e3);
+            Ok(())
+        };
+        let one_by_one = depth == 1;
+        for round in 0..rounds {
+            let limit_first = round % 2 == 0;
+            if !one_by_one && limit_first {
+                (0..turns).try_for_each(|_| limit())?;
+            }
             let before = bed.counts().await?;
-            let mut limit = || -> Result<()> {
-                figures.limits_ms.push(raw.turn_of_some(1 + PARITY, random.next_u64(), bytes)? * 1e3);
-                Ok(())
+            let ran = match one_by_one {
+                true => bed.updates_in_turn(updates, turns, &mut limit).await?,
+                // Twice as many: in the end some have nothing left to do while others go on.
+                false => bed.updates(updates, 2 * turns).await?,
             };
-            let ran = match depth {
-                1 => bed.updates_in_turn(updates, turns, limit).await?,
-                _ => {
-                    // Twice as many: in the end some have nothing left to do while others go on.
-                    let ran = bed.updates(updates, 2 * turns).await?;
-                    (0..turns).try_for_each(|_| limit())?;
-                    ran
-                }
-            };
-            figures.on_path.add(bed.counts().await?.since(before));
+            let (answered, servers_s) = (bed.counts().await?, bed.servers_s()?);
+            let quiet = bed.quiet().await?;
+            if !one_by_one && !limit_first {
+                (0..turns).try_for_each(|_| limit())?;
+            }
             apply(&ran);
+            figures.on_path.add(answered.since(before));
+            figures.after.add(quiet.counts.since(before));
             figures.updates += ran.latencies_ms.len() as f64;
             figures.latencies_ms.extend(ran.latencies_ms);
             figures.seconds += ran.seconds;
             figures.cpu_s += ran.cpu_s;
-            let (_, quiet) = bed.quiet().await?;
-            figures.after.add(quiet.since(before));
+            figures.cpu_after_s += ran.cpu_s + quiet.servers_s - servers_s;
         }
+        figures.limits_ms = limits_ms;
         bed.compare(&bucket, KEY, content).await?;
         figures.add_to(report, case, say);
         report.complete()?;
@@ -156,6 +169,7 @@ impl Figures {
         add_latencies(report, &name, (&self.latencies_ms, &self.limits_ms), say);
         report.add(EXPERIMENT, &name, "rate", self.updates / self.seconds, "1/s");
         report.add(EXPERIMENT, &name, "cpu_ms", self.cpu_s * 1e3 / self.updates, "ms");
+        report.add(EXPERIMENT, &name, "cpu_ms_after", self.cpu_after_s * 1e3 / self.updates, "ms");
         for (metric, value, paper) in [
             ("reads", self.on_path.reads, Some(case.paper.0)),
             ("writes", self.on_path.writes, Some(case.paper.1)),

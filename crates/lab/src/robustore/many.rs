@@ -93,12 +93,12 @@ fn case(experiment: &Experiment, unit: Unit) -> String {
 fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
     let mut units = Vec::new();
     for (point, (_, parameters)) in experiment.points.iter().enumerate() {
-        let usual = if options.quick { parameters.quick_accesses } else { parameters.accesses };
+        let draws = parameters.draws().count(options)?;
         for way in 0..8 {
             let way = Way { rule: way & 1, known: way & 2 != 0, own: way & 4 != 0 };
             let named = case(experiment, Unit { point, way, number: 0 });
             if options.case.as_ref().is_none_or(|part| named.contains(part)) {
-                units.extend((0..options.draws.unwrap_or(usual)).map(|number| Unit { point, way, number }));
+                units.extend((0..draws).map(|number| Unit { point, way, number }));
             }
         }
     }
@@ -243,7 +243,10 @@ pub fn show(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::parameters, *};
+    use super::{
+        super::{parameters, settings::DRAWS_MAX},
+        *,
+    };
 
     fn small() -> Experiment {
         let mut experiment = parameters::find(NAME).unwrap().unwrap();
@@ -254,6 +257,13 @@ mod tests {
             parameters.block_kib = 64;
         }
         experiment
+    }
+
+    #[test]
+    fn more_draws_than_there_are_seeds_are_refused() {
+        let options = Options { draws: Some(DRAWS_MAX + 1), ..Options::default() };
+        let refused = units(&small(), &options).unwrap_err().to_string();
+        assert!(refused.contains("there can be 1 to 1048576"), "{refused}");
     }
 
     #[test]

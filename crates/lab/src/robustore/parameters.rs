@@ -1,5 +1,6 @@
 //! What an experiment varies and what it keeps, read from its file; and the figures of the paper beside it.
 
+use super::settings::Draws;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -294,6 +295,11 @@ impl Parameters {
             self.object_mib
         );
         Ok(())
+    }
+
+    /// Accesses of each scheme.
+    pub fn draws(&self) -> Draws {
+        Draws { usual: self.accesses, quick: self.quick_accesses }
     }
 
     /// Bytes of an object.

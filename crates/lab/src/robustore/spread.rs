@@ -9,7 +9,8 @@ use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
     hash::{DefaultHasher, Hasher},
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
+    os::unix::fs::FileExt,
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -75,10 +76,7 @@ where
     let whole = |group: &&Vec<U>| group.iter().all(|unit| done.contains_key(unit));
     let left: Vec<&Vec<U>> = groups.iter().filter(|group| !whole(group)).collect();
     let mut file = match &options.resume {
-        Some(file) => {
-            let open = OpenOptions::new().create(true).append(true).open(file);
-            Some(open.with_context(|| file.display().to_string())?)
-        }
+        Some(file) => Some(added_to(file).with_context(|| file.display().to_string())?),
         None => None,
     };
     let next = AtomicUsize::new(0);
@@ -124,6 +122,19 @@ where
         Ok(())
     })?;
     Ok(done)
+}
+
+/// A file, to add lines to. One that was cut short is ended first: the next line is one of its own.
+fn added_to(file: &Path) -> io::Result<File> {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(file)?;
+    if let Some(last) = file.metadata()?.len().checked_sub(1) {
+        let mut end = [0];
+        file.read_exact_at(&mut end, last)?;
+        if end != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
 }
 
 /// What a file says was done of these units.

@@ -67,8 +67,7 @@ pub fn run(
 fn units(experiment: &Experiment, options: &Options) -> Result<Vec<Unit>> {
     let mut units = Vec::new();
     for (point, (_, parameters)) in experiment.points.iter().enumerate() {
-        let usual = if options.quick { parameters.quick_accesses } else { parameters.accesses };
-        let accesses = options.draws.unwrap_or(usual);
+        let accesses = parameters.draws().count(options)?;
         let chosen = |scheme: &Scheme| {
             let named = case(experiment, Unit { point, scheme: Some(*scheme), number: 0 });
             scheme.fits(parameters) && options.case.as_ref().is_none_or(|part| named.contains(part))
@@ -239,7 +238,10 @@ pub fn show(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::parameters, *};
+    use super::{
+        super::{parameters, settings::DRAWS_MAX},
+        *,
+    };
 
     /// Two disks of 128, two accesses.
     fn small() -> Experiment {
@@ -251,6 +253,13 @@ mod tests {
             parameters.quick_accesses = 2;
         }
         experiment
+    }
+
+    #[test]
+    fn more_accesses_than_there_are_seeds_are_refused() {
+        let options = Options { draws: Some(DRAWS_MAX + 1), ..Options::default() };
+        let refused = units(&small(), &options).unwrap_err().to_string();
+        assert!(refused.contains("there can be 1 to 1048576"), "{refused}");
     }
 
     #[test]
@@ -272,6 +281,10 @@ mod tests {
             run(&experiment, &options, Report::new(3), &mut |text| said.push(text.to_owned())).unwrap();
         assert_eq!(whole.records, again.records);
         assert!(said[0].contains("were done before"), "{said:?}");
+        // All is there now, also what came behind the line that was cut.
+        let after = std::fs::read_to_string(&file).unwrap();
+        let uncut = after.lines().filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
+        assert_eq!(uncut.count(), text.lines().count());
         let other = run(&experiment, &options, Report::new(4), &mut |_| ()).unwrap();
         assert_ne!(whole.records, other.records, "another seed is another run");
         // Another build may do otherwise.

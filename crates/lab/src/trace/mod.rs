@@ -10,8 +10,8 @@
 //! [`TraceSummary`] counts what the PLR paper's Tables 1 and 2 have; [`CompactingMap`] puts all regions that a trace
 //! touches side by side, so that it can be replayed into one small file.
 //!
-//! Invariants: a request has at least one byte and ends below 2^64; times never go back; after an error nothing more
-//! is read. The bytes themselves are in no trace.
+//! Invariants: a request has at least one byte and ends below 2^64; times never go back, and lie within 600 years; after an error
+//! nothing more is read. The bytes themselves are in no trace.
 
 mod compact;
 mod error;
@@ -220,7 +220,8 @@ fn cloud_physics(line: u64, text: &str) -> Result<TraceRequest, TraceError> {
 /// `0.022479,1,1040,4096,R,S,0.076,10.038,1`.
 fn workstation(line: u64, text: &str) -> Result<TraceRequest, TraceError> {
     let columns = Columns::<9>::split(line, text, ',')?;
-    let at = seconds(columns.texts[0]).ok_or_else(|| columns.wrong(0, "seconds with up to nine decimals"))?;
+    let at = seconds(columns.texts[0]);
+    let at = at.ok_or_else(|| columns.wrong(0, "seconds below 2^32 with up to nine decimals"))?;
     let device = columns.device(1)?;
     let write = match columns.texts[4] {
         "W" => true,
@@ -245,7 +246,8 @@ fn web_search(line: u64, text: &str) -> Result<TraceRequest, TraceError> {
     Ok(TraceRequest { at: Some(at), device, offset_bytes, bytes, write })
 }
 
-/// Seconds with decimals, exactly: a float has not the digits of a week in microseconds and of their sums.
+/// Seconds with decimals, exactly: a float has not the digits of a week in microseconds and of their sums. Those of any calendar
+/// fit, and can be added to a clock's time.
 fn seconds(text: &str) -> Option<Duration> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -253,5 +255,5 @@ fn seconds(text: &str) -> Option<Duration> {
         return None;
     }
     let nanos = part.parse::<u32>().ok()? * 10u32.pow(9 - part.len() as u32);
-    Some(Duration::new(whole.parse().ok()?, nanos))
+    Some(Duration::new(whole.parse::<u32>().ok()?.into(), nanos))
 }

@@ -81,7 +81,7 @@ fn what_is_wrong_is_named_with_its_line() {
     let station = |line: &str| wrong(format!("{STATION}{line},S,0,0,1"));
     assert_eq!(station("0.03,0,1,512,X"), "line 4, column 5: `X` is not R or W");
     assert_eq!(station("0.03,disk,1,512,R"), "line 4, column 2: `disk` is not the number of a device");
-    for time in ["", ".5", "1.", "-1", "1e3", "1.0000000001"] {
+    for time in ["", ".5", "1.", "-1", "1e3", "1.0000000001", "4294967296", "18446744073709551615"] {
         assert!(station(&format!("{time},0,1,512,R")).contains("column 1"), "{time}");
     }
     assert_eq!(station("0.01,0,1,512,R"), "line 4: the request at 10ms comes after one at 22.479ms");

@@ -83,7 +83,7 @@ pub fn run(options: &Options, mut report: Report, say: &mut dyn FnMut(&str)) -> 
                 }
                 let outcome = explore(mode, writes, *limits, None, states_max, seed);
                 if let Some((violation, events)) = outcome.violation {
-                    bail!("{case}: {}\nafter {events:?}", violation.0);
+                    bail!("{case}: {}, after {events:?}", violation.0);
                 }
                 say(&format!("{case}: {} states", outcome.states));
                 let exhaustive = f64::from(u8::from(outcome.states < states_max));
