@@ -11,6 +11,7 @@ use steadfast_codes::rateless::Kind;
 const CODE: (Kind, u32) = (Kind::ReedSolomon { data: 2, parity: 1 }, 4);
 const RULE: Rule = Rule { redundancy: 0.5, tolerate: 1 };
 const BLOCK: u32 = 4096;
+const REFUSED: FailureKind = FailureKind::Refused { retry_after: Duration::from_millis(50) };
 
 fn disks(count: u32) -> Vec<Disk> {
     (0..count).map(|domain| disk(domain, 100.0)).collect()
@@ -224,17 +225,16 @@ fn no_two_chunks_share_a_domain() {
 
 #[test]
 fn a_refusal_is_waited_for_where_nobody_stands_in() {
-    let refused = FailureKind::Refused { retry_after: Duration::from_millis(50) };
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(3), 3), Time(0));
     actions(&mut core);
-    assert_eq!(fail(&mut core, MS, 1, refused), []);
+    assert_eq!(fail(&mut core, MS, 1, REFUSED), []);
     assert_eq!(core.wake_at(), Some(Time(51 * MS)));
     core.handle(Time(51 * MS), Input::Tick);
     assert_eq!(actions(&mut core), [open(1, 1)]);
     // What it took of the blocks on the way it has confirmed: the others are sent once more.
     assert_eq!(credit(&mut core, 52 * MS, 1, 2), [push(1, 2..4)]);
     assert_eq!(confirm(&mut core, 53 * MS, 1, 2..3), []);
-    assert_eq!(fail(&mut core, 54 * MS, 1, refused), []);
+    assert_eq!(fail(&mut core, 54 * MS, 1, REFUSED), []);
     core.handle(Time(104 * MS), Input::Tick);
     assert_eq!(actions(&mut core), [open(1, 1)]);
     assert_eq!(credit(&mut core, 105 * MS, 1, 1), [push(1, 3..4)]);
@@ -242,20 +242,25 @@ fn a_refusal_is_waited_for_where_nobody_stands_in() {
     // Where there is a spare it gets the chunk too.
     let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
     actions(&mut core);
-    assert_eq!(fail(&mut core, MS, 1, refused), [open(3, 1)]);
+    assert_eq!(fail(&mut core, MS, 1, REFUSED), [open(3, 1)]);
 }
 
-/// As a node does that lacks memory, of a writer whose source is slow: what it took is confirmed.
-#[test]
-fn who_is_refused_with_nothing_on_the_way_goes_on_behind_what_it_has() {
-    let refused = FailureKind::Refused { retry_after: Duration::from_millis(50) };
-    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(3), 3), Time(0));
+/// One that was refused with nothing on the way, as a node does that lacks memory of a writer whose source is slow: what it took is
+/// confirmed. It is opened again.
+fn that_yields(count: u32) -> Writer {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(count), 3), Time(0));
     actions(&mut core);
     assert_eq!(credit(&mut core, MS, 1, 1), [push(1, 2..3)]);
     assert_eq!(confirm(&mut core, 2 * MS, 1, 2..3), []);
-    assert_eq!(fail(&mut core, 3 * MS, 1, refused), []);
+    assert_eq!(fail(&mut core, 3 * MS, 1, REFUSED), []);
     core.handle(Time(53 * MS), Input::Tick);
     assert_eq!(actions(&mut core), [open(1, 1)]);
+    core
+}
+
+#[test]
+fn who_is_refused_with_nothing_on_the_way_goes_on_behind_what_it_has() {
+    let mut core = that_yields(3);
     assert_eq!(credit(&mut core, 54 * MS, 1, 2), [push(1, 3..4)]);
     assert_eq!(confirm(&mut core, 55 * MS, 1, 3..4), [finish(1)]);
 }
@@ -263,15 +268,7 @@ fn who_is_refused_with_nothing_on_the_way_goes_on_behind_what_it_has() {
 /// Nobody needs to stand in for who had nothing to send, but for who is not let in again.
 #[test]
 fn a_spare_is_opened_for_who_is_refused_again_and_not_for_who_yields() {
-    let refused = FailureKind::Refused { retry_after: Duration::from_millis(50) };
-    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
-    actions(&mut core);
-    assert_eq!(credit(&mut core, MS, 1, 1), [push(1, 2..3)]);
-    assert_eq!(confirm(&mut core, 2 * MS, 1, 2..3), []);
-    assert_eq!(fail(&mut core, 3 * MS, 1, refused), []);
-    core.handle(Time(53 * MS), Input::Tick);
-    assert_eq!(actions(&mut core), [open(1, 1)]);
-    assert_eq!(fail(&mut core, 54 * MS, 1, refused), [open(3, 1)]);
+    assert_eq!(fail(&mut that_yields(4), 54 * MS, 1, REFUSED), [open(3, 1)]);
 }
 
 #[test]
