@@ -19,7 +19,7 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch,
     chunks::spared,
     layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
-    message::{self, AccessTotals, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
+    message::{self, AccessTotals, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
     read::{Cause, Hedge},
 };
 use tokio::task::JoinSet;
@@ -93,6 +93,10 @@ async fn of_segment(
             Some(answer) = asked.join_next() => {
                 let (number, took, answer) = answer.expect("asking does not panic");
                 let piece = &pieces[number];
+                if let Err(Cause::Fault(Fault::Refused { .. })) = answer {
+                    // It has no room for that now, and is not late. What others would stand in with takes more; who reads as usual waits.
+                    return None;
+                }
                 if let Some(bytes) = checked(layout, piece, answer) {
                     client.hedge().answered(piece.device, took);
                     *received += bytes.len() as u64;

@@ -15,7 +15,7 @@
 //! second attempt asks for the oldest state instead, which all that answered can give.
 //!
 //! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, but one that only went on does
-//! not fail by it; all that was asked is answered before anything else is asked; it ends.
+//! not fail by it, nor one whose node has no room for it now; all that was asked is answered before anything else is asked; it ends.
 //!
 //! Left out: the bytes, their checksums, and the decode.
 
@@ -35,6 +35,9 @@ const ATTEMPTS_MAX: u32 = 16;
 const FAILURES_MAX: u32 = 2;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Nodes that refuse are waited for so long together, which is no attempt at another state. Picked by eye: a node that is busy has room
+/// within a few of the times that it names.
+const REFUSED_MAX: Duration = Duration::from_secs(5);
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +123,8 @@ struct Reading {
     waiting: BTreeSet<u32>,
     /// Whether one could not be had.
     broken: bool,
+    /// When the last of those is to be asked again that only had no room for it.
+    refused: Option<Duration>,
 }
 
 /// The core; see the module's doc.
@@ -136,6 +141,8 @@ pub struct Gather {
     failed: BTreeMap<u32, (u32, Cause)>,
     /// How often too few chunks were to be had.
     short: u32,
+    /// How long nodes that refused were waited for.
+    refused_for: Duration,
     actions: VecDeque<GatherAction>,
 }
 
@@ -159,6 +166,7 @@ impl Gather {
             step: Step::Asking(BTreeMap::new()),
             failed: BTreeMap::new(),
             short: 0,
+            refused_for: Duration::ZERO,
             actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
         }
     }
@@ -191,6 +199,11 @@ impl Gather {
             GatherInput::Failed { chunk, cause } => {
                 let Step::Reading(reading) = &mut self.step else { return };
                 if reading.waiting.remove(&chunk) {
+                    if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+                        let after = Duration::from_millis(retry_after_ms.into());
+                        reading.refused = reading.refused.max(Some(after));
+                        return self.go_on();
+                    }
                     reading.broken = true;
                     if !passes(&cause) {
                         let times = self.failed.get(&chunk).map_or(0, |(times, _)| *times);
@@ -231,6 +244,7 @@ impl Gather {
             of_parity: false,
             waiting,
             broken: false,
+            refused: None,
         });
         self.ask_data(0);
     }
@@ -277,6 +291,9 @@ impl Gather {
         if reading.broken {
             return self.again();
         }
+        if let Some(after) = reading.refused {
+            return self.later(after.max(PAUSE));
+        }
         let row = reading.row;
         if !reading.of_parity {
             // Just what the data shows, and of the lost what all of parity has.
@@ -302,6 +319,16 @@ impl Gather {
         let lost = wanted.iter().copied().filter(|chunk| !data.contains(chunk)).collect();
         self.actions.push_back(GatherAction::Row { row, wanted, lost });
         self.ask_data(row + 1);
+    }
+
+    /// Asks for the same once those that refused may have room.
+    fn later(&mut self, after: Duration) {
+        self.refused_for += after;
+        if self.refused_for > REFUSED_MAX {
+            return self.again();
+        }
+        self.step = Step::Asking(BTreeMap::new());
+        self.actions.push_back(GatherAction::AskVersions { after });
     }
 
     /// Asks for another state.
@@ -333,5 +360,5 @@ impl Gather {
 
 /// Whether a chunk is asked again, however often it says so: one that went on. One that is gone or damaged is left out.
 fn passes(cause: &Cause) -> bool {
-    matches!(cause, Cause::Fault(Fault::Node(NodeFault::Overtaken { .. }) | Fault::Refused { .. }))
+    matches!(cause, Cause::Fault(Fault::Node(NodeFault::Overtaken { .. })))
 }

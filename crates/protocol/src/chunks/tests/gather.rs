@@ -125,8 +125,34 @@ fn all_that_was_asked_is_waited_for_and_one_that_failed_twice_is_left_out() {
     assert_eq!(answer(&mut core, held()).len(), 2);
     row(&mut core, 1, 1);
     assert_eq!(failed(&mut core, 0, damaged()), [AGAIN]);
-    assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Data(1))]);
+    assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Newest)]);
     assert_eq!(row(&mut core, 1, 1), [read(2, 0, parity(0, [1, 1]))]);
+}
+
+/// A node without room for an answer is asked again when it says, many times, and not for ever.
+#[test]
+fn who_refuses_is_waited_for_as_long_as_it_says() {
+    let refused =
+        |retry_after_ms| Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms });
+    let held = || [Some(of_data(1)), Some(of_data(1)), Some(of_parity([1, 1])), None];
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    let later = |ms| GatherAction::AskVersions { after: Duration::from_millis(ms) };
+    for _ in 0..16 {
+        assert_eq!(answer(&mut core, held()), [read(0, 0, RowsAt::Newest)]);
+        assert_eq!(failed(&mut core, 0, refused(300)), [later(300)]);
+    }
+    let mut attempts = 0;
+    loop {
+        assert_eq!(answer(&mut core, held()), [read(0, 0, RowsAt::Newest)]);
+        let next = failed(&mut core, 0, refused(300));
+        if matches!(next[..], [GatherAction::Failed(_)]) {
+            break;
+        }
+        assert_eq!(next, [AGAIN], "it is no reason to wait any more");
+        attempts += 1;
+    }
+    assert_eq!(attempts, 15);
 }
 
 #[test]
