@@ -384,6 +384,43 @@ async fn a_stalled_device_holds_up_nobody_else_and_not_the_stop() {
     tokio::time::timeout(WITHIN, stopping).await.expect("it stops");
 }
 
+/// Rows that wait for a device, or for their reader, count as what they take of the memory for reads: one connection has its share of that.
+#[tokio::test]
+async fn rows_are_admitted_with_the_memory_that_they_take() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let [client, other] = [Client::to(&node).await, Client::to(&node).await];
+    client.write(open(device, 1, 1 << 20, Granule::KIB_64), &blocks(1, 0..1, 1 << 20)).await.unwrap();
+    client.emulate(device, "stall").await.unwrap();
+    let rows = NodeRequest::ReadRows(message::ReadRows {
+        device,
+        segment: SegmentId(1),
+        offset: 0,
+        length: 1 << 20,
+        at: message::RowsAt::Newest,
+    });
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let mut stream = client.open_request(&rows, 1 << 20);
+        asked.spawn(async move { (stream.recv().await, stream) });
+    }
+    let first = tokio::time::timeout(WITHIN, asked.join_next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(first.0, Some(Event::Failed(Fault::Refused { .. }))), "{:?}", first.0);
+    let mut refused = 1;
+    while let Ok(Some(answer)) = tokio::time::timeout(WITHIN / 100, asked.join_next()).await {
+        refused += usize::from(matches!(answer.unwrap().0, Some(Event::Failed(Fault::Refused { .. }))));
+    }
+    assert!(refused >= 40 - 32, "{refused} of 40 MiB, where there are 32");
+    let before = client.status_when("refused", |status| status.streams > 1).await.streams;
+    let _others = other.open_request(&rows, 1 << 20);
+    client.status_when("another connection has its share", |status| status.streams == before + 1).await;
+    client.emulate(device, "off").await.unwrap();
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn a_full_device_refuses_blocks_and_still_reads_and_deletes() {
     let cluster = Cluster::start().await;

@@ -4,8 +4,9 @@
 //! took room on one each, and waited for it on the other, would wait for ever. So room for an overwrite is reserved on every device before
 //! the update is stamped anywhere, or given back at once: nobody waits for room who has some.
 //!
-//! Nothing of this is on the medium: after a crash there are no reservations. Overwrites that were stamped before come without one; while
-//! one of those found no room nothing more is reserved, so that what is released is theirs.
+//! Nothing of this is on the medium: after a crash there are no reservations. Overwrites that were stamped before come without one, and
+//! so do versions of data chunks that logs brought back; while one of those found no room nothing more is reserved, so that what is
+//! released is theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +78,8 @@ impl Device {
     }
 
     /// Keeps up to `bytes` of room for overwrites of this owner, beside what it has, but nothing where that is less than `least`; how
-    /// much. None while an [overwrite](Device::overwrite_from) waits for room that was not reserved.
+    /// much. None while a change ([`Device::overwrite_from`],
+    /// [`Device::stage_from`]) waits for room that was not reserved.
     pub fn reserve(&mut self, owner: u64, least: u64, bytes: u64) -> u64 {
         let taken = self.overlay.queued_bytes() + self.reserved.bytes();
         let free = self.held_bytes_max().saturating_sub(taken);

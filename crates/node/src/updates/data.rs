@@ -31,14 +31,12 @@ use steadfast_protocol::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// How often updates that found no room are tried again.
+/// How often updates that found no room are tried again, and a version of a log that is to be brought forward: while that waits nobody
+/// reserves any, and other updates of data chunks find some no sooner.
 const TICK: Duration = Duration::from_millis(20);
 /// How often parity nodes that were not told yet hear what is committed, and the device what it need not hold. The next update
 /// of the chunk says both, too; more often, hosts that are between two updates would wake each other's nodes for nothing.
 const TELL: Duration = Duration::from_millis(100);
-/// How often a version of a log that found no room is tried again: as nobody reserves any meanwhile, there is some as soon as what is
-/// held is committed.
-const ADOPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long a host that nobody waits for tries to reach parity where there are many: what it does not level, the next one does. Picked by
 /// eye: long enough for a parity node that reads its log first.
 const CROWDED_LEVELLING_MAX: Duration = Duration::from_secs(3);
@@ -110,9 +108,8 @@ pub(super) struct Host {
     /// What the device is to be told when it is next asked for something: nobody waits for that, and telling it wakes its lane
     /// while the answer to the update is to be sent.
     release: Option<u64>,
-    /// A version that is to be brought forward once the device has room to hold it: with where it changes the chunk, its bytes there, and
-    /// when that is tried.
-    to_adopt: Option<(u64, u64, Bytes, Instant)>,
+    /// A version that is to be brought forward once the device has room to hold it: with where it changes the chunk, and its bytes there.
+    to_adopt: Option<(u64, u64, Bytes)>,
     /// Through which such a version keeps others from reserving what it waits for. Updates have no part in it: they are stamped where
     /// there is room, and one that waited here would have room elsewhere that it does not use.
     device_room: DeviceRoom,
@@ -529,7 +526,7 @@ impl Host {
             }
             // Others' updates are held, which may be for long.
             (Asked::Adopt { version, offset, new }, Err(OpError::Update(UpdateError::Held { .. }))) => {
-                self.to_adopt = Some((version, offset, new, Instant::now() + ADOPT_AGAIN));
+                self.to_adopt = Some((version, offset, new));
             }
             (Asked::Adopted { version }, Ok(_)) => self.core.handle(DataInput::Adopted { version }),
             (Asked::Release, Ok(_)) => {}
@@ -655,7 +652,7 @@ impl Host {
         }
         self.admit();
         // Nothing else changes the chunk meanwhile.
-        if let Some((version, offset, new, _)) = self.to_adopt.take_if(|(.., at)| Instant::now() >= *at) {
+        if let Some((version, offset, new)) = self.to_adopt.take() {
             self.bring_forward(version, offset, new);
         }
         if let Some(parity) = self.window.out_of_reach(self.now())

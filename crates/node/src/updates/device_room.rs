@@ -50,3 +50,26 @@ impl Drop for DeviceRoom {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use steadfast_disk::{ClusterId, Device, DeviceId, FormatOptions, Lane, LaneConfig, media::CrashMedium};
+
+    /// The device is told that nobody waits once, when the last that did does not.
+    #[test]
+    fn a_mark_is_taken_back_once() {
+        let medium = Arc::new(CrashMedium::new(2 << 20));
+        Device::format(&*medium, FormatOptions::new(ClusterId(1), DeviceId(2))).unwrap();
+        let lane = Lane::spawn(Device::open(medium, None).unwrap(), LaneConfig::default()).unwrap();
+        let mut room = DeviceRoom::new(3, lane);
+        let told = |op: Option<Op>| op.map(|op| matches!(op, Op::Unreserve { owner: 3, bytes: 0 }));
+        assert_eq!(told(room.give_back(0, false)), None, "nothing waited");
+        room.waits();
+        assert_eq!(told(room.give_back(0, true)), None, "others wait still");
+        assert_eq!(told(room.give_back(0, false)), Some(true));
+        assert_eq!(told(room.give_back(0, false)), None);
+        assert_eq!(told(room.give_back(8, true)), Some(false), "room is given back whoever waits");
+    }
+}

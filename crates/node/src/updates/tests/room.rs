@@ -1,7 +1,9 @@
 //! Room for what is held: segments whose updates need it on the same devices.
 
-use super::*;
+use super::{super::device_room::DeviceRoom, *};
 use std::time::Instant;
+use steadfast_disk::device::UpdateError;
+use tokio::sync::oneshot;
 
 /// Most of what a device holds: two are not held beside anything else.
 const LARGE: usize = 60 << 10;
@@ -101,5 +103,36 @@ async fn what_is_brought_forward_gets_room_beside_steady_writers() {
     let made = tokio::time::timeout(Duration::from_secs(10), made).await;
     writers.shutdown().await;
     assert_eq!(made.expect("it waits for the writers"), Ok(2));
+    Arc::into_inner(life).unwrap().end().await;
+}
+
+async fn asked(device: &ServedDevice, op: Op) -> Result<OpOutput, OpError> {
+    let (answer, answered) = oneshot::channel();
+    device.lane.submit(1, Priority::Normal, op, Box::new(move |result| drop(answer.send(result))));
+    answered.await.unwrap()
+}
+
+/// What a host found no room for keeps others from reserving any, as long as there is the host.
+#[tokio::test]
+async fn a_host_that_is_gone_keeps_nobody_from_reserving() {
+    let life = begun().await;
+    let device = life.device(0);
+    let (owner, least) = (7, 4096);
+    let reserve = |bytes| asked(&device, Op::Reserve { owner, least, bytes });
+    let Ok(OpOutput::Reserved { bytes: all }) = reserve(u64::MAX).await else { panic!("no answer") };
+    let mut room = DeviceRoom::new(8, device.lane.clone());
+    let (spend, new) = (Some(room.spend(0)), Bytes::from_static(&[1; 4096]));
+    let stage = Op::Stage { segment: SEGMENT, epoch: EPOCH, offset: 0, new, spend };
+    let made = asked(&device, stage).await;
+    assert!(matches!(made, Err(OpError::Update(UpdateError::Held { .. }))), "{made:?} beside {all} bytes");
+    asked(&device, Op::Unreserve { owner, bytes: 2 * least }).await.unwrap();
+    let Ok(OpOutput::Reserved { bytes: 0 }) = reserve(least).await else { panic!("the host waits for it") };
+    drop(room);
+    let reserved = async {
+        while let Ok(OpOutput::Reserved { bytes: 0 }) = reserve(least).await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reserved).await.expect("nobody waits for it any more");
     Arc::into_inner(life).unwrap().end().await;
 }
