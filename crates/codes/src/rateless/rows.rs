@@ -132,10 +132,13 @@ impl Rows {
         drop(latest);
         let rows = Arc::new(self.make(number - place as u32, self.start(u64::from(piece))));
         let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
-        if latest.len() == LATEST_PIECES {
-            latest.pop_front();
+        // Another thread may have made it meanwhile.
+        if latest.iter().all(|(kept, _)| *kept != piece) {
+            if latest.len() == LATEST_PIECES {
+                latest.pop_front();
+            }
+            latest.push_back((piece, Arc::clone(&rows)));
         }
-        latest.push_back((piece, Arc::clone(&rows)));
         drop(latest);
         f(rows.row(place))
     }
