@@ -53,7 +53,11 @@ impl TraceFile {
             match file.try_lock() {
                 Ok(()) => file.set_len(0).with_context(named)?,
                 Err(TryLockError::WouldBlock) => return Err(TraceInUse { path: path.to_owned() }.into()),
-                Err(TryLockError::Error(error)) => return Err(error).with_context(named),
+                Err(TryLockError::Error(error)) => {
+                    // Some filesystems have no locks.
+                    tracing::warn!(%error, "cannot tell whether another server writes its trace there: {}", path.display());
+                    file.set_len(0).with_context(named)?;
+                }
             }
         }
         let lines = Mutex::new(Lines { file: BufWriter::new(file), failed: false });

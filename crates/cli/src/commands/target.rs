@@ -1,14 +1,15 @@
 //! Where a fetched object goes: a file appears under its name only when it is whole.
 //!
 //! Until then its bytes are in a file beside it, of a name that nobody else has: any number of gets may go to one name, and each
-//! puts there all of its own. What links lead to is written, and they stay; the mode of what is replaced stays, too.
+//! puts there all of its own. What links lead to is written, and they stay; so do the permissions of what is replaced, but it is
+//! whoever fetched it that owns it then.
 
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 use std::{
     fs::{self, File, Permissions},
     io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 use tempfile::NamedTempFile;
@@ -17,6 +18,8 @@ use tempfile::NamedTempFile;
 const NEW_MODE: u32 = 0o666;
 /// Links that lead to one another, at most: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
+/// The mode of a directory in which all may write, each what is its own.
+const STICKY_AND_ALL_WRITE: u32 = 0o1002;
 /// What the kernel shows of processes. The links there to open files are those files, whatever name they say.
 const PROCESSES: &str = "/proc";
 
@@ -40,7 +43,6 @@ impl Target {
             return Ok(Self::Stdout);
         }
         let cannot = || format!("cannot write {}", named.display());
-        // Asked by its name as it is: the kernel refuses links that others may have laid, as it does in `/tmp`.
         let there = match fs::metadata(named) {
             Ok(there) if there.is_dir() => {
                 bail!("{} is a directory; name the file to write", named.display())
@@ -57,7 +59,8 @@ impl Target {
             return Ok(Self::Special(path));
         }
         let parent = path.parent().context("name the file to write")?;
-        let replaced = there.map(|there| there.permissions());
+        // Not that it runs as its owner or group: that is whoever fetched it from now on.
+        let replaced = there.map(|there| Permissions::from_mode(there.mode() & 0o777));
         let mode = replaced.clone().unwrap_or_else(|| Permissions::from_mode(NEW_MODE));
         let mut beside = tempfile::Builder::new();
         let part = beside.prefix(".steadfast-").permissions(mode).tempfile_in(parent).with_context(cannot)?;
@@ -75,7 +78,8 @@ impl Target {
     pub(super) fn writer(&self) -> anyhow::Result<Box<dyn Write + Send>> {
         let (path, file) = match self {
             Self::Stdout => return Ok(Box::new(io::stdout())),
-            Self::Special(path) => (path, File::options().write(true).open(path)),
+            // Of a file that a process has open nothing of before is left, as of any other.
+            Self::Special(path) => (path, File::options().write(true).truncate(true).open(path)),
             Self::File { path, part } => (path, part.as_file().try_clone()),
         };
         Ok(Box::new(file.with_context(|| format!("cannot write {}", path.display()))?))
@@ -102,12 +106,21 @@ fn followed(named: &Path) -> io::Result<PathBuf> {
         let parent = fs::canonicalize(parent)?;
         let here = parent.join(name);
         match fs::read_link(&here) {
+            Ok(_) if is_laid(&here, &parent)? => return Err(io::ErrorKind::PermissionDenied.into()),
             Ok(leads) if !here.starts_with(PROCESSES) => path = parent.join(leads),
             // It is no link, or nothing is there yet.
             _ => return Ok(here),
         }
     }
     Err(Errno::LOOP.into())
+}
+
+/// Whether it is a link that another may have laid, in a directory where all may write, such as `/tmp`: the kernel's own rule, for links
+/// that are read and not followed by it.
+fn is_laid(link: &Path, parent: &Path) -> io::Result<bool> {
+    let (link, parent) = (fs::symlink_metadata(link)?, fs::metadata(parent)?);
+    let of_all = parent.mode() & STICKY_AND_ALL_WRITE == STICKY_AND_ALL_WRITE;
+    Ok(of_all && link.uid() != rustix::process::geteuid().as_raw() && link.uid() != parent.uid())
 }
 
 /// Whether that is what this process has open as its standard output.
@@ -119,7 +132,7 @@ fn is_own_stdout(path: &Path) -> bool {
 mod tests {
     use super::*;
     use std::{
-        io::Read,
+        io::{Read, Seek},
         os::{fd::AsRawFd, unix::fs::symlink},
     };
 
@@ -171,11 +184,12 @@ mod tests {
         put(&new, b"bytes");
         assert_eq!(mode(&new), mode(&usual));
         // Both more and less than an umask leaves.
-        for kept in [0o606, 0o400] {
+        for kept in [0o606, 0o400, 0o4755] {
             fs::write(&old, b"before").unwrap();
             fs::set_permissions(&old, Permissions::from_mode(kept)).unwrap();
             put(&old, b"bytes");
-            assert_eq!((mode(&old), fs::read(&old).unwrap()), (kept, b"bytes".to_vec()));
+            // It does not run as its owner, who may be another now.
+            assert_eq!((mode(&old), fs::read(&old).unwrap()), (kept & 0o777, b"bytes".to_vec()));
             fs::remove_file(&old).unwrap();
         }
     }
@@ -201,6 +215,24 @@ mod tests {
     }
 
     #[test]
+    fn links_of_ones_own_are_followed_where_all_may_write() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let [link, there] = ["link", "there"].map(|name| dir.path().join(name));
+        symlink("there", &link).unwrap();
+        assert!(!is_laid(&link, dir.path()).unwrap());
+        put(&link, b"bytes");
+        assert_eq!(fs::read(&there).unwrap(), b"bytes");
+        // As root one can lay another's.
+        if std::os::unix::fs::lchown(&link, Some(12345), None).is_ok() {
+            assert!(is_laid(&link, dir.path()).unwrap());
+            assert!(Target::open(&link).is_err());
+            fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+            assert!(!is_laid(&link, dir.path()).unwrap());
+        }
+    }
+
+    #[test]
     fn what_is_no_file_is_written_as_it_comes() {
         assert!(matches!(Target::open(Path::new("/dev/null")), Ok(Target::Special(_))));
         for own in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
@@ -210,6 +242,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("open");
         let mut open = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        open.write_all(b"what was there before").unwrap();
+        open.rewind().unwrap();
         fs::remove_file(&path).unwrap();
         let named = format!("/proc/self/fd/{}", open.as_raw_fd());
         let target = Target::open(Path::new(&named)).unwrap();

@@ -307,6 +307,17 @@ pub(crate) fn once_of(what: &str, mut shown: impl FnMut() -> bool) {
     assert!(shown.is_some(), "{what}: in none of six tries");
 }
 
+/// A process that does not outlive the test, however that ends.
+pub(crate) struct Killed(pub(crate) std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Sends a process of ours a signal.
 pub(crate) fn signal(process: &std::process::Child, signal: rustix::process::Signal) {
     let pid = i32::try_from(process.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();

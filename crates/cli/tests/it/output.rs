@@ -1,6 +1,6 @@
 //! Standard output that is closed early, or full.
 
-use crate::common::{Bed, block_on, is_not_now, once_of, program, seed, shape, signal};
+use crate::common::{Bed, Killed, block_on, is_not_now, once_of, program, seed, shape, signal};
 use rustix::process::Signal;
 use std::{
     fs,
@@ -72,8 +72,8 @@ fn a_server_serves_on_where_nobody_reads_what_it_says() {
     let mut command = Command::new(program());
     command.args(["meta", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info", "--dir"]);
     command.arg(dir.path().join("meta")).stdout(writer).stderr(Stdio::piped());
-    let mut meta = command.spawn().unwrap();
-    let mut events = BufReader::new(meta.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut meta = Killed(command.spawn().unwrap());
+    let mut events = BufReader::new(meta.0.stderr.take().unwrap()).lines().map(Result::unwrap);
     let address = events.find_map(|event| {
         let event: serde_json::Value = serde_json::from_str(&event).unwrap();
         event["address"].as_str().map(str::to_owned)
@@ -81,6 +81,6 @@ fn a_server_serves_on_where_nobody_reads_what_it_says() {
     let listed =
         Command::new(program()).args(["bucket", "ls", "--cluster", &address.unwrap()]).output().unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-    signal(&meta, Signal::TERM);
-    assert!(meta.wait().unwrap().success());
+    signal(&meta.0, Signal::TERM);
+    assert!(meta.0.wait().unwrap().success());
 }
