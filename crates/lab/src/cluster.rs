@@ -475,9 +475,8 @@ impl Launch {
             }
             Err(_) => {
                 let log = fs::read_to_string(&self.log).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                let tail = lines[lines.len().saturating_sub(8)..].join("\n");
-                bail!("{} did not start; its log {} ends with\n{tail}", self.name, self.log.display())
+                let last = log.lines().next_back().unwrap_or("nothing");
+                bail!("{} did not start; its log {} ends with: {last}", self.name, self.log.display())
             }
         }
     }

@@ -6,7 +6,7 @@
 //! | `rate` | updates per second |
 //! | `cpu_ms` | processor time of all processes for one, this one among them, until the last is answered |
 //! | `reads`, `writes`, `flushes` | of all media for one until then, with the merges that come meanwhile; paper: PLR and FO (§3.2), which count none |
-//! | `reads_after`, `writes_after`, `cpu_ms_after` | the same with all merges and writing in place, once all is quiet; nobody's processor time counts from then on, and until then not what this process takes to look |
+//! | `reads_after`, `writes_after`, `cpu_ms_after` | the same with all merges and writing in place, once all is quiet; nobody's processor time counts from then on, and until then not what this process takes to look, but what servers take to answer it |
 //!
 //! After each case the file is read whole, and has to be what the updates made of it.
 //!
