@@ -6,6 +6,7 @@
 //! - [`guide`]: which code to take, what each costs, and errata of the papers.
 //! - [`mds`]: Reed-Solomon, Cauchy-Reed-Solomon and row-diagonal parity: encode, reconstruct, parity deltas.
 //! - [`kernel`]: XOR and GF(2^8) multiply-accumulate over byte slices.
+mod elimination;
 pub mod guide;
 pub mod kernel;
 pub mod mds;

@@ -58,6 +58,8 @@ const PIECE: usize = 16 * 1024;
 pub enum Mode {
     /// `outputs = product`; what outputs held does not count.
     Set,
+    /// The same of outputs that nobody reads soon: past the caches where that is no slower.
+    SetPast,
     /// `outputs ^= product`.
     Add,
 }
@@ -111,6 +113,17 @@ impl Matrix {
         self.coefficients[source * self.outputs + output]
     }
 
+    /// Whether a product reads its sources once, however long they are: it has no more outputs than are formed at once.
+    pub(crate) fn goes_once(&self, tier: Tier) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.outputs <= steps::width(tier.supported());
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = tier;
+            true
+        }
+    }
+
     /// The product with `sources`, into `outputs`; allocates nothing. `tier` is lowered to what the processor has.
     ///
     /// # Panics
@@ -141,8 +154,9 @@ impl Matrix {
         let at_once = steps::multiplies_at_once(tier);
         // No multiplication at all: one parity, or the one chunk that it stands in for.
         let xors = self.outputs == 1 && matches!(self.row, Row::Plain(_));
-        let past = mode == Mode::Set && (at_once || xors);
-        let stream = past && (touched >= STREAM_FROM || at_once && touched >= ASK_FROM && far());
+        let past = mode != Mode::Add && (at_once || xors);
+        let much = touched >= STREAM_FROM || mode == Mode::SetPast;
+        let stream = past && (much || at_once && touched >= ASK_FROM && far());
         if many && stream && at_once {
             return self.run_blocked(tier, sources, outputs);
         }
@@ -267,7 +281,7 @@ impl Matrix {
             let range = start..len.min(start + piece);
             for (row, output) in outputs.iter_mut().enumerate() {
                 let output = &mut output[range.clone()];
-                if mode == Mode::Set {
+                if mode != Mode::Add {
                     output.fill(0);
                 }
                 for (column, source) in sources.iter().enumerate() {

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes touched from which what is only written goes past the caches: twice a second-level cache of 1 MiB. From memory that gives a
 /// tenth to a half, from such a cache it costs a third.
-const STREAM_FROM: usize = 2 * 1024 * 1024;
+pub(crate) const STREAM_FROM: usize = 2 * 1024 * 1024;
 
 /// Instruction sets the kernels are compiled for, narrowest first. XOR has one body for each register width; GF(2^8)
 /// multiplication has one for each way to multiply.

@@ -103,6 +103,22 @@ pub(crate) struct Strips {
 }
 
 impl Strips {
+    /// So many bytes of it, whatever they hold, from a line on.
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        let lines = self.lines_mut(len.div_ceil(size_of::<Line>()));
+        // SAFETY: lines are bytes, without gaps, borrowed as long as these; a byte has no alignment.
+        let bytes =
+            unsafe { core::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), size_of_val(lines)) };
+        &mut bytes[..len]
+    }
+
+    fn lines_mut(&mut self, count: usize) -> &mut [Line] {
+        if self.lines.len() < count {
+            self.lines.resize(count, Line([0; 64]));
+        }
+        &mut self.lines[..count]
+    }
+
     /// Bytes of scratch held.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
@@ -235,25 +251,22 @@ impl Steps {
             return;
         }
         let strip = self.strip();
-        let Strips { lines, slots } = strips;
-        let lines_needed = self.scratch * strip / size_of::<Line>();
-        if lines.len() < lines_needed {
-            lines.resize(lines_needed, Line([0; 64]));
-        }
-        slots.clear();
+        let mut slots = std::mem::take(&mut strips.slots);
         slots.extend(inputs.iter().map(|input| input.as_ptr().cast_mut()));
         slots.extend(blocks.iter_mut().map(|block| block.as_mut_ptr()));
         let external = slots.len();
-        let lines = lines[..lines_needed].chunks_exact_mut(strip / size_of::<Line>());
+        let lines = strips.lines_mut(self.scratch * strip / size_of::<Line>());
+        let lines = lines.chunks_exact_mut(strip / size_of::<Line>());
         slots.extend(lines.map(|lines| lines.as_mut_ptr().cast::<u8>()));
         let outs = self.ops.iter().filter(|op| op.out != NOWHERE).count();
         let stream = outs.saturating_mul(whole) >= STREAM_BYTES;
         for start in (0..len).step_by(strip) {
             let piece = strip.min(len - start);
-            run_strip(tier, self, slots, Strip { len: piece, stream });
+            run_strip(tier, self, &slots, Strip { len: piece, stream });
             slots[..external].iter_mut().for_each(|slot| *slot = slot.wrapping_add(strip));
         }
         slots.clear();
+        strips.slots = slots;
         if stream {
             fence();
         }

@@ -13,6 +13,7 @@
 //! m: the parity chunks of a code with fewer are the first of one with more.
 
 use super::MdsError;
+use crate::elimination;
 use crate::kernel::gf256::{inverse, mul};
 use crate::kernel::matrix::Matrix;
 
@@ -44,11 +45,13 @@ pub(super) fn solve(k: usize, generator: &Matrix, available: &[usize], wanted: &
     parities.retain(|(_, chunk)| *chunk >= k);
     parities.sort_unstable_by_key(|(_, chunk)| *chunk);
     parities.truncate(lost.len());
-    let square: Vec<Vec<u8>> = parities
-        .iter()
-        .map(|(_, chunk)| lost.iter().map(|data| generator.coefficient(chunk - k, *data)).collect())
-        .collect();
-    let inverted = invert(square);
+    // [ A | I ], and once A is reduced what stands in I's place is its inverse.
+    let row = |(place, (_, chunk)): (usize, &(usize, usize))| -> Vec<u8> {
+        let unit = (0..lost.len()).map(|column| u8::from(column == place));
+        lost.iter().map(|data| generator.coefficient(chunk - k, *data)).chain(unit).collect()
+    };
+    let mut inverted: Vec<Vec<u8>> = parities.iter().enumerate().map(row).collect();
+    elimination::reduce(&mut inverted).expect("no square submatrix of the generator is singular");
 
     // Columns: the data that is there, then the parities used.
     let known: Vec<usize> = (0..k).filter(|data| place[*data].is_some()).collect();
@@ -63,7 +66,7 @@ pub(super) fn solve(k: usize, generator: &Matrix, available: &[usize], wanted: &
             }
             // lost = inverted * (parities - generator * known)
             Some(index) => {
-                for (parity, factor) in inverted[index].iter().enumerate() {
+                for (parity, factor) in inverted[index][lost.len()..].iter().enumerate() {
                     row[known.len() + parity] = *factor;
                     for (column, other) in known.iter().enumerate() {
                         row[column] ^= mul(*factor, generator.coefficient(parities[parity].1 - k, *other));
@@ -99,32 +102,6 @@ pub(super) fn solve(k: usize, generator: &Matrix, available: &[usize], wanted: &
         (0..positions.len()).filter(|column| rows.iter().any(|row| row[*column] != 0)).collect();
     let matrix = Matrix::new(wanted.len(), read.len(), |row, column| rows[row][read[column]]);
     Solution { used: read.into_iter().map(|column| positions[column]).collect(), matrix }
-}
-
-/// Gauss-Jordan over GF(2^8).
-///
-/// # Panics
-/// When the matrix is singular, which no square submatrix of the generator is.
-fn invert(mut rows: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let size = rows.len();
-    for (index, row) in rows.iter_mut().enumerate() {
-        row.resize(2 * size, 0);
-        row[size + index] = 1;
-    }
-    for column in 0..size {
-        let pivot = (column..size).find(|row| rows[*row][column] != 0).expect("the matrix is not singular");
-        rows.swap(column, pivot);
-        let factor = inverse(rows[column][column]);
-        rows[column].iter_mut().for_each(|entry| *entry = mul(*entry, factor));
-        let pivot = rows[column].clone();
-        for (_, row) in rows.iter_mut().enumerate().filter(|(index, _)| *index != column) {
-            let factor = row[column];
-            if factor != 0 {
-                row.iter_mut().zip(&pivot).for_each(|(entry, other)| *entry ^= mul(factor, *other));
-            }
-        }
-    }
-    rows.into_iter().map(|mut row| row.split_off(size)).collect()
 }
 
 /// The generator's parity rows.

@@ -482,6 +482,11 @@ impl Code {
         !matches!(self.inner.shape, Shape::Dense | Shape::Stripes(_) | Shape::Sparse { binary: false, .. })
     }
 
+    /// Whether repair rows name every original.
+    pub(crate) fn is_dense(&self) -> bool {
+        matches!(self.inner.shape, Shape::Dense)
+    }
+
     /// Whether decoding is by peeling alone.
     pub(crate) fn peels(&self) -> bool {
         matches!(self.inner.shape, Shape::Lt(_) | Shape::Replicated)

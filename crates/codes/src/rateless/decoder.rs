@@ -16,6 +16,7 @@
 //! arrived are not touched.
 
 use super::code::{Code, Entry};
+use super::dense;
 use super::plan::{Rows, plan};
 use super::rank::{Push, RankTracker};
 use super::scratch::Scratch;
@@ -399,11 +400,18 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
         slots.extend(self.blocks.iter_mut().map(AsMut::as_mut));
         let home = if let Some(stripes) = self.code.stripes() {
             stripes.solve(&self.indices, &mut slots, threads)
+        } else if self.code.is_dense() {
+            dense::solve(self.code.k() as usize, &self.rows, &mut slots, scratch.strips(threads.max(1)))
         } else {
             let plan = plan(&self.code, &self.rows, self.sums.len())
                 .expect("rank is full, so the rows can be solved");
             slots.extend(self.sums.iter_mut().map(AsMut::as_mut));
-            run(&plan.program, scratch, &mut slots, self.block_len, threads);
+            let (program, tier, whole) = (&plan.program, Tier::detect(), self.block_len);
+            if !program.is_empty() {
+                in_stretches(&mut slots, scratch.strips(threads.max(1)), |strips, part| {
+                    program.run_part(tier, strips, &[], part, whole);
+                });
+            }
             plan.home
         };
         scratch.keep_unique(slots);
@@ -465,26 +473,6 @@ fn folds(code: &Code, block_len: usize) -> bool {
     parities > 0 && code.is_binary() && parities.saturating_mul(block_len) <= FOLDED_BYTES_MAX
 }
 
-fn run(
-    program: &super::program::Program,
-    scratch: &mut Scratch,
-    rest: &mut [&mut [u8]],
-    block_len: usize,
-    threads: usize,
-) {
-    if program.is_empty() {
-        return;
-    }
-    let tier = Tier::detect();
-    if threads <= 1 || block_len <= STRETCH_ALIGN {
-        program.run(tier, &mut scratch.strips(1)[0], &[], rest);
-        return;
-    }
-    let parts = stretches(rest, threads.saturating_mul(STRETCHES));
-    let strips = scratch.strips(threads.min(parts.len()));
-    share(parts, strips, |strips, mut part| program.run_part(tier, strips, &[], &mut part, block_len));
-}
-
 /// Does `work` on all parts, whichever is next, in a thread for each of `states`, the first one's here. Threads that the system
 /// refuses are not missed: the others do all there is.
 #[expect(
@@ -511,14 +499,21 @@ fn share<S: Send, T: Send>(parts: Vec<T>, states: &mut [S], work: impl Fn(&mut S
     });
 }
 
-/// Does `work` in stretches of all `blocks`, in so many threads, one of them here.
-pub(super) fn in_stretches(blocks: &mut [&mut [u8]], threads: usize, work: impl Fn(&mut [&mut [u8]]) + Sync) {
-    if threads <= 1 || blocks.first().is_none_or(|block| block.len() <= STRETCH_ALIGN) {
-        return work(blocks);
+/// Does `work` on stretches of all `blocks`, in a thread for each of `states`, one of them here.
+pub(super) fn in_stretches<S: Send>(
+    blocks: &mut [&mut [u8]],
+    states: &mut [S],
+    work: impl Fn(&mut S, &mut [&mut [u8]]) + Sync,
+) {
+    let few = states.len() <= 1 || blocks.first().is_none_or(|block| block.len() <= STRETCH_ALIGN);
+    if let [own, ..] = states
+        && few
+    {
+        return work(own, blocks);
     }
-    let parts = stretches(blocks, threads);
-    let mut states = vec![(); threads.min(parts.len())];
-    share(parts, &mut states, |(), mut part| work(&mut part));
+    let parts = stretches(blocks, states.len().saturating_mul(STRETCHES));
+    let threads = states.len().min(parts.len());
+    share(parts, &mut states[..threads], |state, mut part| work(state, &mut part));
 }
 
 /// All `blocks` in at most so many stretches.

@@ -6,6 +6,7 @@
 //! 4.9 XORs among the first K repair blocks and 2.5 later, instead of 43 on average.
 
 use super::code::{Code, Entry};
+use super::dense;
 use super::program::{Builder, Home, Program, Source};
 use super::scratch::{Scratch, Strips};
 use crate::kernel::Tier;
@@ -135,7 +136,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
     }
 
     /// [`Encoder::encode`] in memory that stays for the next call: from the second one of a size on, only the list of
-    /// sums is allocated, in pieces of up to a few dozen bytes for each of them; of a fixed code the plan of every row.
+    /// sums is allocated, in pieces of up to a few dozen bytes for each of them; of a fixed code the plan of every row, below K = 128
+    /// nine bytes for every coefficient of a repair row.
     ///
     /// # Errors
     /// As for [`Code::encode`].
@@ -158,6 +160,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
                 return Err(EncodeError::IndexRange { first, count: 1 });
             }
             stripes.encode(indices, originals, out);
+            return Ok(());
+        }
+        if self.code.is_dense() {
+            dense::encode(&self.code, &mut scratch.strips(1)[0], indices, originals, out);
             return Ok(());
         }
         match &self.prepared {

@@ -30,6 +30,7 @@ mod coefficients;
 mod cover;
 mod cyclic;
 mod decoder;
+mod dense;
 mod effort;
 mod encoder;
 mod loss;

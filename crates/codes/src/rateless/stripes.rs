@@ -13,6 +13,7 @@
 //! blocks of a row give it, fewer give no more of it than they are; there is no block from n c on.
 
 use super::code::{CodeError, Entry};
+use super::decoder::in_stretches;
 use crate::mds::{self, Reconstruction};
 use std::collections::BTreeMap;
 
@@ -144,7 +145,9 @@ impl Stripes {
             let plan = self.code.plan(&chunks, &wanted).expect("k distinct blocks of every row are here");
             lost.push(Lost { plan, sources, homes });
         }
-        super::decoder::in_stretches(blocks, threads, |parts| lost.iter().for_each(|row| row.solve(parts)));
+        in_stretches(blocks, &mut vec![(); threads.max(1)], |(), parts| {
+            lost.iter().for_each(|row| row.solve(parts));
+        });
         home
     }
 }
