@@ -153,6 +153,19 @@ fn a_filesystem_that_runs_full_refuses_blocks_and_nothing_else() {
     }
 }
 
+/// Its space was taken when it was made; each time it asks again the flush behind that waits for the filesystem's journal.
+#[test]
+fn a_thick_device_asks_for_no_space_and_a_thin_one_does() {
+    for thick in [false, true] {
+        let medium = Sparse::new(8 << 20, false);
+        Device::format(&*medium, FormatOptions { thick, ..FormatOptions::new(CLUSTER, DEVICE) }).unwrap();
+        let mut device = open(medium.clone());
+        medium.leave(0);
+        let created = device.create_extent(spec(SegmentId(1), 64 << 10, ALLOCATE_MIN_BYTES as u32 / (64 << 10)));
+        assert_eq!(created.is_ok(), thick, "{created:?}");
+    }
+}
+
 #[test]
 fn a_log_that_was_taken_has_space_in_its_reserve_where_it_goes_there_later() {
     let medium = Sparse::new(4 << 20, true);

@@ -344,12 +344,15 @@ impl Device {
 
     /// Real space for new units of an extent: for all of them where the medium wants to be told of so many, and in any case for those that
     /// are written when nobody can be refused any more. Blocks are: they find out themselves whether the medium is full.
+    ///
+    /// A thick device has its space. Asking again would change nothing but the file's inode, with which the next flush then waits for the
+    /// filesystem's journal, that all devices on it share.
     pub(super) fn take_space(&self, units: &Range<u64>, unrefused: &[Range<u64>]) -> Result<(), MediumError> {
-        let bytes = |units: &Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
-        self.medium.allocate(bytes(units))?;
         if self.superblock.thick {
             return Ok(());
         }
+        let bytes = |units: &Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
+        self.medium.allocate(bytes(units))?;
         unrefused
             .iter()
             .filter(|units| !units.is_empty())
