@@ -145,10 +145,17 @@ impl WriteStream {
         let block = u64::from(open.block_bytes);
         let share = budget.join(block).ok_or_else(|| refused(budget.used_bytes(), write_bytes_per_s))?;
         let expected = block * u64::from(open.expected_blocks.max(1));
+        let floor = BLOCKS_MIN * block;
+        // All of a chunk comes, and becomes durable at once where all is on the way: a part at a time took a flush each, and the
+        // writer waited for it. Of blocks that others may store instead no more than a share waits here.
+        let (first, ceiling) = match open.reserve_bytes {
+            Some(_) => (expected, expected),
+            None => (2 * floor, expected / EXPECTED_SHARE),
+        };
         let mut stream = Self {
             block_bytes: open.block_bytes,
             awaited: open.expected_blocks,
-            window: Window::new(BLOCKS_MIN * block, 2 * BLOCKS_MIN * block, expected / EXPECTED_SHARE),
+            window: Window::new(floor, first, ceiling),
             credit_bytes: 0,
             assembly: Assembly::new(open.block_bytes, open.granule_bytes),
             writing: BTreeMap::new(),
