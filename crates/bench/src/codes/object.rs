@@ -77,18 +77,20 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// What a segment of 64 MiB is stored in: sums of B have coefficients there.
+/// What segments of 64 and 16 MiB are stored in: sums of B have coefficients there, and rows are dense.
 fn segment_cases() -> impl Iterator<Item = Case> {
-    let shape = "mix-b K=256 block=256KiB";
     let decode = |arrival| Operation::Decode { threads: 1, arrival };
-    let operations = [
-        (format!("decode {shape}"), decode(Arrival::Random)),
-        (format!("decode {shape} arrival=disks"), decode(Arrival::Disks)),
-        (format!("encode {shape}"), Operation::Encode { runs: false }),
-    ];
-    operations.into_iter().map(|(name, operation)| {
-        let object = Object { kind: Kind::Mix, k: 256, block_len: 256 << 10, operation };
-        Case { name, work: Work::Object(object) }
+    [256, 64].into_iter().flat_map(move |k| {
+        let shape = format!("mix-b K={k} block=256KiB");
+        let operations = [
+            (format!("decode {shape}"), decode(Arrival::Random)),
+            (format!("decode {shape} arrival=disks"), decode(Arrival::Disks)),
+            (format!("encode {shape}"), Operation::Encode { runs: false }),
+        ];
+        operations.map(|(name, operation)| {
+            let object = Object { kind: Kind::Mix, k, block_len: 256 << 10, operation };
+            Case { name, work: Work::Object(object) }
+        })
     })
 }
 

@@ -75,6 +75,8 @@ fn every_tier_multiplies_by_matrices_of_every_height() {
         check(tier, [3, 0], 100, 0, 0, Mode::Set);
         check(tier, [3, 2], 0, 0, 0, Mode::Set);
         check(tier, [2, 253], 130, 1, 0, Mode::Set);
+        check(tier, [9, 64], 2048, 0, 0, Mode::SetPast);
+        check(tier, [17, 100], 1029, 3, 7, Mode::SetPast);
     }
 }
 
@@ -116,7 +118,9 @@ fn every_tier_saves_multiplications_side_by_side_like_the_naive_twin() {
     for &tier in Tier::available() {
         for (inputs, ones) in [(4, 4), (10, 3), (12, 12), (16, 16), (30, 29)] {
             let row: Vec<u8> = (0..inputs).map(|source| u8::from(source < ones)).collect();
-            for (shift, mode) in [(0, Mode::Set), (3, Mode::Set), (1, Mode::Add)] {
+            for (shift, mode) in
+                [(0, Mode::Set), (3, Mode::Set), (0, Mode::SetPast), (5, Mode::SetPast), (1, Mode::Add)]
+            {
                 check_of(&row, tier, [1, inputs], streamed([1, inputs]), shift, 0, mode);
                 check_of(&row, tier, [1, inputs], 1029, shift, 0, mode);
             }
@@ -124,7 +128,7 @@ fn every_tier_saves_multiplications_side_by_side_like_the_naive_twin() {
         for (outputs, inputs, ones) in [(2, 4, 4), (4, 10, 10), (3, 12, 5), (4, 16, 16), (6, 9, 9)] {
             for complement in [false, true] {
                 let coefficients = saving(outputs, inputs, ones, complement);
-                for mode in [Mode::Set, Mode::Add] {
+                for mode in [Mode::Set, Mode::SetPast, Mode::Add] {
                     check_of(&coefficients, tier, [outputs, inputs], 1029, 3, 0, mode);
                 }
             }

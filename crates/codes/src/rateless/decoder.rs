@@ -424,8 +424,12 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     }
 
     /// Size of the program [`Decoder::solve`] would run: columns set aside, slices read and scratch strips. For
-    /// measurements; costs the symbolic phase.
+    /// measurements; costs the symbolic phase. Dense rows are no program: every lost original reads all blocks.
     pub fn cost(&self) -> Option<(usize, usize, usize)> {
+        if self.code.is_dense() {
+            let (k, lost) = (self.code.k() as usize, (self.code.k() - self.originals_here) as usize);
+            return (self.tracker.missing() == 0).then_some((0, lost * k, k));
+        }
         let plan = plan(&self.code, &self.rows, self.sums.len())?;
         Some((plan.inactive, plan.program.reads(), plan.program.scratch()))
     }
