@@ -161,7 +161,8 @@ fn a_thick_device_asks_for_no_space_and_a_thin_one_does() {
         Device::format(&*medium, FormatOptions { thick, ..FormatOptions::new(CLUSTER, DEVICE) }).unwrap();
         let mut device = open(medium.clone());
         medium.leave(0);
-        let created = device.create_extent(spec(SegmentId(1), 64 << 10, ALLOCATE_MIN_BYTES as u32 / (64 << 10)));
+        let created =
+            device.create_extent(spec(SegmentId(1), 64 << 10, ALLOCATE_MIN_BYTES as u32 / (64 << 10)));
         assert_eq!(created.is_ok(), thick, "{created:?}");
     }
 }
