@@ -24,6 +24,7 @@ use steadfast_protocol::{
     drain::{StuckKind, Totals},
     message::MetaFault,
     plan::PlanError,
+    read::ReadError,
 };
 
 /// What comes before the cause where what a command has to say cannot be written: `No space left on device` by itself
@@ -205,6 +206,7 @@ fn of_get(error: &GetError) -> u8 {
         GetError::Metadata(error) => of_client(error),
         GetError::Busy(_) => BUSY,
         GetError::Plan(error) => of_plan(error),
+        GetError::Read(ReadError::Unsettled { .. }) => BUSY,
         GetError::Read(_) => OUT_OF_REACH,
         GetError::Range { .. } => WRONG_COMMAND,
         GetError::Changed { .. } => CHANGED,
@@ -253,7 +255,7 @@ fn of_file(error: &FileError) -> u8 {
 mod tests {
     use super::*;
     use steadfast_protocol::{
-        DeviceId, SegmentId,
+        DeviceId, IntentId, SegmentId,
         drain::{ObjectName, Stuck},
         plan::TrimError,
     };
@@ -262,6 +264,7 @@ mod tests {
     fn an_error_has_its_code_wherever_it_comes_from() {
         let unfenced = || AmendError::Unfenced { segment: SegmentId(1) };
         let gone = || ClientError::Refused(MetaFault::NoBucket("photos".to_owned()));
+        let over = || ClientError::Refused(MetaFault::IntentOver(IntentId(1)));
         for (error, expected) in [
             (anyhow::Error::from(unfenced()), OUT_OF_REACH),
             (FileError::from(unfenced()).into(), OUT_OF_REACH),
@@ -269,6 +272,11 @@ mod tests {
             (GetError::from(gone()).into(), MISSING),
             (FileError::from(AmendError::from(GetError::from(gone()))).into(), MISSING),
             (DrainError::from(gone()).into(), MISSING),
+            (over().into(), BUSY),
+            (PutError::from(over()).into(), BUSY),
+            (FileError::from(AmendError::from(over())).into(), BUSY),
+            (GetError::from(ReadError::NoHolder { blocks: 1, first: 0 }).into(), OUT_OF_REACH),
+            (GetError::from(ReadError::Unsettled { attempts: 16 }).into(), BUSY),
             (AmendError::Fixed { chunks: 6, data: 4 }.into(), WRONG_COMMAND),
             (Refusal::Wrong("no".to_owned()).into(), WRONG_COMMAND),
             (NotOffered("no".to_owned()).into(), WRONG_COMMAND),

@@ -34,14 +34,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Fenced {
     /// Whether any of its chunks may have been changed in place, or may yet be.
     pub(crate) changed: bool,
-    /// Parity chunks that may take differences still: what is read must not be made of them.
-    pub(crate) unfenced: BTreeSet<DeviceId>,
+    /// Devices whose chunks what is read must not be made of: parity that may take differences still, data that lacks some.
+    pub(crate) without: BTreeSet<DeviceId>,
 }
 
 impl Client {
-    /// Has nodes refuse changes in place of a segment under epochs before `epoch`: what is read of it from then on, but for
-    /// parity that could not be told, is all that was and will be acknowledged. None where so few of them answer that one
-    /// could still be. Chunks on devices that are `leaving` are moved whatever they hold.
+    /// Has nodes refuse changes in place of a segment under epochs before `epoch`: what is read of it from then on, without parity
+    /// that could not be told and data that is outdated, is all that was and will be acknowledged. None where so few of them answer
+    /// that one could still be. Chunks on devices that are `leaving` are moved whatever they hold.
     pub(crate) async fn fence(
         &self,
         layout: &SegmentLayout,
@@ -58,14 +58,17 @@ impl Client {
         let answers = self.ask_all(&holders, epoch, ask).await;
         let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
-        let unfenced = fence.unfenced().map(device).collect();
         // Who said nothing would be waited for once more in vain.
         let silent = holders.iter().zip(&answers);
         let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
         let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
         let versions = self.chunk_versions(segment, &holders, &silent).await;
         let changed = fence.changed(&versions, |chunk| leaving.contains(&device(chunk)));
-        Some(Fenced { changed, unfenced })
+        let without: BTreeSet<DeviceId> = fence.without(&versions).into_iter().map(device).collect();
+        if !without.is_empty() {
+            tracing::debug!(%segment, ?without, "read without what is not fenced or lacks changes");
+        }
+        Some(Fenced { changed, without })
     }
 
     /// All bytes of an object in a parity bucket, decoded as if these devices were lost: what a drill reads.

@@ -79,7 +79,7 @@ pub enum GetError {
     #[error(transparent)]
     Metadata(#[from] ClientError),
     /// Too little of it can be had now. It is not lost for that: try again when servers have returned.
-    #[error("cannot read the object now: {0}. `steadfast status` shows which servers are missing")]
+    #[error("cannot read the object now: {}{}", .0, where_to_look(.0))]
     Read(#[from] ReadError),
     /// The devices that hold it cannot serve it as wished.
     #[error("the wish cannot be met: {0}")]
@@ -117,6 +117,14 @@ pub enum GetError {
     /// The caller's sink failed.
     #[error("cannot write what was fetched: {0}")]
     Sink(io::Error),
+}
+
+/// Where to look for what a read lacked; nowhere, where nothing was missing.
+fn where_to_look(error: &ReadError) -> &'static str {
+    match error {
+        ReadError::Unsettled { .. } => "",
+        _ => ". `steadfast status` shows which servers are missing",
+    }
 }
 
 fn when(handed: u64) -> String {

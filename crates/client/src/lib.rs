@@ -174,7 +174,7 @@ pub struct Client {
     seed: u64,
     memory: memory::Memory,
     tidying: Arc<tidy::Tidying>,
-    /// The last registry seen; refreshed by every put and when a device is missing.
+    /// The last registry seen; refreshed by every access, by long ones now and then, and when a device is missing.
     registry: Mutex<Registry>,
     /// Who is late with a few bytes.
     hedge: Mutex<Hedge>,

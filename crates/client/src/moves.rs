@@ -12,6 +12,7 @@ use steadfast_protocol::{
     DeviceId,
     drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Stuck, StuckKind, Totals},
     message::{MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX, Query},
+    read::ReadError,
     words::counted,
 };
 
@@ -228,6 +229,7 @@ fn kind_of(error: &AmendError) -> StuckKind {
             StuckKind::Busy
         }
         AmendError::Plan(error) if error.is_reserved_by_others() => StuckKind::Busy,
+        AmendError::Read(GetError::Read(ReadError::Unsettled { .. })) => StuckKind::Busy,
         AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => StuckKind::Unreadable,
         AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => StuckKind::NoRoom,
         _ => StuckKind::Other,
@@ -246,4 +248,16 @@ async fn first(running: &mut Vec<Step<'_>>) -> Result<Input, ClientError> {
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_that_change_too_fast_are_busy_and_not_out_of_reach() {
+        let kind = |error: ReadError| kind_of(&AmendError::Read(GetError::Read(error)));
+        assert_eq!(kind(ReadError::Unsettled { attempts: 16 }), StuckKind::Busy);
+        assert_eq!(kind(ReadError::NoHolder { blocks: 1, first: 0 }), StuckKind::Unreadable);
+    }
 }

@@ -450,3 +450,169 @@ fn busy(refusals: &Refusals, cause: Option<PlanError>) -> Busy {
     let &(reason, retry_after) = first.expect("a negotiation comes to nothing by refusals");
     Busy { refused: refusals.len(), reason, retry_after, cause: cause.map(Box::new) }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::metadata::Metadata;
+    use steadfast_net::{Server, Stream};
+    use steadfast_protocol::{
+        NodeId, SegmentId, Version,
+        layout::{CodeSpec, Holder, PARITY_GRANULE_BYTES, ParityGeometry},
+        message::{
+            DeviceHealth, DeviceReport, Hello, NodeActivity, NodeRecord, NodeState, Role, Standing, VERSION,
+        },
+        read::Caution,
+    };
+    use tokio::{sync::mpsc, time::Instant};
+
+    const SHAPE: ParityGeometry = ParityGeometry { chunks: 4, data: 2, blocks: 4, block_bytes: 16 << 10 };
+    /// What each device gives.
+    const READ_BYTES_PER_S: u64 = 1_000_000;
+
+    pub(crate) fn device_of(chunk: u32) -> DeviceId {
+        DeviceId(10 + u128::from(chunk))
+    }
+
+    /// A segment of chunks, each on a device of its own.
+    pub(crate) fn layout() -> SegmentLayout {
+        let (segment, version) = (SegmentId(7), Version(1));
+        let holder = |chunk| Holder::whole(device_of(chunk), segment, version, SHAPE.blocks_of(chunk).into());
+        SegmentLayout {
+            segment,
+            version,
+            epoch: Epoch(1),
+            length: SHAPE.capacity_bytes(),
+            code: CodeSpec { kind: SHAPE.code(), originals: SHAPE.originals(), seed: 0 },
+            block_bytes: SHAPE.block_bytes,
+            granule_bytes: PARITY_GRANULE_BYTES,
+            holders: (0..SHAPE.chunks).map(holder).collect(),
+        }
+    }
+
+    /// A client that knows one server, which has the devices of [`layout`]. Nobody asks its metadata server anything.
+    pub(crate) fn client(address: &str, standings: Vec<Standing>) -> Client {
+        let report = |chunk| DeviceReport {
+            device: device_of(chunk),
+            health: DeviceHealth::Ok,
+            capacity_bytes: 1 << 30,
+            free_bytes: 1 << 30,
+            read_bytes_per_s: READ_BYTES_PER_S,
+            write_bytes_per_s: READ_BYTES_PER_S,
+            queue_length: 0,
+            extents: 1,
+            fragments: 0,
+            corrupt_blocks: 0,
+            medium_read_bytes: 0,
+            medium_written_bytes: 0,
+            overruns_ppm: 0,
+            activity: Default::default(),
+            reserved_read_bytes_per_s: 0,
+            reserved_write_bytes_per_s: 0,
+            sharing_ppm: [0; 4],
+        };
+        let record = NodeRecord {
+            node: NodeId(1),
+            cluster: None,
+            address: address.to_owned(),
+            site: String::new(),
+            devices: (0..SHAPE.chunks).map(|chunk| (device_of(chunk), 1 << 30)).collect(),
+        };
+        let devices = (0..SHAPE.chunks).map(report).collect();
+        let activity = NodeActivity::default();
+        let nodes = vec![NodeState { record, alive: true, silent_ms: Some(0), devices, activity }];
+        let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
+        let pool = Pool::new(hello, steadfast_net::Options::default());
+        let (memory, tidying, hedge, unserved) = Default::default();
+        Client {
+            metadata: Metadata::new("127.0.0.1:1", pool.clone(), 1),
+            pool,
+            options: crate::Options::default(),
+            seed: 1,
+            memory,
+            tidying,
+            registry: Mutex::new(Registry { nodes, standings, ..Registry::default() }),
+            hedge,
+            caution: Mutex::new(Caution::new(1, RequestRule::default())),
+            lessons: tokio::sync::Notify::new(),
+            unserved,
+            started: std::time::Instant::now(),
+        }
+    }
+
+    /// Where a server listens that does this with each request.
+    pub(crate) async fn serving(answer: impl Fn(NodeRequest, Stream) + Send + Sync + 'static) -> String {
+        let server = Server::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        let hello = Hello { version: VERSION, features: 0, role: Role::Node(NodeId(1)), cluster: None };
+        let answer = Arc::new(answer);
+        tokio::spawn(server.serve(hello, steadfast_net::Options::default(), move |connected| {
+            let (answer, mut incoming) = (Arc::clone(&answer), connected.incoming);
+            async move {
+                while let Some((opened, stream)) = incoming.next().await {
+                    answer(message::decode(&opened.body).unwrap(), stream);
+                }
+            }
+        }));
+        address
+    }
+
+    #[tokio::test]
+    async fn one_that_is_silent_does_not_hold_up_the_renewals_of_others_until_their_leases_end() {
+        let (heard, mut renewals) = mpsc::unbounded_channel();
+        let well = serving(move |_, stream| {
+            // Nobody counts them any more.
+            let _ = heard.send(Instant::now());
+            let _ = stream.end(message::encode(&NodeAnswer::Reserved { lease_ms: 2000 }));
+        })
+        .await;
+        let unanswered = Mutex::new(Vec::new());
+        let silent = serving(move |_, stream| unanswered.lock().unwrap().push(stream)).await;
+        let client = client(&well, Vec::new());
+        for address in [&well, &silent] {
+            client.pool.connection(address).await.unwrap();
+        }
+        let quality = Quality { latency: Some(Duration::from_millis(10)), ..Quality::default() };
+        let reserved = Reserved::new(&client, Access::Read, quality, 1);
+        assert!(reserved.lease < RENEWALS * ANSWERS_WITHIN, "{:?}", reserved.lease);
+        for (number, address) in (1..).zip([well, silent]) {
+            let kept = Kept { id: ReservationId(number), address, bytes_per_s: 1 };
+            reserved.held().insert(DeviceId(number), kept);
+        }
+        // It stands still but while nothing is to be done.
+        tokio::time::pause();
+        let in_time = async {
+            let mut before = renewals.recv().await.unwrap();
+            // One may be long on its way through the kernel.
+            for _ in 0..20 {
+                let renewal = renewals.recv().await.unwrap();
+                if renewal - before < reserved.lease {
+                    return true;
+                }
+                before = renewal;
+            }
+            false
+        };
+        tokio::select! {
+            never = reserved.renewing() => match never {},
+            in_time = in_time => assert!(in_time, "its lease ends each time"),
+        }
+    }
+
+    /// What drains serves what it holds until that has left.
+    #[tokio::test]
+    async fn a_read_with_a_wish_counts_on_devices_that_drain() {
+        let standings = vec![Standing { device: device_of(1), arrivals: 0 }];
+        let client = client("127.0.0.1:1", standings);
+        let bandwidth_bytes_per_s = Some(100 * READ_BYTES_PER_S);
+        let quality = Quality { bandwidth_bytes_per_s, ..Quality::default() };
+        let wish = Wish { quality, round_trip: Duration::from_millis(1) };
+        let layout = layout();
+        let planned = client.plan_read(std::slice::from_ref(&layout), layout.length, &wish).await;
+        // More than they have: what they could give is said, and none of them is asked.
+        match planned.map(|_| ()) {
+            Err(GetError::Plan(PlanError::Bandwidth { devices, .. })) => assert_eq!(devices, SHAPE.chunks),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -16,8 +16,8 @@ use std::{
 
 use common::*;
 use steadfast_disk::{
-    Device, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
-    device::{Apply, LogError, OpenError},
+    AlignedBuf, Device, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
+    device::{Apply, LogError, OpenError, ReadError, UpdateError},
     media::{Counters, MediumError},
 };
 
@@ -290,6 +290,39 @@ fn a_bad_page_of_a_reserve_hurts_only_where_the_next_record_may_be() {
         }
     }
     assert!(sound >= 20 && damaged >= 6, "{sound} sound, {damaged} damaged");
+}
+
+/// A change is put in place long after it was answered: what is met there must not end the changes of all others.
+#[test]
+fn a_bad_page_of_checksums_costs_its_granules_and_not_the_device() {
+    const OTHER: SegmentId = SegmentId(6);
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 4, 0);
+    let mut content = chunk(&mut device, OTHER, 4, 0);
+    // The one page of its table lies before its first block.
+    let table = device.locate(S, 3).unwrap() - 4096;
+    device.stage(S, EPOCH, 4096, &[1; 4096]).unwrap();
+    device.release(S, 1).unwrap();
+    device.flush().unwrap();
+    drop(device);
+
+    let mut device = open(medium.without(table));
+    assert_eq!(device.write_back(u64::MAX).unwrap(), 4096);
+    let mut buf = AlignedBuf::zeroed(0);
+    device.read_chunk(S, 4096..8192, &mut buf).unwrap();
+    assert_eq!(buf[..], [1; 4096]);
+    for other in [0, 8192] {
+        let error = device.read_chunk(S, other..other + 4096, &mut buf).unwrap_err();
+        assert!(matches!(error, UpdateError::Read(ReadError::Corrupt { .. })), "{error:?}");
+    }
+    device.stage(OTHER, EPOCH, 0, &[2; 100]).unwrap();
+    device.release(OTHER, 1).unwrap();
+    device.flush().unwrap();
+    assert_eq!(device.write_back(u64::MAX).unwrap(), 4096);
+    content[..100].fill(2);
+    assert_eq!(chunk_content(&mut device, OTHER).unwrap(), content);
 }
 
 /// Where a chunk's first byte lies.

@@ -10,6 +10,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -277,20 +278,31 @@ fn an_emulated_drive_keeps_the_models_times() {
 
 #[test]
 fn a_redraw_wakes_what_sleeps_or_stalls() {
+    /// Much longer than a busy machine holds anybody up.
+    const WITHIN: Duration = Duration::from_secs(60);
+    let read = |medium: &Arc<EmulatedMedium<MemoryMedium>>| {
+        let (medium, (say, said)) = (medium.clone(), mpsc::channel());
+        // Nobody joins it: one that nothing wakes would sleep for an hour.
+        thread::spawn(move || drop(say.send(medium.read_at(0, &mut [0; 4096]))));
+        said
+    };
     for slow in ["stall", "rate=1B"] {
         let medium =
             Arc::new(EmulatedMedium::new(Arc::new(MemoryMedium::new(CAPACITY)), slow.parse().unwrap()));
         let control = medium.control();
-        let reader = {
-            let medium = medium.clone();
-            thread::spawn(move || medium.read_at(0, &mut [0; 4096]))
-        };
-        assert!(!reader.is_finished());
+        let woken = read(&medium);
+        let begun = Instant::now();
+        // One that has not begun to wait would find the new model, and be woken by nothing.
+        while control.waiting() == 0 {
+            assert!(begun.elapsed() < WITHIN, "{slow}: it does not wait");
+            thread::sleep(Duration::from_millis(1));
+        }
         control.redraw(EmulationSpec::OFF);
-        assert_eq!(reader.join().unwrap(), Ok(()));
+        assert_eq!(woken.recv_timeout(WITHIN), Ok(Ok(())), "{slow}: it waits on");
+        assert_eq!(control.waiting(), 0);
         // The horizon is forgotten too: this would take an hour otherwise.
         control.redraw(EmulationSpec::rate(1e9));
-        medium.read_at(0, &mut [0; 4096]).unwrap();
+        assert_eq!(read(&medium).recv_timeout(WITHIN), Ok(Ok(())), "{slow}: the horizon stands");
     }
 }
 

@@ -182,6 +182,13 @@ fn what_is_reserved_is_kept_for_its_owner() {
     stage(&mut device, Some(Spend { owner: mine, bytes: 0 })).unwrap();
     device.unreserve(others, rest - one);
     assert_eq!(device.reserve(others, one, one), one);
+    // What spends a reservation goes past what waits without one, and leaves its mark.
+    device.unreserve(others, u64::MAX);
+    assert_eq!((device.reserve(mine, one, one), device.reserve(others, one, max) > 2 * one), (one, true));
+    assert!(is_full(stage(&mut device, Some(Spend { owner: mine, bytes: 0 }))));
+    stage(&mut device, Some(Spend { owner: mine, bytes: one })).unwrap();
+    device.unreserve(others, 2 * one);
+    assert_eq!(device.reserve(others, one, one), 0, "the other one waits still");
     // A crash leaves no reservation.
     let mut device = reopen(device);
     assert_eq!(device.reserve(mine, one, one), one);

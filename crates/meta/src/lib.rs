@@ -8,6 +8,7 @@
 //! | [`server`] | the same over the network, with the tick that gives up ended leases |
 //! | [`clock`] | the time that leases are counted in |
 //! | `activity`, `census`, `watch` | requests and records counted, and what the admin port shows |
+//! | `under_way` | what the store has not answered yet |
 //! | [`options`] | what a server is started with |
 //!
 //! Invariants: an answer to a change leaves only after its commit is durable; a request whose answer was lost gives
@@ -21,6 +22,7 @@ pub mod options;
 pub mod server;
 pub mod service;
 pub mod store;
+mod under_way;
 mod watch;
 pub mod writer;
 

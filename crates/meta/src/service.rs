@@ -13,8 +13,8 @@ use std::{
 };
 use steadfast_protocol::{
     ClusterId, Time,
-    message::{Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry},
-    meta::{self, ClientReports, Liveness, Looked, View},
+    message::{DrainPhase, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry},
+    meta::{self, ClientReports, Liveness, Looked, Registered, View},
 };
 use tokio::{sync::Semaphore, task};
 
@@ -25,23 +25,47 @@ const READS_MAX: usize = 16;
 /// sick disk while what a heartbeat needs is in memory.
 const HEARTBEATS_MAX: usize = 4;
 
+/// Questions of sweeps that are looked at at once, beside reads: every device of a cluster asks about all that it holds, a thousand
+/// records at a time, and no client is to wait for that.
+const SWEEPS_MAX: usize = 2;
+
 /// What is only remembered. Neither lock is held while the store is read: however slow its disk is, storage servers are heard
 /// and clients' reports taken.
 struct Memory {
     liveness: Arc<RwLock<Liveness>>,
     reports: Mutex<ClientReports>,
+    /// What was registered when the store was read last, and as of which number ([`Store::registrations`]).
+    registered: Mutex<Option<(u64, Arc<Registered>)>>,
 }
 
 impl Memory {
     fn ask(&self, view: &dyn View, now: Time, query: &Query) -> Result<MetaAnswer, MetaFault> {
         Ok(match meta::look(view, query)? {
             Looked::Answer(answer) => answer,
-            Looked::Registered(registered) => {
-                let reports = self.reports().clone();
-                let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
-                registered.report(now, &liveness, &reports)
-            }
+            Looked::Registered(registered) => self.report(now, &registered),
         })
+    }
+
+    fn report(&self, now: Time, registered: &Registered) -> MetaAnswer {
+        let reports = self.reports().clone();
+        let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
+        registered.report(now, &liveness, &reports)
+    }
+
+    /// Reads what is registered, and keeps it as of this number.
+    fn read_registered(&self, view: &dyn View, as_of: u64) -> Result<Arc<Registered>, MetaFault> {
+        match meta::look(view, &Query::Registry)? {
+            Looked::Registered(registered) => {
+                let registered = Arc::new(registered);
+                *self.registered() = Some((as_of, Arc::clone(&registered)));
+                Ok(registered)
+            }
+            Looked::Answer(other) => unreachable!("a registry is what is registered, not {other:?}"),
+        }
+    }
+
+    fn registered(&self) -> MutexGuard<'_, Option<(u64, Arc<Registered>)>> {
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn heartbeat(&self, view: &dyn View, now: Time, heartbeat: Heartbeat) -> Result<MetaAnswer, MetaFault> {
@@ -70,6 +94,7 @@ pub struct Service {
     /// A read has its permit until it is over, also where nobody waits for it any more.
     reads: Arc<Semaphore>,
     heartbeats: Arc<Semaphore>,
+    sweeps: Arc<Semaphore>,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -92,7 +117,9 @@ impl Service {
             Writer::start(Arc::clone(&store), options.terms(started), clock, Arc::clone(&liveness))?;
         let reads = Arc::new(Semaphore::new(READS_MAX));
         let heartbeats = Arc::new(Semaphore::new(HEARTBEATS_MAX));
-        let memory = Arc::new(Memory { liveness, reports: Mutex::default() });
+        let sweeps = Arc::new(Semaphore::new(SWEEPS_MAX));
+        let (reports, registered) = Default::default();
+        let memory = Arc::new(Memory { liveness, reports, registered });
         Ok(Self {
             store,
             writer: Some(writer),
@@ -101,6 +128,7 @@ impl Service {
             clock,
             reads,
             heartbeats,
+            sweeps,
             activity: Activity::default(),
             admin: OnceLock::new(),
         })
@@ -131,8 +159,14 @@ impl Service {
                 let writer = self.writer.as_ref().expect("there until the service is dropped");
                 writer.change(id, change).await
             }
+            MetaRequest::Ask(Query::Registry) => {
+                let registered = self.registered().await?;
+                Ok(self.memory.report(self.clock.now(), &registered))
+            }
             MetaRequest::Ask(query) => {
-                self.read(&self.reads, move |view, now, memory| memory.ask(view, now, &query)).await
+                let sweeps = matches!(query, Query::SegmentStates { .. });
+                let permits = if sweeps { &self.sweeps } else { &self.reads };
+                self.read(permits, move |view, now, memory| memory.ask(view, now, &query)).await
             }
             MetaRequest::Heartbeat(heartbeat) => {
                 let heard =
@@ -143,7 +177,24 @@ impl Service {
                 self.memory.reports().account(&accesses);
                 Ok(MetaAnswer::Done)
             }
-            MetaRequest::Drain(progress) => self.memory.reports().drain(self.clock.now(), progress),
+            MetaRequest::Drain(progress) => {
+                // What commits on its devices from now on it has not moved.
+                let over = progress.phase == DrainPhase::Over;
+                let registered = if over { self.registered().await.ok() } else { None };
+                let standings = registered.as_ref().map_or(&[][..], |registered| registered.standings());
+                self.memory.reports().drain(self.clock.now(), progress, standings)
+            }
+        }
+    }
+
+    /// What is registered: as it was read last, until that changes, for every access of every client asks for it.
+    async fn registered(&self) -> Result<Arc<Registered>, MetaFault> {
+        // Had before the snapshot is taken: what changes in between has what is kept out of date at once.
+        let as_of = self.store.registrations();
+        let kept = self.memory.registered().as_ref().filter(|(of, _)| *of == as_of).cloned();
+        match kept {
+            Some((_, registered)) => Ok(registered),
+            None => self.read(&self.reads, move |view, _, memory| memory.read_registered(view, as_of)).await,
         }
     }
 
@@ -184,11 +235,11 @@ impl Service {
     }
 
     /// Reads a snapshot off the async threads, with one of so many permits.
-    async fn read(
+    async fn read<R: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
-        body: impl FnOnce(&dyn View, Time, &Memory) -> Result<MetaAnswer, MetaFault> + Send + 'static,
-    ) -> Result<MetaAnswer, MetaFault> {
+        body: impl FnOnce(&dyn View, Time, &Memory) -> Result<R, MetaFault> + Send + 'static,
+    ) -> Result<R, MetaFault> {
         let permit = Arc::clone(permits).acquire_owned().await.expect("the semaphore is never closed");
         let (store, memory, now) = (Arc::clone(&self.store), Arc::clone(&self.memory), self.clock.now());
         let read = task::spawn_blocking(move || {
@@ -231,8 +282,8 @@ mod tests {
     use super::*;
     use std::{sync::mpsc, time::Duration};
     use steadfast_protocol::{
-        DeviceId, NodeId,
-        message::{AccessTotals, DrainProgress},
+        DeviceId, NodeId, RequestId, SegmentId,
+        message::{AccessTotals, Change, DrainProgress, NodeRecord},
         meta::ViewError,
     };
     use tokio::time::timeout;
@@ -318,6 +369,43 @@ mod tests {
             let heartbeat = Heartbeat { node: NodeId(1), devices: Vec::new(), activity: Default::default() };
             let heard = timeout(LONG, service.handle(MetaRequest::Heartbeat(heartbeat))).await;
             assert_eq!(heard, Ok(Ok(MetaAnswer::Heard { registered: false })));
+        });
+    }
+
+    #[test]
+    fn sweeps_and_clients_do_not_wait_for_each_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        let states = || Query::SegmentStates { segments: vec![SegmentId(1)], device: DeviceId(1) };
+        block_on(async {
+            let ask = async |query| timeout(LONG, service.handle(MetaRequest::Ask(query))).await;
+            let clients = service.reads.acquire_many(READS_MAX as u32).await.expect("all are free");
+            assert!(matches!(ask(states()).await, Ok(Ok(MetaAnswer::SegmentStates(_)))));
+            drop(clients);
+            let _sweeps = service.sweeps.acquire_many(SWEEPS_MAX as u32).await.expect("all are free");
+            assert!(matches!(ask(Query::Buckets).await, Ok(Ok(MetaAnswer::Buckets(_)))));
+        });
+    }
+
+    #[test]
+    fn the_registry_is_read_from_the_store_no_more_often_than_it_changes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        block_on(async {
+            let nodes = async || match service.registry().await {
+                Ok(registry) => registry.nodes.len(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(nodes().await, 0);
+            let hanging = service.reads.acquire_many(READS_MAX as u32).await.expect("all are free");
+            assert_eq!(timeout(LONG, nodes()).await, Ok(0));
+            drop(hanging);
+            let (address, site) = ("127.0.0.1:1".to_owned(), String::new());
+            let record =
+                NodeRecord { node: NodeId(1), cluster: None, address, site, devices: vec![(DeviceId(1), 9)] };
+            let (id, change) = (RequestId { client: 1, count: 1 }, Change::RegisterNode(record));
+            let registered = service.handle(MetaRequest::Change { id, change }).await;
+            assert_eq!((registered, nodes().await), (Ok(MetaAnswer::Done), 1));
         });
     }
 

@@ -14,6 +14,7 @@
 use crate::{
     MetaError,
     census::{Census, Deltas},
+    under_way::UnderWay,
 };
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
@@ -30,6 +31,7 @@ use std::{
         Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 use steadfast_protocol::{
     ClusterId,
@@ -40,6 +42,10 @@ const RECORDS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("steadfast-m
 const FILE: &str = "meta.redb";
 const FILE_IN_THE_MAKING: &str = "meta.redb.new";
 const LOCK: &str = "lock";
+
+/// What takes longer has met a disk that hangs. Picked by eye: as long as storage servers wait for an answer; a commit on a busy disk
+/// takes tens of milliseconds.
+const HANGS_AFTER: Duration = Duration::from_secs(5);
 
 /// An open database.
 pub struct Store {
@@ -52,6 +58,10 @@ pub struct Store {
     lock: File,
     census: Census,
     counts: AtomicU64,
+    changes: UnderWay,
+    reads: UnderWay,
+    /// Grows with what is registered.
+    registrations: AtomicU64,
     /// Why the last write that changed something failed, until one succeeds.
     failing: Mutex<Option<String>>,
     /// Keys of damaged records that the log has.
@@ -107,6 +117,9 @@ impl Store {
             lock,
             census: Census::default(),
             counts: AtomicU64::new(0),
+            changes: UnderWay::default(),
+            reads: UnderWay::default(),
+            registrations: AtomicU64::new(0),
             failing: Mutex::new(None),
             damaged: Mutex::default(),
         })
@@ -135,6 +148,7 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn read<R>(&self, body: impl FnOnce(&dyn View) -> R) -> Result<R, ViewError> {
+        let _under_way = self.reads.begin();
         let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
         let database = guard.database()?;
         contain(|| {
@@ -164,6 +178,7 @@ impl Store {
     /// When the database failed: whether the batch is durable is then unknown until it is open again, which this
     /// tries before it returns.
     pub fn write<R>(&self, body: impl FnOnce(&mut Batch<'_>) -> R) -> Result<R, ViewError> {
+        let _under_way = self.changes.begin();
         match self.try_write(body) {
             Ok((result, written)) => {
                 if written && self.failing().take().is_some() {
@@ -178,6 +193,7 @@ impl Store {
                 }
                 self.census.lost();
                 self.reopen();
+                self.registered_anew();
                 Err(error)
             }
         }
@@ -193,25 +209,38 @@ impl Store {
         contain(|| {
             let mut commit = database.begin_write().map_err(failed)?;
             commit.set_quick_repair(true);
-            let (result, written, deltas) = {
-                let table = commit.open_table(RECORDS).map_err(failed)?;
-                let mut batch = Batch { table: TableView::new(table), written: false, deltas: Deltas::new() };
+            let (result, written, registers, deltas) = {
+                let table = TableView::new(commit.open_table(RECORDS).map_err(failed)?);
+                let mut batch = Batch { table, written: false, registers: false, deltas: Deltas::new() };
                 let result = body(&mut batch);
                 self.tell_damaged(batch.table.left_out.take());
                 if let Some(error) = batch.table.error.take() {
                     return Err(error);
                 }
-                (result, batch.written, batch.deltas)
+                (result, batch.written, batch.registers, batch.deltas)
             };
             if written {
                 let committing = self.census.committing();
                 commit.commit().map_err(failed)?;
                 committing.committed(&deltas);
+                if registers {
+                    self.registered_anew();
+                }
             } else {
                 commit.abort().map_err(failed)?;
             }
             Ok((result, written))
         })
+    }
+
+    /// A number that grows when what is registered has changed, or may have, before anybody is told: what was read from a snapshot taken
+    /// after it was had is out of date once it is another.
+    pub(crate) fn registrations(&self) -> u64 {
+        self.registrations.load(Ordering::Acquire)
+    }
+
+    fn registered_anew(&self) {
+        self.registrations.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How many records of each counted kind there are, where that is known; never waits for the disk.
@@ -257,13 +286,26 @@ impl Store {
         }
     }
 
-    /// Whether the database is open and the last change succeeded, and why not. Never waits for the disk.
+    /// Whether the database is open, the last change succeeded and nothing has been under way for long, and why not. Never waits for
+    /// the disk.
     ///
     /// # Errors
     /// As a request would give.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
+        self.check_at(Instant::now())
+    }
+
+    fn check_at(&self, now: Instant) -> Result<(), ViewError> {
         if let Some(why) = self.failing().clone() {
             return Err(ViewError::Failed(why));
+        }
+        for (what, longest) in [("change", self.changes.longest(now)), ("read", self.reads.longest(now))] {
+            if longest >= HANGS_AFTER {
+                let seconds = longest.as_secs();
+                return Err(ViewError::Failed(format!(
+                    "a {what} has been under way for {seconds} s: the disk does not answer"
+                )));
+            }
         }
         // A writer waits for this lock only while the database is opened again.
         match self.database.try_read() {
@@ -285,6 +327,7 @@ impl Store {
         let mut guard = self.database.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*guard, State::Closed) {
             *guard = State::Closed;
+            self.registered_anew();
             if let Err(error) = self.lock.unlock() {
                 tracing::warn!(%error, "the directory is released only when the process ends");
             }
@@ -324,6 +367,8 @@ impl Store {
 pub struct Batch<'t> {
     table: TableView<redb::Table<'t, &'static [u8], &'static [u8]>>,
     written: bool,
+    /// Whether any of it is of what is registered.
+    registers: bool,
     /// How many counted records came and went.
     deltas: Deltas,
 }
@@ -346,6 +391,7 @@ impl Batch<'_> {
                 None => self.table.table.remove(key.as_slice()).map(|old| old.is_some()),
             };
             self.written = true;
+            self.registers |= meta::is_of_registry(&key);
             match before {
                 Ok(before) => {
                     if let Some(kind) = Counted::of(&key) {
@@ -522,4 +568,45 @@ fn draw_cluster() -> Result<ClusterId, MetaError> {
 fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetaError {
     let path = path.to_owned();
     move |source| MetaError::Io { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn a_store_whose_disk_hangs_is_not_well_until_it_answers() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(dir.path(), 1 << 20).expect("an empty directory");
+        type Work = fn(&Store, &dyn Fn());
+        let works: [Work; 2] = [
+            |store, hang| store.write(|_| hang()).expect("nothing is wrong with it"),
+            |store, hang| store.read(|_| hang()).expect("nothing is wrong with it"),
+        ];
+        for work in works {
+            let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+            let before = Instant::now();
+            let (at_first, later) = thread::scope(|scope| {
+                let store = &store;
+                scope.spawn(move || {
+                    work(store, &|| {
+                        begun.send(()).expect("somebody waits");
+                        // Whoever was to let it go on has failed, then.
+                        let _ = go_on.recv();
+                    });
+                });
+                has_begun.recv().expect("it begins");
+                let said = (store.check_at(before), store.check_at(Instant::now() + HANGS_AFTER));
+                let_go.send(()).expect("it hangs");
+                said
+            });
+            assert_eq!(at_first, Ok(()));
+            assert!(
+                matches!(&later, Err(ViewError::Failed(why)) if why.contains("does not answer")),
+                "{later:?}"
+            );
+            assert_eq!(store.check_at(Instant::now() + HANGS_AFTER), Ok(()), "it is over");
+        }
+    }
 }

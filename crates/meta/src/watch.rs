@@ -22,7 +22,7 @@ impl Visible for Watched {
         page.gauge("meta_info", "The metadata server: its cluster and version")
             .whole(&[("cluster", &service.cluster().to_string()), ("version", env!("CARGO_PKG_VERSION"))], 1);
         service.activity.show(&mut page);
-        page.gauge("meta_store_open", "Whether the store is open and took the last change")
+        page.gauge("meta_store_open", "Whether the store is open, took the last change and answers")
             .whole(&[], u64::from(service.store().check().is_ok()));
         page.gauge("meta_store_bytes", "Bytes of the store's file").whole(&[], service.store().file_bytes());
         self.records(&mut page).await;

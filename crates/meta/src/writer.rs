@@ -20,8 +20,9 @@ use std::{
 };
 use steadfast_protocol::{
     RequestId, Time,
-    message::{Change, MetaAnswer, MetaFault},
-    meta::{self, Liveness, Terms},
+    message::{Change, MetaAnswer, MetaFault, NodeRecord},
+    meta::{self, Liveness, Moved, Terms},
+    policy::Domain,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -102,6 +103,9 @@ impl Writer {
     }
 }
 
+/// What came of a change, and what devices it brought to others.
+type CarriedOut = (Outcome, Vec<Moved>);
+
 struct Work {
     store: Arc<Store>,
     terms: Terms,
@@ -148,15 +152,18 @@ impl Work {
         let mut behind = false;
         let outcomes = self.store.write(|batch| {
             let outcomes =
-                jobs.iter().map(|job| self.carry_out(batch, now, job)).collect::<Vec<Option<Outcome>>>();
+                jobs.iter().map(|job| self.carry_out(batch, now, job)).collect::<Vec<Option<CarriedOut>>>();
             behind = expire && self.expire(batch, now);
             outcomes
         });
         self.behind = behind;
         match outcomes {
             Ok(outcomes) => {
-                for (job, outcome) in jobs.into_iter().zip(outcomes) {
-                    if let (Job::Change { answer, .. }, Some(outcome)) = (job, outcome) {
+                for (job, carried_out) in jobs.into_iter().zip(outcomes) {
+                    if let (Job::Change { answer, change, .. }, Some((outcome, moved))) = (job, carried_out) {
+                        if let Change::RegisterNode(record) = change {
+                            tell_moved(&record, moved);
+                        }
                         // A client that went away asks again under the same id, or does not care.
                         let _gone = answer.send(outcome);
                     }
@@ -174,23 +181,32 @@ impl Work {
         }
     }
 
-    fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<Outcome> {
+    fn carry_out(&self, batch: &mut Batch<'_>, now: Time, job: &Job) -> Option<CarriedOut> {
         match job {
             Job::Expire | Job::Stop => None,
             Job::Change { id, change, .. } => {
                 let heard = meta::needs_liveness(change)
                     .then(|| self.liveness.read().unwrap_or_else(PoisonError::into_inner).clone());
                 let liveness = heard.as_ref().unwrap_or(&self.nobody);
-                let outcome =
-                    batch.transact(|txn| meta::change(txn, now, &self.terms, liveness, *id, change));
-                if let (Change::RegisterNode(record), Ok(_)) = (change, &outcome) {
-                    // At once, not after the commit: another node of this batch may claim its devices.
-                    self.liveness
-                        .write()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .registered(now, record.node);
+                let (outcome, mut moved) = batch.transact(|txn| {
+                    // Before the change, after which they are where they are.
+                    let moved = match change {
+                        Change::RegisterNode(record) => meta::moved(txn, record).unwrap_or_default(),
+                        _ => Vec::new(),
+                    };
+                    (meta::change(txn, now, &self.terms, liveness, *id, change), moved)
+                });
+                match (change, &outcome) {
+                    (Change::RegisterNode(record), Ok(_)) => {
+                        // At once, not after the commit: another node of this batch may claim its devices.
+                        self.liveness
+                            .write()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .registered(now, record.node);
+                    }
+                    _ => moved.clear(),
                 }
-                Some(outcome)
+                Some((outcome, moved))
             }
         }
     }
@@ -214,10 +230,25 @@ impl Work {
     }
 }
 
+/// Tells whoever runs the cluster, who alone can mend it.
+fn tell_moved(record: &NodeRecord, moved: Vec<Moved>) {
+    for Moved { domain, devices } in moved {
+        let devices = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let (server, to) = (&record.address, if domain == Domain::Site { "site" } else { "server" });
+        tracing::warn!(
+            %server,
+            to,
+            %devices,
+            "devices came to a server or site that has others: what was stored apart may be lost together now; `steadfast device \
+             drain` of them spreads it anew, and with `--cancel` they take data again afterwards"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use steadfast_protocol::{NodeId, message::NodeRecord, policy::Policy};
+    use steadfast_protocol::{NodeId, policy::Policy};
 
     /// The store did nothing for longer than a lease; what renews it had come in time.
     #[test]

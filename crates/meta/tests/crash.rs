@@ -16,7 +16,9 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::{self, RecvTimeoutError},
     },
+    thread,
     time::{Duration, Instant},
 };
 use steadfast_meta::{Service, Store};
@@ -125,8 +127,13 @@ fn start_worker(dir: &Path, round: u64) -> Child {
 
 /// Lets a worker run until it acknowledged `changes`, kills it, and gives everything that it acknowledged.
 fn run_and_kill(dir: &Path, round: u64, changes: usize) -> BTreeMap<(u64, u64), String> {
+    /// Far longer than it takes to the next line on a busy machine.
+    const WITHIN: Duration = Duration::from_secs(60);
     let mut worker = start_worker(dir, round);
-    let mut lines = BufReader::new(worker.stdout.take().unwrap()).lines();
+    let output = BufReader::new(worker.stdout.take().unwrap());
+    let (tell, lines) = mpsc::channel();
+    // A worker that stands still says nothing, and its output does not end.
+    thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
     let mut acknowledged = BTreeMap::new();
     let mut take = |line: String| {
         let mut words = line.split(' ').skip_while(|&word| word != "acknowledged").skip(1);
@@ -135,11 +142,20 @@ fn run_and_kill(dir: &Path, round: u64, changes: usize) -> BTreeMap<(u64, u64), 
             acknowledged.insert((client.parse().unwrap(), count.parse().unwrap()), answer.to_owned());
         }
     };
-    (&mut lines).map_while(Result::ok).take(changes).for_each(&mut take);
+    for line in 0..changes {
+        match lines.recv_timeout(WITHIN) {
+            Ok(line) => take(line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                worker.kill().unwrap();
+                panic!("the worker stands still after {line} lines");
+            }
+        }
+    }
     worker.kill().unwrap();
     worker.wait().unwrap();
     // What it still wrote before it died. A last line cut short was not acknowledged whole.
-    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    let rest: Vec<String> = lines.iter().collect();
     let whole = rest.len().saturating_sub(1);
     rest.into_iter().take(whole).for_each(&mut take);
     acknowledged

@@ -8,7 +8,10 @@ use std::{fs, sync::Arc, time::Duration};
 use steadfast_meta::{MetaError, MetaOptions, Service};
 use steadfast_protocol::{
     ClusterId, DeviceId, NodeId, RequestId,
-    message::{Change, Heartbeat, LIST_PAGE_MAX, MetaAnswer, MetaFault, MetaRequest, Query, SegmentState},
+    message::{
+        Change, DeviceState, DrainPhase, DrainProgress, Heartbeat, LIST_PAGE_MAX, MetaAnswer, MetaFault,
+        MetaRequest, Query, SegmentState,
+    },
     policy::Pledge,
 };
 use support::{ask, begin, begun, block_on, commit, list, lookup, node, options, query, set_up};
@@ -366,6 +369,42 @@ fn a_refused_change_leaves_nothing_among_others_of_its_batch() {
         intents.dedup();
         assert_eq!(intents.len(), 100);
         assert!(list(&service, "", 10).await.is_empty());
+    });
+}
+
+/// It is not read from the store each time.
+#[test]
+fn the_registry_is_as_the_last_change_left_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = Service::open(&options(dir.path())).unwrap();
+    block_on(async {
+        set_up(&service).await;
+        let registry = async || match query(&service, Query::Registry).await {
+            Ok(MetaAnswer::Registry(registry)) => registry,
+            other => panic!("{other:?}"),
+        };
+        let set = async |count, state, arrivals| {
+            let change = Change::SetDeviceState { device: DeviceId(1), state, arrivals };
+            ask(&service, id(count), change).await
+        };
+        assert!(registry().await.standings.is_empty());
+        // Begun before the device drains, committed after it is empty.
+        let late = begun(ask(&service, id(1), begin("late")).await);
+        set(2, DeviceState::Draining, 0).await.unwrap();
+        assert_eq!(registry().await.standings.len(), 1);
+        let phase = DrainPhase::Over;
+        let progress = DrainProgress { devices: vec![DeviceId(1)], phase, ..DrainProgress::default() };
+        service.handle(MetaRequest::Drain(progress)).await.unwrap();
+        assert_eq!(registry().await.drains[0].progress.phase, DrainPhase::Over);
+        ask(&service, id(3), commit(&late, 5)).await.unwrap();
+        let after = registry().await;
+        assert_eq!((after.standings[0].arrivals, after.drains[0].progress.phase), (1, DrainPhase::Moving));
+        set(4, DeviceState::Active, 0).await.unwrap();
+        assert!(registry().await.standings.is_empty());
+        let mut moved = node(6);
+        moved.address = "127.0.0.1:1".to_owned();
+        ask(&service, id(5), Change::RegisterNode(moved)).await.unwrap();
+        assert_eq!(registry().await.nodes[5].record.address, "127.0.0.1:1");
     });
 }
 

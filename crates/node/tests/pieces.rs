@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Client, Cluster, blocks, open, piece};
+use common::{Client, Cluster, WITHIN, blocks, open, piece};
 use std::time::Duration;
 use steadfast_disk::Granule;
 use steadfast_net::{Event, Stream};
@@ -12,7 +12,10 @@ use steadfast_node::Node;
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, SegmentId, Version,
     layout::PIECES_PER_HOLDER_MAX,
-    message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, NodeRequest, ReadPiece, Want},
+    message::{
+        self, DeviceHealth, Fault, NodeAnswer, NodeEvent, NodeFault, NodeRequest, ReadPiece, RefusalReason,
+        Want,
+    },
 };
 
 const BLOCK: usize = 64 << 10;
@@ -181,4 +184,42 @@ async fn a_cancel_within_the_second_piece_stops_the_medium() {
     client.read(device, 1, some([0]), Granule::KIB_64).await.unwrap();
     let later = client.status().await.devices[0].medium_read_bytes - before;
     assert!(later <= moved + (128 << 10), "{later} after {moved}");
+}
+
+/// What a read names is held while its pieces are looked up: it has its place among the streams from then on.
+#[tokio::test]
+async fn reads_that_look_their_pieces_up_take_places_among_the_streams() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    options.limits.streams_max = 20;
+    let most = options.limits.streams_max;
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    store(&client, device, 1, [1]).await;
+    client.status_when("written", |status| status.streams == 0).await;
+    // The device answers nobody where its pieces are, once the first waits for the medium.
+    client.emulate(device, "stall").await.unwrap();
+    let read = || client.open_read(device, 1, Want::All, 1 << 20);
+    let mut first = read();
+    client.status_when("stalled", |status| status.devices[0].health == DeviceHealth::Stalled).await;
+    let looking: Vec<Stream> = (1..most).map(|_| read()).collect();
+    client.status_when("all counted", |status| status.streams == most).await;
+    for _ in 0..3 {
+        let refused = tokio::time::timeout(WITHIN, client.drain(&mut read())).await.expect("an answer");
+        let overloaded = matches!(refused, Err(Fault::Refused { reason: RefusalReason::Overloaded, .. }));
+        assert!(overloaded, "{refused:?}");
+    }
+    // Who goes away gives its place back.
+    looking.iter().for_each(Stream::cancel);
+    client.status_when("all given up", |status| status.streams == 1).await;
+    let mut next = read();
+    client.status_when("another", |status| status.streams == 2).await;
+    client.emulate(device, "off").await.unwrap();
+    for stream in [&mut first, &mut next] {
+        let bytes = tokio::time::timeout(WITHIN, client.drain(stream)).await.expect("it goes on");
+        assert_eq!(bytes, Ok(BLOCK as u64));
+    }
+    node.stop().await;
 }

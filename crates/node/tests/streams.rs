@@ -394,6 +394,7 @@ async fn rows_are_admitted_with_the_memory_that_they_take() {
     let device = node.devices()[0];
     let [client, other] = [Client::to(&node).await, Client::to(&node).await];
     client.write(open(device, 1, 1 << 20, Granule::KIB_64), &blocks(1, 0..1, 1 << 20)).await.unwrap();
+    client.status_when("written", |status| status.streams == 0).await;
     client.emulate(device, "stall").await.unwrap();
     let rows = NodeRequest::ReadRows(message::ReadRows {
         device,
@@ -407,16 +408,22 @@ async fn rows_are_admitted_with_the_memory_that_they_take() {
         let mut stream = client.open_request(&rows, 1 << 20);
         asked.spawn(async move { (stream.recv().await, stream) });
     }
-    let first = tokio::time::timeout(WITHIN, asked.join_next()).await.unwrap().unwrap().unwrap();
-    assert!(matches!(first.0, Some(Event::Failed(Fault::Refused { .. }))), "{:?}", first.0);
-    let mut refused = 1;
-    while let Ok(Some(answer)) = tokio::time::timeout(WITHIN / 100, asked.join_next()).await {
-        refused += usize::from(matches!(answer.unwrap().0, Some(Event::Failed(Fault::Refused { .. }))));
-    }
+    // Each is refused at once, or waits for the device.
+    let mut refused = 0;
+    let all = async {
+        while client.status().await.streams + refused < 40 {
+            while let Some(answer) = asked.try_join_next() {
+                let (answer, _stream) = answer.unwrap();
+                assert!(matches!(answer, Some(Event::Failed(Fault::Refused { .. }))), "{answer:?}");
+                refused += 1;
+            }
+        }
+    };
+    tokio::time::timeout(WITHIN, all).await.expect("each is refused or waits");
     assert!(refused >= 40 - 32, "{refused} of 40 MiB, where there are 32");
-    let before = client.status_when("refused", |status| status.streams > 1).await.streams;
     let _others = other.open_request(&rows, 1 << 20);
-    client.status_when("another connection has its share", |status| status.streams == before + 1).await;
+    let with_it = 40 - refused + 1;
+    client.status_when("another connection has its share", |status| status.streams == with_it).await;
     client.emulate(device, "off").await.unwrap();
     node.stop().await;
 }

@@ -24,7 +24,7 @@ pub use mending::{Looked, Mending};
 use crate::{
     DeviceId, SegmentId,
     message::{BucketRecord, DeviceState, Held, Holding, Registry, Standing},
-    plan::{self, PlanError},
+    plan::{self, Candidate, PlanError},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -366,17 +366,25 @@ pub fn check(
     }
     let mut with = registry.clone();
     with.standings.retain(|standing| !leaving.contains(&standing.device));
+    let (with, without) = (plan::candidates(&with), plan::candidates(&without));
+    // Very many buckets have few policies among them.
+    let mut judged = Vec::new();
     for BucketRecord { name, policy, .. } in buckets {
-        if let (Ok(()), Err(source)) = (plan::feasible(policy, &with), plan::feasible(policy, &without)) {
+        let needs = (policy.domain(), policy.domains(), policy.devices());
+        if judged.contains(&needs) {
+            continue;
+        }
+        let feasible = |candidates: &[Candidate]| plan::feasible_among(policy, candidates);
+        if let (Ok(()), Err(source)) = (feasible(&with), feasible(&without)) {
             let (bucket, policy, source) = (name.clone(), policy.to_string(), Box::new(source));
             return Err(Refusal::Policy { bucket, policy, source });
         }
+        judged.push(needs);
     }
     let there = holdings.iter().filter(|holding| leaving.contains(&holding.device));
     let bytes = there.map(|holding| holding.bytes).sum();
-    let usable = plan::candidates(&without);
     let free_bytes =
-        usable.iter().filter(|candidate| candidate.alive).map(|candidate| candidate.free_bytes).sum();
+        without.iter().filter(|candidate| candidate.alive).map(|candidate| candidate.free_bytes).sum();
     if bytes > free_bytes { Err(Refusal::Space { bytes, free_bytes }) } else { Ok(()) }
 }
 

@@ -35,7 +35,7 @@ pub(crate) enum Device {
         output: Output,
     },
     /// Give a running storage server a further disk. New objects use it at once; what is stored stays where it is, until it
-    /// is stored again or tuned
+    /// is stored again
     Add {
         /// The storage server: its address, or the first digits of one of its devices
         #[arg(long, value_name = "NODE")]
@@ -231,9 +231,7 @@ async fn add(
         return print_json(&json!({ "added": device.to_string(), "address": address, "dir": dir }));
     }
     say!("added device {device} in {dir} to the storage server {address}")?;
-    say!(
-        "New objects use it from now on. What is stored stays where it is until it is stored again or tuned."
-    )?;
+    say!("New objects use it from now on. What is stored stays where it is until it is stored again.")?;
     Ok(())
 }
 
@@ -463,5 +461,37 @@ fn health(node: &NodeState, report: Option<&DeviceReport>) -> &'static str {
         Some(DeviceHealth::Full) => "full",
         Some(DeviceHealth::Stalled) => "stalled",
         Some(DeviceHealth::Failed) => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::said;
+    use steadfast_client::ClientError;
+    use steadfast_protocol::drain::{ObjectName, Stuck, StuckKind, Totals};
+
+    #[test]
+    fn a_lost_device_that_stays_draining_says_that_the_command_can_be_run_again() {
+        let stuck = |restored| {
+            let object = ObjectName { bucket: "photos".to_owned(), key: "first".to_owned() };
+            let why = Stuck { kind: StuckKind::NoRoom, why: "so it is".to_owned() };
+            let totals = Totals { stuck: [(object, why)].into(), ..Totals::default() };
+            DrainError::Stuck { totals, restored }
+        };
+        for (error, expected) in [
+            (stuck(false), true),
+            // It takes data again.
+            (stuck(true), false),
+            (DrainError::from(ClientError::UnknownDevice(DeviceId(1))), false),
+        ] {
+            let cause = error.to_string();
+            let error = stays_draining(error.into());
+            let said = said(&error);
+            let can_go_on = said.contains("the device stays draining, and the command can be run again");
+            assert_eq!(can_go_on, expected, "{said}");
+            // The cause has the say about the code.
+            assert!(said.contains(&cause) && error.is::<DrainError>(), "{said}");
+        }
     }
 }

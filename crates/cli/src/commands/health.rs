@@ -11,7 +11,7 @@ use steadfast_protocol::{
     message::{
         BucketRecord, DeviceHealth, DeviceState, DrainPhase, MISSING_SHOWN_MAX, Registry, ReservationCounts,
     },
-    policy::Domain,
+    policy::{Domain, Policy},
     straggler::{Pace, straggling},
     words::{counted, counted_are},
 };
@@ -180,8 +180,14 @@ pub(super) fn missing(registry: &Registry) -> Option<String> {
     })
 }
 
-/// Buckets of which as many failure domains have a device out of reach as they tolerate, or more; told for a person.
-pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketRecord]) -> Vec<String> {
+/// Buckets of which as many failure domains have a device out of reach as they tolerate, or more; told for a person. Where anything is
+/// `degraded` those whose segments may be are judged by what these survive: which domains hold them is not known here.
+pub(super) fn at_risk(
+    registry: &Registry,
+    devices: &Devices,
+    buckets: &[BucketRecord],
+    degraded: bool,
+) -> Vec<String> {
     let lost: BTreeSet<DeviceId> = devices
         .devices
         .iter()
@@ -201,7 +207,12 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
     let of_lost = registry.nodes.iter().filter(|node| lost_nodes.contains(&node.record.node));
     let lost_sites: BTreeSet<&str> = of_lost.map(|node| node.record.site.as_str()).collect();
     let told = |bucket: &BucketRecord| {
-        let tolerate = bucket.policy.tolerate() as usize;
+        let tolerate = match &bucket.policy {
+            Policy::Parity(parity) if degraded => parity.least_chunks().saturating_sub(parity.data()),
+            policy => policy.tolerate(),
+        };
+        let whole = tolerate == bucket.policy.tolerate();
+        let tolerates = if whole { "it tolerates" } else { "what is degraded of it may tolerate" };
         let (lost, what) = match bucket.policy.domain() {
             Domain::Device => (lost.len() + missing().count(), "device"),
             Domain::Node => (lost_nodes.len(), "storage server"),
@@ -209,14 +220,14 @@ pub(super) fn at_risk(registry: &Registry, devices: &Devices, buckets: &[BucketR
         };
         let name = &bucket.name;
         let (all, lost) = (lost, counted_are(lost, what));
-        match all.cmp(&tolerate) {
+        match all.cmp(&(tolerate as usize)) {
             _ if all == 0 => None,
             Ordering::Less => None,
             Ordering::Equal => {
-                Some(format!("bucket {name}: {lost} affected, and it tolerates no further one"))
+                Some(format!("bucket {name}: {lost} affected, and {tolerates} no further one"))
             }
             Ordering::Greater => Some(format!(
-                "bucket {name}: {lost} affected, it tolerates {tolerate}: objects may be out of reach"
+                "bucket {name}: {lost} affected, {tolerates} {tolerate}: objects may be out of reach"
             )),
         }
     };
@@ -271,8 +282,8 @@ mod tests {
         let policy = "rateless:redundancy=0.5,tolerate=1,domain=device".parse().unwrap();
         let bucket = BucketRecord { name: "photos".to_owned(), policy, created: Time(0) };
         let mut registry = Registry { missing: vec![(device, node)], ..Registry::default() };
-        let told =
-            |registry: &Registry| at_risk(registry, &Devices::of(registry), std::slice::from_ref(&bucket));
+        let buckets = [bucket];
+        let told = |registry: &Registry| at_risk(registry, &Devices::of(registry), &buckets, false);
         let risk = ["bucket photos: 1 device is affected, and it tolerates no further one"];
         assert_eq!(told(&registry), risk);
         // `device remove --lost` has it draining: nothing is repaired by that.
@@ -285,5 +296,32 @@ mod tests {
         assert!(told(&registry).is_empty());
         registry.drains[0].progress.stuck = 1;
         assert_eq!(told(&registry), risk);
+    }
+
+    #[test]
+    fn what_is_degraded_is_at_risk_before_what_is_whole() {
+        let bucket = |name: &str, policy: &str| BucketRecord {
+            name: name.to_owned(),
+            policy: policy.parse().unwrap(),
+            created: Time(0),
+        };
+        let buckets =
+            [bucket("files", "parity:code=rs(6,4),least=5,domain=device"), bucket("photos", "rateless")];
+        let told = |lost: u128, degraded: bool| {
+            let missing = (0..lost).map(|device| (DeviceId(device), NodeId(1))).collect();
+            let registry = Registry { missing, ..Registry::default() };
+            at_risk(&registry, &Devices::of(&registry), &buckets, degraded)
+        };
+        assert!(told(1, false).is_empty());
+        assert_eq!(
+            told(1, true),
+            ["bucket files: 1 device is affected, and what is degraded of it may tolerate no further one"]
+        );
+        let risks = told(2, true);
+        assert!(
+            risks.len() == 1 && risks[0].ends_with("may tolerate 1: objects may be out of reach"),
+            "{risks:?}"
+        );
+        assert_eq!(told(2, false), ["bucket files: 2 devices are affected, and it tolerates no further one"]);
     }
 }

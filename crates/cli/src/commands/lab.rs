@@ -111,3 +111,44 @@ pub(crate) fn fresh_seed() -> u64 {
         .duration_since(UNIX_EPOCH)
         .map_or(1, |since| u64::from(since.subsec_nanos()) % 1_000_000)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_picture_stays_until_there_is_a_new_one_and_no_empty_file_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("picture.svg");
+        drop(Plot::open(path.clone()).unwrap());
+        assert!(!path.exists(), "nothing was drawn");
+        // The last is shorter than what it replaces.
+        for picture in ["a picture", "a longer picture", "short"] {
+            let mut plot = Plot::open(path.clone()).unwrap();
+            plot.write(picture).unwrap();
+            drop(plot);
+            // A run that draws none.
+            drop(Plot::open(path.clone()).unwrap());
+            assert_eq!(fs::read_to_string(&path).unwrap(), picture);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_has_taken_a_pictures_name_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["picture.svg", "other"].map(|name| dir.path().join(name));
+        let plot = Plot::open(path.clone()).unwrap();
+        fs::write(&other, "another's").unwrap();
+        fs::rename(&other, &path).unwrap();
+        drop(plot);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another's");
+        // Nor is a name missed that is gone.
+        fs::remove_file(&path).unwrap();
+        let plot = Plot::open(path.clone()).unwrap();
+        fs::remove_file(&path).unwrap();
+        drop(plot);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

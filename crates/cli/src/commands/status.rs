@@ -64,7 +64,8 @@ pub(crate) async fn run(arguments: Status) -> anyhow::Result<()> {
     }
     let ill = devices.devices.iter().any(|device| !matches!(device.state, "ok" | "full"));
     if ill || !registry.missing.is_empty() {
-        for risk in at_risk(&registry, &devices, &client.buckets().await?).iter() {
+        let buckets = client.buckets().await?;
+        for risk in at_risk(&registry, &devices, &buckets, degraded.segments > 0).iter() {
             say!("{risk}")?;
         }
     }

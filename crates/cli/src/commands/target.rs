@@ -119,8 +119,13 @@ fn followed(named: &Path) -> io::Result<PathBuf> {
 /// that are read and not followed by it.
 fn is_laid(link: &Path, parent: &Path) -> io::Result<bool> {
     let (link, parent) = (fs::symlink_metadata(link)?, fs::metadata(parent)?);
-    let of_all = parent.mode() & STICKY_AND_ALL_WRITE == STICKY_AND_ALL_WRITE;
-    Ok(of_all && link.uid() != rustix::process::geteuid().as_raw() && link.uid() != parent.uid())
+    Ok(laid(parent.mode(), link.uid(), parent.uid(), rustix::process::geteuid().as_raw()))
+}
+
+/// The same by the directory's mode, and by who has the link, who the directory, and who we are.
+fn laid(mode: u32, link_uid: u32, parent_uid: u32, own_uid: u32) -> bool {
+    let of_all = mode & STICKY_AND_ALL_WRITE == STICKY_AND_ALL_WRITE;
+    of_all && link_uid != own_uid && link_uid != parent_uid
 }
 
 /// Whether that is what this process has open as its standard output.
@@ -230,6 +235,26 @@ mod tests {
             fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
             assert!(!is_laid(&link, dir.path()).unwrap());
         }
+    }
+
+    #[test]
+    fn a_link_is_laid_where_all_may_write_and_neither_we_nor_the_directorys_owner_made_it() {
+        let (root, own, other) = (0, 1000, 1001);
+        for (mode, link, parent, expected) in [
+            (0o41777, other, root, true),
+            (0o41777, other, own, true),
+            (0o41777, own, root, false),
+            (0o41777, root, root, false),
+            (0o41777, other, other, false),
+            // All may write, and remove what others made.
+            (0o40777, other, root, false),
+            (0o41775, other, root, false),
+            (0o40755, other, root, false),
+        ] {
+            assert_eq!(laid(mode, link, parent, own), expected, "{mode:o}, {link} in {parent}'s");
+        }
+        // Root follows no more than others do.
+        assert!(laid(0o41777, other, own, root) && !laid(0o41777, other, other, root));
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use crate::common::{Bed, WITHIN, deaf, program, seed, shape};
 use std::{
     ffi::OsStr,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::ffi::OsStrExt,
     process::Command,
     time::{Duration, Instant},
 };
+use steadfast_protocol::message::{self, FrameKind, Header, Hello, Role, VERSION};
 
 #[test]
 fn names_buckets_and_policies_are_judged_and_explained() {
@@ -79,7 +80,7 @@ fn garbage_and_endless_frames_hurt_nobody_else() {
     let addresses: Vec<String> = bed.cluster.processes().map(|(_, _, address)| address.to_owned()).collect();
     let mut idle = Vec::new();
     for address in &addresses {
-        for garbage in [vec![0u8; 4096], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), endless_frame()] {
+        for garbage in [vec![0u8; 4096], b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), other_version()] {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(WITHIN)).unwrap();
             let _ = stream.write_all(&garbage);
@@ -87,9 +88,19 @@ fn garbage_and_endless_frames_hurt_nobody_else() {
             let mut answer = Vec::new();
             match stream.read_to_end(&mut answer) {
                 Ok(_) => {}
-                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{address}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{address}"),
             }
         }
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_write_timeout(Some(WITHIN)).unwrap();
+        stream.write_all(&endless_frame()).unwrap();
+        // More than sockets hold, and far less than was announced: whoever would take that would take all of it.
+        let more = vec![0xff_u8; 1 << 20];
+        let refused = (0..256).find_map(|_| stream.write_all(&more).err()).map(|error| error.kind());
+        assert!(
+            matches!(refused, Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)),
+            "{address}: {refused:?}"
+        );
         idle.extend((0..20).map(|_| TcpStream::connect(address).unwrap()));
     }
     let file = bed.file("original", 3 << 20, seed());
@@ -97,11 +108,24 @@ fn garbage_and_endless_frames_hurt_nobody_else() {
     bed.get_equals("object", &std::fs::read(&file).unwrap());
 }
 
-/// A header of this protocol that announces the largest lengths there are, and then bytes without end.
-fn endless_frame() -> Vec<u8> {
+/// A header of another version of this protocol, and more.
+fn other_version() -> Vec<u8> {
     let mut frame = vec![0xff; 1 << 20];
     frame[..8].copy_from_slice(&[b'S', b'F', 1, 1, 0, 0, 0, 0]);
     frame
+}
+
+/// A greeting, and the header of a message that announces the largest lengths there are: nothing else is wrong with it, as far as
+/// can be seen before all of it is there.
+fn endless_frame() -> Vec<u8> {
+    let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
+    let hello = message::encode(&hello);
+    let body_bytes = u32::try_from(hello.len()).unwrap();
+    let greeting = Header { body_bytes, ..Header::new(FrameKind::Hello, 0) }.to_bytes(&hello);
+    let mut endless = Header::new(FrameKind::Data, 1).to_bytes(&[]);
+    // Of body and payload.
+    endless[32..40].fill(0xff);
+    [&greeting[..], &hello[..], &endless[..]].concat()
 }
 
 #[test]

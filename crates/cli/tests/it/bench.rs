@@ -1,11 +1,10 @@
 //! `steadfast bench`: what it prints, not how fast the machine is.
 
-use crate::common::{Bed, program, shape, signal};
+use crate::common::{Bed, Killed, ended, heard, lines, program, shape, signal};
 use rustix::{fs::OFlags, process::Signal};
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
-    time::Duration,
 };
 use steadfast_lab::original::Original;
 
@@ -125,6 +124,11 @@ fn a_picture_that_cannot_be_drawn_takes_no_figures_along() {
     assert_eq!(too_little.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&too_little.stdout).contains("\"metric\":\"worst\""));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no empty picture");
+    // One that was there stays.
+    let old = dir.path().join("old.svg");
+    std::fs::write(&old, "<svg/>").unwrap();
+    assert_eq!(lab("old.svg").status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "<svg/>");
     let nowhere = lab("missing/overhead.svg");
     let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
     assert!(nowhere.status.code() == Some(1) && said.contains("missing/overhead.svg"), "{said}");
@@ -178,24 +182,18 @@ fn a_run_whose_figures_nobody_reads_ends_when_it_is_told_to_stop() {
     rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
     while full.write(&[b'x'; 4096]).is_ok() {}
     rustix::fs::fcntl_setfl(&full, OFlags::empty()).unwrap();
-    let mut run = Command::new(program())
+    let run = Command::new(program())
         .args(["lab", "run", "robustore/table6-1", "--draws", "2"])
         .stdout(full)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // It has its figures in much less, and waits for the pipe.
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(run.try_wait().unwrap().is_none());
-    signal(&run, Signal::TERM);
-    let ended = (0..200).find_map(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        run.try_wait().unwrap()
-    });
-    if ended.is_none() {
-        run.kill().unwrap();
-    }
-    assert_eq!(ended.and_then(|status| status.code()), Some(130));
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut run = Killed(run.unwrap());
+    let said = lines(run.0.stderr.take().unwrap());
+    // The last case is complete: it has its figures, and waits for the pipe.
+    heard(&said, |line| line.contains("table6-1: confined-to-0.53").then_some(()));
+    assert!(run.0.try_wait().unwrap().is_none());
+    signal(&run.0, Signal::TERM);
+    assert_eq!(ended(&mut run.0).code(), Some(130));
     drop(read);
 }
 

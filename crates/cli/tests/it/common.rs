@@ -5,11 +5,12 @@ use rand_pcg::Pcg64Mcg;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use std::{
     fmt, fs,
-    io::{Cursor, Write},
+    io::{BufRead, BufReader, Cursor, Read, Write},
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Output, Stdio},
+    sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
 use steadfast_client::{AmendError, Client, FileError, Options, PutError, PutReport};
@@ -322,4 +323,53 @@ impl Drop for Killed {
 pub(crate) fn signal(process: &std::process::Child, signal: rustix::process::Signal) {
     let pid = i32::try_from(process.id()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Waits until a process of ours hears SIGTERM: one that came before would end it as if it did not know of it.
+pub(crate) fn hears_term(process: &std::process::Child) {
+    let file = format!("/proc/{}/status", process.id());
+    let heard = || {
+        let status = fs::read_to_string(&file).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    let deadline = Instant::now() + WITHIN;
+    while heard() >> (rustix::process::Signal::TERM.as_raw() - 1) & 1 == 0 {
+        assert!(Instant::now() < deadline, "it does not listen for signals");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How a process of ours ends, which it is to do soon.
+pub(crate) fn ended(process: &mut std::process::Child) -> ExitStatus {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a process says, line by line. It is read to its end whether or not anybody listens, so that the process waits for nobody.
+pub(crate) fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (tell, told) = mpsc::channel();
+    let lines = BufReader::new(from).lines().map_while(Result::ok);
+    std::thread::spawn(move || lines.for_each(|line| drop(tell.send(line))));
+    told
+}
+
+/// Waits for the line in which something is found, and no longer than for that.
+pub(crate) fn heard<T>(told: &Receiver<String>, find: impl Fn(&str) -> Option<T>) -> T {
+    let deadline = Instant::now() + WITHIN;
+    let mut others = Vec::new();
+    loop {
+        let line = told.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let line = line.unwrap_or_else(|error| panic!("not heard, {error}: {others:#?}"));
+        if let Some(found) = find(&line) {
+            return found;
+        }
+        others.push(line);
+    }
 }

@@ -5,6 +5,7 @@
 mod amended;
 mod bad_input;
 mod bench;
+mod by_hand;
 mod changing;
 mod common;
 mod configuration;

@@ -1,9 +1,12 @@
 //! Objects of every size there and back, by every way the command line has.
 
-use crate::common::{Bed, block_on, bytes, seed, settled, shape};
+use crate::common::{Bed, Killed, WITHIN, block_on, bytes, ended, eventually, seed, settled, shape, signal};
 use ::bytes::Bytes;
-use rustix::fs::{FileType, Mode};
-use std::{fs, io::Read, time::Duration};
+use rustix::{
+    fs::{FileType, Mode},
+    process::Signal,
+};
+use std::{fs, io::Read, process::Stdio, time::Duration};
 use steadfast_client::Memory;
 
 #[test]
@@ -123,6 +126,39 @@ fn the_time_of_a_get_has_the_writing_in_it() {
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     // The pipe holds 64 KiB of it before somebody reads; the reader may have slept a little before the get began.
     assert!(said["seconds"].as_f64().unwrap() > held.as_secs_f64() / 2.0, "{said}");
+}
+
+/// Nothing of it is left, and what had its file's name before is as it was.
+#[test]
+fn a_get_that_is_told_to_stop_leaves_no_part_of_its_file() {
+    let bed = Bed::with_bucket(&shape(3, 1), "rateless:redundancy=1,tolerate=1");
+    let file = bed.file("original", 8 << 20, seed());
+    bed.put(&file, "object");
+    // Half a minute for all of it.
+    let status: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
+    for device in status["devices"].as_array().unwrap() {
+        bed.ok(&["emulate", device["device"].as_str().unwrap(), "rate=100kB"]);
+    }
+    let dir = bed.dir.path().join("copies");
+    fs::create_dir(&dir).unwrap();
+    let copy = dir.join("copy");
+    let names = || fs::read_dir(&dir).unwrap().count();
+    for before in [None, Some("what was there before")] {
+        if let Some(before) = before {
+            fs::write(&copy, before).unwrap();
+        }
+        let there = names();
+        let mut get = bed.command(&["get", "data/object", copy.to_str().unwrap()]);
+        let get = get.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let mut get = Killed(get.unwrap());
+        block_on(eventually("it has begun its file", WITHIN, async || names() > there));
+        signal(&get.0, Signal::TERM);
+        let code = ended(&mut get.0).code();
+        let mut said = String::new();
+        get.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(code, Some(130), "{said}");
+        assert_eq!((names(), fs::read_to_string(&copy).ok().as_deref()), (there, before), "{said}");
+    }
 }
 
 #[test]

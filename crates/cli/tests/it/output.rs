@@ -1,10 +1,13 @@
 //! Standard output that is closed early, or full.
 
-use crate::common::{Bed, Killed, block_on, is_not_now, once_of, program, seed, shape, signal};
+use crate::common::{
+    Bed, Killed, WITHIN, block_on, ended, eventually, heard, hears_term, is_not_now, lines, once_of, program,
+    seed, shape, signal,
+};
 use rustix::process::Signal;
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::Read,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -63,24 +66,71 @@ fn what_cannot_be_said_is_done_all_the_same() {
     });
 }
 
+/// A command whose standard output nobody reads.
+fn unread(command: &str) -> Command {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = Command::new(program());
+    unread.arg(command).stdin(Stdio::null()).stdout(writer);
+    unread
+}
+
+/// Starts a server, and waits until it says on standard error where it serves.
+fn serving(command: &mut Command) -> (Killed, String) {
+    command.args(["--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
+    let mut server = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+    let events = lines(server.0.stderr.take().unwrap());
+    let address = heard(&events, |event| {
+        let event: serde_json::Value = serde_json::from_str(event).ok()?;
+        event["address"].as_str().map(str::to_owned)
+    });
+    (server, address)
+}
+
+/// It stops as it does where somebody reads.
+fn stop(mut server: Killed) {
+    hears_term(&server.0);
+    signal(&server.0, Signal::TERM);
+    let ended = ended(&mut server.0);
+    assert!(ended.success(), "{ended:?}");
+}
+
+/// What a client of the cluster at `address` is told.
+fn told(address: &str, arguments: &[&str]) -> String {
+    let told = Command::new(program()).args(arguments).args(["--cluster", address]).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    String::from_utf8(told.stdout).unwrap()
+}
+
 /// Whoever started it may have read all that it wanted to know.
 #[test]
 fn a_server_serves_on_where_nobody_reads_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut command = Command::new(program());
-    command.args(["meta", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info", "--dir"]);
-    command.arg(dir.path().join("meta")).stdout(writer).stderr(Stdio::piped());
-    let mut meta = Killed(command.spawn().unwrap());
-    let mut events = BufReader::new(meta.0.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let address = events.find_map(|event| {
-        let event: serde_json::Value = serde_json::from_str(&event).unwrap();
-        event["address"].as_str().map(str::to_owned)
-    });
-    let listed =
-        Command::new(program()).args(["bucket", "ls", "--cluster", &address.unwrap()]).output().unwrap();
-    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-    signal(&meta.0, Signal::TERM);
-    assert!(meta.0.wait().unwrap().success());
+    let (meta, address) = serving(unread("meta").arg("--dir").arg(dir.path().join("meta")));
+    let mut node = unread("node");
+    node.args(["--capacity", "64MiB", "--meta", &address, "--dir"]).arg(dir.path().join("disk"));
+    let (node, _) = serving(&mut node);
+    block_on(eventually("the storage server is known", WITHIN, async || {
+        told(&address, &["status"]).contains("1 of 1 storage servers alive")
+    }));
+    stop(node);
+    // Nor does it end with the other.
+    told(&address, &["bucket", "ls"]);
+    stop(meta);
+}
+
+#[test]
+fn a_local_cluster_serves_on_where_nobody_reads_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut up = unread("up");
+    up.args(["--nodes", "2", "--devices", "1", "--capacity", "64MiB", "--dir"]).arg(dir.path());
+    let up = Killed(up.spawn().unwrap());
+    // It does when it has said what to type.
+    hears_term(&up.0);
+    let record = fs::read(dir.path().join("cluster.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let address = record["servers"][0]["address"].as_str().unwrap();
+    let said = told(address, &["status"]);
+    assert!(said.contains(" of 2 storage servers alive"), "{said}");
+    stop(up);
 }

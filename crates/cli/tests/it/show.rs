@@ -1,7 +1,10 @@
 //! What the program shows: help, status, the local cluster, the demo.
 
 use crate::{
-    common::{Bed, WITHIN, block_on, bytes, deaf, eventually, program, seed, shape},
+    common::{
+        Bed, Killed, WITHIN, block_on, bytes, deaf, ended, eventually, hears_term, is_not_now, program, seed,
+        shape, signal,
+    },
     watch::Metrics,
 };
 use rustix::process::{Pid, Signal};
@@ -164,6 +167,58 @@ fn a_local_cluster_admits_as_it_is_told() {
         Command::new(program()).args(["up", "--dir", "x", "--admission", "first"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("choose `open`, `capacity` or `priority`"));
+}
+
+/// Ctrl-C stops it; the same command continues it.
+#[test]
+fn a_local_cluster_that_was_stopped_goes_on_with_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let [cluster, file, copy] = ["cluster", "file", "copy"].map(|name| dir.path().join(name));
+    let original = bytes(1 << 20, seed());
+    std::fs::write(&file, &original).unwrap();
+    let up = |nodes: &str| {
+        let mut up = Command::new(program());
+        up.args(["up", "--json", "--nodes", nodes, "--devices", "1", "--capacity", "64MiB", "--dir"]);
+        up.arg(&cluster);
+        up
+    };
+    let started = || {
+        let mut up = Killed(up("2").stdout(Stdio::piped()).spawn().unwrap());
+        let mut said = String::new();
+        BufReader::new(up.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        (up, said["cluster"].as_str().unwrap().to_owned())
+    };
+    let stopped = |mut up: Killed| {
+        hears_term(&up.0);
+        signal(&up.0, Signal::TERM);
+        assert_eq!(ended(&mut up.0).code(), Some(0));
+    };
+    let client = |address: &str, arguments: &[&str]| {
+        block_on(eventually("it is done", WITHIN, async || {
+            let output =
+                Command::new(program()).args(arguments).args(["--cluster", address]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            // Devices may seem to stall.
+            assert!(output.status.success() || is_not_now(output.status), "{arguments:?}: {said}");
+            output.status.success()
+        }));
+    };
+    let (first, address) = started();
+    client(&address, &["bucket", "create", "data", "--policy", "rateless:redundancy=1,tolerate=1"]);
+    client(&address, &["put", file.to_str().unwrap(), "data/object"]);
+    stopped(first);
+    let (second, again) = started();
+    assert_eq!(again, address);
+    client(&again, &["get", "data/object", copy.to_str().unwrap()]);
+    assert!(std::fs::read(&copy).unwrap() == original);
+    stopped(second);
+    // One of another shape would leave devices out.
+    let refused = up("3").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let was = "holds a cluster of 2 nodes with 1 device each: start it with `--nodes 2 --devices 1`";
+    assert!(said.contains(was), "{said}");
 }
 
 #[test]

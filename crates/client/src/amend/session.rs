@@ -72,8 +72,8 @@ pub(super) struct Amendment<'a> {
     found: (Vec<SegmentLayout>, u64),
     /// Segments that cannot be changed in place any more under the epoch that their layout has.
     fenced: BTreeSet<SegmentId>,
-    /// Parity that could not be told so: nothing is read of it.
-    unfenced: BTreeSet<DeviceId>,
+    /// Parity that could not be told so, and data that lacks changes of the segment fenced last: nothing is read of it.
+    without: BTreeSet<DeviceId>,
     committing: Committing,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Amendment<'a> {
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
-            unfenced: BTreeSet::new(),
+            without: BTreeSet::new(),
             committing: Committing::default(),
         })
     }
@@ -329,7 +329,7 @@ impl<'a> Amendment<'a> {
         self.fenced.insert(layout.segment);
         match self.client.fence(layout, self.begun.epoch, leaving).await {
             Some(fenced) => {
-                self.unfenced = fenced.unfenced;
+                self.without = fenced.without;
                 Ok(fenced.changed)
             }
             None => Err(AmendError::Unfenced { segment: layout.segment }),
@@ -364,7 +364,7 @@ impl<'a> Amendment<'a> {
         part: Range<u64>,
     ) -> Result<Vec<BytesMut>, GetError> {
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
-        let (rule, excluded) = (self.client.options.request, self.unfenced.clone());
+        let (rule, excluded) = (self.client.options.request, self.without.clone());
         let reading = Reading { rule, refused, excluded, reserved };
         let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, None, &reading)?;
         let originals = reader.run().await?;

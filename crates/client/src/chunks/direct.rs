@@ -225,3 +225,41 @@ impl Client {
         self.hedge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::{client, device_of, layout, serving};
+    use std::sync::{Arc, Mutex};
+    use steadfast_protocol::message::RefusalReason;
+
+    /// Whether nobody was asked to stand in for a node that had no room for what it was asked, which is not late by it.
+    async fn is_left_alone() -> bool {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let address = serving(move |request, stream| {
+            told.lock().unwrap().push(request);
+            stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+        })
+        .await;
+        let client = client(&address, Vec::new());
+        client.pool.connection(&address).await.unwrap();
+        let (layout, mut received) = (layout(), 0);
+        let read = of_segment(&client, &layout, 0..100, &mut received).await;
+        assert_eq!((read, received), (None, 0));
+        let is_late = client.hedge().wait(client.now(), device_of(0)).is_zero();
+        let asked = asked.lock().unwrap();
+        !is_late && matches!(asked[..], [NodeRequest::ReadRows(_)])
+    }
+
+    #[tokio::test]
+    async fn a_node_without_room_is_not_late_and_nobody_stands_in_for_it() {
+        // One of some: where another process has the processor for long every node is late.
+        for _ in 0..20 {
+            if is_left_alone().await {
+                return;
+            }
+        }
+        panic!("others are asked for it each time");
+    }
+}

@@ -102,6 +102,9 @@ impl Tables {
             let unit = table + at / UNIT_BYTES;
             let within = (at % UNIT_BYTES) as usize;
             let fresh = empty_from.is_some_and(|from| at - within as u64 >= from);
+            if empty_from.is_none() {
+                self.make_readable(medium, unit)?;
+            }
             let page = self.page(medium, unit, fresh)?;
             let mut filled = 0;
             for (to, from) in page.bytes[within..].iter_mut().zip(&mut bytes) {
@@ -121,6 +124,21 @@ impl Tables {
             }
         }
         Ok(())
+    }
+
+    /// Begins a page anew that cannot be read: nobody waits for the change, and one bad page must not keep the device from all others.
+    /// The granules whose checksums it had cannot be verified in any case, and read as damaged from now on; written, it can be read.
+    fn make_readable(&mut self, medium: &dyn Medium, unit: u64) -> Result<(), MediumError> {
+        let mut unreadable = None;
+        // It may have been the way to the medium.
+        for _ in 0..2 {
+            match self.page(medium, unit, false) {
+                Err(error @ MediumError::Io { .. }) => unreadable = Some(error),
+                page => return page.map(|_| ()),
+            }
+        }
+        tracing::warn!(medium = %medium.describe(), ?unreadable, "a page of checksums is begun anew");
+        self.page(medium, unit, true).map(|_| ())
     }
 
     /// Writes all changed pages, late ones, too: before a checkpoint.

@@ -49,6 +49,8 @@ struct State {
     /// The modelled disk, where there is one, and when its clock stood at 0.
     drive: Option<(Drive, Instant)>,
     report: EmulationReport,
+    /// Operations that sleep or stall now.
+    waiting: usize,
 }
 
 struct Shared {
@@ -89,6 +91,11 @@ impl EmulationControl {
     pub fn report(&self) -> EmulationReport {
         self.0.state().report
     }
+
+    /// How many operations sleep or stall under the model now.
+    pub fn waiting(&self) -> usize {
+        self.0.state().waiting
+    }
 }
 
 /// Any medium, under a model.
@@ -115,6 +122,7 @@ impl<M: Medium + ?Sized> EmulatedMedium<M> {
             head: 0,
             drive: at_rest(&spec),
             report: EmulationReport::default(),
+            waiting: 0,
         };
         EmulatedMedium {
             shared: Arc::new(Shared { state: Mutex::new(state), redrawn: Condvar::new() }),
@@ -131,7 +139,9 @@ impl<M: Medium + ?Sized> EmulatedMedium<M> {
     fn enter(&self, offset: u64) -> Result<MutexGuard<'_, State>, MediumError> {
         let mut state = self.shared.state();
         while state.spec.stalled {
+            state.waiting += 1;
             state = self.shared.redrawn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         if state.spec.error_rate > 0.0 && unit(&mut state.random) < state.spec.error_rate {
             return Err(MediumError::Io { kind: io::ErrorKind::Other, offset });
@@ -181,7 +191,9 @@ impl<M: Medium + ?Sized> EmulatedMedium<M> {
         }
         while now < deadline && state.generation == generation {
             let wait = deadline - now;
+            state.waiting += 1;
             state = self.shared.redrawn.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
             now = Instant::now();
         }
         outcome

@@ -113,6 +113,8 @@ pub(super) struct Host {
     /// Through which such a version keeps others from reserving what it waits for. Updates have no part in it: they are stamped where
     /// there is room, and one that waited here would have room elsewhere that it does not use.
     device_room: DeviceRoom,
+    /// Whether it was its device, and no parity node, that found no room last.
+    is_device_full: bool,
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
@@ -176,6 +178,7 @@ impl host::Host for Host {
             started: Instant::now(),
             release: None,
             to_adopt: None,
+            is_device_full: false,
             device_room: DeviceRoom::new(lane_stream, chunk.device.lane.clone()),
             kept,
             core,
@@ -498,6 +501,7 @@ impl Host {
         let segment = self.chunk.segment;
         match (asked, answer) {
             (Asked::Stage { request }, Ok(OpOutput::Staged(staged))) => {
+                self.is_device_full = false;
                 let version = staged.version;
                 let record = record(self.chunk.number as ChunkNumber, staged);
                 self.window.staged(request, version, record.len());
@@ -506,6 +510,7 @@ impl Host {
             }
             (Asked::Stage { request }, Err(OpError::Update(UpdateError::Held { .. }))) => {
                 // Tried again when something was released.
+                self.is_device_full = true;
                 self.core.handle(DataInput::NotStaged { request });
                 self.window.again(request);
             }
@@ -522,10 +527,12 @@ impl Host {
             (Asked::Base { version }, Ok(OpOutput::Chunk { data, .. })) => self.adopt(version, &data),
             (Asked::Adopt { version, .. }, Ok(OpOutput::Staged(staged))) => {
                 assert_eq!(staged.version, version, "the core brings it forward by one version at a time");
+                self.is_device_full = false;
                 self.ask(Asked::Adopted { version }, Op::Barrier);
             }
             // Others' updates are held, which may be for long.
             (Asked::Adopt { version, offset, new }, Err(OpError::Update(UpdateError::Held { .. }))) => {
+                self.is_device_full = true;
                 self.to_adopt = Some((version, offset, new));
             }
             (Asked::Adopted { version }, Ok(_)) => self.core.handle(DataInput::Adopted { version }),
@@ -595,6 +602,7 @@ impl Host {
             }
             LinkEvent::Heard(LogEvent::Reserved { bytes }, _) => {
                 self.window.reserved(parity, bytes);
+                self.is_device_full &= bytes > 0;
                 self.admit();
             }
             LinkEvent::Heard(LogEvent::Refused { reason }, _) => {
@@ -647,7 +655,10 @@ impl Host {
         // What the core has of them it goes on with; nobody waits for an answer, and a host without other work may end.
         self.wanted.retain(|_, wanted| !wanted.reply.is_closed());
         if self.window.tick(self.now()) && !self.wanted.is_empty() {
-            let why = "devices with its parity have no room for changes";
+            let why = match self.is_device_full {
+                true => "its device has no room for changes",
+                false => "devices with its parity have no room for changes",
+            };
             self.fail_all(&not_in_place(self.chunk.segment, why));
         }
         self.admit();
@@ -690,6 +701,7 @@ fn why(fenced: Why) -> &'static str {
             "a later start of its node serves the chunk, or one before the node's clock was set back"
         }
         Why::Outdated => "the chunk lacks changes",
+        Why::NeverStamped => "a device with its parity names changes that were never made",
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 use steadfast_disk::{LaneHandle, Op, OpError, OpOutput, Priority as LanePriority};
-use steadfast_protocol::{SegmentId, message::Fault};
+use steadfast_protocol::{DeviceId, SegmentId, message::Fault};
 use tokio::sync::{Notify, mpsc};
 
 /// Serves one chunk.
@@ -167,26 +167,49 @@ impl<H: Host> Lane<H> {
     }
 }
 
+/// A host's place among those of its kind. It is left whatever becomes of the host: one that broke an invariant counts no more among
+/// those that there may be.
+struct Place<H: Host> {
+    updates: Arc<Updates>,
+    device: DeviceId,
+    segment: SegmentId,
+    events: mpsc::UnboundedReceiver<H::Event>,
+}
+
+impl<H: Host> Place<H> {
+    /// Leaves it, unless another has it by now.
+    fn leave(&mut self) {
+        H::hosts(&self.updates).remove(self.device, self.segment, &mut self.events);
+    }
+}
+
+impl<H: Host> Drop for Place<H> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// Serves a chunk until nothing is to be done, or it cannot be.
 pub(super) async fn run<H: Host>(
     updates: Arc<Updates>,
     device: Arc<ServedDevice>,
     segment: SegmentId,
-    mut events: mpsc::UnboundedReceiver<H::Event>,
+    events: mpsc::UnboundedReceiver<H::Event>,
     sender: mpsc::UnboundedSender<H::Event>,
 ) {
     let id = device.id;
+    let mut place = Place::<H> { updates: updates.clone(), device: id, segment, events };
     let running = Arc::new(Running::new(updates.clone()));
     let lane = Lane { lane: device.lane.clone(), running: Arc::downgrade(&running) };
     let ended = match H::begin(&updates, device, segment, sender, lane).await {
         Ok(host) => {
             running.put(host);
-            let why = H::serve(&running, &mut events).await;
+            let why = H::serve(&running, &mut place.events).await;
             let host = running.take();
             match why {
                 None => return,
                 Some(why) => {
-                    host.end(&why, &mut events).await;
+                    host.end(&why, &mut place.events).await;
                     why
                 }
             }
@@ -194,8 +217,8 @@ pub(super) async fn run<H: Host>(
         Err(fault) => fault,
     };
     tracing::debug!(device = %id, %segment, %ended, "{}", H::ENDS);
-    H::hosts(&updates).remove(id, segment, &mut events);
-    while let Ok(event) = events.try_recv() {
+    place.leave();
+    while let Ok(event) = place.events.try_recv() {
         H::turn_away(event, &ended);
     }
 }

@@ -122,7 +122,7 @@ impl Updates {
         bytes: bytes::Bytes,
     ) -> Result<u64, Fault> {
         let (reply, answered) = oneshot::channel();
-        let room = self.waiting.room(device.id, bytes.len())?;
+        let room = self.waiting.room(device.id, segment, bytes.len())?;
         let update = data::Event::Update { epoch, offset, bytes, reply, room };
         self.tell::<data::Host>(device, segment, update)?;
         answered.await.unwrap_or_else(|_| Err(not_in_place(segment, "its node stops serving it")))

@@ -4,6 +4,7 @@
 //! One server has all devices, and speaks to itself over loopback. In each of its lives the flushes of another device take long, so
 //! that whoever does not wait for them is seen to.
 
+mod ends;
 mod logs;
 mod merges;
 mod room;
@@ -37,7 +38,8 @@ use steadfast_protocol::{
     ClusterId, DeviceId, Epoch, NodeId, SegmentId, Version,
     layout::{CodeKind, CodeSpec, Holder, PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::{
-        self, Fault, MetaAnswer, MetaRequest, NodeActivity, NodeRecord, NodeState, Query, Registry, Role,
+        self, Fault, MetaAnswer, MetaRequest, NodeActivity, NodeRecord, NodeState, Query, RefusalReason,
+        Registry, Role,
     },
     serve::{
         AdmissionPolicy, Limits,
@@ -632,7 +634,8 @@ async fn updates_of_one_device_that_nobody_answers_leave_streams_for_the_others(
     let standing = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
     lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, standing);
     let mut waiting = JoinSet::new();
-    let waiters = Limits::default().streams_max / 4;
+    // As many as one segment may have.
+    let waiters = Limits::default().streams_max / 16;
     for _ in 0..waiters {
         let (life, update) = (life.clone(), update(0));
         waiting.spawn(async move { make(&life, &update).await });
@@ -650,5 +653,56 @@ async fn updates_of_one_device_that_nobody_answers_leave_streams_for_the_others(
         made.unwrap().unwrap();
     }
     make(&life, &update(0)).await.unwrap();
+    Arc::into_inner(life).expect("all updates ended").end().await;
+}
+
+/// Of a parity node that takes no streams for now who waits is told, so that it asks again; not who is stamped: that is made yet.
+#[tokio::test]
+async fn what_is_stamped_is_not_refused_beside_a_parity_node_that_takes_no_streams() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Arc::new(Life::begin(images, SHAPE.chunks).await);
+    let bytes = Bytes::from(vec![1; UPDATE_BYTES_MAX as usize]);
+    let update = Update { chunk: 0, offset: 0, bytes, version: None };
+    make(&life, &update).await.unwrap();
+    let lane = &life.device(SHAPE.data).lane;
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let standing = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
+    lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, standing);
+    let making = || {
+        let (life, update) = (life.clone(), update.clone());
+        tokio::spawn(async move { make(&life, &update).await })
+    };
+    // Two of them are all that may be uncommitted.
+    let stamped = [making(), making()];
+    let device = life.device(0);
+    let is_stamped = async {
+        let asking = (life.service.lane_stream(), Priority::Normal);
+        while super::medium::describe(&device, asking, SEGMENT).await.unwrap().version < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_stamped).await.expect("both are stamped");
+    let waiting = making();
+    let is_told = async {
+        while !waiting.is_finished() {
+            let fault = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 };
+            let event = super::link::LinkEvent::Failed(fault);
+            let event = super::data::Event::Link { parity: 0, event };
+            let data = &life.service.updates.data;
+            data.tell(device.id, SEGMENT, event, |_, _| panic!("it is there")).unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_told).await.expect("it is told");
+    let told = waiting.await.unwrap();
+    assert!(matches!(told, Err(Fault::Refused { .. })), "{told:?}");
+    assert!(stamped.iter().all(|making| !making.is_finished()));
+    drop(go_on);
+    let mut versions = Vec::new();
+    for making in stamped {
+        versions.push(making.await.unwrap().unwrap());
+    }
+    versions.sort_unstable();
+    assert_eq!(versions, [2, 3]);
     Arc::into_inner(life).expect("all updates ended").end().await;
 }

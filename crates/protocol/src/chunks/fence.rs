@@ -4,12 +4,16 @@
 //! epochs that were fenced, where one parity node refuses them, or all data nodes do; a fence that reaches neither says nothing.
 //!
 //! Invariant: where [`Fence::changed`] says no, every chunk that stays is what the put stored, and stays so under these epochs.
+//!
+//! What a device has lost of a data chunk its bytes do not show: their checksums are as right as when they were the newest. Only that
+//! parity has later versions does, and only here, where nothing changes between the two answers ([`Fence::without`]).
 
 use crate::{
     layout::ParityGeometry,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault},
     read::Cause,
 };
+use std::collections::BTreeSet;
 
 /// A fence that holds; see the module's doc.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +57,24 @@ impl Fence {
         let known =
             (self.shape.data..self.shape.chunks).any(|chunk| self.is_fenced(chunk) && unchanged(chunk));
         !(known && (0..self.shape.chunks).all(sure))
+    }
+
+    /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), and data chunks that lack versions that
+    /// fenced parity has. `versions` as of [`Fence::changed`]. A version that was never acknowledged may be missing as well, and to read
+    /// without that chunk does no harm; so those are as many at most as the others make up for, who said what they hold.
+    pub fn without(&self, versions: &[Option<ChunkVersions>]) -> BTreeSet<u32> {
+        let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
+        let (data, parities) = (0..self.shape.data, self.shape.data..self.shape.chunks);
+        let lacks = |chunk: &u32| {
+            let held = parities.clone().filter(|&parity| self.is_fenced(parity)).filter_map(named);
+            let mut of_it = held.flat_map(|parity| &parity.held).filter(|(of, _)| u32::from(*of) == *chunk);
+            named(*chunk).is_some_and(|data| of_it.any(|(_, version)| *version > data.version))
+        };
+        let mut without: BTreeSet<u32> = self.unfenced().collect();
+        let gone = (0..self.shape.chunks).filter(|chunk| named(*chunk).is_none() && !without.contains(chunk));
+        let spare = (self.shape.parity() as usize).saturating_sub(without.len() + gone.count());
+        without.extend(data.filter(lacks).take(spare));
+        without
     }
 
     fn is_fenced(&self, chunk: u32) -> bool {

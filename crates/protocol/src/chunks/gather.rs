@@ -11,8 +11,12 @@
 //! ```
 //!
 //! Nobody is held up for it. Where a data chunk is lost, the others are read as they are, and parity at just the versions that
-//! they show; of the lost chunk at what all parity nodes hold. Where parity never gets there (its node died before it heard), every
-//! second attempt asks for the oldest state instead, which all that answered can give.
+//! they show; of the lost chunks at what all parity that is read holds. Where parity never gets there (its node died before it heard),
+//! every second attempt asks for the oldest state instead, which all that answered can give.
+//!
+//! Of more parity than chunks are lost that is read which holds the most of them: what was acknowledged all had, and one may have lost it
+//! since. Of those that hold as much each has its turn, as one may lack what another chunk's node keeps no more; where that does not help
+//! the others have theirs.
 //!
 //! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, but one that only went on does
 //! not fail by it, nor one whose node has no room for it now; all that was asked is answered before anything else is asked; it ends.
@@ -26,11 +30,13 @@ use crate::{
     read::{Cause, ReadError},
     serve::parity_log::{ChunkNumber, VersionsByChunk, common},
 };
-use core::{ops::Range, time::Duration};
+use core::{cmp::Reverse, ops::Range, time::Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often nodes are asked for a common state: each time another was committed and merged, within some milliseconds.
 const ATTEMPTS_MAX: u32 = 16;
+/// So many attempts read parity that holds the most of what is lost: each of four has its turn for both kinds.
+const FULLEST_ATTEMPTS: u32 = ATTEMPTS_MAX / 2;
 /// A chunk that failed so often is left out; so often too few answer before that is said.
 const FAILURES_MAX: u32 = 2;
 /// Between two attempts.
@@ -224,12 +230,25 @@ impl Gather {
             of(chunk).is_some() && failed < FAILURES_MAX && !self.excluded.contains(chunk)
         };
         let data: Vec<u32> = (0..shape.data).filter(lives).collect();
-        let lost = shape.data as usize - data.len();
-        let parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).take(lost).collect();
-        if parity.len() < lost {
+        let lost: Vec<u32> = (0..shape.data).filter(|chunk| !data.contains(chunk)).collect();
+        let mut parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).collect();
+        if parity.len() < lost.len() {
             self.short += 1;
             return if self.short < FAILURES_MAX { self.again() } else { self.give_up() };
         }
+        // Both kinds of attempt of one choice, then the next.
+        let turn = (self.attempt / 2) as usize % parity.len().max(1);
+        parity.rotate_left(turn);
+        if self.attempt < FULLEST_ATTEMPTS {
+            let held_of_lost = |chunk: &u32| -> u128 {
+                let held = of(chunk).into_iter().flat_map(|versions| &versions.held);
+                let of_lost = held.filter(|(of, _)| lost.contains(&u32::from(*of)));
+                of_lost.map(|(_, version)| u128::from(*version)).sum()
+            };
+            parity.sort_by_key(|chunk| Reverse(held_of_lost(chunk)));
+        }
+        parity.truncate(lost.len());
+        parity.sort_unstable();
         let held: Vec<VersionsByChunk> =
             parity.iter().filter_map(of).map(|versions| versions.held.iter().copied().collect()).collect();
         let named = data.iter().filter_map(|chunk| Some((*chunk as ChunkNumber, of(chunk)?.version)));
@@ -335,26 +354,31 @@ impl Gather {
     fn again(&mut self) {
         self.attempt += 1;
         if self.attempt == ATTEMPTS_MAX {
-            return self.give_up();
+            // Enough answered each time.
+            return self.fail(ReadError::Unsettled { attempts: self.attempt });
         }
         self.step = Step::Asking(BTreeMap::new());
         self.actions.push_back(GatherAction::AskVersions { after: PAUSE });
     }
 
     fn give_up(&mut self) {
-        self.step = Step::Over;
         let failed = self
             .failed
             .iter()
             .filter_map(|(chunk, (_, cause))| Some((*self.holders.get(*chunk as usize)?, cause.clone())));
-        let failed = ReadError::NotEnough {
+        let too_few = ReadError::NotEnough {
             missing: self.wanted.end - self.wanted.start,
             originals: self.shape.originals(),
             reachable: 0,
             devices: self.shape.chunks,
             failed: failed.collect(),
         };
-        self.actions.push_back(GatherAction::Failed(failed));
+        self.fail(too_few);
+    }
+
+    fn fail(&mut self, error: ReadError) {
+        self.step = Step::Over;
+        self.actions.push_back(GatherAction::Failed(error));
     }
 }
 

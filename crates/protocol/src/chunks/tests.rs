@@ -2,6 +2,7 @@
 
 mod fence;
 mod gather;
+mod parities;
 
 use crate::{layout::ParityGeometry, message::ChunkVersions, read::Cause};
 

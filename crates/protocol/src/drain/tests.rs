@@ -1,6 +1,7 @@
 //! A drain against a cluster of names: what lies on the devices, and what others do to it meanwhile.
 
 use super::*;
+use crate::Time;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -168,4 +169,36 @@ fn bounded_looks_end_whatever_others_do() {
         assert_eq!((moved, drain.totals().looks), (looks, looks));
         assert!(drain.totals().more, "the last look found some");
     }
+}
+
+#[test]
+fn the_first_bucket_that_could_not_keep_its_promise_is_named() {
+    // Four nodes of two devices each, one of them down: it may come back.
+    let registry = plan::tests::registry(4, 2);
+    let bucket = |(name, policy): (&str, &str)| BucketRecord {
+        name: name.to_owned(),
+        policy: policy.parse().unwrap(),
+        created: Time(0),
+    };
+    let buckets = [
+        ("never kept", "rateless:tolerate=9"),
+        ("one", "rateless:tolerate=1"),
+        ("another", "rateless:tolerate=1,redundancy=3"),
+        ("all devices", "rateless:tolerate=1,devices=8"),
+        ("all nodes", "rateless:tolerate=3"),
+    ]
+    .map(bucket);
+    let refused = |buckets: &[BucketRecord], devices: &[u128]| {
+        let leaving = devices.iter().map(|&device| DeviceId(device)).collect();
+        match check(&registry, buckets, &[], &leaving) {
+            Ok(()) => None,
+            Err(Refusal::Policy { bucket, .. }) => Some(bucket),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!(refused(&buckets, &[200]).as_deref(), Some("all devices"));
+    let without = [&buckets[..3], &buckets[4..]].concat();
+    assert_eq!(refused(&without, &[200]), None);
+    assert_eq!(refused(&without, &[200, 201]).as_deref(), Some("all nodes"));
+    assert_eq!(refused(&buckets[..3], &[200, 201, 300]), None);
 }

@@ -100,6 +100,11 @@ impl Counted {
     }
 }
 
+/// Whether the record stored at `key` is of what [`Query::Registry`](crate::message::Query::Registry) asks for: of a node, or a device.
+pub fn is_of_registry(key: &[u8]) -> bool {
+    key.first().is_some_and(|tag| (NODE..=RETURNED).contains(tag))
+}
+
 fn key(tag: u8, parts: &[&[u8]]) -> Key {
     let mut key = Key::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
     key.push(tag);
@@ -370,6 +375,17 @@ pub(super) fn write<T: Serialize>(txn: &mut Txn<'_>, key: Key, record: &T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_registered_is_told_from_all_else() {
+        let device = DeviceId(7);
+        let of_registry = [node(NodeId(1)), super::device(device), draining(device), removed(device)];
+        assert!(of_registry.iter().all(|key| is_of_registry(key)) && is_of_registry(&returned(device)));
+        let others = [cluster(), counters(), bucket("b"), object("b", "k"), segment(SegmentId(0x60))];
+        assert!(!others.iter().any(|key| is_of_registry(key)));
+        let id = RequestId { client: u128::MAX, count: 1 };
+        assert!(!is_of_registry(&request_age(Time(9), id)) && !is_of_registry(&[]));
+    }
 
     #[test]
     fn a_whole_record_of_another_format_is_not_taken_for_damage_nor_for_ours() {

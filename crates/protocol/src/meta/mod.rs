@@ -10,6 +10,7 @@
 //! | `segments` | what became of a segment, for the sweep of the storage servers |
 //! | `requests` | each mutating request takes effect once and answers the same when asked again |
 //! | `registry` | storage servers and devices; who is alive |
+//! | `moved` | devices that a registration brings into another failure domain |
 //! | `reports` | what clients say that they do, for whoever watches |
 //! | `standing` | devices that are draining or were removed |
 //! | `holdings` | which segments lie on a device, in bounded looks |
@@ -29,6 +30,7 @@ mod files;
 mod holdings;
 mod intents;
 mod keys;
+mod moved;
 pub mod names;
 mod objects;
 mod registry;
@@ -42,7 +44,8 @@ pub mod view;
 pub use buckets::BUCKETS_MAX;
 pub use counters::{cluster, establish, skip_ahead};
 pub use intents::{SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX};
-pub use keys::{Counted, FORMAT};
+pub use keys::{Counted, FORMAT, is_of_registry};
+pub use moved::{Moved, moved};
 pub use registry::{
     ADDRESS_BYTES_MAX, DEVICES_MAX, DEVICES_PER_NODE_MAX, Liveness, Registered, heartbeat, vouched,
 };

@@ -81,12 +81,12 @@ impl Liveness {
         self.reports.account(accesses);
     }
 
-    /// [`ClientReports::drain`].
+    /// [`ClientReports::drain`], where nothing is known of the devices.
     ///
     /// # Errors
     /// As that.
     pub fn drain(&mut self, now: Time, progress: DrainProgress) -> Result<MetaAnswer, MetaFault> {
-        self.reports.drain(now, progress)
+        self.reports.drain(now, progress, &[])
     }
 
     /// What clients said.
@@ -245,29 +245,34 @@ fn unserved(view: &dyn View, nodes: &[NodeRecord]) -> Result<Vec<(DeviceId, Node
 }
 
 impl Registered {
+    /// Devices that are draining.
+    pub fn standings(&self) -> &[Standing] {
+        &self.standings
+    }
+
     /// Every registered node with what was heard of it, and what clients say.
-    pub fn report(self, now: Time, liveness: &Liveness, reports: &ClientReports) -> MetaAnswer {
+    pub fn report(&self, now: Time, liveness: &Liveness, reports: &ClientReports) -> MetaAnswer {
         let Self { cluster, nodes, standings, missing } = self;
-        let state = |record: NodeRecord| {
+        let state = |record: &NodeRecord| {
             let heard = liveness.heard.get(&record.node);
             let silent =
                 heard.map(|heard| u64::try_from(now.since(heard.at).as_millis()).unwrap_or(u64::MAX));
             let devices = heard.map_or_else(Vec::new, |heard| heard.devices.clone());
             let activity = heard.map_or_else(NodeActivity::default, |heard| heard.activity.clone());
             let alive = liveness.is_alive(record.node, now);
-            NodeState { alive, silent_ms: silent, devices, record, activity }
+            NodeState { alive, silent_ms: silent, devices, record: record.clone(), activity }
         };
         // One whose devices were all removed, or taken over, is gone once it is silent: nothing is missing with it.
-        let nodes = nodes.into_iter().map(state);
+        let nodes = nodes.iter().map(state);
         let nodes = nodes.filter(|node| node.alive || !node.record.devices.is_empty()).collect();
         MetaAnswer::Registry(Registry {
-            cluster,
+            cluster: *cluster,
             nodes,
             admin: None,
             accesses: *reports.accesses(),
-            drains: reports.drains(now, &standings),
-            standings,
-            missing,
+            drains: reports.drains(now, standings),
+            standings: standings.clone(),
+            missing: missing.clone(),
         })
     }
 }
@@ -343,7 +348,7 @@ fn served_by(view: &dyn View, node: NodeId) -> Result<Served, ViewError> {
 }
 
 /// The node that serves a device, or was the last that did.
-fn last_node(view: &dyn View, device: DeviceId) -> Result<Option<NodeId>, ViewError> {
+pub(super) fn last_node(view: &dyn View, device: DeviceId) -> Result<Option<NodeId>, ViewError> {
     keys::read_whole(view, "device", &keys::device(device))
 }
 

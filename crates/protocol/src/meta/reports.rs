@@ -4,7 +4,7 @@
 use super::registry::DEVICES_MAX;
 use crate::{
     DeviceId, Time,
-    message::{AccessTotals, DrainProgress, DrainState, MetaAnswer, MetaFault, Standing},
+    message::{AccessTotals, DrainPhase, DrainProgress, DrainState, MetaAnswer, MetaFault, Standing},
 };
 use std::collections::BTreeSet;
 
@@ -12,8 +12,17 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientReports {
     accesses: AccessTotals,
-    /// What clients said of drains, and when; the latest last. No device is in two of them.
-    drains: Vec<(Time, DrainProgress)>,
+    /// What clients said of drains; the latest last. No device is in two of them.
+    drains: Vec<Told>,
+}
+
+/// What a client said of a drain.
+#[derive(Clone, Debug, PartialEq)]
+struct Told {
+    at: Time,
+    progress: DrainProgress,
+    /// How its devices stood when it was over, as far as is known: what arrived on them since is not moved.
+    over: Vec<Standing>,
 }
 
 impl ClientReports {
@@ -27,11 +36,17 @@ impl ClientReports {
         &self.accesses
     }
 
-    /// Takes what a client says of a drain, in place of what was said of its devices before.
+    /// Takes what a client says of a drain, in place of what was said of its devices before; `standings`: of those that are draining
+    /// now, as far as is known.
     ///
     /// # Errors
     /// For no devices, or more than a cluster can have.
-    pub fn drain(&mut self, now: Time, progress: DrainProgress) -> Result<MetaAnswer, MetaFault> {
+    pub fn drain(
+        &mut self,
+        now: Time,
+        progress: DrainProgress,
+        standings: &[Standing],
+    ) -> Result<MetaAnswer, MetaFault> {
         let devices: BTreeSet<DeviceId> = progress.devices.iter().copied().collect();
         if devices.is_empty() || progress.devices.len() > DEVICES_MAX {
             return Err(MetaFault::Invalid(format!(
@@ -39,27 +54,69 @@ impl ClientReports {
                 progress.devices.len()
             )));
         }
-        self.drains.retain(|(_, other)| !other.devices.iter().any(|device| devices.contains(device)));
-        self.drains.push((now, DrainProgress { devices: devices.into_iter().collect(), ..progress }));
+        self.drains.retain(|told| !told.progress.devices.iter().any(|device| devices.contains(device)));
+        let is_over = progress.phase == DrainPhase::Over;
+        let left = standings.iter().filter(|standing| is_over && devices.contains(&standing.device));
+        let over = left.copied().collect();
+        let progress = DrainProgress { devices: devices.into_iter().collect(), ..progress };
+        self.drains.push(Told { at: now, progress, over });
         // Of devices that nobody has, the oldest word goes.
-        let named = |drains: &[(Time, DrainProgress)]| -> usize {
-            drains.iter().map(|(_, drain)| drain.devices.len()).sum()
-        };
+        let named =
+            |drains: &[Told]| -> usize { drains.iter().map(|told| told.progress.devices.len()).sum() };
         while named(&self.drains) > DEVICES_MAX {
             self.drains.remove(0);
         }
         Ok(MetaAnswer::Done)
     }
 
-    /// What was said of drains of devices that are `draining`.
+    /// What was said of drains of devices that are `draining`. One on whose devices puts have committed since it was over is not: somebody
+    /// is to go on with it.
     pub(super) fn drains(&self, now: Time, draining: &[Standing]) -> Vec<DrainState> {
         let goes_on = |device: &DeviceId| draining.iter().any(|standing| standing.device == *device);
-        let told = self.drains.iter().filter_map(|(at, progress)| {
+        let took = |over: &Standing| {
+            let now = draining.iter().find(|standing| standing.device == over.device);
+            now.is_some_and(|now| now.arrivals != over.arrivals)
+        };
+        let told = self.drains.iter().filter_map(|Told { at, progress, over }| {
             let devices: Vec<DeviceId> = progress.devices.iter().copied().filter(goes_on).collect();
             let silent_ms = u64::try_from(now.since(*at).as_millis()).unwrap_or(u64::MAX);
-            let progress = DrainProgress { devices, ..progress.clone() };
+            let phase = if over.iter().any(took) { DrainPhase::Moving } else { progress.phase };
+            let progress = DrainProgress { devices, phase, ..progress.clone() };
             (!progress.devices.is_empty()).then_some(DrainState { progress, silent_ms })
         });
         told.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_is_not_over_once_a_late_put_has_committed_on_its_devices() {
+        let standing = |device, arrivals| Standing { device: DeviceId(device), arrivals };
+        let over = DrainProgress {
+            devices: vec![DeviceId(1), DeviceId(2)],
+            phase: DrainPhase::Over,
+            ..DrainProgress::default()
+        };
+        let mut reports = ClientReports::default();
+        let standings = [standing(1, 4), standing(2, 0), standing(3, 9)];
+        reports.drain(Time(5), over.clone(), &standings).unwrap();
+        let phase = |reports: &ClientReports, draining: &[Standing]| {
+            let drains = reports.drains(Time(5), draining);
+            assert_eq!(drains.len(), 1);
+            drains[0].progress.phase
+        };
+        assert_eq!(phase(&reports, &standings), DrainPhase::Over);
+        // One of them took no more and was removed, and what others take is theirs.
+        assert_eq!(phase(&reports, &[standing(1, 4), standing(3, 10)]), DrainPhase::Over);
+        assert_eq!(phase(&reports, &[standing(1, 4), standing(2, 1)]), DrainPhase::Moving);
+        // Who goes on with it says so, and that it is over with that, too.
+        let late = [standing(1, 4), standing(2, 1)];
+        reports.drain(Time(5), DrainProgress { phase: DrainPhase::Settling, ..over.clone() }, &late).unwrap();
+        assert_eq!(phase(&reports, &[standing(1, 4), standing(2, 2)]), DrainPhase::Settling);
+        reports.drain(Time(5), over, &late).unwrap();
+        assert_eq!(phase(&reports, &late), DrainPhase::Over);
     }
 }

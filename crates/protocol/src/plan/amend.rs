@@ -7,7 +7,7 @@
 #[cfg(test)]
 pub(super) mod tests;
 
-use super::{Candidate, choose::domain_name};
+use super::{Candidate, choose::domain_name, spares};
 use crate::{
     DeviceId, Epoch, IndexRanges, SegmentId, Version,
     layout::{Holder, PIECES_MERGED_AT, Piece, SegmentLayout, Share},
@@ -30,6 +30,8 @@ pub struct Places {
     site: BTreeMap<DeviceId, usize>,
     /// Sites that the object is to lie on at least, as far as there are such.
     sites: usize,
+    /// Domains whose loss the bucket's objects survive.
+    tolerate: u32,
 }
 
 impl Places {
@@ -64,7 +66,7 @@ impl Places {
         usable.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.device.cmp(&b.1.device)));
         let domains = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
         let usable = usable.into_iter().map(|(_, target)| target).collect();
-        Self { domain, usable, domains, site, sites: sites as usize }
+        Self { domain, usable, domains, site, sites: sites as usize, tolerate: policy.tolerate() }
     }
 
     /// What the layout lists on devices in reach, but for `dropped`.
@@ -107,8 +109,8 @@ impl Places {
         blocks.is_subset_of(&found)
     }
 
-    /// The devices to write to and those to turn to: the layout's first, others as far as it would lie on fewer devices
-    /// than before, of domains that have nothing of it where there are such, and of others still where its sites would else be
+    /// The devices to write to and those to turn to, of which some are enough: the layout's first, others as far as it would lie on fewer
+    /// devices than before, of domains that have nothing of it where there are such, and of others still where its sites would else be
     /// too few. One more copy of a single block is no use in a domain that has one of those `existing`.
     pub fn targets(&self, layout: &SegmentLayout, existing: &[Existing]) -> (Vec<Target>, Vec<Target>) {
         let holds = |target: &&Target| layout.holder(target.device).is_some();
@@ -127,6 +129,9 @@ impl Places {
         let lacking = layout.holders.len().max(1).saturating_sub(devices.len() + copies).min(spares.len());
         let lacking = lacking.max(self.put_sites_first(layout, &mut spares));
         devices.extend(spares.drain(..lacking));
+        let used = occupied.into_iter().chain(devices.iter().map(|target| target.domain)).collect();
+        let most = spares::most(devices.len(), self.tolerate);
+        let spares = spares::kept(spares, most, used, |target| target.domain);
         (devices, spares)
     }
 

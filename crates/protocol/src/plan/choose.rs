@@ -3,14 +3,14 @@
 use super::{
     BLOCKS_PER_DEVICE_MIN, Candidate, DEVICES_DEFAULT_MAX, HEADROOM, Plan, PlanError, Planned,
     ROUND_TRIPS_PUT, Wanted, Wish,
-    pace::{self, Pace},
-    segments,
+    pace::{self, Pace, Together},
+    segments, spares,
     spread::Spread,
 };
 use crate::{
     DeviceId,
     durability::Rule,
-    message::{Access, DeviceHealth, DeviceState, NodeState, Registry},
+    message::{Access, DeviceHealth, NodeState, Registry},
     policy::{Domain, Parity, Policy},
 };
 use rand_core::Rng;
@@ -34,8 +34,9 @@ const LAGGARD_SHARE: f64 = 1.0 / 3.0;
 /// Every registered device that takes new data as a candidate, in the registry's order: one that is draining does not, what lies on it
 /// is about to leave.
 pub fn candidates(registry: &Registry) -> Vec<Candidate> {
+    let leaving: BTreeSet<DeviceId> = registry.standings.iter().map(|standing| standing.device).collect();
     let mut all = holders(registry);
-    all.retain(|candidate| registry.state(candidate.device) == DeviceState::Active);
+    all.retain(|candidate| !leaving.contains(&candidate.device));
     all
 }
 
@@ -83,10 +84,17 @@ pub(super) fn serves(registry: &Registry, device: DeviceId) -> bool {
 /// # Errors
 /// [`PlanError::Unmet`] with what is missing.
 pub fn feasible(policy: &Policy, registry: &Registry) -> Result<(), PlanError> {
-    let all = candidates(registry);
-    enough_domains(policy, &all.iter().collect::<Vec<_>>())?;
+    feasible_among(policy, &candidates(registry))
+}
+
+/// As [`feasible`], of the candidates that a cluster has. Of a policy nothing counts but its failure domains and its number of devices.
+///
+/// # Errors
+/// As that.
+pub fn feasible_among(policy: &Policy, candidates: &[Candidate]) -> Result<(), PlanError> {
+    enough_domains(policy, &candidates.iter().collect::<Vec<_>>())?;
     let needed = policy.devices().unwrap_or(1);
-    let available = count(all.len());
+    let available = count(candidates.len());
     if available < needed {
         return Err(PlanError::Unmet { domain: "devices", needed, available });
     }
@@ -203,7 +211,8 @@ fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<
         count_wanted = count_wanted.max(least);
     }
     if promise.wants_pace() && segment.scheme != super::Scheme::Replicated {
-        let stored = |devices| stored_blocks(policy, segment.scheme, originals, &usable, devices);
+        let domains = domains_of_first(policy.domain(), &usable);
+        let stored = |devices: usize| stored_blocks(policy, segment.scheme, originals, domains[devices]);
         let numbers = if is_fixed { count_wanted..=count_wanted } else { least..=usable.len() };
         let stretch = |devices| stored(devices) as f64 / originals as f64;
         count_wanted = promise.fewest(&usable, numbers, stretch)?;
@@ -214,8 +223,9 @@ fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<
 
     // A share goes by speed; a device without room for its share makes way for the next, which makes shares larger.
     loop {
-        let stored = stored_blocks(policy, segment.scheme, originals, &usable, count_wanted);
         let chosen = &usable[..count_wanted];
+        let domains = count_domains(policy.domain(), chosen);
+        let stored = stored_blocks(policy, segment.scheme, originals, domains);
         let total_speed: f64 = chosen.iter().map(|candidate| promise.weight(candidate, &speeds)).sum();
         let even = segment.scheme != super::Scheme::Rateless;
         let share = |candidate: &Candidate| {
@@ -255,7 +265,13 @@ fn choose_all(candidates: &[Candidate], wanted: &Wanted, wish: &Wish) -> Result<
         let shares: Vec<f64> = chosen.iter().map(|candidate| share(candidate)).collect();
         let stretch = stored as f64 / originals as f64;
         let reserve_bytes_per_s = promise.reserve(chosen, stretch);
-        let mut plan = number_domains(policy, &usable, &shares, &speeds);
+        let used = chosen.iter().map(|candidate| domain_name(policy.domain(), candidate)).collect();
+        let most = spares::most(count_wanted, policy.tolerate());
+        let others = spares::kept(usable[count_wanted..].to_vec(), most, used, |candidate| {
+            domain_name(policy.domain(), candidate)
+        });
+        let kept: Vec<&Candidate> = chosen.iter().copied().chain(others).collect();
+        let mut plan = number_domains(policy, &kept, &shares, &speeds);
         for planned in &mut plan.devices {
             planned.reserve_bytes_per_s = (reserve_bytes_per_s * planned.share).ceil() as u64;
         }
@@ -273,20 +289,13 @@ fn redundancy(policy: &Policy, scheme: super::Scheme) -> f64 {
     }
 }
 
-/// Blocks that will be stored on the first `devices` of `usable`: what D asks for, or f where its domains are few.
-fn stored_blocks(
-    policy: &Policy,
-    scheme: super::Scheme,
-    originals: u64,
-    usable: &[&Candidate],
-    devices: usize,
-) -> u64 {
+/// Blocks that will be stored on devices in so many `domains`: what D asks for, or f where those are few.
+fn stored_blocks(policy: &Policy, scheme: super::Scheme, originals: u64, domains: usize) -> u64 {
     if let Policy::Parity(parity) = policy {
         return originals / u64::from(parity.data()) * u64::from(parity.chunks());
     }
     let by_redundancy = 1.0 + redundancy(policy, scheme);
-    let f = f64::from(policy.tolerate());
-    let domains = count_domains(policy.domain(), &usable[..devices]) as f64;
+    let (f, domains) = (f64::from(policy.tolerate()), domains as f64);
     let by_loss = match scheme {
         super::Scheme::Rateless if domains > f => domains / (domains - f),
         _ => 1.0,
@@ -399,11 +408,19 @@ impl<'a> Promise<'a> {
     }
 
     fn together(&self, chosen: &[&Candidate]) -> Option<Pace> {
-        let paces: Option<Vec<Pace>> = chosen.iter().map(|candidate| self.pace(candidate)).collect();
-        paces.map(|paces| match self.scheme {
-            super::Scheme::Rateless => Pace::together(paces.into_iter()),
-            _ => Pace::in_step(paces.into_iter()),
-        })
+        let mut together = Together::default();
+        for candidate in chosen {
+            together.add(self.pace(candidate)?);
+        }
+        Some(self.as_one(&together))
+    }
+
+    /// What the devices counted in give an object of this scheme.
+    fn as_one(&self, together: &Together) -> Pace {
+        match self.scheme {
+            super::Scheme::Rateless => together.at_once(),
+            _ => together.in_step(),
+        }
     }
 
     fn round_trips(&self) -> core::time::Duration {
@@ -418,13 +435,18 @@ impl<'a> Promise<'a> {
         numbers: core::ops::RangeInclusive<usize>,
         stretch: impl Fn(usize) -> f64,
     ) -> Result<usize, PlanError> {
-        let mut best = None;
-        for devices in numbers.clone() {
-            let Some(pace) = self.together(&usable[..devices]) else {
+        let (least, most) = numbers.into_inner();
+        let (mut best, mut together) = (None, Together::default());
+        for (devices, candidate) in (1..=most).zip(usable) {
+            let Some(pace) = self.pace(candidate) else {
                 // Nothing is known: the nodes decide.
-                return Ok(devices);
+                return Ok(devices.max(least));
             };
-            match self.judge(devices, &pace, stretch(devices)) {
+            together.add(pace);
+            if devices < least {
+                continue;
+            }
+            match self.judge(devices, &self.as_one(&together), stretch(devices)) {
                 Ok(()) => return Ok(devices),
                 Err((given, error)) => {
                     if best.as_ref().is_none_or(|&(most, _)| given > most) {
@@ -610,6 +632,17 @@ fn count_domains(domain: Domain, usable: &[&Candidate]) -> usize {
     names.sort_unstable();
     names.dedup();
     names.len()
+}
+
+/// The failure domains of the first of these devices, by how many those are.
+fn domains_of_first(domain: Domain, usable: &[&Candidate]) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let mut domains = vec![0];
+    domains.extend(usable.iter().map(|candidate| {
+        seen.insert(domain_name(domain, candidate));
+        seen.len()
+    }));
+    domains
 }
 
 /// Numbers the domains in the order they appear; the first `shares.len()` devices are used, the others are spares.

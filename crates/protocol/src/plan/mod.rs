@@ -30,6 +30,7 @@ mod replace;
 mod resize;
 mod revise;
 mod segment;
+mod spares;
 mod spread;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -38,7 +39,7 @@ mod unserved;
 mod update;
 
 pub use amend::{Places, amended, stored, to_be_had};
-pub use choose::{candidates, choose, choose_for, feasible, holders};
+pub use choose::{candidates, choose, choose_for, feasible, feasible_among, holders};
 pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch};
 pub use in_place::{ChunkChange, in_place, worth_waiting};
@@ -164,7 +165,7 @@ pub struct Plan {
     pub stalled: bool,
     /// The devices to write to.
     pub devices: Vec<Planned>,
-    /// Devices to turn to when one of those fails, in this order.
+    /// Devices to turn to when one of those fails, in this order; some of those that there are.
     pub spares: Vec<Planned>,
     /// Failure domains over both; they are numbered from 0.
     pub domains: u32,

@@ -57,28 +57,9 @@ impl Pace {
 
     /// All of them at once.
     pub(super) fn together(paces: impl Iterator<Item = Pace>) -> Self {
-        paces.fold(Self::default(), |sum, pace| Self {
-            promised: sum.promised + pace.promised,
-            reserved: sum.reserved + pace.reserved,
-            mean: sum.mean + pace.mean,
-            variance: sum.variance + pace.variance,
-        })
-    }
-
-    /// All of them with the same share each, as a stripe needs: `count` times the slowest.
-    pub(super) fn in_step(paces: impl Iterator<Item = Pace>) -> Self {
-        let (mut least, mut count) = (None::<Pace>, 0.0);
-        for pace in paces {
-            count += 1.0;
-            least = Some(least.filter(|least| least.promised <= pace.promised).unwrap_or(pace));
-        }
-        let least = least.unwrap_or_default();
-        Self {
-            promised: least.promised * count,
-            reserved: least.reserved * count,
-            mean: least.mean * count,
-            variance: least.variance * count * count,
-        }
+        let mut together = Together::default();
+        paces.for_each(|pace| together.add(pace));
+        together.at_once()
     }
 
     /// When `bytes` have moved, `before` counted in.
@@ -88,6 +69,44 @@ impl Pace {
             before.saturating_add(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
         };
         Expected { mean: at(self.mean), late: at(self.mean - DEVIATIONS * self.variance.sqrt()) }
+    }
+}
+
+/// What several devices give together, counted in one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Together {
+    sum: Pace,
+    slowest: Option<Pace>,
+    count: f64,
+}
+
+impl Together {
+    /// One more.
+    pub(super) fn add(&mut self, pace: Pace) {
+        self.sum = Pace {
+            promised: self.sum.promised + pace.promised,
+            reserved: self.sum.reserved + pace.reserved,
+            mean: self.sum.mean + pace.mean,
+            variance: self.sum.variance + pace.variance,
+        };
+        self.slowest = Some(self.slowest.filter(|least| least.promised <= pace.promised).unwrap_or(pace));
+        self.count += 1.0;
+    }
+
+    /// All of them at once.
+    pub(super) fn at_once(&self) -> Pace {
+        self.sum
+    }
+
+    /// All of them with the same share each, as a stripe needs: as many times the slowest.
+    pub(super) fn in_step(&self) -> Pace {
+        let (slowest, count) = (self.slowest.unwrap_or_default(), self.count);
+        Pace {
+            promised: slowest.promised * count,
+            reserved: slowest.reserved * count,
+            mean: slowest.mean * count,
+            variance: slowest.variance * count * count,
+        }
     }
 }
 

@@ -65,7 +65,23 @@ fn the_number_follows_the_wanted_bandwidth() {
     assert_eq!(choose(&disks, &wanted("rateless:devices=10", GIB)).unwrap().devices.len(), 10);
     // 2 MiB are 32 blocks, 48 with D: four for each of twelve devices.
     let plan = choose(&disks, &wanted("rateless", 2 * MIB)).unwrap();
-    assert_eq!((plan.devices.len(), plan.spares.len()), (12, 68));
+    assert_eq!((plan.devices.len(), plan.spares.len()), (12, 12 + 2 * 2 + 8));
+}
+
+#[test]
+fn a_large_cluster_lends_a_put_a_few_spares() {
+    for (policy, devices, f) in [("rateless", 64, 2), ("rateless:tolerate=1", 64, 1), ("parity", 6, 2)] {
+        let plan = choose(&cluster(1000, 1), &wanted(policy, GIB.min(16 * MIB * devices))).unwrap();
+        assert_eq!(plan.devices.len() as u64, devices, "{policy}");
+        assert_eq!(plan.spares.len() as u64, devices + 2 * f + 8, "{policy}");
+        // Numbered without those that are left out.
+        assert_eq!(plan.domains as usize, plan.devices.len() + plan.spares.len());
+    }
+    // Of few nodes with many devices the others first.
+    let plan = choose(&cluster(20, 50), &wanted("rateless:devices=10", GIB)).unwrap();
+    let nodes: BTreeSet<NodeId> =
+        plan.devices.iter().chain(&plan.spares).map(|planned| planned.node).collect();
+    assert_eq!((plan.spares.len(), nodes.len()), (10 + 2 * 2 + 8, 20));
 }
 
 #[test]

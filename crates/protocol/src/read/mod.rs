@@ -322,6 +322,15 @@ pub enum ReadError {
         /// The first of them.
         first: BlockIndex,
     },
+    /// Chunks that change in place, of which no common state was found: nothing of them is lost.
+    #[error(
+        "its chunks were asked {} for one state of them all, and changed meanwhile or had no room to answer: try again",
+        counted(attempts, "time")
+    )]
+    Unsettled {
+        /// How often they were asked.
+        attempts: u32,
+    },
 }
 
 /// The contract of all cores; see the crate's head for the three steps.

@@ -8,6 +8,13 @@
 //! Each piece of a coded segment is an extent of its own here, asked about under its own name: what an amendment dropped
 //! of it is trimmed though it was sealed before, and it is freed when its last block was dropped.
 //!
+//! A sealed extent that holds just what its layout lists is *in place*: most are, and only a removal or an amendment whose client
+//! did not get to tell the device changes that. Each is asked about once in many sweeps, some of them in every sweep; what is new, was
+//! not sealed, or lacks something, in each.
+//!
+//! A sweep that had no answer ends, and the next goes on behind the last extent that was answered: else those of a high name would
+//! never have their turn where the metadata server is busy.
+//!
 //! Invariants: nothing is freed unless the metadata server said so of that very segment; an error, a short answer or
 //! an older epoch frees nothing; what an answer had no room for is asked about again; extents younger than the minimum age are not asked about; one question and one
 //! change are under way at most, so a sweep never floods a device.
@@ -17,7 +24,13 @@ use crate::{
     message::{SEGMENT_STATES_BYTES_MAX, SEGMENT_STATES_MAX, SegmentState, encode},
 };
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Extents in place are asked about once in this time, ...
+const IN_PLACE_EVERY: Duration = Duration::from_secs(600);
+/// ... or once in so many sweeps where those take less. Both picked by eye: that they are garbage or that blocks are lost is rare, and a
+/// device has a million of them.
+const IN_PLACE_SWEEPS_MAX: u64 = 20;
 
 /// When and what to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +133,10 @@ pub struct Sweep {
     asked: Vec<ExtentFacts>,
     to_do: VecDeque<SweepAction>,
     action: Option<SweepAction>,
+    /// Sealed extents that were in place when they were last asked about.
+    in_place: BTreeSet<SegmentId>,
+    /// The last extent that was answered, of a sweep that did not go through.
+    answered: Option<SegmentId>,
     /// Blocks that this sweep missed so far.
     lost: u64,
     totals: SweepTotals,
@@ -136,6 +153,8 @@ impl Sweep {
             asked: Vec::new(),
             to_do: VecDeque::new(),
             action: None,
+            in_place: BTreeSet::new(),
+            answered: None,
             lost: 0,
             totals: SweepTotals::default(),
         }
@@ -150,8 +169,12 @@ impl Sweep {
                 self.action = Some(SweepAction::List);
             }
             (SweepInput::Extents(Some(extents)), Stage::Listing) => {
-                let old = |extent: &ExtentFacts| extent.age >= self.options.age_min;
-                self.to_ask = extents.into_iter().filter(old).collect();
+                let stays = |extent: &&ExtentFacts| extent.sealed && self.in_place.contains(&extent.segment);
+                self.in_place = extents.iter().filter(stays).map(|extent| extent.segment).collect();
+                let due = extents.into_iter().filter(|extent| self.is_due(extent));
+                let (next, others): (Vec<_>, Vec<_>) =
+                    due.partition(|extent| Some(extent.segment) > self.answered);
+                self.to_ask = next.into_iter().chain(others).collect();
                 self.advance(now);
             }
             (SweepInput::Extents(None), Stage::Listing) => self.give_up(now),
@@ -163,6 +186,7 @@ impl Sweep {
                         for extent in asked.drain(told(&states)..).rev() {
                             self.to_ask.push_front(extent);
                         }
+                        self.answered = asked.last().map(|extent| extent.segment).or(self.answered);
                         for (extent, state) in asked.into_iter().zip(states) {
                             self.judge(extent, state);
                         }
@@ -195,8 +219,18 @@ impl Sweep {
         self.totals
     }
 
+    /// Whether an extent is to be asked about by this sweep. One that does not go through is made good for by the next, which
+    /// asks about the same.
+    fn is_due(&self, extent: &ExtentFacts) -> bool {
+        let sweeps = IN_PLACE_EVERY.as_nanos() / self.options.interval.as_nanos().max(1);
+        let sweeps = sweeps.clamp(1, IN_PLACE_SWEEPS_MAX.into()) as u64;
+        let turn = extent.segment.0.wrapping_add(self.totals.sweeps).is_multiple_of(sweeps);
+        extent.age >= self.options.age_min && (turn || !self.in_place.contains(&extent.segment))
+    }
+
     fn judge(&mut self, extent: ExtentFacts, state: SegmentState) {
         let segment = extent.segment;
+        self.in_place.remove(&segment);
         match state {
             SegmentState::Pending => {}
             SegmentState::Gone => {
@@ -214,6 +248,8 @@ impl Sweep {
                 } else if !extent.sealed || extent.blocks.iter().any(|index| !keep.contains(index)) {
                     self.totals.sealed += 1;
                     self.to_do.push_back(SweepAction::Seal { segment, keep, epoch });
+                } else if lost == 0 {
+                    self.in_place.insert(segment);
                 }
             }
         }
@@ -226,6 +262,7 @@ impl Sweep {
         } else if self.to_ask.is_empty() {
             self.totals.sweeps += 1;
             self.totals.blocks_lost = self.lost;
+            self.answered = None;
             self.rest(now);
         } else {
             let batch = self.to_ask.len().min(SEGMENT_STATES_MAX);

@@ -1,6 +1,9 @@
 //! Streams of differences as the node of a data chunk opens them, against the host of a parity chunk.
 
-use super::*;
+use super::{
+    super::{CROWDED_IDLE_MAX, HOSTS_MAX, IDLE_MAX, medium, parity},
+    *,
+};
 use steadfast_net::{Event, Open, Stream};
 use steadfast_protocol::{
     message::{LogEvent, LogPush, NodeEvent, NodeFault, NodePush, NodeRequest, Priority as Class},
@@ -12,13 +15,19 @@ const PARITY: u32 = SHAPE.data;
 const CHUNK: u16 = 0;
 /// Later than any that a host of the data chunk takes by its clock: the parity node has one begin where its log is held up.
 const LATE: u64 = 1 << 63;
+/// Room for one difference that is held, and more.
+const ROOM: u64 = 8192;
 
 struct Log(Stream);
 
 impl Log {
     async fn open(life: &Life) -> Self {
+        Self::open_of(life, CHUNK).await
+    }
+
+    async fn open_of(life: &Life, chunk: u16) -> Self {
         let connection = life.service.updates.peers.connection(device_of(PARITY)).await.unwrap();
-        let request = NodeRequest::Log { device: device_of(PARITY), segment: SEGMENT, chunk: CHUNK };
+        let request = NodeRequest::Log { device: device_of(PARITY), segment: SEGMENT, chunk };
         let (body, priority) = (message::encode(&request), Class::Foreground);
         let open = Open { body, priority, epoch: EPOCH, deadline: None, credit: 1 << 20 };
         let mut log = Self(connection.open(open).unwrap());
@@ -51,6 +60,10 @@ impl Log {
         }
     }
 
+    fn reserve(&self, bytes: u64) {
+        self.say(LogPush::Reserve { least: bytes, bytes }, Bytes::new());
+    }
+
     fn ask(&self, session: u64) {
         self.say(LogPush::Ask { epoch: EPOCH, session }, Bytes::new());
     }
@@ -66,6 +79,32 @@ impl Log {
 async fn life() -> Life {
     let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
     Life::begin(images, SHAPE.chunks).await
+}
+
+/// One whose parity is overwritten in place.
+async fn in_place() -> Life {
+    Life::begin((0..SHAPE.chunks).map(|chunk| stored(chunk, 0)).collect(), SHAPE.chunks).await
+}
+
+/// How much room for what is held the device of the parity chunk has.
+async fn free(life: &Life) -> u64 {
+    const OWNER: u64 = 7;
+    let device = life.device(PARITY);
+    let ask = |op| medium::ask(&device, (1, Priority::Normal), op);
+    let reserved = ask(Op::Reserve { owner: OWNER, least: 1, bytes: u64::MAX }).await;
+    ask(Op::Unreserve { owner: OWNER, bytes: u64::MAX }).await.unwrap();
+    let Ok(OpOutput::Reserved { bytes }) = reserved else { panic!("{reserved:?}") };
+    bytes
+}
+
+/// Waits until it has so much.
+async fn until_free(life: &Life, bytes: u64) {
+    let free = async {
+        while free(life).await != bytes {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), free).await.expect("the room comes back");
 }
 
 #[tokio::test]
@@ -138,5 +177,127 @@ async fn a_host_that_a_later_life_superseded_says_so() {
     log.hear().await;
     let said = make(&life, &update).await.unwrap_err().to_string();
     assert!(said.contains("a later start of its node"), "{said}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn room_of_who_sends_what_is_no_difference_comes_back() {
+    let life = in_place().await;
+    let all = free(&life).await;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    assert_eq!(log.hear().await, LogEvent::Versions { epoch: EPOCH, received: 0 });
+    log.reserve(ROOM);
+    assert_eq!(log.hear().await, LogEvent::Reserved { bytes: ROOM });
+    assert_eq!(free(&life).await, all - ROOM);
+    let difference = LogPush::Difference { epoch: EPOCH, session: LATE, version: 1, committed: 0 };
+    log.say(difference, Bytes::from_static(&[0; 64]));
+    let ended = log.hear_or_end().await;
+    assert!(matches!(ended, Err(Fault::Protocol(_))), "{ended:?}");
+    until_free(&life, all).await;
+    life.end().await;
+}
+
+/// Room that is given back while the device is still to say whether it keeps that stays: its sender is about to hear that it has it.
+#[tokio::test]
+async fn no_more_room_is_given_back_than_was_granted() {
+    let life = in_place().await;
+    let all = free(&life).await;
+    let mut log = Log::open(&life).await;
+    let (stands, standing) = tokio::sync::oneshot::channel();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let still = Box::new(move |_: Result<OpOutput, OpError>| {
+        stands.send(()).unwrap();
+        assert!(waits.recv().is_err());
+    });
+    life.device(PARITY).lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, still);
+    standing.await.unwrap();
+    log.reserve(ROOM);
+    log.say(LogPush::GiveBack { bytes: u64::MAX }, Bytes::new());
+    // No update needs so much, which nobody asks the device for: both others were heard by then.
+    log.reserve(u64::MAX);
+    assert_eq!(log.hear().await, LogEvent::Reserved { bytes: 0 });
+    drop(go_on);
+    assert_eq!(log.hear().await, LogEvent::Reserved { bytes: ROOM });
+    assert_eq!(free(&life).await, all - ROOM);
+    log.say(LogPush::GiveBack { bytes: u64::MAX }, Bytes::new());
+    until_free(&life, all).await;
+    life.end().await;
+}
+
+/// What a crash left held of one data chunk keeps the others from room: its node is asked to level, and then there is some.
+#[tokio::test]
+async fn who_is_refused_room_for_what_a_crash_left_has_that_levelled() {
+    let mut images: Vec<_> = (0..SHAPE.chunks).map(|chunk| stored(chunk, 0)).collect();
+    let changed = |image: &mut Vec<u8>, change: &dyn Fn(&mut Device)| {
+        let medium = Arc::new(CrashMedium::from_image(std::mem::take(image)));
+        let mut device = Device::open(medium.clone(), None).unwrap();
+        change(&mut device);
+        device.flush().unwrap();
+        drop(device);
+        *image = medium.image();
+    };
+    // The other parity chunk had not heard of it.
+    let new = [1; PARITY_GRANULE_BYTES as usize];
+    changed(&mut images[usize::from(CHUNK)], &|device| {
+        assert_eq!(device.stage(SEGMENT, EPOCH, 0, &new).unwrap().version, 1);
+    });
+    let of = ParityOf::new(SHAPE.data as u16, SHAPE.parity() as u16, 0, SHAPE.chunk_bytes()).unwrap();
+    let bytes = Bytes::from_static(&[1; PARITY_GRANULE_BYTES as usize]);
+    let difference = Difference { chunk: CHUNK, version: 1, offset: 0, sums: vec![0], bytes };
+    let product = of.product(&difference).unwrap();
+    changed(&mut images[PARITY as usize], &|device| {
+        device.overwrite(SEGMENT, EPOCH, 0, &product, (CHUNK, 1)).unwrap();
+    });
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let mut log = Log::open_of(&life, CHUNK + 1).await;
+    log.reserve(ROOM);
+    assert_eq!(log.hear().await, LogEvent::Reserved { bytes: 0 });
+    let granted = async {
+        loop {
+            log.reserve(ROOM);
+            match log.hear().await {
+                LogEvent::Reserved { bytes: 0 } => tokio::time::sleep(Duration::from_millis(20)).await,
+                LogEvent::Reserved { bytes } => return bytes,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let granted = tokio::time::timeout(Duration::from_secs(10), granted).await;
+    assert_eq!(granted.expect("nobody levels it"), ROOM);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn a_host_that_is_asked_to_merge_stays_where_there_are_many() {
+    let life = life().await;
+    let hosts = &life.service.updates.parity;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    // It is not committed: there is nothing to merge yet.
+    log.difference(LATE, 1);
+    assert_eq!(log.hear().await, LogEvent::Acked { through: 1 });
+    let (left_bytes, mut merged) = tokio::sync::oneshot::channel();
+    let merge = parity::Event::Merge { left_bytes };
+    hosts.tell(device_of(PARITY), SEGMENT, merge, |_, _| panic!("it is there")).unwrap();
+    drop(log);
+    let mut others = Vec::new();
+    for segment in (100..).take(HOSTS_MAX / 4).map(SegmentId) {
+        let closed = parity::Event::Closed { stream: 0 };
+        hosts.tell(device_of(PARITY), segment, closed, |events, _| others.push(events)).unwrap();
+    }
+    let is_there = || hosts.lock().contains_key(&(device_of(PARITY), SEGMENT));
+    tokio::time::sleep(3 * CROWDED_IDLE_MAX).await;
+    assert!(is_there(), "somebody waits for it");
+    assert!(merged.try_recv().is_err(), "nothing was merged");
+    drop(merged);
+    let left = tokio::time::timeout(IDLE_MAX / 2, async {
+        while is_there() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(left.await.is_ok(), "nobody waits for it any more");
+    drop(others);
     life.end().await;
 }

@@ -1,7 +1,10 @@
 //! Room for what is held: segments whose updates need it on the same devices.
 
 use super::{super::device_room::DeviceRoom, *};
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
 use steadfast_disk::device::UpdateError;
 use tokio::sync::oneshot;
 
@@ -70,9 +73,14 @@ async fn what_writers_that_are_gone_leave_behind_does_not_keep_the_room() {
     Arc::into_inner(life).unwrap().end().await;
 }
 
-/// A chunk that comes back with old data takes what its log has beside writers that never let the device's room be.
+/// A chunk that comes back with old data takes what its log has beside others that reserve whatever is given back, and beside writers
+/// that never let the device's room be.
 #[tokio::test]
 async fn what_is_brought_forward_gets_room_beside_steady_writers() {
+    /// Whoever has all of the room, and others that would have some.
+    const ALL: u64 = 7;
+    const OTHERS: u64 = 8;
+    const LEAST: u64 = 4096;
     let stored = |chunk| {
         let medium = Arc::new(CrashMedium::from_image(stored(chunk, 320 << 10)));
         let mut device = Device::open(medium.clone(), None).unwrap();
@@ -88,21 +96,58 @@ async fn what_is_brought_forward_gets_room_beside_steady_writers() {
     images[0] = before[0].clone();
 
     let life = Arc::new(Life::begin(images, SHAPE.chunks).await);
+    let device = life.device(0);
+    let reserve = |owner, bytes| asked(&device, Op::Reserve { owner, least: LEAST, bytes });
+    let unreserve = |bytes| asked(&device, Op::Unreserve { owner: ALL, bytes });
+    let Ok(OpOutput::Reserved { bytes: all }) = reserve(ALL, u64::MAX).await else { panic!("no answer") };
+    assert!(all >= 2 * LARGE as u64, "{all}");
+    life.service.updates.begin(device.clone(), SEGMENT);
+    // What is given back is reserved again at once, until there is something that found no room and keeps all from that. It needs more.
+    let refused = async {
+        loop {
+            unreserve(LEAST).await.unwrap();
+            match reserve(ALL, LEAST).await {
+                Ok(OpOutput::Reserved { bytes: 0 }) => break,
+                Ok(OpOutput::Reserved { bytes: LEAST }) => tokio::time::sleep(Duration::from_millis(1)).await,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), refused).await.expect("others have what it waits for");
+    assert_eq!(reserve(OTHERS, LEAST).await, Ok(OpOutput::Reserved { bytes: 0 }));
+    let made = Arc::new(AtomicUsize::new(0));
     let mut writers = JoinSet::new();
     for (writer, chunk) in (0..8).zip([0, 1].into_iter().cycle()) {
-        let life = life.clone();
+        let (life, made) = (life.clone(), made.clone());
         writers.spawn(async move {
             loop {
-                // One that is told that there is no room comes again.
-                let _ = change(&life, CROSSED, chunk, writer, LARGE).await;
+                match change(&life, CROSSED, chunk, writer, LARGE).await {
+                    Ok(_) => {
+                        made.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // One that is told that there is no room comes again.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
             }
         });
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let made = change(&life, SEGMENT, 0, 9, 100);
-    let made = tokio::time::timeout(Duration::from_secs(10), made).await;
+    unreserve(u64::MAX).await.unwrap();
+    let is_there = async {
+        let describe = || asked(&device, Op::DescribeUpdates { segment: SEGMENT });
+        while !matches!(describe().await, Ok(OpOutput::Updates(info)) if info.version > 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_there).await.expect("it waits for the writers");
+    let written = async {
+        while made.load(Ordering::Relaxed) < writers.len() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), written).await.expect("and they do not wait for ever");
     writers.shutdown().await;
-    assert_eq!(made.expect("it waits for the writers"), Ok(2));
+    let changed = tokio::time::timeout(Duration::from_secs(10), change(&life, SEGMENT, 0, 9, 100)).await;
+    assert_eq!(changed.expect("nobody is in its way"), Ok(2));
     Arc::into_inner(life).unwrap().end().await;
 }
 

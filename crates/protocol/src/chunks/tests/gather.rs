@@ -45,6 +45,14 @@ fn overtaken(chunk: u32) -> Cause {
     Cause::Fault(Fault::Node(NodeFault::Overtaken { device, segment: SegmentId(1) }))
 }
 
+fn refused(retry_after_ms: u32) -> Cause {
+    Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms })
+}
+
+fn later(ms: u64) -> GatherAction {
+    GatherAction::AskVersions { after: Duration::from_millis(ms) }
+}
+
 fn read(chunk: u32, row: u32, at: RowsAt) -> GatherAction {
     GatherAction::Read { chunk, row, at }
 }
@@ -72,10 +80,10 @@ fn what_lies_on_data_nodes_that_answer_is_read_of_just_those() {
 fn parity_is_asked_for_what_the_data_shows_and_of_the_lost_for_what_it_has() {
     let mut core = gather(&[], 0..1);
     drain(&mut core);
-    let held = [None, Some(of_data(5)), Some(of_parity([3, 4])), Some(of_parity([9, 9]))];
+    let held = [None, Some(of_data(5)), Some(of_parity([9, 4])), Some(of_parity([3, 9]))];
     assert_eq!(answer(&mut core, held), [read(1, 0, RowsAt::Newest)]);
     // It went on since it was asked: parity will follow.
-    assert_eq!(row(&mut core, 1, 6), [read(2, 0, parity(0, [3, 6]))]);
+    assert_eq!(row(&mut core, 1, 6), [read(2, 0, parity(0, [9, 6]))]);
     assert_eq!(row(&mut core, 2, 0), [done(0, &[0], &[0]), GatherAction::Done]);
 }
 
@@ -120,24 +128,20 @@ fn all_that_was_asked_is_waited_for_and_one_that_failed_twice_is_left_out() {
     assert_eq!(answer(&mut core, held()).len(), 2);
     assert_eq!(row(&mut core, 1, 1), []);
     // One that is busy is not one that fails.
-    let busy = Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
-    assert_eq!(failed(&mut core, 0, busy), [AGAIN]);
+    assert_eq!(failed(&mut core, 0, refused(1)), [AGAIN]);
     assert_eq!(answer(&mut core, held()).len(), 2);
     row(&mut core, 1, 1);
     assert_eq!(failed(&mut core, 0, damaged()), [AGAIN]);
     assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Newest)]);
-    assert_eq!(row(&mut core, 1, 1), [read(2, 0, parity(0, [1, 1]))]);
+    assert_eq!(row(&mut core, 1, 1), [read(3, 0, parity(1, [1, 1]))]);
 }
 
 /// A node without room for an answer is asked again when it says, many times, and not for ever.
 #[test]
 fn who_refuses_is_waited_for_as_long_as_it_says() {
-    let refused =
-        |retry_after_ms| Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms });
     let held = || [Some(of_data(1)), Some(of_data(1)), Some(of_parity([1, 1])), None];
     let mut core = gather(&[], 0..1);
     drain(&mut core);
-    let later = |ms| GatherAction::AskVersions { after: Duration::from_millis(ms) };
     for _ in 0..16 {
         assert_eq!(answer(&mut core, held()), [read(0, 0, RowsAt::Newest)]);
         assert_eq!(failed(&mut core, 0, refused(300)), [later(300)]);
@@ -153,6 +157,22 @@ fn who_refuses_is_waited_for_as_long_as_it_says() {
         attempts += 1;
     }
     assert_eq!(attempts, 15);
+}
+
+#[test]
+fn of_two_that_refuse_the_one_that_says_later_is_waited_for() {
+    let held = || [Some(of_data(1)), Some(of_data(1)), Some(of_parity([1, 1])), None];
+    let mut core = gather(&[], 0..4);
+    drain(&mut core);
+    for says in [[300, 50], [50, 300]] {
+        assert_eq!(answer(&mut core, held()), [read(0, 0, RowsAt::Newest), read(1, 0, RowsAt::Newest)]);
+        assert_eq!(failed(&mut core, 0, refused(says[0])), []);
+        assert_eq!(failed(&mut core, 1, refused(says[1])), [later(300)]);
+    }
+    // Another's failure is a reason to ask at once.
+    answer(&mut core, held());
+    assert_eq!(failed(&mut core, 0, refused(300)), []);
+    assert_eq!(failed(&mut core, 1, overtaken(1)), [AGAIN]);
 }
 
 #[test]
@@ -186,12 +206,11 @@ fn it_ends_where_chunks_go_on_for_ever() {
     }
     answer(&mut core, held());
     let end = failed(&mut core, 0, overtaken(0));
-    assert!(
-        matches!(&end[..], [GatherAction::Failed(ReadError::NotEnough { failed, .. })] if failed.is_empty())
-    );
+    assert_eq!(end, [GatherAction::Failed(ReadError::Unsettled { attempts: 16 })]);
 }
 
-/// Nodes that die, go on and forget at random, and a reader of any range: whatever is said to be there is of one state, and it ends.
+/// Nodes that die, go on, refuse and forget at random, and a reader of any range: whatever is said to be there is of one state, and it
+/// ends.
 #[test]
 fn whatever_nodes_do_a_row_is_of_one_state_and_it_ends() {
     let (mut ended_well, mut decoded) = (0, 0);
@@ -257,9 +276,12 @@ fn whatever_nodes_do_a_row_is_of_one_state_and_it_ends() {
             assert!(!asked.is_empty(), "case {case}: it waits for nothing");
             let (chunk, at) = asked.swap_remove(below(asked.len() as u64) as usize);
             if below(trouble) == 0 {
-                let passes = below(2) == 0;
-                let cause = if passes { overtaken(chunk) } else { unreachable() };
-                *hard.entry(chunk).or_default() += u32::from(!passes);
+                let (cause, fails) = match below(3) {
+                    0 => (overtaken(chunk), 0),
+                    1 => (refused(below(600) as u32), 0),
+                    _ => (unreachable(), 1),
+                };
+                *hard.entry(chunk).or_default() += fails;
                 core.handle(GatherInput::Failed { chunk, cause });
                 continue;
             }

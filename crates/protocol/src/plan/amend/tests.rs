@@ -102,6 +102,18 @@ fn devices_out_of_reach_are_not_counted_on() {
 }
 
 #[test]
+fn a_large_cluster_lends_an_amendment_a_few_spares() {
+    let before = layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)])]);
+    // On each of a hundred nodes ten devices.
+    let candidates: Vec<Candidate> = (0..1000).map(candidate).collect();
+    let places = Places::new(&candidates, (&"rateless".parse().unwrap(), 0), &BTreeSet::new(), BLOCK);
+    let (devices, spares) = places.targets(&before, &places.existing(&before, &IndexRanges::new()));
+    assert_eq!((names(&devices), spares.len()), (vec![20, 10], 2 + 2 * 2 + 8));
+    let domains: BTreeSet<u32> = devices.iter().chain(&spares).map(|target| target.domain).collect();
+    assert_eq!(domains.len(), devices.len() + spares.len(), "each spare is of a domain of its own");
+}
+
+#[test]
 fn what_is_to_be_left_is_neither_counted_nor_written_to() {
     let before = layout(40, &[(10, &[(7, 0..16)]), (20, &[(7, 16..32)])]);
     let candidates: Vec<Candidate> = [10, 20, 30, 31].map(candidate).into();

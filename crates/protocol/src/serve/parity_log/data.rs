@@ -9,6 +9,8 @@
 //!  Fenced ◀───────────────── refused: a later epoch, or life; from any but Unconfigured ─────────┘
 //! ```
 //!
+//! It fences itself, too, where a log names a version that nobody stamped since all had said what they have.
+//!
 //! A chunk whose node was left out of a layout returns to one only made anew: its versions beyond the last committed one may
 //! be another's. So a core lives under layouts that list its chunk without a break.
 //!
@@ -206,7 +208,8 @@ pub enum DataAction {
         parity: ParityNumber,
     },
     /// The logs hold later versions than this chunk and their differences are gone: the chunk must be made anew from the
-    /// others. It serves nothing.
+    /// others. It changes no more; its old bytes are still read by whoever does not ask parity, as
+    /// [`Fence::without`](crate::chunks::Fence::without) does.
     Outdated,
 }
 
@@ -236,6 +239,8 @@ pub enum Why {
     LaterLife,
     /// The chunk lacks versions that nobody has any more.
     Outdated,
+    /// A log names a version that was never stamped.
+    NeverStamped,
 }
 
 /// The first of the versions that end at `version` of which all are `held`: what [`DataChunk::new`] takes. `version + 1` where
@@ -422,6 +427,16 @@ impl DataChunk {
     /// A parity node's account of what it holds.
     fn learn(&mut self, parity: ParityNumber, received: u64) {
         let Some(peer) = self.peers.get_mut(&parity) else { return };
+        // Once all have said what they have, nobody has any but those and what is stamped here.
+        let last = match self.phase {
+            Phase::Serving => self.staged,
+            Phase::Fetching { target, .. } => target.max(self.staged),
+            Phase::Unconfigured | Phase::Asking | Phase::Fenced(_) => u64::MAX,
+        };
+        if received > last {
+            // Believed, it would get nothing up to there, and its answer for it count.
+            return self.fence(Why::NeverStamped);
+        }
         *peer = Peer { received: Some(received), sent: received, told: 0 };
         match self.phase {
             Phase::Asking => self.level(),
@@ -620,5 +635,57 @@ impl DataChunk {
         let staged = std::mem::take(&mut self.staged_requests).into_values();
         let waiting = std::mem::take(&mut self.waiting);
         self.actions.extend(staged.chain(waiting).map(|request| DataAction::Unknown { request }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: Epoch = Epoch(1);
+
+    fn versions(chunk: &mut DataChunk, parity: ParityNumber, received: u64) {
+        chunk.handle(DataInput::Versions { parity, epoch: EPOCH, received });
+    }
+
+    /// At version 4, as the log of the first parity chunk; that of the second is at `second`.
+    fn asked(second: u64) -> DataChunk {
+        let mut chunk = DataChunk::new(Medium::Own, 1, 4, 5);
+        chunk.handle(DataInput::Configure { epoch: EPOCH, parities: vec![0, 1] });
+        versions(&mut chunk, 0, 4);
+        versions(&mut chunk, 1, second);
+        while chunk.poll().is_some() {}
+        chunk
+    }
+
+    #[test]
+    fn a_log_that_names_what_was_never_stamped_is_not_believed() {
+        let mut chunk = asked(4);
+        assert!(chunk.is_serving());
+        chunk.handle(DataInput::Update { request: 7 });
+        chunk.handle(DataInput::Staged { request: 7, version: 5 });
+        chunk.handle(DataInput::Durable { through: 5 });
+        chunk.handle(DataInput::Acked { parity: 0, through: 5 });
+        chunk.handle(DataInput::Connected { parity: 1 });
+        while chunk.poll().is_some() {}
+        let mut right = chunk.clone();
+        versions(&mut chunk, 1, 6);
+        assert_eq!(chunk.fenced(), Some(Why::NeverStamped));
+        assert_eq!((chunk.poll(), chunk.poll()), (Some(DataAction::Unknown { request: 7 }), None));
+        versions(&mut right, 1, 5);
+        assert_eq!(right.poll(), Some(DataAction::Release { through: 5 }));
+        assert_eq!(right.poll(), Some(DataAction::Answer { request: 7, version: 5 }));
+    }
+
+    #[test]
+    fn what_is_fetched_was_stamped_and_nothing_beyond_it() {
+        let mut chunk = asked(6);
+        // On a new connection it says the same.
+        chunk.handle(DataInput::Connected { parity: 1 });
+        versions(&mut chunk, 1, 6);
+        assert_eq!(chunk.fenced(), None);
+        chunk.handle(DataInput::Connected { parity: 0 });
+        versions(&mut chunk, 0, 7);
+        assert_eq!(chunk.fenced(), Some(Why::NeverStamped));
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use core::time::Duration;
 use rand_core::Rng;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const GRANULE: u64 = 4096;
 /// What one change of a granule takes.
@@ -408,6 +408,44 @@ fn a_steady_writer_has_its_room_before_it_asks() {
         }
     }
     assert!(waited <= 7, "{waited} waited for a round trip");
+}
+
+/// Room is kept ahead for twice as many updates as were made from one tick to the next, two at least and sixteen at most.
+#[test]
+fn a_writer_of_many_updates_a_tick_keeps_room_for_sixteen_and_no_more() {
+    const EACH_TICK: u64 = 16;
+    let mut window = in_place();
+    let (mut kept, mut most, mut waited) = (0, 0, 0);
+    for request in 1..=4 * EACH_TICK {
+        if request > 1 {
+            window.ask(request, 0, 4096);
+        }
+        let mut made: VecDeque<Admission> = admitted(&mut window).into();
+        if !made.contains(&update(request)) {
+            waited += 1;
+        }
+        // Its answers come while the update is made.
+        while let Some(admission) = made.pop_front() {
+            match admission {
+                Admission::Reserve { bytes, .. } => {
+                    window.reserved(1, bytes);
+                    kept += bytes;
+                    made.extend(admitted(&mut window));
+                }
+                Admission::Update { .. } => kept -= HELD,
+                other => panic!("{other:?}"),
+            }
+            most = most.max(kept);
+        }
+        window.staged(request, request, (24 + 4 + GRANULE) as usize);
+        window.released(request);
+        if request % EACH_TICK == 0 {
+            window.tick(Time(request));
+            let expected = if request == EACH_TICK { 2 } else { 16 };
+            assert_eq!(most, expected * HELD, "{request} were made");
+        }
+    }
+    assert_eq!(waited, 2, "until it is known to go on");
 }
 
 #[test]

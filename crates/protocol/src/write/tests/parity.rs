@@ -271,6 +271,15 @@ fn a_spare_is_opened_for_who_is_refused_again_and_not_for_who_yields() {
     assert_eq!(fail(&mut that_yields(4), 54 * MS, 1, REFUSED), [open(3, 1)]);
 }
 
+/// What is on the way when it is refused is to go on, there or elsewhere: that is no yielding.
+#[test]
+fn a_spare_is_opened_for_who_is_refused_with_blocks_on_the_way() {
+    let mut core = Writer::new(spec(CODE, BLOCK, RULE, &disks(4), 3), Time(0));
+    actions(&mut core);
+    assert_eq!(credit(&mut core, MS, 1, 1), [push(1, 2..3)]);
+    assert_eq!(fail(&mut core, 2 * MS, 1, REFUSED), [open(3, 1)]);
+}
+
 #[test]
 fn silence_without_a_spare_ends_with_patience() {
     let mut core = with_one_silent(3, 3);

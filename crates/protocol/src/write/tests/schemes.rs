@@ -96,6 +96,15 @@ fn nobody_stands_in_for_who_yields() {
         core.handle(Time(MS + 3), Input::Failed { device: DeviceId(0), cause });
         let opened = actions(&mut core);
         assert!(matches!(opened[..], [Action::Open { device: DeviceId(2), .. }]), "{code:?}: {opened:?}");
+        // Nor does one yield that has blocks on the way.
+        let mut core = Writer::new(spec(code, 4096, rule, &disks, used), Time(0));
+        actions(&mut core);
+        core.handle(Time(1), Input::Credit { device: DeviceId(0), bytes: 1 << 20 });
+        let pushed = actions(&mut core);
+        assert!(matches!(pushed[..], [Action::Push { device: DeviceId(0), .. }, ..]), "{code:?}: {pushed:?}");
+        core.handle(Time(2), Input::Failed { device: DeviceId(0), cause });
+        let opened = actions(&mut core);
+        assert!(matches!(opened[..], [Action::Open { device: DeviceId(2), .. }]), "{code:?}: {opened:?}");
     }
 }
 
