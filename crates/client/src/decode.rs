@@ -22,7 +22,7 @@ use std::{
 };
 use steadfast_codes::rateless::{Code, DecodeError, Decoder};
 use steadfast_disk::checksum;
-use steadfast_net::{full_buffer, payload_buffer};
+use steadfast_net::{payload_buffer, zeroed_buffer};
 use steadfast_protocol::{
     BlockIndex, DeviceId,
     layout::{CodeKind, Holder, SegmentLayout},
@@ -224,7 +224,7 @@ impl Worker {
             let job = match job {
                 Some(job) => job,
                 None if self.say.is_closed() => return,
-                None if self.decoder.advance(full_buffer) => continue,
+                None if self.decoder.advance(zeroed_buffer) => continue,
                 None => {
                     let mut desk = lock(desk);
                     match desk.jobs.pop_front() {

@@ -53,14 +53,6 @@ pub fn payload_buffer(len: usize) -> BytesMut {
     }
 }
 
-/// A buffer of `len` bytes, whatever they hold: for who writes all of them. To make them zeros first took a tenth of what encoding does, and
-/// brought into the caches what goes past them.
-pub fn full_buffer(len: usize) -> BytesMut {
-    let class = SIZES.iter().position(|&size| len <= size).filter(|_| len >= SMALL_BYTES);
-    let kept = class.and_then(|class| kept().take_from_slab(class));
-    kept.map_or_else(|| zeroed_buffer(len), |buffer| slabs::whole(buffer, len))
-}
-
 /// A buffer of `len` zero bytes.
 pub fn zeroed_buffer(len: usize) -> BytesMut {
     let mut buffer = payload_buffer(len);

@@ -11,7 +11,7 @@ use core::ops::Range;
 use std::{collections::BTreeMap, sync::Arc};
 use steadfast_codes::rateless::{Code, Encoder};
 use steadfast_disk::{Granule, checksum};
-use steadfast_net::full_buffer;
+use steadfast_net::zeroed_buffer;
 use steadfast_protocol::{
     BlockIndex, SegmentId, Version,
     layout::{CodeKind, CodeSpec, Geometry},
@@ -235,7 +235,7 @@ impl Maker {
         let (code, originals) = (self.code.clone(), Arc::clone(&self.originals));
         let block_bytes = self.geometry.block_bytes as usize;
         let made = tokio::task::spawn_blocking(move || {
-            let mut out: Vec<BytesMut> = indices.clone().map(|_| full_buffer(block_bytes)).collect();
+            let mut out: Vec<BytesMut> = indices.clone().map(|_| zeroed_buffer(block_bytes)).collect();
             let mut slices: Vec<&mut [u8]> = out.iter_mut().map(|block| &mut block[..]).collect();
             Encoder::<Vec<u8>>::new(&code)
                 .encode_run(indices.start, &originals.all(), &mut slices)

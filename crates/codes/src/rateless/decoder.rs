@@ -428,7 +428,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     pub fn cost(&self) -> Option<(usize, usize, usize)> {
         if self.code.is_dense() {
             let (k, lost) = (self.code.k() as usize, (self.code.k() - self.originals_here) as usize);
-            return (self.tracker.missing() == 0).then_some((0, lost * k, k));
+            let copies = if lost == 0 { 0 } else { k };
+            return (self.tracker.missing() == 0).then_some((0, lost * k, copies));
         }
         let plan = plan(&self.code, &self.rows, self.sums.len())?;
         Some((plan.inactive, plan.program.reads(), plan.program.scratch()))

@@ -20,24 +20,11 @@ const ALLOCATION_BYTES: usize = HUGE_PAGE_BYTES + SLAB_BYTES + 1;
 /// Kept slabs looked at before a fresh one is made.
 const LOOKED_AT: usize = 64;
 
-/// The allocation of a slab: zeros, which the system gives without their being touched.
+/// The allocation of a slab. Not zeros: of what the allocator had before it would clear all of it, also what is never touched.
 pub(super) fn fresh() -> BytesMut {
-    let mut memory = BytesMut::zeroed(ALLOCATION_BYTES);
-    memory.clear();
+    let mut memory = BytesMut::with_capacity(ALLOCATION_BYTES);
     huge_pages(memory.spare_capacity_mut());
     memory
-}
-
-/// The first `len` bytes of a buffer of a slab, whatever they hold.
-///
-/// # Panics
-/// When it has not so many.
-pub(super) fn whole(mut buffer: BytesMut, len: usize) -> BytesMut {
-    assert!(buffer.capacity() >= len, "a buffer of a slab");
-    // SAFETY: so many bytes are there, and every byte of a slab has a value from its first allocation on: it was zero ([`fresh`]), and
-    // `discard` makes it zero again. Cutting, dropping and reclaiming change none.
-    unsafe { buffer.set_len(len) };
-    buffer
 }
 
 /// Touches each page of the slab in an allocation.
