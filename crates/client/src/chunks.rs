@@ -68,6 +68,11 @@ impl Client {
         if !without.is_empty() {
             tracing::debug!(%segment, ?without, "read without what is not fenced or lacks changes");
         }
+        let lacking = fence.lacking(&versions).into_iter().map(device);
+        let outdated: Vec<DeviceId> = lacking.filter(|device| !without.contains(device)).collect();
+        if !outdated.is_empty() {
+            tracing::warn!(%segment, ?outdated, "more chunks lack changes than the others make up for: those changes are lost");
+        }
         Some(Fenced { changed, without })
     }
 

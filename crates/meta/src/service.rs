@@ -29,8 +29,8 @@ const HEARTBEATS_MAX: usize = 4;
 /// records at a time, and no client is to wait for that.
 const SWEEPS_MAX: usize = 2;
 
-/// What is only remembered. Neither lock is held while the store is read: however slow its disk is, storage servers are heard
-/// and clients' reports taken.
+/// What is only remembered. No lock is held while the store is read: however slow its disk is, storage servers are heard
+/// and clients' reports taken, but for that of a drain's end, beside which goes what is registered.
 struct Memory {
     liveness: Arc<RwLock<Liveness>>,
     reports: Mutex<ClientReports>,

@@ -72,7 +72,8 @@ pub(super) struct Amendment<'a> {
     found: (Vec<SegmentLayout>, u64),
     /// Segments that cannot be changed in place any more under the epoch that their layout has.
     fenced: BTreeSet<SegmentId>,
-    /// Parity that could not be told so, and data that lacks changes of the segment fenced last: nothing is read of it.
+    /// Of the segment fenced last parity that could not be told so, and data that lacks changes: nothing is read of it. What is decoded is
+    /// fenced just before.
     without: BTreeSet<DeviceId>,
     committing: Committing,
 }

@@ -137,7 +137,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Encoder<B> {
 
     /// [`Encoder::encode`] in memory that stays for the next call: from the second one of a size on, only the list of
     /// sums is allocated, in pieces of up to a few dozen bytes for each of them; of a fixed code the plan of every row, below K = 128
-    /// nine bytes for every coefficient of a repair row.
+    /// some thirteen bytes for every coefficient of a repair row.
     ///
     /// # Errors
     /// As for [`Code::encode`].

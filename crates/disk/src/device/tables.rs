@@ -103,7 +103,7 @@ impl Tables {
             let within = (at % UNIT_BYTES) as usize;
             let fresh = empty_from.is_some_and(|from| at - within as u64 >= from);
             if empty_from.is_none() {
-                self.make_readable(medium, unit)?;
+                self.begin_anew_if_unreadable(medium, unit)?;
             }
             let page = self.page(medium, unit, fresh)?;
             let mut filled = 0;
@@ -126,16 +126,18 @@ impl Tables {
         Ok(())
     }
 
-    /// Begins a page anew that cannot be read: nobody waits for the change, and one bad page must not keep the device from all others.
-    /// The granules whose checksums it had cannot be verified in any case, and read as damaged from now on; written, it can be read.
-    fn make_readable(&mut self, medium: &dyn Medium, unit: u64) -> Result<(), MediumError> {
+    /// Begins a page anew that cannot be read, while others can: nobody waits for the change, and one bad page must not keep the device
+    /// from all others. The granules whose checksums it had cannot be verified without it, and read as damaged from now on; written, it can
+    /// be read.
+    fn begin_anew_if_unreadable(&mut self, medium: &dyn Medium, unit: u64) -> Result<(), MediumError> {
         let mut unreadable = None;
-        // It may have been the way to the medium.
         for _ in 0..2 {
             match self.page(medium, unit, false) {
                 Err(error @ MediumError::Io { .. }) => unreadable = Some(error),
                 page => return page.map(|_| ()),
             }
+            // Where the way to the medium is gone, so is this, and what the page has is still there.
+            medium.probe(0, &mut AlignedBuf::zeroed(UNIT_BYTES as usize))?;
         }
         tracing::warn!(medium = %medium.describe(), ?unreadable, "a page of checksums is begun anew");
         self.page(medium, unit, true).map(|_| ())

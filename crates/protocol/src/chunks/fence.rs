@@ -59,21 +59,28 @@ impl Fence {
         !(known && (0..self.shape.chunks).all(sure))
     }
 
-    /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), and data chunks that lack versions that
-    /// fenced parity has. `versions` as of [`Fence::changed`]. A version that was never acknowledged may be missing as well, and to read
-    /// without that chunk does no harm; so those are as many at most as the others make up for, who said what they hold.
-    pub fn without(&self, versions: &[Option<ChunkVersions>]) -> BTreeSet<u32> {
+    /// Data chunks that lack versions that fenced parity has: their devices lost them, or they were never acknowledged. `versions` as of
+    /// [`Fence::changed`].
+    pub fn lacking(&self, versions: &[Option<ChunkVersions>]) -> Vec<u32> {
         let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
-        let (data, parities) = (0..self.shape.data, self.shape.data..self.shape.chunks);
         let lacks = |chunk: &u32| {
-            let held = parities.clone().filter(|&parity| self.is_fenced(parity)).filter_map(named);
-            let mut of_it = held.flat_map(|parity| &parity.held).filter(|(of, _)| u32::from(*of) == *chunk);
+            let parities = (self.shape.data..self.shape.chunks).filter(|&parity| self.is_fenced(parity));
+            let held = parities.filter_map(named).flat_map(|parity| &parity.held);
+            let mut of_it = held.filter(|(of, _)| u32::from(*of) == *chunk);
             named(*chunk).is_some_and(|data| of_it.any(|(_, version)| *version > data.version))
         };
+        (0..self.shape.data).filter(lacks).collect()
+    }
+
+    /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), and data chunks that are
+    /// [`lacking`](Fence::lacking) versions. To read without one of those does no harm where nothing acknowledged is missing, so they are as
+    /// many at most as the others make up for, who said what they hold: beyond, what they lack is lost.
+    pub fn without(&self, versions: &[Option<ChunkVersions>]) -> BTreeSet<u32> {
+        let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
         let mut without: BTreeSet<u32> = self.unfenced().collect();
         let gone = (0..self.shape.chunks).filter(|chunk| named(*chunk).is_none() && !without.contains(chunk));
         let spare = (self.shape.parity() as usize).saturating_sub(without.len() + gone.count());
-        without.extend(data.filter(lacks).take(spare));
+        without.extend(self.lacking(versions).into_iter().take(spare));
         without
     }
 

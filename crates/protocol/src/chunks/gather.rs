@@ -354,7 +354,7 @@ impl Gather {
     fn again(&mut self) {
         self.attempt += 1;
         if self.attempt == ATTEMPTS_MAX {
-            // Enough answered each time.
+            // Enough answered, the last time perhaps not.
             return self.fail(ReadError::Unsettled { attempts: self.attempt });
         }
         self.step = Step::Asking(BTreeMap::new());

@@ -322,9 +322,11 @@ pub enum ReadError {
         /// The first of them.
         first: BlockIndex,
     },
-    /// Chunks that change in place, of which no common state was found: nothing of them is lost.
+    /// Chunks that change in place, of which no common state was found. They changed, or those that had no room to answer will have: nothing of
+    /// them is lost then. Where it stays so a device lacks changes that others have given up.
     #[error(
-        "its chunks were asked {} for one state of them all, and changed meanwhile or had no room to answer: try again",
+        "its chunks were asked {} for one state of them all, and changed meanwhile or had no room to answer: try again; where it stays so, \
+         a disk has lost changes, and what is out of reach is needed",
         counted(attempts, "time")
     )]
     Unsettled {

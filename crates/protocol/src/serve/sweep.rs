@@ -26,10 +26,10 @@ use crate::{
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Extents in place are asked about once in this time, ...
+/// Extents in place are asked about once in this time, in every sweep where those are as far apart, ...
 const IN_PLACE_EVERY: Duration = Duration::from_secs(600);
-/// ... or once in so many sweeps where those take less. Both picked by eye: that they are garbage or that blocks are lost is rare, and a
-/// device has a million of them.
+/// ... or once in so many sweeps where that is sooner. Both picked by eye: that they are garbage or that blocks are lost is rare, and a
+/// device has a million of them. What nobody told the device to free takes room so much longer.
 const IN_PLACE_SWEEPS_MAX: u64 = 20;
 
 /// When and what to sweep.
