@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Measured on a Zen 4 (originals but m of them, 64 KiB to 256 KiB a block, one thread), as K blocks at 40 GB/s; dense rows while each
-//! block was a sum of its own, since when they take a third to a half less (Zen 3):
+//! block was a sum of its own, since when they take a quarter to two fifths less (Zen 3):
 //!
 //! | K | m = 4 | 16 | 32 | 64 | 128 |
 //! |---|---|---|---|---|---|
