@@ -1,7 +1,8 @@
 //! The project's own tasks.
 //!
 //! ```text
-//! cargo xtask test     formats checked, lints, style, documentation links, every test; installs what these need
+//! cargo xtask test     formats checked, lints, style, documentation links, every test; installs what these need; where the
+//!                      toolchain has the library of another architecture, the codes compiled for it
 //! cargo xtask sanitize the codes' tests under the address sanitizer (needs a nightly toolchain)
 //! cargo xtask style    the style checks alone
 //! cargo xtask lines    lines by crate and the longest files
@@ -10,7 +11,15 @@
 mod style;
 
 use anyhow::{Context, Result, bail};
-use std::{env, path::PathBuf, process::Command, time::Instant};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+/// An architecture for which the kernels have their portable bodies alone.
+const ELSEWHERE: &str = "aarch64-unknown-linux-gnu";
 
 fn main() -> Result<()> {
     env::set_current_dir(root())?;
@@ -37,11 +46,32 @@ fn test(arguments: Vec<String>) -> Result<()> {
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
     step("documentation", documentation)?;
+    elsewhere()?;
     let mut tests = cargo(&["test", "--workspace", "--no-fail-fast"]);
     tests.args(arguments);
     step("tests", tests)?;
     println!("── all checks passed in {} s", start.elapsed().as_secs());
     Ok(())
+}
+
+/// Compiles what the codes have for another architecture, and their tests, where its library is there: a cluster's processors need not
+/// be of one kind, and what stands under a condition is read by no other check. Nothing is installed for it.
+fn elsewhere() -> Result<()> {
+    if !has_library_of(ELSEWHERE) {
+        println!("── {ELSEWHERE}: skipped, the toolchain has no library of it");
+        return Ok(());
+    }
+    step(ELSEWHERE, cargo(&["check", "-p", "steadfast-codes", "--tests", "--target", ELSEWHERE, "--quiet"]))
+}
+
+/// Whether the toolchain that runs this can compile for `target`.
+fn has_library_of(target: &str) -> bool {
+    let mut compiler = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let asked = compiler.args(["--print", "target-libdir", "--target", target]).output();
+    // It says where that would be, whether it is there or not.
+    asked.is_ok_and(|answer| {
+        answer.status.success() && Path::new(String::from_utf8_lossy(&answer.stdout).trim()).is_dir()
+    })
 }
 
 /// The kernels are where an address could be wrong: all tests of `codes`, every tier, alignment and length among
@@ -103,4 +133,16 @@ fn cargo(arguments: &[&str]) -> Command {
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_that_can_be_compiled_for_are_told_from_others() {
+        assert!(has_library_of("x86_64-unknown-linux-gnu"), "these tests were compiled for it");
+        assert!(!has_library_of("mips-unknown-linux-gnu"), "compilers know it, libraries are not given out");
+        assert!(!has_library_of("no-such-target"));
+    }
 }

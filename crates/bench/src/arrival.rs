@@ -82,7 +82,8 @@ fn from_disks(k: u32, run: u32, random: &mut Pcg64Mcg) -> Vec<u32> {
     arrivals.into_iter().map(|(_, index)| index).collect()
 }
 
-fn shuffled(mut items: Vec<u32>, random: &mut Pcg64Mcg) -> Vec<u32> {
+/// These in any order.
+pub(crate) fn shuffled(mut items: Vec<u32>, random: &mut Pcg64Mcg) -> Vec<u32> {
     for last in (1..items.len()).rev() {
         items.swap(last, ((u64::from(random.next_u32()) * (last as u64 + 1)) >> 32) as usize);
     }

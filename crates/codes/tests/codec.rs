@@ -129,13 +129,14 @@ fn a_parity_chunk_is_never_an_original_that_came_as_it_is() {
 #[test]
 fn threads_and_odd_lengths_change_nothing() {
     let mut random = random();
-    for (kind, k) in [(Kind::Mix, 40), (Kind::Mix, 150), (Kind::Mix, 520), (LT_HALF, 100)] {
+    let chunks = Kind::ReedSolomon { data: 4, parity: 20 };
+    for (kind, k) in [(Kind::Mix, 40), (Kind::Mix, 150), (Kind::Mix, 520), (LT_HALF, 100), (chunks, 40)] {
         let code = Code::checked(kind, k, 3, 6 * k).unwrap();
         for len in [0, 1, 2047, 2048, 2049, 10_001] {
             let originals = payload(k, len, &mut random);
             let order = shuffled((k / 3..6 * k).collect(), &mut random);
             let blocks = encode(&code, &order, &originals);
-            for threads in [0, 1, 2, 3, 16] {
+            for threads in [0, 1, 2, 3, 16, usize::MAX] {
                 let mut decoder = Decoder::new(&code, len);
                 for (index, block) in order.iter().zip(&blocks) {
                     decoder.push(*index, block.clone()).unwrap();

@@ -396,6 +396,23 @@ fn bad_requests_are_refused_with_their_reason() {
             Err(MdsError::Length { given: len - 1, expected: len })
         );
         code.plan(&[0, 1, 3], &[]).unwrap().run(&slices, &mut []).unwrap();
+        // The same of a range, of which nothing is written then either.
+        let mut scratch = Vec::new();
+        let mut part = |sources: &[&[u8]], room: usize| {
+            let mut out = vec![7; room];
+            let done = plan.run_range(len, 0..len - 1, sources, &mut scratch, &mut [&mut out]);
+            assert!(if done.is_ok() { out == chunks[2][..len - 1] } else { out == vec![7; room] });
+            done
+        };
+        let read = code.source_range(len, 0..len - 1).unwrap();
+        let parts = slices.map(|slice| &slice[read.clone()]);
+        assert_eq!(part(&parts, len - 1), Ok(()));
+        assert_eq!(part(&parts[..2], len - 1), Err(MdsError::Count { given: 2, expected: 3 }));
+        assert_eq!(part(&parts, len), Err(MdsError::Length { given: len, expected: len - 1 }));
+        let short = [parts[0], parts[1], &parts[2][1..]];
+        let shorter = MdsError::Length { given: read.len() - 1, expected: read.len() };
+        assert_eq!(part(&short, len - 1), Err(shorter));
+        assert!(plan.run_range(len, 2..len + 1, &parts, &mut Vec::new(), &mut [&mut out]).is_err());
 
         let available: Vec<(usize, &[u8])> = vec![(0, data[0]), (1, data[1]), (3, &chunks[3])];
         let range = |chunk_len, range, out: &mut [u8]| {

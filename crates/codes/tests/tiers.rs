@@ -18,7 +18,7 @@ const LENGTHS: [usize; 14] = [0, 1, 15, 16, 17, 31, 63, 64, 65, 127, 257, 1023, 
 /// Runs at whatever tier is forced; gives what it computed. Wrong bytes fail in it.
 type Kernel = fn(&mut Pcg64Mcg, &Field) -> Vec<u8>;
 
-const KERNELS: [(&str, Kernel); 16] = [
+const KERNELS: [(&str, Kernel); 17] = [
     ("xor: d sources into one", sums),
     ("gf256: multiply and accumulate", products),
     ("gf256: k sources into m", matrices),
@@ -31,6 +31,7 @@ const KERNELS: [(&str, Kernel); 16] = [
     ("mds: deltas of row-diagonal parity", |random, _| deltas(mds::Kind::Rdp, random)),
     ("xor: two sources into several", copies),
     ("rateless: dense", |random, _| objects(Kind::Mix, 40, random)),
+    ("rateless: dense, past the caches", dense),
     ("rateless: a fixed code", |random, _| objects(Kind::ReedSolomon { data: 5, parity: 3 }, 20, random)),
     ("rateless: lt", |random, _| objects(LT_TENTH, 200, random)),
     ("rateless: mix over GF(256)", |random, _| objects(Kind::Mix, 200, random)),
@@ -238,16 +239,36 @@ fn objects(kind: Kind, k: u32, random: &mut Pcg64Mcg) -> Vec<u8> {
     let code = Code::new(kind, k, 1).unwrap();
     let originals = payload(k, 1030, random);
     let mut decoder = Decoder::new(&code, 1030);
-    let mut all = Vec::new();
+    let (mut drawn, mut blocks) = (Vec::new(), Vec::new());
     let end = code.end().unwrap_or(4 * k);
     for index in shuffled((0..end).collect(), random) {
         let block = encode(&code, &[index], &originals).remove(0);
-        all.extend_from_slice(&block);
+        drawn.push(index);
+        blocks.push(block.clone());
         decoder.push(index, block).unwrap();
         if decoder.missing() == 0 {
             break;
         }
     }
+    // All at once sources are read for several blocks, and what blocks share is summed once.
+    assert!(encode(&code, &drawn, &originals) == blocks, "{code:?}");
     assert!(decoder.solve(2).unwrap() == originals, "{code:?}");
-    all
+    blocks.concat()
+}
+
+/// So many repair blocks at once that they are written past the caches, and none of them begins at a line.
+fn dense(random: &mut Pcg64Mcg, field: &Field) -> Vec<u8> {
+    const LEN: usize = 16_500;
+    let code = Code::new(Kind::Mix, 40, 1).unwrap();
+    let originals = payload(40, LEN, random);
+    let apart: Vec<Vec<u8>> = originals.iter().map(|block| [&[0][..], &block[..]].concat()).collect();
+    let views: Vec<&[u8]> = apart.iter().map(|block| &block[1..]).collect();
+    let indices: Vec<u32> = (40..170).collect();
+    let mut made = vec![vec![0x77; LEN + 1]; indices.len()];
+    let mut outs: Vec<&mut [u8]> = made.iter_mut().map(|block| &mut block[1..]).collect();
+    code.encode(&indices, &views, &mut outs).unwrap();
+    for (index, made) in indices.iter().zip(&made) {
+        assert!(made[1..] == field.combine(&code.generator_row(*index), &originals), "block {index}");
+    }
+    made.concat()
 }

@@ -377,7 +377,8 @@ impl Code {
             }
         };
         let [available, wanted] = [available.len(), wanted.len()];
-        Ok(Reconstruction { available, wanted, multiple: self.chunk_multiple(), method })
+        let (multiple, layout) = (self.chunk_multiple(), self.packets());
+        Ok(Reconstruction { available, wanted, multiple, layout, method })
     }
 
     /// The bytes of each available chunk that [`Code::reconstruct_range`] reads for `range` of the wanted ones: the
@@ -386,13 +387,17 @@ impl Code {
     /// # Errors
     /// A range that leaves the chunk, a chunk length that is no multiple or more than a slice's.
     pub fn source_range(&self, chunk_len: usize, range: Range<usize>) -> Result<Range<usize>, MdsError> {
-        multiple(chunk_len, self.chunk_multiple())?;
-        within(&range, chunk_len)?;
-        Ok(if self.kind == Kind::ReedSolomon { range } else { self.layout.blocks_around(chunk_len, range) })
+        bytes_read(self.packets(), self.chunk_multiple(), chunk_len, range)
+    }
+
+    /// How chunks divide into packets; none where they are bytes.
+    fn packets(&self) -> Option<Layout> {
+        (self.kind != Kind::ReedSolomon).then_some(self.layout)
     }
 
     /// Computes bytes `range` of the `wanted` chunks, given slices of just that length, from `available` chunks' bytes
-    /// [`source_range`](Self::source_range), in chunks of `chunk_len` bytes.
+    /// [`source_range`](Self::source_range), in chunks of `chunk_len` bytes. [`Reconstruction::run_range`] does the same of many
+    /// ranges without planning anew.
     ///
     /// # Errors
     /// As for [`Code::reconstruct`] and [`Code::source_range`].
@@ -410,16 +415,7 @@ impl Code {
         let targets: Vec<usize> = wanted.iter().map(|(chunk, _)| *chunk).collect();
         let plan = self.plan(&numbers, &targets)?;
         let mut outputs: Vec<&mut [u8]> = wanted.iter_mut().map(|(_, bytes)| &mut **bytes).collect();
-        if read == range {
-            return plan.run(&sources, &mut outputs);
-        }
-        let mut formed = vec![0; outputs.len() * read.len()];
-        let mut blocks: Vec<&mut [u8]> = formed.chunks_exact_mut(read.len()).collect();
-        plan.run(&sources, &mut blocks)?;
-        for (output, block) in outputs.iter_mut().zip(blocks) {
-            output.copy_from_slice(&block[range.start - read.start..range.end - read.start]);
-        }
-        Ok(())
+        plan.run_range(chunk_len, range, &sources, &mut Vec::new(), &mut outputs)
     }
 
     /// Checks a chunk length, and that others equal it.
@@ -457,6 +453,8 @@ pub struct Reconstruction {
     available: usize,
     wanted: usize,
     multiple: usize,
+    /// Of codes of packets.
+    layout: Option<Layout>,
     method: Method,
 }
 
@@ -535,6 +533,62 @@ impl Reconstruction {
         }
         Ok(())
     }
+
+    /// Computes bytes `range` of the wanted chunks, given slices of just that length, from the sources' bytes
+    /// [`Code::source_range`], in chunks of `chunk_len` bytes; lists are as in [`run`](Self::run). Where that is more than `range`,
+    /// whole blocks of the wanted chunks are formed in `scratch`, whatever it holds. Allocates nothing but what `scratch` lacks of as
+    /// many bytes for each wanted chunk as are read of a source.
+    ///
+    /// # Errors
+    /// As for [`Reconstruction::run`] and [`Code::source_range`].
+    pub fn run_range(
+        &self,
+        chunk_len: usize,
+        range: Range<usize>,
+        sources: &[&[u8]],
+        scratch: &mut Vec<u8>,
+        wanted: &mut [&mut [u8]],
+    ) -> Result<(), MdsError> {
+        let read = bytes_read(self.layout, self.multiple, chunk_len, range.clone())?;
+        count(sources.len(), self.available)?;
+        count(wanted.len(), self.wanted)?;
+        lengths(read.len(), self.used().iter().map(|position| sources[*position].len()))?;
+        lengths(range.len(), wanted.iter().map(|bytes| bytes.len()))?;
+        if read == range {
+            return self.run(sources, wanted);
+        }
+        let room = wanted.len() * read.len();
+        if scratch.len() < room {
+            scratch.resize(room, 0);
+        }
+        let mut blocks: [&mut [u8]; CHUNKS_MAX] = std::array::from_fn(|_| Default::default());
+        let formed = scratch.chunks_exact_mut(read.len()).take(wanted.len());
+        for (block, formed) in blocks.iter_mut().zip(formed) {
+            *block = formed;
+        }
+        let blocks = &mut blocks[..wanted.len()];
+        self.run(sources, blocks)?;
+        let inner = range.start - read.start..range.end - read.start;
+        for (output, block) in wanted.iter_mut().zip(blocks) {
+            output.copy_from_slice(&block[inner.clone()]);
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of other chunks that bytes `range` of one are computed from: the blocks around it, where chunks are packets.
+fn bytes_read(
+    layout: Option<Layout>,
+    chunk_multiple: usize,
+    chunk_len: usize,
+    range: Range<usize>,
+) -> Result<Range<usize>, MdsError> {
+    multiple(chunk_len, chunk_multiple)?;
+    within(&range, chunk_len)?;
+    Ok(match layout {
+        Some(layout) => layout.blocks_around(chunk_len, range),
+        None => range,
+    })
 }
 
 fn count(given: usize, expected: usize) -> Result<(), MdsError> {

@@ -91,6 +91,21 @@ fn nothing_is_allocated_with_the_callers_buffers() {
         assert!(*out[0] == *data[0]);
         assert!(*out[1] == *all[k - lost], "a copy");
 
+        // Blocks in part at both ends, of which the plan is asked again and again.
+        let range = len / 3..len / 2;
+        let read = code.source_range(len, range.clone()).unwrap();
+        let parts: Vec<&[u8]> = all.iter().map(|chunk| &chunk[read.clone()]).collect();
+        let mut made = [vec![1u8; range.len()], vec![1u8; range.len()]];
+        let mut made = made.each_mut().map(Vec::as_mut_slice);
+        let mut scratch = Vec::with_capacity(2 * read.len());
+        let before = allocations();
+        for plan in &plans {
+            plan.run_range(len, range.clone(), &parts, &mut scratch, &mut made).unwrap();
+        }
+        assert_eq!(allocations(), before, "{kind:?} {k} + {m}: reconstruct a range");
+        assert!(*made[0] == data[0][range.clone()]);
+        assert!(*made[1] == all[k - lost][range.clone()], "a copy");
+
         let before = allocations();
         assert!(code.verify(&data, &copies).unwrap());
         assert_eq!(allocations(), before, "{kind:?} {k} + {m}: verify");
@@ -116,6 +131,41 @@ fn nothing_is_allocated_with_the_callers_buffers() {
             let sum = fold_into(&[(&ranges, &*first), (&ranges, &*first)], &mut folded).unwrap();
             assert_eq!(allocations(), before, "{kind:?} {k} + {m}: a delta of {range:?}");
             assert!(sum == ranges && folded.iter().all(|byte| *byte == 0), "twice the same is nothing");
+        }
+    }
+}
+
+/// What the guide's table says of them; a one in a row of bits is a packet that is read, of eight a chunk.
+#[test]
+fn codes_of_packets_read_what_the_guide_says() {
+    for (k, range) in [(4, [1.7, 2.2]), (32, [2.8, 3.1])] {
+        let mut reads = Vec::new();
+        for m in [3, 4] {
+            let sums = cauchy::sums(&cauchy::generator(k, m).unwrap(), &Vec::from_iter(0..k));
+            let read_for = |parity: usize| {
+                let own = |(unit, _): &&Sum| matches!(unit, Unit::Output(output, _) if *output == parity);
+                let packets: usize = sums.iter().filter(own).map(|(_, terms)| terms.len()).sum();
+                packets as f64 / (8 * k) as f64
+            };
+            assert_eq!(read_for(0), 1.0, "{k} + {m}");
+            reads.extend((1..m).map(read_for));
+        }
+        let tenths = |read: f64| (10.0 * read).round() / 10.0;
+        let [least, most] = [f64::min, f64::max].map(|of| reads.iter().copied().reduce(of).unwrap());
+        assert_eq!([least, most].map(tenths), range, "k = {k}: {reads:?}");
+    }
+    // One pass over k chunks, whether it makes both parity chunks or up to two that were lost.
+    for (kind, k) in [(Kind::Cauchy, 4), (Kind::Cauchy, 32), (Kind::Rdp, 10), (Kind::Rdp, 16)] {
+        let code = Code::new(kind, k, 2).unwrap();
+        let (Engine::Cauchy(_, encode) | Engine::Rdp { encode, .. }) = &code.engine else {
+            panic!("{kind:?} is of packets");
+        };
+        assert!(matches!(encode, Encoder::Double(_)), "{kind:?} {k} + 2");
+        for lost in [&[1][..], &[0, 1][..]] {
+            let available: Vec<usize> = (0..k + 2).filter(|chunk| !lost.contains(chunk)).collect();
+            let plan = code.plan(&available, lost).unwrap();
+            assert!(!matches!(plan.method, Method::Packets { .. }), "{kind:?} {k} + 2");
+            assert_eq!(plan.used().len(), k, "{kind:?} {k} + 2 without {lost:?}");
         }
     }
 }

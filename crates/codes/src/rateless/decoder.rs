@@ -339,7 +339,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
 
 impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
     /// The K originals in order, each in one of the kept buffers. Uses up to `threads` threads, the caller's among
-    /// them; each computes its own stretch of every block. Nothing is computed when the originals came as they are.
+    /// them, and no more than a block has stretches of 4 KiB; each computes its own stretch of every block. Nothing is computed
+    /// when the originals came as they are.
     ///
     /// Memory: the blocks stay where they are; the plan takes some 100 bytes a row and unknown, and each thread a strip
     /// for each of the scratch sums that [`Decoder::cost`] counts, together 2.75 MiB at most: 2 KiB or more for each of
@@ -396,19 +397,20 @@ impl<B: AsMut<[u8]> + AsRef<[u8]> + Send> Decoder<B> {
             self.taken.clear();
             return Ok(());
         }
+        let threads = threads.clamp(1, stretches_max(self.block_len));
         let mut slots = scratch.take_unique();
         slots.extend(self.blocks.iter_mut().map(AsMut::as_mut));
         let home = if let Some(stripes) = self.code.stripes() {
             stripes.solve(&self.indices, &mut slots, threads)
         } else if self.code.is_dense() {
-            dense::solve(self.code.k() as usize, &self.rows, &mut slots, scratch.strips(threads.max(1)))
+            dense::solve(self.code.k() as usize, &self.rows, &mut slots, scratch.strips(threads))
         } else {
             let plan = plan(&self.code, &self.rows, self.sums.len())
                 .expect("rank is full, so the rows can be solved");
             slots.extend(self.sums.iter_mut().map(AsMut::as_mut));
             let (program, tier, whole) = (&plan.program, Tier::detect(), self.block_len);
             if !program.is_empty() {
-                in_stretches(&mut slots, scratch.strips(threads.max(1)), |strips, part| {
+                in_stretches(&mut slots, scratch.strips(threads), |strips, part| {
                     program.run_part(tier, strips, &[], part, whole);
                 });
             }
@@ -519,6 +521,11 @@ pub(super) fn in_stretches<S: Send>(
     let parts = stretches(blocks, states.len().saturating_mul(STRETCHES));
     let threads = states.len().min(parts.len());
     share(parts, &mut states[..threads], |state, mut part| work(state, &mut part));
+}
+
+/// Stretches that a block has at most, one at least: further threads would have nothing to do, and a state each all the same.
+fn stretches_max(block_len: usize) -> usize {
+    block_len.div_ceil(STRETCH_ALIGN).max(1)
 }
 
 /// All `blocks` in at most so many stretches.

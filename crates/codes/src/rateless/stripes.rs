@@ -118,7 +118,7 @@ impl Stripes {
     }
 
     /// Computes the originals that are not among the blocks `indices`, which give all: k of each row. The places of all
-    /// originals afterwards; a lost one takes a parity block's of its row.
+    /// originals afterwards; a lost one takes a parity block's of its row. `threads` is one at least.
     pub(crate) fn solve(&self, indices: &[u32], blocks: &mut [&mut [u8]], threads: usize) -> Vec<u32> {
         let mut home = vec![u32::MAX; (self.data() * self.blocks) as usize];
         let mut rows: Vec<Vec<(usize, usize)>> = vec![Vec::new(); self.blocks as usize];
@@ -145,7 +145,7 @@ impl Stripes {
             let plan = self.code.plan(&chunks, &wanted).expect("k distinct blocks of every row are here");
             lost.push(Lost { plan, sources, homes });
         }
-        in_stretches(blocks, &mut vec![(); threads.max(1)], |(), parts| {
+        in_stretches(blocks, &mut vec![(); threads], |(), parts| {
             lost.iter().for_each(|row| row.solve(parts));
         });
         home
