@@ -83,7 +83,7 @@ pub struct Measured {
     pub latencies_ms: Vec<f64>,
     /// What the drawn speeds allow, in milliseconds, access by access.
     pub limits_ms: Vec<f64>,
-    /// Bytes sent beyond the object, as a share of it; of reads only.
+    /// Bytes sent beyond the object, as a share of it.
     pub overheads: Vec<f64>,
     /// What the emulated disks ended late, access by access.
     late: Vec<Late>,
@@ -107,6 +107,12 @@ impl Measured {
         (self.latencies_ms.len() * OBJECT_BYTES) as f64
     }
 
+    /// Bytes of objects moved a second, and what the drawn speeds allow.
+    pub fn throughput(&self) -> (f64, f64) {
+        let over = |times_ms: &[f64]| self.object_bytes() / (times_ms.iter().sum::<f64>() / 1e3);
+        (over(&self.latencies_ms), over(&self.limits_ms))
+    }
+
     /// The share of operations that the emulated disks ended late.
     pub fn overruns(&self) -> f64 {
         self.late.iter().copied().sum::<Late>().share()
@@ -119,9 +125,7 @@ impl Measured {
         (record.limit, record.ratio) = (Some(mean(&self.limits_ms)), Some(mean_ms / mean(&self.limits_ms)));
         report.add(experiment, &case, "latency_sd", standard_deviation(&self.latencies_ms), "ms");
         report.add(experiment, &case, "latency_p99", quantile(&self.latencies_ms, 0.99), "ms");
-        if !self.overheads.is_empty() {
-            report.add(experiment, &case, "io_overhead", mean(&self.overheads), "1");
-        }
+        report.add(experiment, &case, "io_overhead", mean(&self.overheads), "1");
         report.add(experiment, &case, "accesses", self.latencies_ms.len() as f64, "accesses");
         report.add(experiment, &case, "overruns", self.overruns(), "share of operations");
     }
@@ -248,6 +252,7 @@ pub async fn measure(
                 let put = client.put(BUCKET, &key, original.source()?, length).await?;
                 puts.cpu_s += cpu::seconds(&processes)? - before;
                 puts.latencies_ms.push(millis(put.latency));
+                puts.overheads.push(put.sent_bytes as f64 / put.size as f64 - 1.0);
                 puts.late.push(begun.late(&client, &[]).await?);
                 // Not at once: what a read tells of the devices' speeds is nothing that the next access would know.
                 written.push(key);

@@ -317,6 +317,47 @@ fn record<'a>(records: &'a [serde_json::Value], case: &str, metric: &str) -> &'a
     found.unwrap_or_else(|| panic!("no {metric} of {case}: {records:?}"))
 }
 
+/// A figure with its limit of the same run, and the quotient.
+fn beside_its_limit(record: &serde_json::Value) {
+    let [value, limit, ratio] = ["value", "limit", "ratio"].map(|part| record[part].as_f64());
+    let (value, limit) = value.zip(limit).unwrap_or_else(|| panic!("no limit: {record}"));
+    assert!(value >= 0.0 && limit > 0.0, "{record}");
+    assert!((ratio.unwrap() - value / limit).abs() < 1e-9, "{record}");
+}
+
+#[test]
+fn six_devices_have_every_figure_and_its_limit() {
+    let fixed = ["bench", "io", "--quick", "--json", "--seed", "3", "--only", "64MiB-equal"];
+    let output = Command::new(program()).args(fixed).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let records: Vec<_> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for case in ["get-64MiB-equal", "put-64MiB-equal"] {
+        for metric in ["throughput", "cpu", "latency_mean"] {
+            beside_its_limit(record(&records, case, metric));
+        }
+        for metric in ["latency_sd", "latency_p99", "io_overhead"] {
+            assert!(record(&records, case, metric)["value"].is_number(), "{case} {metric}");
+        }
+    }
+    let put = record(&records, "put-64MiB-equal", "io_overhead");
+    assert!(put["value"].as_f64() >= Some(0.5), "D = 0.5 at least: {put}");
+}
+
+#[test]
+fn small_updates_have_every_figure_and_its_limit() {
+    let records = of_updates("update-4KiB plr depth=1");
+    for case in ["update-4KiB plr depth=1", "update-4KiB plr depth=16"] {
+        for metric in ["latency_p50", "latency_p99", "rate", "cpu_ms", "reads", "writes"] {
+            beside_its_limit(record(&records, case, metric));
+        }
+    }
+    // As the paper counts them (§3.2).
+    assert_eq!(record(&records, "update-4KiB plr depth=1", "reads")["limit"], 1.0);
+    assert_eq!(record(&records, "update-4KiB plr depth=1", "writes")["limit"], 3.0);
+    assert_eq!(record(&records, "update-4KiB plr depth=16", "rate_of_depth_1")["limit"], 3.0);
+}
+
 #[test]
 fn both_orders_of_flushes_are_measured_beside_raw_writes() {
     let records = of_updates("update-4KiB two-flushes");

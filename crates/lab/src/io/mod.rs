@@ -13,7 +13,7 @@
 //! With the policy `parity` the same cases on real directories, and small updates: beside synced writes ([`updates`]), on rotating
 //! disks ([`rotating`]), what they leave to a sequential reader ([`sequential`]), and the order of their flushes ([`flushes`]).
 //!
-//! Beside the processor's time stands what the parts cost alone ([`parts`]). Latencies are of two kinds: on real directories from when a
+//! Beside the processor's time stands what the parts cost alone ([`parts`]; of emulated disks without any of a disk). Latencies are of two kinds: on real directories from when a
 //! process's client connects until the last byte is durable or summed, on emulated disks the library's own, of a client that is
 //! connected, without what its sink takes.
 //!
@@ -36,17 +36,20 @@ pub use access::Access;
 pub use table::{show, show_comparisons, show_updates};
 
 use crate::{
-    report::{NotOffered, Report, mean},
+    report::{NotOffered, Report},
     scratch::Scratch,
     six_devices,
 };
 use anyhow::Result;
+use parts::Parts;
 use std::path::{Path, PathBuf};
 
 /// The name under which figures are printed.
 pub const EXPERIMENT: &str = "io";
 
 const NODES: u32 = 6;
+/// What is sent through the socket that sets limits.
+const SOCKET_BYTES: u64 = 512 << 20;
 
 /// The bucket that is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,12 +124,20 @@ pub async fn run(
     let wanted = |case: &str| options.wants(case);
     if six_devices::names().any(|name| wanted(&name)) {
         let seed = report.seed();
+        let mut parts = Parts::new(options.measured, seed)?;
         let mut add = |measured: six_devices::Measured| {
-            let seconds = mean(&measured.latencies_ms) / 1e3;
-            let bytes = measured.object_bytes();
-            let throughput = bytes / measured.latencies_ms.len() as f64 / seconds / 1e9;
-            report.add(EXPERIMENT, &measured.name(), "throughput", throughput, "GB/s");
-            report.add(EXPERIMENT, &measured.name(), "cpu", measured.cpu_s / (bytes / 1e9), "s/GB");
+            let (rate, limit) = measured.throughput();
+            let record = report.add(EXPERIMENT, &measured.name(), "throughput", rate / 1e9, "GB/s");
+            (record.limit, record.ratio) = (Some(limit / 1e9), Some(rate / limit));
+            // What emulated devices do themselves is no disk's work.
+            let socket = raw::socket(SOCKET_BYTES)?;
+            let limit = match measured.operation {
+                "put" => parts.put(socket, None)?,
+                _ => parts.get(socket, None),
+            };
+            let cpu = measured.cpu_s / measured.object_bytes();
+            let record = report.add(EXPERIMENT, &measured.name(), "cpu", cpu * 1e9, "s/GB");
+            (record.limit, record.ratio) = (Some(limit * 1e9), Some(cpu / limit));
             measured.add_to(&mut report, EXPERIMENT);
             report.complete()
         };

@@ -84,10 +84,10 @@ impl Parts {
         })
     }
 
-    /// Processor seconds per byte of object for a put, besides `socket` and `disk`.
-    pub(super) fn put(&mut self, socket: Cost, disk: Cost) -> Result<f64> {
+    /// Processor seconds per byte of object for a put, besides `socket` and `disk`; without `disk` what no disk writes.
+    pub(super) fn put(&mut self, socket: Cost, disk: Option<Cost>) -> Result<f64> {
         let encoding = self.encode()?;
-        Ok(of_put(socket.cpu, self.checksum(), disk.cpu, encoding))
+        Ok(of_put(socket.cpu, self.checksum(), disk.map_or(0.0, |disk| disk.cpu), encoding))
     }
 
     /// Processor seconds per byte of object for a get, besides `socket` and `disk`; without `disk` what is in caches.

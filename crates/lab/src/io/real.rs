@@ -1,7 +1,7 @@
 //! The cases on real directories.
 
 use super::{
-    Access, EXPERIMENT, Measured, NODES, Options,
+    Access, EXPERIMENT, Measured, NODES, Options, SOCKET_BYTES,
     access::{Sum, Taken, span_s, sum_of},
     parts::Parts,
     raw::{RawFiles, socket},
@@ -29,8 +29,6 @@ const ROOM_BYTES: u64 = 256 << 20;
 const RAW_BYTES: u64 = 64 << 20;
 /// From here on an object is large: one round of a first look is enough.
 const LARGE_MEBIBYTES: u64 = 1024;
-/// What is sent through the socket that sets the limit of a warm read.
-const SOCKET_BYTES: u64 = 512 << 20;
 
 /// One case on real directories.
 #[derive(Clone, Copy, Debug)]
@@ -308,7 +306,7 @@ impl<'a> Bench<'a> {
         let socket = socket(SOCKET_BYTES)?;
         let (rate, cpu) = if case.put {
             let disk = self.raw.write()?;
-            let parts = self.parts.put(socket, disk)?;
+            let parts = self.parts.put(socket, Some(disk))?;
             // On its way to the primary it passes a socket and is checked there, once more.
             let way = if case.ingest == Ingest::Primary { self.parts.get(socket, None) } else { 0.0 };
             (disk.rate / STORED, parts + way)

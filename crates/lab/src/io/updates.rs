@@ -3,9 +3,10 @@
 //! | figure | what |
 //! |---|---|
 //! | `latency_p50`, `latency_p99` | of one update, in ms; limit: 1 + m direct writes of as many bytes with `fdatasync`, side by side |
-//! | `rate` | updates per second |
-//! | `cpu_ms` | processor time of all processes for one, this one among them, until the last is answered |
-//! | `reads`, `writes`, `flushes` | of all media for one until then, with the merges that come meanwhile; paper: PLR and FO (§3.2), which count none |
+//! | `rate` | updates per second; limit: such writes, one after the other |
+//! | `rate_of_depth_1` | that over the rate of the same scheme at depth 1, where both were measured; limit: what is wanted, 3 |
+//! | `cpu_ms` | processor time of all processes for one, this one among them, until the last is answered; limit: of such writes |
+//! | `reads`, `writes`, `flushes` | of all media for one until then, with the merges that come meanwhile; limit and paper: PLR and FO (§3.2), which count none |
 //! | `reads_after`, `writes_after`, `cpu_ms_after` | the same with all merges and writing in place, once all is quiet; nobody's processor time counts from then on, and until then not what this process takes to look, but what servers take to answer it |
 //!
 //! After each case the file is read whole, and has to be what the updates made of it.
@@ -20,13 +21,14 @@
 use super::{
     EXPERIMENT, NODES, Options,
     bed::{Bed, Counts, PARITY, Ran, SCHEMES, Updates, add_latencies},
+    parts::process_seconds,
     raw::ParallelWrites,
     scratch,
 };
 use crate::{
     cluster::Shape,
     original::{Original, made},
-    report::Report,
+    report::{Report, mean},
 };
 use anyhow::Result;
 use rand_core::{Rng, SeedableRng};
@@ -37,6 +39,8 @@ const KEY: &str = "file";
 const FILE_BYTES: u64 = 64 << 20;
 const CAPACITY: u64 = 1 << 30;
 const RAW_BYTES: u64 = 64 << 20;
+/// How many times as many updates a second sixteen at a time are to be as one.
+const DEEPER_WANTED: f64 = 3.0;
 
 /// One case.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +69,11 @@ impl Case {
         format!("update-{}KiB {} depth={}", self.kibibytes, self.scheme, self.depth)
     }
 
+    /// The same one update at a time, if it is not this one.
+    fn one_at_a_time(&self) -> Option<Self> {
+        (self.depth > 1).then_some(Self { depth: 1, ..*self })
+    }
+
     fn bytes(&self) -> u64 {
         self.kibibytes << 10
     }
@@ -75,6 +84,7 @@ impl Case {
 struct Figures {
     latencies_ms: Vec<f64>,
     limits_ms: Vec<f64>,
+    limit_cpu_s: f64,
     seconds: f64,
     cpu_s: f64,
     cpu_after_s: f64,
@@ -119,9 +129,11 @@ pub(super) async fn run(
         // What is first is not counted: hosts begin, tables are read.
         apply(&bed.updates(updates, 4 * depth).await?);
         bed.quiet().await?;
-        let mut limits_ms = Vec::new();
+        let (mut limits_ms, mut limit_cpu_s) = (Vec::new(), 0.0);
         let mut limit = || -> Result<()> {
+            let before = process_seconds();
             limits_ms.push(raw.turn_of_some(1 + PARITY, random.next_u64(), bytes)? * 1e3);
+            limit_cpu_s += process_seconds() - before;
             Ok(())
         };
         let one_by_one = depth == 1;
@@ -150,7 +162,7 @@ pub(super) async fn run(
             figures.cpu_s += ran.cpu_s;
             figures.cpu_after_s += ran.cpu_s + quiet.servers_s - servers_s;
         }
-        figures.limits_ms = limits_ms;
+        (figures.limits_ms, figures.limit_cpu_s) = (limits_ms, limit_cpu_s);
         bed.compare(&bucket, KEY, content).await?;
         figures.add_to(report, case, say);
         report.complete()?;
@@ -167,8 +179,19 @@ impl Figures {
     fn add_to(&self, report: &mut Report, case: &Case, say: &mut dyn FnMut(&str)) {
         let name = case.name();
         add_latencies(report, &name, (&self.latencies_ms, &self.limits_ms), say);
-        report.add(EXPERIMENT, &name, "rate", self.updates / self.seconds, "1/s");
-        report.add(EXPERIMENT, &name, "cpu_ms", self.cpu_s * 1e3 / self.updates, "ms");
+        let limits = self.limits_ms.len() as f64;
+        let beside =
+            |report: &mut Report, metric: &'static str, value: f64, unit: &'static str, limit: f64| {
+                let record = report.add(EXPERIMENT, &name, metric, value, unit);
+                (record.limit, record.ratio) = (Some(limit), Some(value / limit));
+            };
+        let rate = self.updates / self.seconds;
+        beside(report, "rate", rate, "1/s", 1e3 / mean(&self.limits_ms));
+        let shallow = case.one_at_a_time().and_then(|case| report.value(EXPERIMENT, &case.name(), "rate"));
+        if let Some(shallow) = shallow {
+            beside(report, "rate_of_depth_1", rate / shallow, "1", DEEPER_WANTED);
+        }
+        beside(report, "cpu_ms", self.cpu_s * 1e3 / self.updates, "ms", self.limit_cpu_s * 1e3 / limits);
         report.add(EXPERIMENT, &name, "cpu_ms_after", self.cpu_after_s * 1e3 / self.updates, "ms");
         for (metric, value, paper) in [
             ("reads", self.on_path.reads, Some(case.paper.0)),
@@ -177,7 +200,9 @@ impl Figures {
             ("reads_after", self.after.reads, None),
             ("writes_after", self.after.writes, None),
         ] {
-            report.add(EXPERIMENT, &name, metric, value / self.updates, "1").paper = paper;
+            let record = report.add(EXPERIMENT, &name, metric, value / self.updates, "1");
+            (record.limit, record.paper) = (paper, paper);
+            record.ratio = paper.map(|paper| value / self.updates / paper);
         }
     }
 }
