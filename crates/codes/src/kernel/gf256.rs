@@ -49,9 +49,11 @@ const fn affine() -> [u64; 256] {
     all
 }
 
-/// Products of each constant with 0..16, then with 0, 16, .. 240.
+/// Products of a constant with 0..16, then with 0, 16, .. 240.
+pub(super) type Table = [u8; 32];
+/// Those of each constant.
 #[repr(align(64))]
-pub(super) struct Nibbles(pub(super) [[u8; 32]; 256]);
+pub(super) struct Nibbles(pub(super) [Table; 256]);
 pub(super) static NIBBLES: Nibbles = nibbles();
 
 const fn nibbles() -> Nibbles {

@@ -8,7 +8,7 @@
 
 use core::arch::x86_64::*;
 
-use super::gf256::NIBBLES;
+use super::gf256::{NIBBLES, Table};
 use super::register::Register;
 
 /// A register of bytes that multiplies.
@@ -21,6 +21,9 @@ pub(super) trait Lanes: Register {
     /// Whether sources are taken two at a time, and in blocks ones are not multiplied by: worth its many copies of the loops
     /// only where multiplication is as fast as that.
     const PAIRS: bool;
+    /// Whether products of many steps read their constants from lists of tables in the order of their use ([`Lanes::tabled`]), not by
+    /// their places among all: that took two instructions each.
+    const TABLED: bool;
     /// A register, ready to be multiplied by several constants.
     type Split: Copy;
     /// The constant at a place in a list of them, given as they are and as affine maps.
@@ -28,6 +31,11 @@ pub(super) trait Lanes: Register {
     /// # Safety
     /// Both lists reach that far.
     unsafe fn factor(coefficients: &[u8], maps: &[u64], at: usize) -> Self::Factor;
+    /// The constant of these tables, where they are taken.
+    ///
+    /// # Safety
+    /// A table can be read there.
+    unsafe fn tabled(table: *const Table) -> Self::Factor;
     unsafe fn split(self) -> Self::Split;
     unsafe fn times(split: Self::Split, factor: Self::Factor) -> Self;
 }
@@ -75,12 +83,17 @@ macro_rules! affine {
         }
         impl Lanes for $name {
             const PAIRS: bool = Self::REGISTERS > 16;
+            const TABLED: bool = false;
             type Factor = $register;
             type Split = Self;
             #[inline(always)]
             unsafe fn factor(_: &[u8], maps: &[u64], at: usize) -> $register {
                 // SAFETY: the caller's promise.
                 unsafe { $broadcast(*maps.get_unchecked(at) as i64) }
+            }
+            #[inline(always)]
+            unsafe fn tabled(_: *const Table) -> $register {
+                unreachable!("affine maps need no tables")
             }
             #[inline(always)]
             unsafe fn split(self) -> Self {
@@ -106,15 +119,20 @@ macro_rules! shuffle {
         }
         impl Lanes for $name {
             const PAIRS: bool = false;
+            const TABLED: bool = Self::REGISTERS == 16;
             type Factor = [$register; 2];
             type Split = [$register; 2];
             #[inline(always)]
             unsafe fn factor(coefficients: &[u8], _: &[u64], at: usize) -> [$register; 2] {
-                // SAFETY: the caller's promise; the entry has two tables of 16 bytes each.
+                // SAFETY: the caller's promise.
+                unsafe { Self::tabled(&NIBBLES.0[*coefficients.get_unchecked(at) as usize]) }
+            }
+            #[inline(always)]
+            unsafe fn tabled(table: *const Table) -> [$register; 2] {
+                // SAFETY: the caller's promise; a table has two halves of 16 bytes each.
                 unsafe {
-                    let c = *coefficients.get_unchecked(at);
-                    let tables: *const __m128i = NIBBLES.0[c as usize].as_ptr().cast();
-                    [$table(_mm_loadu_si128(tables)), $table(_mm_loadu_si128(tables.add(1)))]
+                    let halves: *const __m128i = table.cast();
+                    [$table(_mm_loadu_si128(halves)), $table(_mm_loadu_si128(halves.add(1)))]
                 }
             }
             #[inline(always)]

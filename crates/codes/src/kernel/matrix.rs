@@ -19,13 +19,18 @@
 //! Where multiplying takes shuffles, all sources go side by side and nothing past the caches but plain sums: arithmetic and such stores
 //! do not overlap. GB/s of data from memory on Zen 3 (avx2; 32 KiB and 512 KiB caches; medians of 9 turns, 1 MiB slices),
 //! past the caches and not: 4 + 2: 8.4, 11.0; 8 + 3: 7.8, 9.9; 10 + 4: 6.8, 8.6; 16 + 4 in blocks 6.8, side by side 8.2. XOR alone, 4
-//! slices into 2: 15, 11. ISA-L 2.30 had 11.5, 7.3, 5.8 and 6.1 in a run of its own.
+//! slices into 2: 15, 11 (all before tables lay in the order of their use, `accumulate`). Nor is it faster from memory there to
+//! make 1 to 8 KiB of the outputs in the first-level cache and copy them past it (10 + 4: 0.83 to 1.12 of side by side), to take 4 to 8
+//! sources at a time (0.7 to 1.05), to copy the sources first (0.7 to 0.9; 32 + 8 of 64 KiB alone 1.3), or to fetch outputs for
+//! writing (0.95 to 1.09). ISA-L 2.30 had 11.5, 7.3, 5.8 and 6.1 in a run of its own.
 
 #[cfg(target_arch = "x86_64")]
-use std::ops::Range;
+use std::{ops::Range, sync::OnceLock};
 
 #[cfg(target_arch = "x86_64")]
 use super::difference;
+#[cfg(target_arch = "x86_64")]
+use super::gf256::Table;
 #[cfg(target_arch = "x86_64")]
 use super::groups::GROUP;
 #[cfg(target_arch = "x86_64")]
@@ -46,8 +51,8 @@ pub(super) const ASK_FROM: usize = 256 * 1024;
 /// Bytes of a block: sums of eight outputs take half of the first-level cache. 1 KiB and 4 KiB gave the same.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 2048;
-/// Bytes more than [`STREAMS`] sources are fetched ahead outside blocks. 16 + 4 slices of 64 KiB on Zen 5: 72 GB/s from the cache and 25
-/// from memory, 55 and 21 without; 1024 gave no more.
+/// Bytes that sources are fetched ahead outside blocks, where they are. 16 + 4 slices of 64 KiB on Zen 5: 72 GB/s from the cache and 25
+/// from memory, 55 and 21 without; 1024 gave no more. On Zen 3 (avx2) 128 to 384 did alike, more worse.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 256;
 /// Bytes of all sources that stay in the first-level cache while several groups of outputs are formed from them.
@@ -74,6 +79,10 @@ pub struct Matrix {
     /// The same as affine maps.
     #[cfg(target_arch = "x86_64")]
     maps: Vec<u64>,
+    /// The same as tables of nibbles: output by output in the groups that are formed at once at tiers that take them, source by source in
+    /// a group. Made with the matrix where such a tier is the widest, and else when one is first asked for.
+    #[cfg(target_arch = "x86_64")]
+    tables: OnceLock<Vec<Table>>,
     #[cfg(target_arch = "x86_64")]
     row: Row,
 }
@@ -83,15 +92,40 @@ impl Matrix {
     pub fn new(outputs: usize, sources: usize, coefficient: impl Fn(usize, usize) -> u8) -> Self {
         let places = (0..sources).flat_map(|source| (0..outputs).map(move |output| (output, source)));
         let coefficients: Vec<u8> = places.map(|(output, source)| coefficient(output, source)).collect();
-        Self {
+        let matrix = Self {
             outputs,
             sources,
             #[cfg(target_arch = "x86_64")]
             maps: coefficients.iter().map(|c| gf256::AFFINE[*c as usize]).collect(),
             #[cfg(target_arch = "x86_64")]
+            tables: OnceLock::new(),
+            #[cfg(target_arch = "x86_64")]
             row: row(outputs, &coefficients),
             coefficients,
+        };
+        #[cfg(target_arch = "x86_64")]
+        if steps::takes_tables(Tier::detect()) {
+            matrix.tables(Tier::detect());
         }
+        matrix
+    }
+
+    /// Those of all groups, one after the other, at a tier that takes them; others need none.
+    #[cfg(target_arch = "x86_64")]
+    fn tables(&self, tier: Tier) -> &[Table] {
+        if !steps::takes_tables(tier) {
+            return &[];
+        }
+        self.tables.get_or_init(|| {
+            let groups = self.outputs.div_ceil(steps::width(tier));
+            let mut tables = Vec::with_capacity(self.coefficients.len());
+            for [first, last] in (0..groups).map(|group| part(self.outputs, groups, group)) {
+                for source in self.coefficients.chunks_exact(self.outputs) {
+                    tables.extend(source[first..last].iter().map(|c| gf256::NIBBLES.0[*c as usize]));
+                }
+            }
+            tables
+        })
     }
 
     /// Rows: slices written by a product.
@@ -124,11 +158,24 @@ impl Matrix {
         }
     }
 
-    /// The product with `sources`, into `outputs`; allocates nothing. `tier` is lowered to what the processor has.
+    /// The product with `sources`, into `outputs`; allocates nothing, but at a tier narrower than the widest perhaps once. `tier` is
+    /// lowered to what the processor has.
     ///
     /// # Panics
     /// When the number of slices is not the matrix's, or their lengths differ.
     pub fn run(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode) {
+        self.run_from(tier, sources, outputs, mode, false);
+    }
+
+    /// [`Matrix::run`] of sources that are in the nearest caches.
+    ///
+    /// # Panics
+    /// As [`Matrix::run`].
+    pub(crate) fn run_near(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode) {
+        self.run_from(tier, sources, outputs, mode, true);
+    }
+
+    fn run_from(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode, near: bool) {
         assert_eq!((sources.len(), outputs.len()), (self.sources, self.outputs), "slices of the product");
         let Some(len) = outputs.first().map(|output| output.len()) else { return };
         assert!(
@@ -138,15 +185,15 @@ impl Matrix {
         );
         #[cfg(target_arch = "x86_64")]
         if tier.supported() != Tier::Portable {
-            return self.run_wide(tier.supported(), sources, outputs, mode);
+            return self.run_wide(tier.supported(), sources, outputs, mode, near);
         }
-        let _ = tier;
+        let _ = (tier, near);
         self.run_portable(sources, outputs, mode);
     }
 
     /// [`Matrix::run`] at a supported tier that is not the portable one, lengths being checked.
     #[cfg(target_arch = "x86_64")]
-    fn run_wide(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode) {
+    fn run_wide(&self, tier: Tier, sources: &[&[u8]], outputs: &mut [&mut [u8]], mode: Mode, near: bool) {
         let len = outputs.first().map_or(0, |output| output.len());
         let touched = (sources.len() + outputs.len()) * len;
         let many = sources.len() > STREAMS;
@@ -160,19 +207,21 @@ impl Matrix {
         if many && stream && at_once {
             return self.run_blocked(tier, sources, outputs);
         }
-        let ahead = if many { AHEAD } else { 0 };
-        let mut job = Job { stream, ahead, ..self.job(tier, 0..sources.len(), sources, mode) };
+        let fetched = if steps::takes_tables(tier) { !near } else { many };
+        let ahead = if fetched { AHEAD } else { 0 };
+        let mut job = Job { stream, ahead, much, ..self.job(tier, 0..sources.len(), sources, mode) };
         if mode == Mode::Add && matches!(job.row, Row::Complement(_)) {
             // The first output would take what the others held before.
             job.row = Row::Any;
         }
-        let groups = self.outputs.div_ceil(steps::width(tier));
+        let (groups, tables) = (self.outputs.div_ceil(steps::width(tier)), self.tables(tier));
         let piece =
             if groups > 1 { (PIECE / sources.len().max(1)).next_multiple_of(512) } else { len.max(1) };
         for start in (0..len).step_by(piece) {
             let end = len.min(start + piece);
             for group in 0..groups {
                 let [first, last] = part(self.outputs, groups, group);
+                job.tables = tables.get(first * sources.len()..last * sources.len()).unwrap_or(&[]);
                 steps::run(tier, &job, first, &mut outputs[first..last], start..end);
             }
         }
@@ -199,7 +248,19 @@ impl Matrix {
         };
         let places = range.start * self.outputs..range.end * self.outputs;
         let (coefficients, maps) = (&self.coefficients[places.clone()], &self.maps[places]);
-        Job { coefficients, maps, stride: self.outputs, row, sources, mode, stream: false, ahead: 0 }
+        let stride = self.outputs;
+        Job {
+            coefficients,
+            maps,
+            stride,
+            tables: &[],
+            row,
+            sources,
+            mode,
+            stream: false,
+            ahead: 0,
+            much: false,
+        }
     }
 
     /// The product block by block, over groups of sources, the outputs' sums kept in the first-level cache meanwhile, then written
@@ -334,7 +395,7 @@ pub(super) fn mul_acc(tier: Tier, dst: &mut [u8], src: &[u8], c: u8) {
         let len = dst.len();
         return steps::run(
             tier.supported(),
-            &Job::one_output(&[c], &[gf256::AFFINE[c as usize]], &[src], Mode::Add),
+            &Job::one_output(&c, &gf256::AFFINE[c as usize], &[src], Mode::Add),
             0,
             &mut [dst],
             0..len,

@@ -2,11 +2,13 @@
 #![cfg(target_arch = "x86_64")]
 
 use std::ops::Range;
+use std::slice;
 
 use super::Tier;
 use super::accumulate::{First, accumulate};
 use super::difference;
 use super::double;
+use super::gf256::{NIBBLES, Table};
 use super::groups;
 use super::lanes::{Affine256, Affine512, Lanes, Shuffle128, Shuffle256, Shuffle512};
 use super::matrix::Mode;
@@ -32,6 +34,12 @@ pub(super) fn multiplies_at_once(tier: Tier) -> bool {
     matches!(tier, Tier::Avx2Gfni | Tier::Avx512Gfni)
 }
 
+/// Whether the tier takes tables of the coefficients in the order of their use ([`Job::tables`]): those with 16 registers that multiply by
+/// shuffles.
+pub(super) fn takes_tables(tier: Tier) -> bool {
+    matches!(tier, Tier::Ssse3 | Tier::Avx2)
+}
+
 /// What all steps of a product share.
 pub(super) struct Job<'a> {
     /// `stride` for each source, one of them for each output.
@@ -39,14 +47,19 @@ pub(super) struct Job<'a> {
     /// The same as affine maps ([`AFFINE`](super::gf256::AFFINE)).
     pub(super) maps: &'a [u64],
     pub(super) stride: usize,
+    /// At tiers that take them: those of the outputs that are formed, source by source.
+    pub(super) tables: &'a [Table],
     /// What is known of the first output's coefficients; counts only where the outputs begin with the first one.
     pub(super) row: Row,
     pub(super) sources: &'a [&'a [u8]],
     pub(super) mode: Mode,
     /// Outputs go past the caches, where all are aligned alike.
     pub(super) stream: bool,
-    /// Sources are fetched so many bytes ahead of where they are read, where not 0.
+    /// Sources are fetched so many bytes ahead of where they are read, where not 0; at tiers that take tables not those that have a body
+    /// of the loop each.
     pub(super) ahead: usize,
+    /// More is touched than the caches hold.
+    pub(super) much: bool,
 }
 
 /// What is known of the coefficients of the first output, which saves its multiplications.
@@ -61,15 +74,28 @@ pub(super) enum Row {
 }
 
 impl<'a> Job<'a> {
-    /// A sum into one output.
+    /// One source into one output.
     pub(super) fn one_output(
-        coefficients: &'a [u8],
-        maps: &'a [u64],
-        sources: &'a [&'a [u8]],
+        coefficient: &'a u8,
+        map: &'a u64,
+        sources: &'a [&'a [u8]; 1],
         mode: Mode,
     ) -> Self {
+        let (coefficients, maps) = (slice::from_ref(coefficient), slice::from_ref(map));
+        let tables = slice::from_ref(&NIBBLES.0[*coefficient as usize]);
         let row = Row::Any;
-        Self { coefficients, maps, stride: 1, row, sources, mode, stream: false, ahead: 0 }
+        Self {
+            coefficients,
+            maps,
+            stride: 1,
+            tables,
+            row,
+            sources,
+            mode,
+            stream: false,
+            ahead: 0,
+            much: false,
+        }
     }
 
     /// Coefficients and maps of a source, from the output `first` on.
@@ -100,6 +126,10 @@ impl<'a> Job<'a> {
         assert!(
             self.coefficients.len() >= places && self.maps.len() >= places,
             "a coefficient for every place"
+        );
+        assert!(
+            !takes_tables(tier) || self.tables.len() >= self.sources.len() * outputs,
+            "a table for every place"
         );
         assert!(self.sources.iter().all(|source| source.len() >= range.end), "sources reach the end");
         assert!(range.start <= range.end, "a range of bytes");
@@ -412,8 +442,8 @@ unsafe fn exact<L: Lanes, const M: usize, const U: usize>(
 /// `U` registers at `offset` of every source into as many of each output.
 ///
 /// # Safety
-/// All sources and outputs reach so far; the job has coefficients of `M` outputs from the `first` on; the processor
-/// has the tier's instructions; where `stream`, outputs are at multiples of a register there.
+/// All sources and outputs reach so far; the job has coefficients of `M` outputs from the `first` on, and where the tier takes tables
+/// those of just these outputs; the processor has the tier's instructions; where `stream`, outputs are at multiples of a register there.
 #[inline(always)]
 unsafe fn step<L: Lanes, const M: usize, const U: usize>(
     job: &Job,
@@ -438,8 +468,10 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize>(
                 if L::PAIRS {
                     columns::<L, M, U, PLAIN>(job, first, 0..ones, offset, &mut sums);
                     columns::<L, M, U, NOTHING>(job, first, ones..all, offset, &mut sums);
+                } else if L::TABLED && ones == all {
+                    alone::<L, M, U, PLAIN>(job, first, ones, offset, &mut sums);
                 } else {
-                    alone::<L, M, U, false>(job, first, ones, offset, &mut sums);
+                    alone::<L, M, U, SPLIT>(job, first, ones, offset, &mut sums);
                 }
                 if let (Row::Complement(_), [complement, others @ ..]) = (job.row, &mut sums[..]) {
                     for other in others {
@@ -450,7 +482,7 @@ unsafe fn step<L: Lanes, const M: usize, const U: usize>(
                 }
             }
             _ if L::PAIRS => columns::<L, M, U, PRODUCT>(job, first, 0..all, offset, &mut sums),
-            _ => alone::<L, M, U, true>(job, first, 0, offset, &mut sums),
+            _ => alone::<L, M, U, PRODUCT>(job, first, 0, offset, &mut sums),
         }
         for (sums, dst) in sums.iter().zip(dst) {
             for (place, sum) in sums.iter().enumerate() {
@@ -580,17 +612,20 @@ unsafe fn single<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
 }
 
 /// The same where sources are taken one at a time, if there are no more: one body for all is faster in the caches with more of them
-/// (16 + 4: avx2 22 GB/s, 15 with bodies). From memory, 10 + 4 on Zen 3: 8.8 GB/s with bodies, 6.3 without.
+/// (16 + 4: avx2 22 GB/s, 15 with bodies). From memory, 10 + 4 on Zen 3: 8.8 GB/s with bodies, 6.3 without and nothing fetched ahead.
 const BODIES_ALONE: usize = 12;
 const _: () = assert!(BODIES_ALONE == 12, "as many bodies as `alone` has");
 
-/// Adds all sources to the sums, one at a time. The first output's sum takes them times their coefficients where `MULTIPLIED`, and else
-/// the first `ones` of them as they are.
+/// How sources are added to the first output's sum: times their coefficients, as they are, or the first ones as they are and the others
+/// not at all.
+const SPLIT: u8 = 3;
+
+/// Adds all sources to the sums, one at a time: to the first output's as `FIRST` says, of which the first `ones` count.
 ///
 /// # Safety
 /// As for [`step`].
 #[inline(always)]
-unsafe fn alone<L: Lanes, const M: usize, const U: usize, const MULTIPLIED: bool>(
+unsafe fn alone<L: Lanes, const M: usize, const U: usize, const FIRST: u8>(
     job: &Job,
     first: usize,
     ones: usize,
@@ -598,31 +633,45 @@ unsafe fn alone<L: Lanes, const M: usize, const U: usize, const MULTIPLIED: bool
     sums: &mut [[L; U]; M],
 ) {
     let count = job.sources.len();
+    // One body for all. Several outputs that are all multiplied for have it: mostly they come behind the first few, whose sources are in
+    // the first cache by then. Where several slices are made from memory without a row of ones they pay for that.
+    let mut looped = U == 1 || M > 1 && FIRST == PRODUCT || count > BODIES_ALONE;
+    if L::TABLED {
+        // In bodies of four outputs the compiler wants more registers than there are. GB/s on Zen 3 (avx2) of 10 + 4 slices in the caches
+        // and of 1 MiB from memory: 9.7 and 10.7 with bodies, 12.0 and 9.3 without.
+        looped |= M == NARROW_WIDTH_MAX && !job.much;
+    }
     macro_rules! body {
-        ($at:expr) => {{
+        ($at:expr, $fetch:expr) => {{
             let at = $at;
             let from = job.sources.get_unchecked(at).as_ptr().add(offset);
-            job.fetch::<U>(L::BYTES, from);
-            let how = match MULTIPLIED {
-                true => First::Product,
-                false if at < ones => First::Plain,
-                false => First::Nothing,
+            let how = match FIRST {
+                PRODUCT => First::Product,
+                PLAIN => First::Plain,
+                _ if at < ones => First::Plain,
+                _ => First::Nothing,
             };
-            accumulate(from, job.factors(at, first), how, sums);
+            if L::TABLED {
+                if $fetch {
+                    job.fetch::<U>(L::BYTES, from);
+                }
+                accumulate(from, (&[], &[]), job.tables.as_ptr().add(at * M), how, sums);
+            } else {
+                job.fetch::<U>(L::BYTES, from);
+                accumulate(from, job.factors(at, first), core::ptr::null(), how, sums);
+            }
         }};
     }
-    // SAFETY: the caller's promise; there are as many sources.
+    // SAFETY: the caller's promise; there are as many sources, and at a tier that takes tables as many for each as outputs.
     unsafe {
-        // Several outputs that are all multiplied for have one body: mostly they come behind the first few, whose sources are in the first
-        // cache by then. Where several slices are made from memory without a row of ones they pay for that.
-        if U == 1 || M > 1 && MULTIPLIED || count > BODIES_ALONE {
+        if looped {
             for at in 0..count {
-                body!(at);
+                body!(at, U > 1);
             }
             return;
         }
         macro_rules! bodies {
-            ($($at:literal)*) => {$( if $at < count { body!($at) } )*};
+            ($($at:literal)*) => {$( if $at < count { body!($at, false) } )*};
         }
         bodies!(0 1 2 3 4 5 6 7 8 9 10 11);
     }

@@ -147,7 +147,7 @@ impl<'a> Product<'a> {
         for (source, copy) in sources.iter_mut().zip(self.copies.chunks_exact(self.strip)) {
             *source = &copy[..len];
         }
-        self.matrix.run(self.tier, &sources[..self.matrix.sources()], outputs, mode);
+        self.matrix.run_near(self.tier, &sources[..self.matrix.sources()], outputs, mode);
     }
 }
 
