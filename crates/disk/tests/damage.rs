@@ -17,7 +17,7 @@ use std::{
 use common::*;
 use steadfast_disk::{
     AlignedBuf, Device, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
-    device::{Apply, LogError, OpenError, ReadError, UpdateError},
+    device::{Apply, DeviceError, LogError, OpenError, ReadError, UpdateError, WriteError},
     media::{Counters, MediumError},
 };
 
@@ -73,6 +73,46 @@ impl Medium for OnePage {
     }
     fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.below.trim(range)
+    }
+    fn counters(&self) -> Counters {
+        self.below.counters()
+    }
+    fn describe(&self) -> String {
+        self.below.describe()
+    }
+}
+
+/// Memory that takes nothing.
+struct ReadOnly {
+    below: MemoryMedium,
+    flushes: bool,
+}
+
+fn refused(offset: u64) -> Result<(), MediumError> {
+    Err(MediumError::Io { kind: io::ErrorKind::ReadOnlyFilesystem, offset })
+}
+
+impl Medium for ReadOnly {
+    fn capacity(&self) -> u64 {
+        self.below.capacity()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.below.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, _: &[u8]) -> Result<(), MediumError> {
+        refused(offset)
+    }
+    fn flush(&self) -> Result<(), MediumError> {
+        if self.flushes { Ok(()) } else { refused(0) }
+    }
+    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
+        refused(range.start)
+    }
+    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
+        refused(range.start)
+    }
+    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
+        refused(range.start)
     }
     fn counters(&self) -> Counters {
         self.below.counters()
@@ -323,6 +363,45 @@ fn a_bad_page_of_checksums_costs_its_granules_and_not_the_device() {
     assert_eq!(device.write_back(u64::MAX).unwrap(), 4096);
     content[..100].fill(2);
     assert_eq!(chunk_content(&mut device, OTHER).unwrap(), content);
+}
+
+/// A drive at its end, a filesystem that was mounted anew: what it has may be all that is left of it.
+#[test]
+fn a_device_whose_medium_takes_no_writes_gives_what_it_has() {
+    const OTHER: SegmentId = SegmentId(6);
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    device.create_extent(spec(OTHER, 4096, 4)).unwrap();
+    write(&mut device, OTHER, 0).unwrap();
+    let mut content = chunk(&mut device, S, 4, 16 << 10);
+    // One change that is to be put in place, and one that is held.
+    for (version, offset) in [(1u8, 0), (2, 4096)] {
+        device.stage(S, EPOCH, offset, &[version; 100]).unwrap();
+        content[offset as usize..][..100].fill(version);
+    }
+    device.release(S, 1).unwrap();
+    device.log_append(S, EPOCH, &[7; 100]).unwrap();
+    device.flush().unwrap();
+    drop(device);
+
+    for flushes in [true, false] {
+        let below = MemoryMedium::from_image(medium.below.image());
+        let mut device = Device::open(Arc::new(ReadOnly { below, flushes }), Some(CLUSTER)).unwrap();
+        device.self_check();
+        assert!(matches!(device.failed(), Some(DeviceError::Failed { .. })), "{:?}", device.failed());
+        assert_eq!(read(&mut device, OTHER, 0), Ok(()));
+        assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+        assert_eq!(device.updates(S).unwrap().version, 2);
+        assert_eq!(device.log_read(S, 1).unwrap(), &[7; 100][..]);
+        let written = write(&mut device, OTHER, 1);
+        assert!(matches!(written, Err(WriteError::Device(DeviceError::Failed { .. }))), "{written:?}");
+        assert!(matches!(device.stage(S, EPOCH, 0, &[3]), Err(UpdateError::Device(_))));
+    }
+    // One that takes them again goes on from there.
+    let mut device = open(medium);
+    assert_eq!(device.failed(), None);
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
 }
 
 /// Where a chunk's first byte lies.

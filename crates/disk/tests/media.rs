@@ -19,7 +19,7 @@ use std::{
 use common::*;
 use steadfast_disk::{
     AlignedBuf, ClusterId, Device, DeviceId, EmulatedMedium, EmulationSpec, FileMedium, FormatOptions,
-    Medium, MemoryMedium,
+    Medium, MemoryMedium, SegmentId,
     conformance::{self, CAPACITY},
     device::{FormatError, OpenError},
     media::{Counters, CrashMedium, MediumError, OpenFileError},
@@ -129,6 +129,32 @@ fn a_guarantee_takes_real_space_however_short() {
     assert!(taken() >= before + 8192, "{} bytes", taken() - before);
     medium.guarantee(4096..4096).expect("an empty range is nothing");
     assert!(medium.guarantee(CAPACITY - 4096..CAPACITY + 4096).is_err());
+}
+
+/// As `cp --sparse` makes one: without pages of zeros, which commits count on having room for.
+#[test]
+fn a_sparse_copy_has_its_room_again_once_it_was_opened() {
+    use std::os::unix::fs::MetadataExt;
+    const SYSTEM_BYTES: u64 = 4096 + 2 * (128 << 10) + (512 << 10);
+    let place = tempfile::tempdir().unwrap();
+    let space = place.path().join("space");
+    let medium = Arc::new(FileMedium::create(place.path(), CAPACITY).unwrap());
+    updatable(&*medium, false);
+    let mut device = open(medium);
+    let content = chunk(&mut device, SegmentId(1), 2, 0);
+    drop(device);
+
+    let medium = FileMedium::open(place.path()).unwrap();
+    let bytes = std::fs::read(&space).unwrap();
+    for (page, at) in bytes.chunks(4096).zip((0..).step_by(4096)) {
+        if page.iter().all(|byte| *byte == 0) {
+            medium.trim(at..at + 4096).unwrap();
+        }
+    }
+    let mut device = open(Arc::new(medium));
+    let taken = std::fs::metadata(&space).unwrap().blocks() * 512;
+    assert!(taken >= SYSTEM_BYTES + content.len() as u64, "{taken} bytes");
+    assert!(chunk_content(&mut device, SegmentId(1)).unwrap() == content);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
 /// The device no longer takes changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A write to the index or a flush failed earlier. What was not acknowledged may or may not be there; only
+    /// A write to the index or a flush failed earlier, or when it was opened. What was not acknowledged may or may not be there; only
     /// opening the device again tells. Reads still work.
     #[error("the device failed ({cause}) and only reads until it is opened again")]
     Failed {

@@ -5,7 +5,7 @@
 //! - A block is durable, and may be acknowledged, after the [`Device::flush`] that reports it, not before.
 //! - A read gives what was written under that segment, version and index, or an error; never other bytes.
 //! - A change that carries an epoch older than the highest seen for its segment is refused.
-//! - A failed flush is final: the device only reads until it is opened again.
+//! - A failed flush is final: the device only reads until it is opened again, and then, too, where it fails once more.
 //! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!
@@ -115,6 +115,8 @@ pub struct ExtentInfo {
     pub sealed: bool,
     /// Number of its creation on this device: tells a new extent from an earlier one of the same segment.
     pub created: u64,
+    /// How often a data chunk was changed in place; 0 of all else.
+    pub changes: u64,
 }
 
 impl ExtentInfo {
@@ -140,6 +142,12 @@ impl ExtentInfo {
             blocks,
             sealed: extent.sealed,
             created: extent.created,
+            // Only parity has merged anything; what it counts itself are overwrites.
+            changes: extent
+                .updates
+                .as_ref()
+                .filter(|updating| updating.merged.is_empty())
+                .map_or(0, |updating| updating.version),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::Arc,
 };
 
@@ -15,11 +16,11 @@ use crate::{
     buffer::BufferPool,
     ids::{BlockIndex, ClusterId, DeviceId, SegmentId},
     index::{
-        FORMAT_VERSION, Index, Record, Superblock, checkpoint,
+        Extent, FORMAT_VERSION, Index, Record, Superblock, checkpoint,
         journal::{Journal, ReplayError, Replayed, Start},
         superblock::Found,
     },
-    media::Medium,
+    media::{Medium, MediumError},
 };
 
 /// How a device is made.
@@ -87,7 +88,8 @@ impl Device {
         Ok(())
     }
 
-    /// Opens a device and recovers what a crash left. `expected`: refuse a device of another cluster.
+    /// Opens a device and recovers what a crash left. `expected`: refuse a device of another cluster. One whose medium takes no writes
+    /// any more only reads ([`Device::failed`]): what was recovered is in memory alone, and is found again by the next open.
     pub fn open(medium: Arc<dyn Medium>, expected: Option<ClusterId>) -> Result<Device, OpenError> {
         let superblock = match Superblock::read(&*medium)? {
             Found::Valid(superblock) => superblock,
@@ -106,8 +108,9 @@ impl Device {
         if superblock.capacity > medium.capacity() {
             return Err(OpenError::Truncated { recorded: superblock.capacity, actual: medium.capacity() });
         }
-        // Whoever had it open may have ended between a write and its flush: what is read from here on, and acted upon, is durable.
-        medium.flush()?;
+        // Whoever had it open may have ended between a write and its flush: what is read from here on, and acted upon, is durable. Where
+        // it may not be, nothing is done but to read.
+        let flushed = medium.flush();
         let damaged = |reason: &str| OpenError::IndexDamaged { reason: reason.to_owned() };
         let loaded =
             checkpoint::load(&*medium, &superblock)?.ok_or_else(|| damaged("no whole checkpoint is left"))?;
@@ -175,16 +178,56 @@ impl Device {
             prefetch: Prefetch::default(),
         };
         device.forget_unfinished(&doubtful);
-        // The cut of the journal becomes final here: see `journal`, "Which frames count".
-        if device.to_write_back() > 0 {
-            device.settle()?;
-        } else {
-            device.checkpoint()?;
+        if flushed.is_ok() {
+            device.restore_room();
         }
-        device.mend_superblock();
+        // The cut of the journal becomes final here: see `journal`, "Which frames count". Where it cannot, nothing comes behind it either.
+        let settled = flushed
+            .and_then(|()| if device.to_write_back() > 0 { device.settle() } else { device.checkpoint() });
+        if device.or_fail(settled).is_ok() {
+            device.mend_superblock();
+        }
         device.corrupt_blocks = 0;
         tracing::debug!(device = %device.id(), frames = records.len(), "opened");
         Ok(device)
+    }
+
+    /// Takes room that a copy of the device may lack, which leaves out zeros: changes that were answered rely on it.
+    fn restore_room(&self) {
+        let device = self.id();
+        match self.fill_holes() {
+            Ok(0) => {}
+            Ok(bytes) => {
+                tracing::warn!(%device, bytes, "it had holes, as a sparse copy has: their room is taken")
+            }
+            Err((bytes, MediumError::Full)) => tracing::warn!(
+                %device, bytes,
+                "some of so many bytes of it have no room, as in a sparse copy: free as many beside it and start its server anew, or it \
+                 fails with the change that needs them"
+            ),
+            // The open goes on, and finds out what it means.
+            Err((_, error)) => tracing::debug!(%device, %error, "its holes are not filled"),
+        }
+    }
+
+    /// How many bytes were taken; or of how many there is no room for all.
+    fn fill_holes(&self) -> Result<u64, (u64, MediumError)> {
+        let fill = |range: Range<u64>| {
+            let bytes = range.end - range.start;
+            self.medium.fill_holes(range).map_err(|error| (bytes, error))
+        };
+        if self.superblock.thick {
+            return fill(0..self.superblock.capacity);
+        }
+        let mut taken = fill(0..self.superblock.data_start())?;
+        if taken == 0 {
+            // Most of a checkpoint's slot is zeros: who copied that whole left out nothing elsewhere.
+            return Ok(0);
+        }
+        for units in self.index.after(None).flat_map(relied_on) {
+            taken += fill(units.start * UNIT_BYTES..units.end * UNIT_BYTES)?;
+        }
+        Ok(taken)
     }
 
     /// Writes the superblock again where one of its copies is bad: with one left the device is one bad page away from its end. One
@@ -229,7 +272,7 @@ impl Device {
         segment: SegmentId,
         index: BlockIndex,
         doubtful: &BTreeSet<(SegmentId, BlockIndex)>,
-    ) -> std::ops::Range<BlockIndex> {
+    ) -> Range<BlockIndex> {
         let extent = self.index.get(segment);
         let run = extent.and_then(|e| e.runs.iter().find(|r| r.index <= index && index - r.index < r.count));
         let Some(run) = run else { return index..index };
@@ -244,6 +287,15 @@ impl Device {
     }
 }
 
-fn extent_used(index: &Index, segment: SegmentId) -> Vec<std::ops::Range<u64>> {
+/// Units of an extent that are written when nobody can be refused any more.
+fn relied_on(extent: &Extent) -> Vec<Range<u64>> {
+    if extent.updates.is_some() {
+        return extent.used();
+    }
+    let tables = extent.ranges.iter();
+    tables.map(|range| range.start..range.start + extent.table_units(range.slots)).collect()
+}
+
+fn extent_used(index: &Index, segment: SegmentId) -> Vec<Range<u64>> {
     index.get(segment).map(|e| e.used()).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! How reads of the medium go: a device that takes what is written and gives nothing back is as failed as one that takes nothing.
 //!
 //! One bad place fails again and again while everything else is read: it counts once in a row. Whether a row goes on the lane finds out by
-//! itself, at places all over the data, and passes by what the system keeps of the medium in memory: an access that finds one place bad
+//! itself, at places all over the data, and passes by what the system keeps of the medium in memory: an access that finds some places bad
 //! asks the device for nothing more, of a device that gives nothing nobody asks for anything, and what others are given meanwhile may
 //! come from that memory, which a dead disk does not empty.
 

@@ -281,6 +281,10 @@ impl<M: Medium + ?Sized> Medium for EmulatedMedium<M> {
         self.below.guarantee(range)
     }
 
+    fn fill_holes(&self, range: Range<u64>) -> Result<u64, MediumError> {
+        self.below.fill_holes(range)
+    }
+
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.below.prepare(range)
     }

@@ -6,6 +6,9 @@
 //! will be read next is fetched where the reader says so ([`Medium::prefetch`]): the system, which knows no extents, reads nothing
 //! ahead. The file is locked while it is open, so two processes on one directory cannot both own it.
 //!
+//! On a filesystem that takes no writes any more (a drive at its end, an error that the system answered by mounting it anew) it is opened
+//! for reading alone: what is there may be all that is left of it.
+//!
 //! On a filesystem in memory (tmpfs) nothing is reserved ahead but a few pages that must not run out of space: a reservation
 //! would take real memory at once and saves nothing, since there are no unwritten ranges to convert.
 
@@ -33,6 +36,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const ALLOCATE_MIN_BYTES: u64 = 1 << 20;
 /// Zeros are written, and misaligned data is gathered, in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
+/// Unit of `st_blocks` (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
 /// Pieces that one call takes (`UIO_MAXIOV`, readv(2)).
 const IOV_MAX: usize = 1024;
 
@@ -77,6 +82,8 @@ pub struct FileMedium {
     capacity: u64,
     /// Whether writes pass the page cache by.
     direct: bool,
+    /// Whether its filesystem takes no writes.
+    read_only: bool,
     in_memory: bool,
     rotational: bool,
     counters: CounterCell,
@@ -121,17 +128,22 @@ impl FileMedium {
         Ok(())
     }
 
-    /// Opens the space in this directory and locks it.
+    /// Opens the space in this directory and locks it; for reading alone where its filesystem takes no writes.
     pub fn open(directory: &Path) -> Result<FileMedium, OpenFileError> {
         let path = directory.join(SPACE);
         let fail = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => OpenFileError::Missing { path: path.clone() },
             _ => OpenFileError::Io { path: path.clone(), source },
         };
-        let buffered = OpenOptions::new().read(true).write(true).open(&path).map_err(fail)?;
+        let (buffered, read_only) = match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                (File::open(&path).map_err(fail)?, true)
+            }
+            opened => (opened.map_err(fail)?, false),
+        };
         let in_memory =
             rustix::fs::fstatfs(&buffered).is_ok_and(|s| u64::try_from(s.f_type) == Ok(TMPFS_MAGIC));
-        let direct = if in_memory { None } else { open_direct(&path) };
+        let direct = if in_memory { None } else { open_direct(&path, !read_only) };
         let (file, direct) = match direct {
             Some(file) => (file, true),
             None => (buffered.try_clone().map_err(fail)?, false),
@@ -148,6 +160,7 @@ impl FileMedium {
             path,
             capacity,
             direct,
+            read_only,
             in_memory,
             rotational,
             counters: CounterCell::default(),
@@ -175,7 +188,15 @@ impl FileMedium {
         Ok(())
     }
 
+    fn check_writable(&self, offset: u64) -> Result<(), MediumError> {
+        if self.read_only {
+            return Err(MediumError::Io { kind: io::ErrorKind::ReadOnlyFilesystem, offset });
+        }
+        Ok(())
+    }
+
     fn fallocate(&self, flags: FallocateFlags, range: &Range<u64>) -> Result<bool, MediumError> {
+        self.check_writable(range.start)?;
         let bytes = range.end - range.start;
         // A large range takes long enough for a signal to come.
         let asked =
@@ -188,6 +209,7 @@ impl FileMedium {
     }
 
     fn write_zeros(&self, range: Range<u64>) -> Result<(), MediumError> {
+        self.check_writable(range.start)?;
         let zeros = AlignedBuf::zeroed(PIECE_BYTES.min((range.end - range.start) as usize));
         let mut at = range.start;
         while at < range.end {
@@ -205,9 +227,9 @@ fn set_capacity(file: &File, capacity: u64) -> io::Result<()> {
 }
 
 /// Opens for direct I/O and tries one read: some filesystems accept the flag and refuse its use.
-fn open_direct(path: &Path) -> Option<File> {
+fn open_direct(path: &Path, write: bool) -> Option<File> {
     let flags = i32::try_from(OFlags::DIRECT.bits()).ok()?;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).ok()?;
+    let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
     let mut probe = AlignedBuf::zeroed(BLOCK_BYTES as usize);
     file.read_at(&mut probe, 0).ok().map(|_| file)
 }
@@ -263,6 +285,7 @@ impl Medium for FileMedium {
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
         let len = bufs.iter().map(|b| b.len()).sum::<usize>();
         self.check(offset, len as u64)?;
+        self.check_writable(offset)?;
         self.counters.write(len);
         let fail = |e: io::Error| MediumError::from_io(&e, offset);
         if let [one] = bufs
@@ -342,6 +365,22 @@ impl Medium for FileMedium {
         Ok(())
     }
 
+    fn fill_holes(&self, range: Range<u64>) -> Result<u64, MediumError> {
+        check_span(&range, self.capacity)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if bytes == 0 || self.in_memory && bytes >= ALLOCATE_MIN_BYTES {
+            return Ok(0);
+        }
+        let taken = || match self.file.metadata() {
+            Ok(metadata) => Ok(metadata.blocks() * STAT_BLOCK_BYTES),
+            Err(error) => Err(MediumError::from_io(&error, range.start)),
+        };
+        let before = taken()?;
+        // Where the filesystem reserves nothing, the first write finds out.
+        self.fallocate(FallocateFlags::KEEP_SIZE, &range)?;
+        Ok(taken()?.saturating_sub(before))
+    }
+
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
         check_span(&range, self.capacity)?;
         self.write_zeros(range)
@@ -368,6 +407,7 @@ impl Medium for FileMedium {
 
     fn describe(&self) -> String {
         let how = if self.direct { "direct" } else { "buffered" };
-        format!("{} ({how}, {} bytes)", self.path.display(), self.capacity)
+        let read_only = if self.read_only { ", read-only" } else { "" };
+        format!("{} ({how}{read_only}, {} bytes)", self.path.display(), self.capacity)
     }
 }

@@ -148,6 +148,16 @@ pub trait Medium: Send + Sync {
         self.allocate(range)
     }
 
+    /// Takes real space for whatever of a byte range has none, however short it is, and keeps what it holds: how many bytes that were,
+    /// as far as the medium knows. A copy of a sparse file has holes where its original had zeros.
+    ///
+    /// # Errors
+    /// [`MediumError::Full`] where there is no space for all of it.
+    fn fill_holes(&self, range: Range<u64>) -> Result<u64, MediumError> {
+        let _ = range;
+        Ok(0)
+    }
+
     /// Makes a range read as zeros and cheap to write to: no first-write cost is left for the flush.
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError>;
 
