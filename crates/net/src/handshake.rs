@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// The lowest protocol version this code still speaks.
-const VERSION_MIN: u8 = 8;
+const VERSION_MIN: u8 = 9;
 
 /// A connection whose ends know each other.
 #[derive(Debug)]
@@ -101,8 +101,7 @@ async fn greet(
     let writer = tokio::spawn(Writer::new(shared.clone(), write_half).run());
     shared.lock().tasks.push(writer.abort_handle());
 
-    // Any way out of here but the last drops the owner: the HELLO still goes, so that a peer that is refused
-    // learns from it why. A peer that is no peer at all is cut off at once.
+    // A peer that is no peer at all is cut off at once.
     let mut reader = Reader::new(shared.clone(), read_half);
     let waited = options.hello_timeout;
     let until = Instant::now() + waited;
@@ -122,19 +121,34 @@ async fn greet(
         return Err(ConnectError::Greeting { body_bytes: body.len() });
     };
     let version = peer.version.min(ours.version).min(VERSION);
-    if version < VERSION_MIN {
-        return Err(ConnectError::Version { theirs: peer.version, needed: VERSION_MIN });
-    }
-    if let (Some(ours), Some(theirs)) = (ours.cluster, peer.cluster)
-        && ours != theirs
-    {
-        return Err(ConnectError::Cluster { ours, theirs });
+    if let Some(refusal) = refusal(version, &ours, &peer) {
+        // The HELLO still goes, so that the peer learns from it why.
+        drop(owner);
+        if way.is_none() {
+            // Among those that were accepted it counts as long as it has its socket.
+            tokio::select! {
+                _over = writer => {}
+                () = reader.until_closed() => shared.fail(Lost::Closed),
+            }
+        }
+        return Err(refusal);
     }
     let task = tokio::spawn(reader.run());
     shared.lock().tasks.push(task.abort_handle());
     let features = ours.features & peer.features;
     let connection = Connection::new(owner.clone(), version, features, peer.role, way);
     Ok(Connected { connection, peer, incoming: Incoming::new(owner) })
+}
+
+/// Why two ends are not for each other; `version` is the highest that both speak.
+fn refusal(version: u8, ours: &Hello, peer: &Hello) -> Option<ConnectError> {
+    if version < VERSION_MIN {
+        return Some(ConnectError::Version { theirs: peer.version, needed: VERSION_MIN });
+    }
+    match (ours.cluster, peer.cluster) {
+        (Some(ours), Some(theirs)) if ours != theirs => Some(ConnectError::Cluster { ours, theirs }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,22 @@
 //! One shared connection for each address, made when first needed and again when lost.
 //!
-//! Callers that come while an attempt runs share it. After a failed attempt the address is left alone for a while
+//! Callers that come while an attempt runs share it. It goes on when they give up, and ends with the pool: also accesses that
+//! have no time to wait for a machine that is gone find that it is. After a failed attempt the address is left alone for a while
 //! (200 ms, doubling to 2 s) and callers get that failure at once: a dead node neither costs each request a
 //! time-out nor sees a storm of connects when it comes back.
 
-use crate::{ConnectError, Connection, Options, connect};
+use crate::{ConnectError, Connection, Lost, Options, connect};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use steadfast_protocol::message::Hello;
-use tokio::{sync::Mutex as AsyncMutex, time::Instant};
+use tokio::{
+    sync::{Mutex as AsyncMutex, oneshot},
+    task::JoinSet,
+    time::Instant,
+};
 
 /// The first pause after a failure. 200 ms: shorter than a person notices, longer than a burst of requests.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
@@ -29,6 +34,7 @@ struct Inner {
     ours: Hello,
     options: Options,
     slots: Mutex<BTreeMap<String, Arc<AsyncMutex<Slot>>>>,
+    attempts: Mutex<JoinSet<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +53,8 @@ enum Slot {
 impl Pool {
     /// An empty pool; every connection says `ours` and has `options`.
     pub fn new(ours: Hello, options: Options) -> Self {
-        Self { inner: Arc::new(Inner { ours, options, slots: Mutex::default() }) }
+        let (slots, attempts) = Default::default();
+        Self { inner: Arc::new(Inner { ours, options, slots, attempts }) }
     }
 
     /// The connection to `address` (`host:port`), made if there is none that lives.
@@ -69,8 +76,8 @@ impl Pool {
 
     async fn connected(&self, address: &str, heeds_pause: bool) -> Result<Connection, ConnectError> {
         let (slot, asked) = (self.slot(address), Instant::now());
-        // Whoever holds the lock makes the attempt; the others then find its outcome.
-        let mut slot = slot.lock().await;
+        // The attempt holds the lock; whoever waits for it then finds its outcome.
+        let mut slot = slot.lock_owned().await;
         let pause = match &*slot {
             Slot::Open(connection) if connection.lost().is_none() => return Ok(connection.clone()),
             Slot::Failed { error, at, until, .. }
@@ -81,17 +88,28 @@ impl Pool {
             Slot::Failed { pause, .. } => (*pause * 2).min(PAUSE_MAX),
             Slot::Fresh | Slot::Open(_) => PAUSE_MIN,
         };
-        match connect(address, self.inner.ours.clone(), &self.inner.options).await {
-            Ok(connected) => {
-                *slot = Slot::Open(connected.connection.clone());
-                Ok(connected.connection)
-            }
-            Err(error) => {
-                let at = Instant::now();
-                *slot = Slot::Failed { error: error.clone(), pause, at, until: at + pause };
-                Err(error)
-            }
-        }
+        let (tell, told) = oneshot::channel();
+        let (address, ours, options) =
+            (address.to_owned(), self.inner.ours.clone(), self.inner.options.clone());
+        self.attempt(async move {
+            let outcome = connect(&address, ours, &options).await.map(|connected| connected.connection);
+            *slot = match outcome.clone() {
+                Ok(connection) => Slot::Open(connection),
+                Err(error) => {
+                    let at = Instant::now();
+                    Slot::Failed { error, pause, at, until: at + pause }
+                }
+            };
+            // Whoever asked may have given up.
+            let _ = tell.send(outcome);
+        });
+        told.await.unwrap_or(Err(ConnectError::Lost(Lost::ClosedHere)))
+    }
+
+    fn attempt(&self, attempt: impl Future<Output = ()> + Send + 'static) {
+        let mut attempts = self.inner.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        while attempts.try_join_next().is_some() {}
+        attempts.spawn(attempt);
     }
 
     /// The way to `address` and back ([`Connection::way`]), where there is a connection: none is made.

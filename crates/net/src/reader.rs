@@ -81,6 +81,11 @@ impl Reader {
         Ok(body)
     }
 
+    /// Drops what comes until the peer has closed.
+    pub(crate) async fn until_closed(mut self) {
+        while self.refill().await.is_ok() {}
+    }
+
     /// Reads until the connection is over.
     pub(crate) async fn run(mut self) {
         let lost = loop {

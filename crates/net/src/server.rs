@@ -61,7 +61,8 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Accepts, greets and hands each connection to `handler`, for ever. Dropping the future drops the handlers'.
+    /// Accepts, greets and hands each connection to `handler`, for ever. Dropping the future drops the handlers' and closes the
+    /// connections: what is queued is sent, and streams that have no answer by then are lost to their openers.
     pub async fn serve<F, Handled>(self, ours: Hello, options: Options, handler: F)
     where
         F: Fn(Connected) -> Handled + Send + Sync + 'static,
@@ -70,6 +71,8 @@ impl Server {
         let handler = Arc::new(handler);
         let greeted = Arc::new(Greeted::default());
         let mut connections = JoinSet::new();
+        // Dropped before the handlers are.
+        let _leaving = Leaving(greeted.clone());
         // Each is told once, until an accept went well.
         let (mut full, mut failing) = (false, false);
         loop {
@@ -144,7 +147,27 @@ enum Place {
     Ending,
 }
 
+/// Has all connections close when the server is dropped, so that none of them says that what its handler had in hand failed.
+struct Leaving(Arc<Greeted>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 impl Greeted {
+    fn leave(&self) {
+        let places = std::mem::take(&mut *self.places());
+        for place in places.into_values() {
+            if let Place::Held(connection) = place
+                && let Some(connection) = connection.upgrade()
+            {
+                connection.leave();
+            }
+        }
+    }
+
     fn add(&self, task: task::Id, connection: Weak<Shared>) {
         self.places().insert(task, Place::Held(connection));
     }

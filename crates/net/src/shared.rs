@@ -74,6 +74,7 @@ pub(crate) struct Shared {
 
 pub(crate) struct State {
     pub(crate) lanes: Lanes,
+    /// Nobody holds it any more, or whoever served it stops: what is queued is sent, and then it closes.
     pub(crate) closing: bool,
     pub(crate) lost: Option<Lost>,
     /// Streams purged since the writer last looked, each once however often a peer that does not read cancels it.
@@ -134,9 +135,7 @@ pub(crate) struct Owner(pub(crate) Arc<Shared>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.lock().closing = true;
-        self.0.to_send.notify_one();
-        self.0.closing.notify_one();
+        self.0.leave();
     }
 }
 
@@ -181,6 +180,13 @@ impl Shared {
     /// What is on its way into the socket. After a panic as before: the connection ends with the first frame that is cut.
     pub(crate) fn hand(&self) -> MutexGuard<'_, Hand> {
         self.hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the queued frames go out and closes, whoever holds a stream still. From here on only what was done is answered.
+    pub(crate) fn leave(&self) {
+        self.lock().closing = true;
+        self.to_send.notify_one();
+        self.closing.notify_one();
     }
 
     /// Ends the connection: every stream, sender and waiter learns of it. The first reason stays.
@@ -558,8 +564,10 @@ impl State {
             None
         };
         if let Some(reason) = refusal {
-            let (kind, body) = refused(reason);
-            self.lanes.push_control(OutFrame::new(Header::new(kind, stream), body, Bytes::new()));
+            if !self.closing {
+                let (kind, body) = refused(reason);
+                self.lanes.push_control(OutFrame::new(Header::new(kind, stream), body, Bytes::new()));
+            }
             return Ok(Opening::Refused);
         }
         self.theirs_open += 1;
@@ -680,6 +688,10 @@ impl State {
         let header = Header { priority: entry.priority, epoch: entry.epoch, ..Header::new(kind, stream) };
         self.theirs_open -= 1;
         self.used_at = Instant::now();
+        if self.closing && kind == FrameKind::Fail {
+            // It was not the request that failed: its opener learns by the loss of the connection that this end is gone.
+            return;
+        }
         self.lanes.push_last(OutFrame::new(header, body, Bytes::new()));
     }
 

@@ -8,6 +8,8 @@
 //! | `cancel` | CANCEL | nothing |
 //! | `end`, `fail` | nothing | END, FAIL |
 //! | all handles dropped | CANCEL, unless answered | FAIL, unless answered |
+//!
+//! Where a server stops, no FAIL is sent: the opener gets [`Event::Lost`], as if the server had been killed.
 
 use crate::{
     Lost,

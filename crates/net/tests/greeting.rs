@@ -10,7 +10,7 @@ use steadfast_net::{
 };
 use steadfast_protocol::{
     ClusterId,
-    message::{FrameKind, Header, HeaderError, Hello, VERSION},
+    message::{self, FrameKind, Header, HeaderError, Hello, VERSION},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -192,6 +192,36 @@ async fn who_keeps_a_place_without_a_stream_gives_it_to_a_newcomer() {
     let open = Open { body: b"served".to_vec(), ..Open::default() };
     assert_eq!(soon(newcomer.call(open)).await.unwrap().0, b"served");
     assert!(idle.recv().await.is_none(), "its place was needed");
+}
+
+/// Each has a socket until it is closed, which may take as long as it likes.
+#[tokio::test]
+async fn those_who_are_refused_count_until_they_are_gone() {
+    let of = |cluster| Hello { cluster: Some(ClusterId(cluster)), ..hello() };
+    let server = Server::bind("127.0.0.1:0").await.unwrap().connections_max(4);
+    let address = server.local_addr().unwrap().to_string();
+    // However long this test is held up.
+    let lingering = Options { linger: Duration::from_secs(600), ..Options::default() };
+    tokio::spawn(server.serve(of(1), lingering, echo));
+    let foreign = frame_bytes(Header::new(FrameKind::Hello, 0), &message::encode(&of(2)), &[]);
+    let (mut sockets, mut told) = (Vec::new(), 0);
+    for _ in 0..40 {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        // Those above the limit are closed unheard.
+        let _ = soon(socket.write_all(&foreign)).await;
+        let mut heard = Vec::new();
+        let _ = soon(socket.read_to_end(&mut heard)).await;
+        told += usize::from(!heard.is_empty());
+        sockets.push(socket);
+    }
+    assert_eq!(told, 4, "the others would have made more sockets than there may be");
+    drop(sockets);
+    soon(async {
+        while connect(&address, of(1), &Options::default()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -229,6 +229,29 @@ async fn tried_again_later() -> Result<(), (u32, usize)> {
     if asked > 10 && tried == 4 { Ok(()) } else { Err((asked, tried)) }
 }
 
+/// A machine that is gone is found to be by accesses each of which has no time to wait for it.
+#[tokio::test]
+async fn an_attempt_goes_on_without_who_asked_for_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counting = attempts.clone();
+    tokio::spawn(async move {
+        let mut unanswered = Vec::new();
+        while let Ok((socket, _)) = listener.accept().await {
+            counting.fetch_add(1, SeqCst);
+            unanswered.push(socket);
+        }
+    });
+    let waited = Duration::from_secs(1);
+    let pool = Pool::new(hello(), Options { hello_timeout: waited, ..Options::default() });
+    // Where the machine does much else the attempt may be over by then: then it is remembered.
+    let _hurried = tokio::time::timeout(Duration::from_millis(20), pool.connection(&address)).await;
+    let error = soon(pool.connection(&address)).await.unwrap_err();
+    assert_eq!(error, ConnectError::NoHello { waited });
+    assert_eq!(attempts.load(SeqCst), 1, "who asks next is told what came of it");
+}
+
 /// Nobody answers there for a while: who waits for an attempt has its failure, and does not make the next when that is over.
 #[tokio::test]
 async fn those_who_wait_for_an_attempt_share_its_failure() {

@@ -6,7 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use std::{collections::BTreeSet, time::Duration};
-use steadfast_net::{Connected, Event, Lost, Open, Options, Stream, Violation};
+use steadfast_net::{Connected, Event, Lost, Open, Options, Server, Stream, Violation, connect};
 use steadfast_protocol::message::{self, Fault, FrameKind, Header, PAYLOAD_BYTES_MAX};
 
 fn header(kind: FrameKind, stream: u64) -> Header {
@@ -311,6 +311,34 @@ async fn a_lost_peer_is_told_to_every_stream() {
         assert!(matches!(soon(stream.recv()).await, Some(Event::Lost(_))));
         assert!(stream.send(Vec::new(), Bytes::new()).await.is_err());
     }
+}
+
+/// As if it had been killed: that a request failed is said of a handler that panics, and not of a server that stops.
+#[tokio::test]
+async fn what_a_server_has_in_hand_is_lost_when_it_stops_and_failed_when_it_panics() {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(server.serve(hello(), Options::default(), |mut connected| async move {
+        let mut held = Vec::new();
+        while let Some((opened, stream)) = connected.incoming.next().await {
+            assert!(opened.body != b"panic", "as it was asked to");
+            stream.send_now(b"held".to_vec(), Bytes::new()).unwrap();
+            held.push(stream);
+        }
+    }));
+    let mut last = Vec::new();
+    for panics in [true, false] {
+        let connected = connect(&address, hello(), &Options::default()).await.unwrap();
+        let mut stream = connected.connection.open(Open::default()).unwrap();
+        expect_data(&mut stream).await;
+        let panic = Open { body: b"panic".to_vec(), ..Open::default() };
+        let _asked = panics.then(|| connected.connection.open(panic).unwrap());
+        if !panics {
+            serving.abort();
+        }
+        last.push(soon(stream.recv()).await);
+    }
+    assert!(matches!(&last[..], [Some(Event::Failed(Fault::Protocol(_))), Some(Event::Lost(_))]), "{last:?}");
 }
 
 #[tokio::test]
