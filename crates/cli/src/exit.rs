@@ -195,7 +195,8 @@ fn of_plan(error: &PlanError) -> u8 {
         PlanError::BelowBucket { .. }
         | PlanError::Unsupported { .. }
         | PlanError::FewDevices { .. }
-        | PlanError::FewCopies { .. } => WRONG_COMMAND,
+        | PlanError::FewCopies { .. }
+        | PlanError::Unforeseen { .. } => WRONG_COMMAND,
         error if error.is_reserved_by_others() => BUSY,
         _ => NO_ROOM,
     }

@@ -10,13 +10,14 @@
 //!
 //! All of them read what they must, write blocks under a new segment's name until the durability rule holds for them and
 //! those that stay, and commit a layout that lists both: readers see the object before or after, whole. A client that dies
-//! leaves an intent that ends and blocks that are swept. Where another writer is first the change is made again on the new
-//! version, a few times.
+//! leaves an intent that ends, blocks that are swept, and segments that cannot be changed in place until that end. Where another
+//! writer is first the change is made again on the new version, a few times.
 //!
 //! Left out: which blocks an update touches, which are dropped, and where others go (`steadfast_protocol::plan`).
 
 mod bytes;
 mod error;
+mod fences;
 mod gather;
 mod in_place;
 mod leave;
@@ -34,6 +35,7 @@ pub(crate) use ranges::Grown;
 pub use resize::ResizeReport;
 
 use crate::{Client, ClientError, ObjectStat};
+use fences::Left;
 use std::time::{Duration, Instant};
 use steadfast_protocol::Version;
 
@@ -100,11 +102,24 @@ impl AmendReport {
 }
 
 impl Client {
-    /// Makes a change of an object, again where another writer was first, or its lease ended before it was made.
+    /// Makes a change of an object, again where another writer was first, or its lease ended before it was made. What `once` leaves
+    /// fenced is opened again where that ends in an error.
     async fn amend(
         &self,
-        bucket: &str,
-        key: &str,
+        (bucket, key): (&str, &str),
+        left: &Left,
+        once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
+        let made = self.amend_in_turn((bucket, key), once).await;
+        if made.is_err() {
+            self.reopen((bucket, key), left).await;
+        }
+        made
+    }
+
+    async fn amend_in_turn(
+        &self,
+        (bucket, key): (&str, &str),
         mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         for attempt in 1..=ATTEMPTS_MAX {

@@ -6,21 +6,19 @@ mod direct;
 pub(crate) use decoded::{Parts, originals};
 pub(crate) use direct::direct;
 
-use crate::{
-    Client, GetError,
-    get::SegmentReader,
-    reserve::{Reading, Reserved},
-};
+use crate::{Client, GetError, get::SegmentReader, reserve::Reading};
 use bytes::BytesMut;
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 use steadfast_disk::checksum;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, SegmentId,
     chunks::Fence,
     layout::{ParityGeometry, SegmentLayout},
-    message::{self, Access, ChunkVersions, Fault, NodeAnswer, NodeRequest, Priority},
-    plan::Quality,
+    message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     policy::Policy,
     read::Cause,
 };
@@ -34,14 +32,15 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Fenced {
     /// Whether any of its chunks may have been changed in place, or may yet be.
     pub(crate) changed: bool,
-    /// Devices whose chunks what is read must not be made of: parity that may take differences still, data that lacks some.
+    /// Devices whose chunks what is read must not be made of: parity that may take differences still, data that lacks some, and data
+    /// that leaves and may have some that parity has not.
     pub(crate) without: BTreeSet<DeviceId>,
 }
 
 impl Client {
     /// Has nodes refuse changes in place of a segment under epochs before `epoch`: what is read of it from then on, without parity
     /// that could not be told and data that is outdated, is all that was and will be acknowledged. None where so few of them answer
-    /// that one could still be. Chunks on devices that are `leaving` are moved whatever they hold.
+    /// that one could still be. Chunks on devices that are `leaving` are moved, also where nobody knows what they hold.
     pub(crate) async fn fence(
         &self,
         layout: &SegmentLayout,
@@ -63,10 +62,11 @@ impl Client {
         let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
         let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
         let versions = self.chunk_versions(segment, &holders, &silent).await;
-        let changed = fence.changed(&versions, |chunk| leaving.contains(&device(chunk)));
-        let without: BTreeSet<DeviceId> = fence.without(&versions).into_iter().map(device).collect();
+        let leaves = |chunk: u32| leaving.contains(&device(chunk));
+        let changed = fence.changed(&versions, leaves);
+        let without: BTreeSet<DeviceId> = fence.without(&versions, leaves).into_iter().map(device).collect();
         if !without.is_empty() {
-            tracing::debug!(%segment, ?without, "read without what is not fenced or lacks changes");
+            tracing::debug!(%segment, ?without, "read without what is not fenced, lacks changes or may have others");
         }
         let lacking = fence.lacking(&versions).into_iter().map(device);
         let outdated: Vec<DeviceId> = lacking.filter(|device| !without.contains(device)).collect();
@@ -74,6 +74,24 @@ impl Client {
             tracing::warn!(%segment, ?outdated, "more chunks lack changes than the others make up for: those changes are lost");
         }
         Some(Fenced { changed, without })
+    }
+
+    /// Whether nodes refuse changes in place of a segment under its layout's epoch, for somebody who began before `epoch` to store it anew and
+    /// not for anybody who did since.
+    pub(crate) async fn is_fenced(&self, layout: &SegmentLayout, epoch: Epoch) -> bool {
+        let Some(holders) = ParityGeometry::of_layout(layout).and_then(|shape| shape.updatable(layout))
+        else {
+            return false;
+        };
+        // Under that epoch a fence ends nothing that the layout has not ended.
+        let segment = layout.segment;
+        let ask = |device| NodeRequest::Fence { device, segment };
+        let answers = self.ask_all(&holders, layout.epoch, ask).await;
+        let fenced = answers.iter().filter_map(|answer| match answer {
+            Err(Cause::Fault(Fault::Node(NodeFault::StaleEpoch { current, .. }))) => Some(*current),
+            _ => None,
+        });
+        fenced.max().is_some_and(|latest| latest < epoch.0)
     }
 
     /// All bytes of an object in a parity bucket, decoded as if these devices were lost: what a drill reads.
@@ -87,17 +105,16 @@ impl Client {
         devices: &BTreeSet<DeviceId>,
     ) -> Result<Vec<u8>, GetError> {
         let found = self.locate(bucket, key).await?;
+        let class = self.options.quality.class();
         let mut bytes = Vec::new();
         for layout in found.segments.iter().filter(|layout| layout.length > 0) {
             let blocks = match changes_in_place(&found.policy, layout) {
                 true => {
-                    let parts = Parts::whole(layout, self.options.patience);
+                    let parts = Parts::whole(layout, self.options.patience, class.priority());
                     originals(self, layout, devices, 0..layout.code.originals, parts).await?.0
                 }
                 false => {
-                    let reserved = Reserved::new(self, Access::Read, Quality::default(), layout.length);
-                    let (rule, excluded) = (self.options.request, devices.clone());
-                    let reading = Reading { rule, refused: BTreeSet::new(), excluded, reserved };
+                    let reading = Reading { excluded: devices.clone(), ..self.reading(class) };
                     let part = 0..layout.length;
                     SegmentReader::new(self, layout, part, &found.policy, None, &reading)?.run().await?
                 }
@@ -130,7 +147,7 @@ impl Client {
         holders.iter().map(held).collect()
     }
 
-    /// Asks the same of several devices at once; their answers in the devices' order.
+    /// Asks the same of several devices at once, those again that have no room for it now; their answers in the devices' order.
     async fn ask_all(
         &self,
         devices: &[DeviceId],
@@ -142,14 +159,25 @@ impl Client {
             let (pool, address, body) =
                 (self.pool.clone(), self.address_of(device), message::encode(&request(device)));
             asking.spawn(async move {
-                let open = Open {
-                    body,
-                    priority: Priority::Foreground,
-                    epoch,
-                    deadline: Some(ANSWERS_WITHIN),
-                    credit: 0,
+                let until = Instant::now() + ANSWERS_WITHIN;
+                let answer = loop {
+                    let open = Open {
+                        body: body.clone(),
+                        priority: Priority::Foreground,
+                        epoch,
+                        deadline: Some(until.saturating_duration_since(Instant::now())),
+                        credit: 0,
+                    };
+                    let answer = call(&pool, address.clone(), open).await;
+                    let Err(Cause::Fault(Fault::Refused { retry_after_ms, .. })) = &answer else {
+                        break answer;
+                    };
+                    let pause = Duration::from_millis((*retry_after_ms).into());
+                    if Instant::now() + pause >= until {
+                        break answer;
+                    }
+                    tokio::time::sleep(pause).await;
                 };
-                let answer = call(&pool, address, open).await;
                 if let Err(cause) = &answer {
                     tracing::debug!(%device, %cause, "a chunk's node did not answer");
                 }
@@ -206,4 +234,31 @@ pub(crate) async fn call(
     })?;
     let answer = message::decode(&body).map_err(|error| Cause::Fault(Fault::Protocol(error.to_string())))?;
     Ok((answer, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::{client, device_of, layout, serving};
+    use std::sync::Mutex;
+    use steadfast_protocol::message::RefusalReason;
+
+    #[tokio::test]
+    async fn a_node_that_has_no_room_for_a_fence_is_asked_again() {
+        let refused = Mutex::new(BTreeSet::new());
+        let address = serving(move |request, stream| match request {
+            NodeRequest::Fence { device, .. } if refused.lock().unwrap().insert(device) => {
+                stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+            }
+            _ => {
+                let _ = stream.end(message::encode(&NodeAnswer::Done));
+            }
+        })
+        .await;
+        let (client, segment) = (client(&address, Vec::new()), layout().segment);
+        let devices: Vec<DeviceId> = (0..4).map(device_of).collect();
+        let fence = |device| NodeRequest::Fence { device, segment };
+        let answers = client.ask_all(&devices, Epoch(2), fence).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(NodeAnswer::Done))), "{answers:?}");
+    }
 }

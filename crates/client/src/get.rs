@@ -21,10 +21,10 @@ use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, Time, Version,
     chunks::spared,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    message::{AccessTotals, MetaFault, NodeRequest, ReadPiece, Want},
+    message::{AccessTotals, Fault, MetaFault, NodeFault, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
-    read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Striped},
+    read::{self, Action, Cause, Input, Ranged, ReadCore, ReadPlan, Replicas, Striped},
 };
 use steadfast_transfer::{Event, Streams};
 
@@ -73,6 +73,20 @@ impl GetReport {
         }
         let moved = self.sent_bytes.max(self.received_bytes);
         moved as f64 / self.segment_bytes as f64 - 1.0
+    }
+
+    /// What is counted of it for whoever watches.
+    fn totals(&self) -> AccessTotals {
+        AccessTotals {
+            used_bytes: self.segment_bytes,
+            received_bytes: self.received_bytes,
+            sent_bytes: self.sent_bytes,
+            medium_bytes: self.medium_bytes,
+            requested_blocks: self.requested_blocks.into(),
+            extra_blocks: self.extra_blocks.into(),
+            extra_won: self.extra_won.into(),
+            ..AccessTotals::default()
+        }
     }
 }
 
@@ -182,12 +196,28 @@ impl Client {
             report,
             leaving,
         };
+        let done = self.get_whole(bucket, key, &mut access).await;
+        let Access { mut report, leaving, .. } = access;
+        if let Err(error) = done {
+            // What was moved for it was moved all the same.
+            self.account_settled(leaving, report.totals());
+            return Err(error);
+        }
+        let mut moved = Moved::default();
+        leaving.settle(&mut moved).await;
+        moved.add_to(&mut report);
+        self.account(&AccessTotals { gets: 1, ..report.totals() });
+        Ok(report)
+    }
+
+    /// Hands over all that is wanted of an object, whatever becomes of it meanwhile.
+    async fn get_whole(&self, bucket: &str, key: &str, access: &mut Access) -> Result<(), GetError> {
         let mut found = self.locate(bucket, key).await?;
-        access.way = self.metadata.way(start.elapsed());
+        access.way = self.metadata.way(access.start.elapsed());
         access.wish.round_trip = access.way;
         let mut changes = Changes::default();
         loop {
-            let error = match self.get_version(&found, &mut access).await {
+            let error = match self.get_version(&found, access).await {
                 Ok(()) => break,
                 Err(error @ GetError::Read(_)) => error,
                 Err(error) => return Err(error),
@@ -200,30 +230,14 @@ impl Client {
             }
             tracing::debug!(version = %found.object.version, handed = access.handed, "the object changed: reading on");
         }
-        let Access { sink, sink_time, mut report, leaving, .. } = access;
-        if report.latency == Duration::ZERO {
-            report.latency = start.elapsed().saturating_sub(sink_time);
+        if access.report.latency == Duration::ZERO {
+            access.report.latency = access.start.elapsed().saturating_sub(access.sink_time);
         }
-        let mut sink = sink.expect("it is back after every segment");
+        let mut sink = access.sink.take().expect("it is back after every segment");
         tokio::task::spawn_blocking(move || sink.flush())
             .await
             .expect("flushing a sink does not panic")
-            .map_err(GetError::Sink)?;
-        let mut moved = Moved::default();
-        leaving.settle(&mut moved).await;
-        moved.add_to(&mut report);
-        self.account(&AccessTotals {
-            gets: 1,
-            used_bytes: report.segment_bytes,
-            received_bytes: report.received_bytes,
-            sent_bytes: report.sent_bytes,
-            medium_bytes: report.medium_bytes,
-            requested_blocks: report.requested_blocks.into(),
-            extra_blocks: report.extra_blocks.into(),
-            extra_won: report.extra_won.into(),
-            ..AccessTotals::default()
-        });
-        Ok(report)
+            .map_err(GetError::Sink)
     }
 
     /// Where the object's blocks lie, and where their servers listen now; one round trip for both.
@@ -270,7 +284,7 @@ impl Client {
         let (first, end) = access.bounds(found.object.size)?;
         access.report.version = found.object.version;
         access.report.size = end - first.min(end);
-        let reading = self.plan_read(&found.segments, access.report.size, &access.wish).await?;
+        let reading = self.plan_read(found, first.min(end)..end, &access.wish).await?;
         let range = first + access.handed..end;
         tokio::select! {
             done = self.get_parts(found, range, &reading, access) => done,
@@ -304,13 +318,23 @@ impl Client {
             }
             let Some(mut reader) = in_hand.take() else {
                 let Some(Arrived { reader, outcome, .. }) = ahead.next().await else { return Ok(()) };
-                access.arrived(outcome, &reader)?;
+                if let Err(error) = outcome {
+                    access.leave(reader);
+                    return Err(error);
+                }
                 in_hand = Some(reader);
                 continue;
             };
-            let (ready, handed) = tokio::select! {
-                handed = access.hand_over(&mut reader) => handed?,
+            let handed = tokio::select! {
+                handed = access.hand_over(&mut reader) => handed,
                 never = ahead.arriving() => match never {},
+            };
+            let (ready, handed) = match handed {
+                Ok(times) => times,
+                Err(error) => {
+                    access.leave(reader);
+                    return Err(error);
+                }
             };
             // Only what the read itself waited for is the sink's.
             let since = if ahead.is_empty() { Some(ready) } else { ahead.here_since() };
@@ -335,15 +359,19 @@ pub(crate) fn parts(
     })
 }
 
-impl Access {
-    /// What became of a part's arrival.
-    fn arrived(&mut self, outcome: Result<(), GetError>, reader: &SegmentReader<'_>) -> Result<(), GetError> {
-        if outcome.is_err() {
-            reader.add_to(&mut self.report);
-        }
-        outcome
-    }
+/// What is read of each segment that holds some of `range`: the originals that are asked for by their indices; none where enough of any
+/// blocks are, or where those that are slow are done without.
+pub(crate) fn reads(
+    found: &ObjectStat,
+    range: Range<u64>,
+) -> impl Iterator<Item = (&SegmentLayout, Option<IndexRanges>)> {
+    parts(found, range).map(|(layout, part)| {
+        let Blocks { wanted, whole, singly, .. } = Blocks::of(layout, &part);
+        (layout, (singly && !whole).then(|| IndexRanges::from(wanted)))
+    })
+}
 
+impl Access {
     /// Decodes what has arrived and hands it over: when it was ready, and when the sink had it.
     async fn hand_over(&mut self, reader: &mut SegmentReader<'_>) -> Result<(Instant, Instant), GetError> {
         let originals = reader.decode().await?;
@@ -363,7 +391,7 @@ impl Access {
         Ok((ready, handed))
     }
 
-    /// A part is done. What its late streams moved is counted when they say so.
+    /// A part is done, or has failed. What its late streams moved is counted when they say so.
     fn leave(&mut self, reader: SegmentReader<'_>) {
         reader.add_to(&mut self.report);
         self.leaving.add(reader.streams, self.way);
@@ -417,11 +445,11 @@ impl Blocks {
             true => all.clone(),
             false => (part.start / block_bytes) as u32..part.end.div_ceil(block_bytes) as u32,
         };
-        let striped =
-            layout.code.kind == CodeKind::Replicated && layout.code.originals == layout.stored_blocks();
+        let copied = layout.code.kind == CodeKind::Replicated;
+        let striped = copied && layout.code.originals == layout.stored_blocks();
         let systematic =
             chunks || matches!(layout.code.kind, CodeKind::Mix | CodeKind::MixA | CodeKind::MixC);
-        let singly = wanted != all && (striped || systematic);
+        let singly = wanted != all && (copied || systematic);
         let blocks = u64::from(wanted.end.saturating_sub(wanted.start));
         let memory_bytes = if singly { blocks.saturating_mul(block_bytes) } else { layout.length };
         Self { wanted, whole, striped, singly, memory_bytes }
@@ -444,6 +472,8 @@ pub(crate) struct SegmentReader<'a> {
     decoding: Decoding,
     /// Where chunks are read.
     stand_ins: Option<StandIns<'a>>,
+    /// Devices whose chunks lack changes that parity has.
+    lacking: BTreeSet<DeviceId>,
     streams: Streams,
     start: Instant,
     moved: Moved,
@@ -497,6 +527,7 @@ impl<'a> SegmentReader<'a> {
                 CodeKind::ReedSolomon { data, .. } => {
                     Box::new(Ranged::of_chunks(Time(0), plan, wanted, data))
                 }
+                CodeKind::Replicated => Box::new(Replicas::of(Time(0), plan, wanted)),
                 _ => Box::new(Ranged::new(Time(0), plan, wanted)),
             }
         } else {
@@ -515,6 +546,7 @@ impl<'a> SegmentReader<'a> {
             core,
             decoding,
             stand_ins: in_chunks(layout).then(|| StandIns::none(client, layout.block_bytes)),
+            lacking: BTreeSet::new(),
             streams,
             start: Instant::now(),
             moved: Moved::default(),
@@ -554,6 +586,11 @@ impl<'a> SegmentReader<'a> {
                     Action::Cancel { device } => self.streams.cancel(device),
                     Action::Done(_) => {
                         self.stand_ins.iter_mut().for_each(StandIns::end);
+                        return Ok(());
+                    }
+                    Action::Failed(error) if !self.lacking.is_empty() => {
+                        let (segment, on) = (self.layout.segment, &self.lacking);
+                        tracing::warn!(%segment, ?on, %error, "chunks lack changes that others do not make up for");
                         return Ok(());
                     }
                     Action::Failed(error) => return Err(error.into()),
@@ -622,6 +659,11 @@ impl<'a> SegmentReader<'a> {
     /// Tells the core what the decoder found.
     fn verified(&mut self, verified: Verified) {
         let now = self.now();
+        if let Verified::Failed { device, cause: Cause::Fault(Fault::Node(fault)) } = &verified
+            && matches!(fault, NodeFault::LacksChanges { .. })
+        {
+            self.lacking.insert(*device);
+        }
         let input = match verified {
             Verified::Slice { device, index, bytes } => Input::Slice { device, index, bytes },
             Verified::Block { device, index, missing } => Input::Block { device, index, missing },
@@ -656,16 +698,17 @@ impl<'a> SegmentReader<'a> {
                 }
                 Ok(originals)
             }
-            Err(SolveError::Mixed) => {
+            Err(SolveError::Decode(error)) if self.lacking.is_empty() => {
+                Err(GetError::Layout { segment: Box::new(self.layout.clone()), detail: error.to_string() })
+            }
+            // Where too little came, what lacks changes is read as it is.
+            Err(SolveError::Mixed | SolveError::Decode(_)) => {
                 let (done, now) = (self.core.counts(), self.client.now());
                 self.client.learn(|caution| caution.mixed(now, &done, self.layout.block_bytes));
                 tracing::debug!(segment = %self.layout.segment, "its chunks changed meanwhile: read at one state");
                 let (originals, bytes) = self.at_one_state().await?;
                 self.moved.received_bytes += bytes;
                 Ok(originals)
-            }
-            Err(SolveError::Decode(error)) => {
-                Err(GetError::Layout { segment: Box::new(self.layout.clone()), detail: error.to_string() })
             }
         }
     }
@@ -676,8 +719,9 @@ impl<'a> SegmentReader<'a> {
         let given_up = &self.reading.excluded;
         let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity());
         let without = spared(parity, given_up.iter().copied(), self.core.late());
+        let priority = self.reading.reserved.priority();
         let read = |excluded| {
-            let parts = Parts::whole(self.layout, self.client.options.patience);
+            let parts = Parts::whole(self.layout, self.client.options.patience, priority);
             originals_at_one_state(self.client, self.layout, excluded, self.wanted.clone(), parts)
         };
         match read(&without).await {
@@ -689,11 +733,12 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// Tells the cluster what this part of an open object moved, as far as its servers have said so by now.
-    pub(crate) fn account(&self) {
+    /// Tells the cluster what this part of an open object moved, once its servers have said so; a round trip takes as long as `way`.
+    /// Nobody waits for that. Of a part that could not be had nothing is `used`.
+    pub(crate) fn account(self, used: bool, way: Duration) {
         let counts = self.core.counts();
-        self.client.account(&AccessTotals {
-            used_bytes: self.memory_bytes,
+        let done = AccessTotals {
+            used_bytes: if used { self.memory_bytes } else { 0 },
             received_bytes: self.moved.received_bytes,
             sent_bytes: self.moved.sent_bytes,
             medium_bytes: self.moved.medium_bytes,
@@ -701,7 +746,10 @@ impl<'a> SegmentReader<'a> {
             extra_blocks: counts.extra_blocks.into(),
             extra_won: counts.extra_won.into(),
             ..AccessTotals::default()
-        });
+        };
+        let mut leaving = Leaving::default();
+        leaving.add(self.streams, way);
+        self.client.account_settled(leaving, done);
     }
 
     /// Adds what this read moved.

@@ -1,8 +1,11 @@
-//! The streams that a get has cancelled: they may say yet what they moved, and nobody waits for those of one part before the next.
+//! The streams that a read has cancelled: they may say yet what they moved, and nobody waits for those of one part before the next.
 
-use crate::GetReport;
-use std::time::{Duration, Instant};
-use steadfast_protocol::message::NodeAnswer;
+use crate::{Client, GetReport};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use steadfast_protocol::message::{AccessTotals, NodeAnswer};
 use steadfast_transfer::{Event, Streams};
 
 /// How long cancelled streams may take at least to say what they moved before they are left out of the count.
@@ -78,5 +81,30 @@ impl Leaving {
                 moved.heard(event);
             }
         }
+    }
+}
+
+impl Client {
+    /// Notes for the metadata server what an access did once these streams of it have said what they moved, which nobody waits for.
+    pub(crate) fn account_settled(&self, leaving: Leaving, done: AccessTotals) {
+        if leaving.0.is_empty() {
+            if done != AccessTotals::default() {
+                self.account(&done);
+            }
+            return;
+        }
+        let (tidying, pool) = (Arc::clone(&self.tidying), self.pool.clone());
+        let metadata = self.metadata.address().to_owned();
+        self.tidying.account_later(async move {
+            let mut moved = Moved::default();
+            leaving.settle(&mut moved).await;
+            let done = AccessTotals {
+                received_bytes: done.received_bytes + moved.received_bytes,
+                sent_bytes: done.sent_bytes + moved.sent_bytes,
+                medium_bytes: done.medium_bytes + moved.medium_bytes,
+                ..done
+            };
+            tidying.account(&pool, &metadata, &done);
+        });
     }
 }

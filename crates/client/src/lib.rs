@@ -9,7 +9,7 @@
 //! | `metadata` | one request under one id until an answer comes |
 //! | `source` | the bytes of a put, read ahead |
 //! | `get` | a segment read: opens what the core asks for, hands the bytes over |
-//! | `leaving` | cancelled streams of a get, until they have said what they moved |
+//! | `leaving` | cancelled streams of a read, until they have said what they moved |
 //! | `decode` | checksums and decoder off the runtime's thread, ahead of the end |
 //! | `reader` | an open object: reads at any place, reading ahead |
 //! | `file` | an open object that can be changed: reads, and writes that are kept until a sync |
@@ -101,7 +101,8 @@ pub struct Options {
     pub ingest: Ingest,
     /// Bandwidth wanted of an object, in bytes per second; decides how many devices it is spread over (§5.3.1).
     pub bandwidth_bytes_per_s: Option<u64>,
-    /// What every access wants that does not say otherwise: nothing by default, which costs nothing.
+    /// What every access wants that does not say otherwise: nothing by default, which costs nothing. What cannot be promised to an access
+    /// makes it fail, as a latency of what is opened.
     pub quality: Quality,
     /// Memory for the segments that one access has in hand, in bytes: with room for two, the next one is read while one
     /// is decoded or written. One is always allowed, whatever its size.
@@ -418,8 +419,10 @@ impl Client {
     /// second at most. An access itself does not wait for it, and without it the servers' sweeps free the same: call
     /// this before a short-lived process ends.
     pub async fn tidy(&self) {
+        let until = Instant::now() + TIDY;
+        self.tidying.accounted(TIDY).await;
         self.tidying.close_accounts(&self.pool, self.metadata.address());
-        self.tidying.settled(TIDY).await;
+        self.tidying.settled(until.saturating_duration_since(Instant::now())).await;
     }
 
     /// Notes for the metadata server what an access did.

@@ -15,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, Epoch, IntentId, SegmentId, Version,
+    DeviceId, Epoch, SegmentId, Version,
     durability::Rule,
     layout::{CodeSpec, SegmentLayout, Share},
     message::{self, Access, AccessTotals, Change, Freed, MetaAnswer, NodeRequest, PutBegun},
     meta::{LAYOUTS_BYTES_MAX, SEGMENTS_PER_PUT_MAX, SEGMENTS_PER_REQUEST_MAX},
-    plan::{self, Dealt, Plan, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
+    plan::{self, Dealt, Plan, PlanError, Quality, Scheme, TooLong, Wanted, Wish, file_bytes_max},
     policy::Policy,
     write::{
         Given, WriteSpec,
@@ -78,8 +78,8 @@ impl Client {
     /// As [`Client::put`], with wishes of its own.
     ///
     /// # Errors
-    /// As there; [`PutError::Plan`] for a wish that the cluster cannot meet, [`PutError::Busy`] for one that it cannot
-    /// meet now.
+    /// As there; [`PutError::Plan`] for a wish that the cluster cannot meet, and for any latency where `size` is not known,
+    /// [`PutError::Busy`] for one that it cannot meet now.
     pub async fn put_with(
         &self,
         bucket: &str,
@@ -89,6 +89,15 @@ impl Client {
         options: &PutOptions,
     ) -> Result<PutReport, PutError> {
         let start = Instant::now();
+        let quality = options.quality.or(self.options.quality);
+        if size.is_none() && quality.latency.is_some() {
+            return Err(PlanError::Unforeseen {
+                wish: "latency",
+                access: "a put of which nobody knows how long it is",
+                instead: "wish for a bandwidth, or put a file",
+            }
+            .into());
+        }
         let segment_bytes = self.options.segment_bytes_of(size);
         let segments = size.map_or(1, |size| size.div_ceil(segment_bytes).max(1));
         let begin = Change::BeginPut {
@@ -105,11 +114,12 @@ impl Client {
         };
         if let Err(error) = registry {
             // Else its bucket is in use for as long as its lease.
-            self.give_up(begun.intent, begun.epoch, &BTreeSet::new(), Fate::Open).await;
+            let ending = Change::Abort { intent: begun.intent };
+            self.give_up(ending, begun.epoch, &BTreeSet::new()).await;
             return Err(error.into());
         }
         let round_trip = self.metadata.way(start.elapsed());
-        let wish = Wish { quality: options.quality.or(self.options.quality), round_trip };
+        let wish = Wish { quality, round_trip };
         let mut put = Put {
             wish,
             reserved: Reserved::new(self, Access::Write, wish.quality, size.unwrap_or(segment_bytes)),
@@ -144,32 +154,27 @@ impl Client {
             Err(error) => {
                 let asked =
                     |error: &PutError| matches!(error, PutError::Metadata(error) if error.leaves_unknown());
-                let fate = if committing.has_begun() && asked(&error) { Fate::Unknown } else { Fate::Open };
-                self.give_up(begun.intent, begun.epoch, &stored.touched, fate).await;
+                // Of one that may be there nothing is freed.
+                if !(committing.has_begun() && asked(&error)) {
+                    let ending = Change::Abort { intent: begun.intent };
+                    self.give_up(ending, begun.epoch, &stored.touched).await;
+                }
                 Err(error)
             }
         }
     }
 
-    /// Tidies up after a put or an amendment that failed, for a while. What it wrote is freed only where it is certain that no version
-    /// has it: else the metadata server knows, and the devices free it when they ask.
+    /// Ends a put or an amendment that failed, by this change, and tidies up after it, for a while. What it wrote is freed only where it
+    /// is certain that no version has it: else the metadata server knows, and the devices free it when they ask.
     pub(crate) async fn give_up(
         &self,
-        intent: IntentId,
+        ending: Change,
         epoch: Epoch,
         touched: &BTreeSet<(DeviceId, SegmentId)>,
-        fate: Fate,
     ) {
         let giving_up = async {
-            let over = match fate {
-                Fate::Unknown => false,
-                Fate::Over => true,
-                // One that is over already may have ended by a commit whose answer was lost.
-                Fate::Open => {
-                    matches!(self.metadata.change(Change::Abort { intent }).await, Ok(MetaAnswer::Done))
-                }
-            };
-            if over {
+            // One that is over already may have ended by a commit whose answer was lost.
+            if matches!(self.metadata.change(ending).await, Ok(MetaAnswer::Done)) {
                 self.delete(touched.iter().map(|&(device, segment)| (device, segment, epoch)));
             }
         };
@@ -218,17 +223,6 @@ impl Client {
             .filter_map(|(device, request, epoch)| Some((self.address_of(device)?, request, epoch)));
         self.tidying.tell(&self.pool, addressed.collect());
     }
-}
-
-/// What became of an intent whose version was not to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Its commit has no answer that says whether the version is there.
-    Unknown,
-    /// It was not committed, as far as is known here.
-    Open,
-    /// It has ended by a commit that lists nothing of what is to be freed.
-    Over,
 }
 
 /// One put, from its intent to its commit.
@@ -499,7 +493,11 @@ impl Put<'_> {
         name: SegmentId,
         without: &BTreeSet<DeviceId>,
     ) -> Result<Plan, PutError> {
-        let (length, scheme) = (ready.spread_bytes, ready.segment.scheme);
+        let (length, scheme, geometry) = (ready.spread_bytes, ready.segment.scheme, ready.segment.geometry);
+        // What is wished for is the whole object's, whose segments are stored one after the other then. Padding is stored, too.
+        let padded = u64::from(geometry.block_bytes) * u64::from(geometry.originals);
+        let of = (length.max(padded), self.size.unwrap_or(length));
+        let wish = self.wish.part(of.0, of.1);
         // The segments of most objects lie on the same devices; chunks go to others each time.
         let turn = if scheme == Scheme::Parity { name.0.rotate_left(32) } else { 0 };
         let wanted = Wanted {
@@ -510,8 +508,8 @@ impl Put<'_> {
         };
         let dealt = || self.dealt.lock().unwrap_or_else(PoisonError::into_inner);
         let before = dealt().clone();
-        let planned = self.client.plan_write(&self.reserved, &wanted, &self.wish, without, &before);
-        let mut plan = planned.await?;
+        let planned = self.client.plan_write(&self.reserved, &wanted, &wish, without, &before).await;
+        let mut plan = planned.map_err(|denied| denied.of_whole(of, &self.wish))?;
         if let Policy::Parity(policy) = &self.begun.policy {
             dealt().deal(&mut plan, policy.data());
         }

@@ -4,20 +4,28 @@
 //! ahead, up to [`READ_AHEAD_BYTES_MAX`]. A read anywhere else ends that, and fetches what it was asked for and no more
 //! than the blocks that hold it.
 //!
+//! With a wish for a bandwidth the devices that hold the object keep it for as long as it is open.
+//!
 //! Invariants: every byte is of the contents that the object had when it was opened, with changes in place of then or later: what
 //! was read ahead may be older than what others have changed since; what is ahead is in one piece and begins where the last
 //! read ended.
 
 use crate::{
-    Client, ClientError, GetError, ObjectStat, chunks,
+    Client, GetError, GetOptions, ObjectStat, chunks,
     get::{CHANGES_MAX, SegmentReader, parts},
+    reserve::{Lasting, Reading},
 };
 use bytes::{Buf, Bytes, BytesMut};
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use steadfast_protocol::{
     Version,
     layout::{BLOCK_BYTES_MAX, CodeKind},
-    plan::Wish,
+    plan::{PlanError, Wish},
 };
 use tokio::task::JoinHandle;
 
@@ -34,6 +42,9 @@ pub struct ObjectReader {
     bucket: String,
     key: String,
     found: Arc<ObjectStat>,
+    wish: Wish,
+    /// How it is read, with what is kept for that while it is open.
+    lasting: Lasting,
     /// Where the last read ended.
     position: u64,
     /// How much is read ahead now, in bytes; 0 until a read follows another.
@@ -69,22 +80,61 @@ impl Client {
     /// Opens an object for reading at any place.
     ///
     /// # Errors
-    /// When there is no such object.
-    pub async fn open(self: &Arc<Self>, bucket: &str, key: &str) -> Result<ObjectReader, ClientError> {
+    /// When there is no such object; for what the client wants of every access as [`Client::open_with`].
+    pub async fn open(self: &Arc<Self>, bucket: &str, key: &str) -> Result<ObjectReader, GetError> {
+        self.open_with(bucket, key, &GetOptions::default()).await
+    }
+
+    /// As [`Client::open`], with wishes of its own (dissertation App. B): the devices that hold the object keep the bandwidth until the
+    /// reader is dropped.
+    ///
+    /// # Errors
+    /// When there is no such object; [`GetError::Plan`] for a wish that the holders cannot meet, and for any latency, as nobody knows how
+    /// much will be read; [`GetError::Busy`] for a wish that they cannot meet now.
+    pub async fn open_with(
+        self: &Arc<Self>,
+        bucket: &str,
+        key: &str,
+        options: &GetOptions,
+    ) -> Result<ObjectReader, GetError> {
+        let start = Instant::now();
+        let quality = options.quality.or(self.options.quality);
+        if quality.latency.is_some() {
+            return Err(PlanError::Unforeseen {
+                wish: "latency",
+                access: "an open object, of which nobody knows how much will be read",
+                instead: "wish for a bandwidth, or for the latency of a get",
+            }
+            .into());
+        }
         let found = self.locate(bucket, key).await?;
-        Ok(ObjectReader {
-            client: Arc::clone(self),
+        let round_trip = self.metadata.way(start.elapsed());
+        ObjectReader::new(self, (bucket, key), found, Wish { quality, round_trip }).await
+    }
+}
+
+impl ObjectReader {
+    /// Of an object as found, once what is wished for is kept.
+    async fn new(
+        client: &Arc<Client>,
+        (bucket, key): (&str, &str),
+        found: ObjectStat,
+        wish: Wish,
+    ) -> Result<Self, GetError> {
+        let reading = client.plan_read(&found, 0..found.object.size, &wish).await?;
+        Ok(Self {
+            client: Arc::clone(client),
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             found: Arc::new(found),
+            wish,
+            lasting: Lasting::new(reading),
             position: 0,
             window_bytes: 0,
             ahead: VecDeque::new(),
         })
     }
-}
 
-impl ObjectReader {
     /// Bytes in the object.
     pub fn size(&self) -> u64 {
         self.found.object.size
@@ -118,7 +168,8 @@ impl ObjectReader {
     ///
     /// # Errors
     /// [`GetError::Changed`] when the object was replaced or removed and what was opened is gone, [`GetError::Read`] when
-    /// too little of it can be had now. The same read can be tried again; after one that was dropped before its end,
+    /// too little of it can be had now; [`GetError::Plan`] and [`GetError::Busy`] where it was moved to devices that cannot keep the
+    /// bandwidth wished for. The same read can be tried again; after one that was dropped before its end,
     /// [`ObjectReader::read`] goes on somewhere in it.
     pub async fn read_at(&mut self, offset: u64, length: usize) -> Result<Bytes, GetError> {
         let end = offset.saturating_add(length as u64).min(self.size());
@@ -148,6 +199,12 @@ impl ObjectReader {
             }
             // Blocks may have moved; other contents are another object. How much was read before, and where, is the caller's to know.
             let now = self.client.changed(&self.bucket, &self.key, &self.found, Some(0), error).await?;
+            if self.wish.quality.wants_pace() {
+                // What is kept on the devices that had it would stand in the way of what those that have it now are to keep.
+                self.lasting = Lasting::new(self.client.reading(self.wish.quality.class()));
+                let reading = self.client.plan_read(&now, 0..now.object.size, &self.wish).await?;
+                self.lasting = Lasting::new(reading);
+            }
             self.found = Arc::new(now);
         }
         unreachable!("it returns at the last change")
@@ -178,8 +235,9 @@ impl ObjectReader {
             return;
         }
         let (client, found) = (Arc::clone(&self.client), Arc::clone(&self.found));
+        let (reading, way) = (Arc::clone(&self.lasting.reading), self.wish.round_trip);
         let wanted = bytes.clone();
-        let fetch = tokio::spawn(async move { fetch(&client, &found, wanted).await });
+        let fetch = tokio::spawn(async move { fetch(&client, &found, wanted, (&reading, way)).await });
         self.ahead.push_back(Span { bytes, state: State::Coming(Fetch(fetch)) });
     }
 
@@ -235,26 +293,27 @@ impl ObjectReader {
     }
 }
 
-/// Bytes `wanted` of the object, in pieces.
+/// Bytes `wanted` of the object, in pieces; a round trip takes as long as `way`.
 pub(crate) async fn fetch(
     client: &Client,
     found: &ObjectStat,
     wanted: Range<u64>,
+    (reading, way): (&Reading, Duration),
 ) -> Result<VecDeque<Bytes>, GetError> {
     let mut pieces = VecDeque::new();
-    if let Some(few) = chunks::direct(client, found, wanted.clone()).await {
+    let reserved = &reading.reserved;
+    if !reserved.wants_pace()
+        && let Some(few) = chunks::direct(client, found, wanted.clone(), reserved.priority()).await
+    {
         return Ok(few.into());
     }
-    // Nothing is reserved: how fast an open object will be read, and for how long, nobody knows.
-    let wish = Wish::default();
-    let reading = client.plan_read(&found.segments, wanted.end - wanted.start, &wish).await?;
     for (layout, part) in parts(found, wanted) {
-        let mut reader = SegmentReader::new(client, layout, part, &found.policy, None, &reading)?;
-        reader.arrive().await?;
+        let mut reader = SegmentReader::new(client, layout, part, &found.policy, None, reading)?;
         let block_bytes = u64::from(layout.block_bytes);
         let (from, to) = reader.part_of_blocks();
-        let originals = reader.decode().await?;
-        reader.account();
+        let originals = reader.run().await;
+        reader.account(originals.is_ok(), way);
+        let originals = originals?;
         for (at, block) in (0u64..).step_by(layout.block_bytes as usize).zip(originals) {
             let (from, to) = (from.max(at), to.min(at + block_bytes));
             if from < to {
@@ -264,4 +323,126 @@ pub(crate) async fn fetch(
         }
     }
     Ok(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Quality,
+        reserve::tests::{client, device_of, found, serving_classes},
+    };
+    use std::{
+        collections::BTreeMap,
+        sync::{Mutex, PoisonError},
+    };
+    use steadfast_protocol::{
+        DeviceId, ReservationId,
+        message::{self, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason},
+    };
+    use tokio::sync::mpsc;
+
+    /// A client whose node keeps what it is asked to keep and reads nothing; what that hears.
+    async fn heard() -> (Arc<Client>, mpsc::UnboundedReceiver<(NodeRequest, Priority)>) {
+        let (tell, told) = mpsc::unbounded_channel();
+        let reading = Mutex::new(Vec::new());
+        let address = serving_classes(move |request, priority, stream| {
+            match &request {
+                NodeRequest::Reserve(_) => {
+                    let _ = stream.end(message::encode(&NodeAnswer::Reserved { lease_ms: 10_000 }));
+                }
+                NodeRequest::Release { .. } => {
+                    let _ = stream.end(message::encode(&NodeAnswer::Done));
+                }
+                NodeRequest::ReadRows(_) => {
+                    stream.fail(&Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: 1 });
+                }
+                _ => reading.lock().unwrap_or_else(PoisonError::into_inner).push(stream),
+            }
+            // Nobody counts them any more.
+            let _ = tell.send((request, priority));
+        })
+        .await;
+        let client = client(&address, Vec::new());
+        client.pool.connection(&address).await.unwrap();
+        (Arc::new(client), told)
+    }
+
+    async fn opened(client: &Arc<Client>, quality: &str) -> Result<ObjectReader, GetError> {
+        let quality: Quality = quality.parse().unwrap();
+        let round_trip = Duration::from_millis(1);
+        ObjectReader::new(client, ("data", "object"), found(), Wish { quality, round_trip }).await
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_what_is_read_in_the_background() {
+        let (client, mut told) = heard().await;
+        let mut reader = opened(&client, "priority=background").await.unwrap();
+        let asked = async {
+            let (mut few, mut streams) = (false, false);
+            while !(few && streams) {
+                let (request, priority) = told.recv().await.unwrap();
+                match request {
+                    NodeRequest::ReadRows(_) => few = true,
+                    NodeRequest::Read { .. } => streams = true,
+                    // What is short is asked as ever.
+                    _ => continue,
+                }
+                assert_eq!(priority, Priority::Background, "{request:?}");
+            }
+        };
+        tokio::select! {
+            read = reader.read_at(0, 100) => panic!("{read:?}"),
+            () = asked => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn the_bandwidth_of_an_open_object_is_kept_until_it_is_dropped() {
+        let (client, mut told) = heard().await;
+        let mut reader = opened(&client, "bandwidth=1MB").await.unwrap();
+        let mut kept = BTreeMap::<DeviceId, ReservationId>::new();
+        for _ in 0..4 {
+            match told.recv().await.unwrap().0 {
+                NodeRequest::Reserve(wish) => kept.insert(wish.device, wish.reservation),
+                other => panic!("{other:?}"),
+            };
+        }
+        assert_eq!(kept.len(), 4);
+        let asked = async {
+            loop {
+                match told.recv().await.unwrap().0 {
+                    NodeRequest::UnderReservation { reservation, .. } => return reservation,
+                    // Renewed meanwhile.
+                    NodeRequest::Reserve(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        tokio::select! {
+            read = reader.read_at(0, 100) => panic!("{read:?}"),
+            reservation = asked => assert_eq!(reservation, kept[&device_of(0)]),
+        }
+        drop(reader);
+        while !kept.is_empty() {
+            match told.recv().await.unwrap().0 {
+                NodeRequest::Release { device, reservation } => {
+                    assert_eq!(kept.remove(&device), Some(reservation));
+                }
+                // It may have asked others, too, or renewed.
+                NodeRequest::UnderReservation { .. } | NodeRequest::Reserve(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_kept_is_refused() {
+        let (client, _told) = heard().await;
+        let more = opened(&client, "bandwidth=1GB").await.map(|_| ());
+        assert!(matches!(more, Err(GetError::Plan(PlanError::Bandwidth { .. }))), "{more:?}");
+        let quality = Quality { latency: Some(Duration::from_secs(9)), ..Quality::default() };
+        let late = client.open_with("data", "object", &GetOptions { quality }).await.map(|_| ());
+        assert!(matches!(late, Err(GetError::Plan(PlanError::Unforeseen { .. }))), "{late:?}");
+    }
 }

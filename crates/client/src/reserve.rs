@@ -3,26 +3,28 @@
 //!
 //! Only an access with a wish for bandwidth or latency comes through here; any other costs no round trip more.
 
-use crate::{AmendError, Client, GetError, PutError, tidy::Tidying};
+use crate::{AmendError, Client, GetError, ObjectStat, PutError, get::reads, tidy::Tidying};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use steadfast_net::{CallError, Open, Pool};
 use steadfast_protocol::{
-    DeviceId, Epoch, ReservationId,
+    DeviceId, Epoch, IndexRanges, ReservationId,
     layout::SegmentLayout,
     message::{self, Access, Fault, NodeAnswer, NodeRequest, Priority, RefusalReason, Registry, Reserve},
-    plan::{self, Candidate, Dealt, Holding, Part, Plan, PlanError, Quality, Wanted, Wish},
+    plan::{self, Candidate, Dealt, Part, Plan, PlanError, Quality, Wanted, Wish},
     policy::Policy,
     read::RequestRule,
     words::counted,
 };
 use steadfast_transfer::Route;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// How often an access plans anew: each round passes over those that refused before.
 const ROUNDS: usize = 3;
@@ -77,6 +79,7 @@ impl Route for Reserving<'_> {
 }
 
 /// What one access has reserved; given back when dropped.
+#[derive(Debug)]
 pub(crate) struct Reserved {
     pool: Pool,
     tidying: Arc<Tidying>,
@@ -96,6 +99,7 @@ struct Kept {
 }
 
 /// How a read goes about, as planned.
+#[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) rule: RequestRule,
     /// Holders that refused: asked last.
@@ -103,6 +107,32 @@ pub(crate) struct Reading {
     /// Holders of what must not be read.
     pub(crate) excluded: BTreeSet<DeviceId>,
     pub(crate) reserved: Arc<Reserved>,
+}
+
+/// How an object is read for as long as it is open: what is kept for that is renewed, and given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lasting {
+    pub(crate) reading: Arc<Reading>,
+    renewing: Option<JoinHandle<Infallible>>,
+}
+
+impl Lasting {
+    pub(crate) fn new(reading: Reading) -> Self {
+        let reserved = Arc::clone(&reading.reserved);
+        let renews = reserved.wants_pace();
+        let renewing = renews.then(|| tokio::spawn(async move { reserved.renewing().await }));
+        Self { reading: Arc::new(reading), renewing }
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        if let Some(renewing) = &self.renewing {
+            renewing.abort();
+        }
+        // What is still being read holds it a moment longer.
+        self.reading.reserved.give_back_if_running();
+    }
 }
 
 type Refusals = BTreeMap<DeviceId, (RefusalReason, Duration)>;
@@ -123,7 +153,12 @@ impl Reserved {
 
     /// The class of the access's streams.
     pub(crate) fn priority(&self) -> Priority {
-        if self.quality.background { Priority::Background } else { Priority::Foreground }
+        self.quality.priority()
+    }
+
+    /// Whether bandwidth is kept for it, which only streams can use.
+    pub(crate) fn wants_pace(&self) -> bool {
+        self.quality.wants_pace()
     }
 
     /// The request under the device's reservation, if it has one.
@@ -171,6 +206,19 @@ impl Reserved {
         refusals
     }
 
+    /// The candidate as others use it: what waits at a device that keeps something for this access is counted as its own, and what it
+    /// keeps is no other's.
+    fn without_own(&self, candidate: &mut Candidate) {
+        let kept = self.held().get(&candidate.device).map(|kept| kept.bytes_per_s);
+        let Some(bytes_per_s) = kept else { return };
+        let reserved = match self.access {
+            Access::Read => &mut candidate.reserved_read_bytes_per_s,
+            Access::Write => &mut candidate.reserved_write_bytes_per_s,
+        };
+        *reserved = reserved.saturating_sub(bytes_per_s);
+        candidate.queue_length = 0;
+    }
+
     fn name(&self) -> ReservationId {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         ReservationId(u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()))
@@ -196,7 +244,7 @@ impl Reserved {
 
     /// Renews what is kept, for as long as it is polled. What a node no longer keeps (it started anew, or somebody of a
     /// higher class came) is best effort from then on. One that is silent does not hold up the others' renewals until their leases end.
-    pub(crate) async fn renewing(&self) -> core::convert::Infallible {
+    pub(crate) async fn renewing(&self) -> Infallible {
         loop {
             tokio::time::sleep(self.lease / RENEWALS).await;
             let kept = self.held().clone();
@@ -221,6 +269,13 @@ impl Reserved {
         !all.is_empty()
     }
 
+    /// The same, unless no runtime is left to say so: then the leases end.
+    fn give_back_if_running(&self) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.give_back();
+        }
+    }
+
     fn release(&self, devices: &[DeviceId]) {
         let mut held = self.held();
         let kept = devices.iter().filter_map(|device| Some((*device, held.remove(device)?)));
@@ -232,11 +287,9 @@ impl Reserved {
 }
 
 impl Drop for Reserved {
-    /// An access that is given up half-way gives back too; where no runtime is left to say so, the leases end.
+    /// An access that is given up half-way gives back too.
     fn drop(&mut self) {
-        if tokio::runtime::Handle::try_current().is_ok() {
-            self.give_back();
-        }
+        self.give_back_if_running();
     }
 }
 
@@ -282,7 +335,13 @@ impl Client {
         let without = |candidates: &[Candidate], out: &BTreeSet<DeviceId>| {
             let stays = |device| !leaving.contains(device) && !out.contains(device);
             let staying = candidates.iter().filter(|candidate| stays(&candidate.device));
-            let staying: Vec<Candidate> = staying.cloned().map(|candidate| dealt.given(candidate)).collect();
+            let mut staying: Vec<Candidate> =
+                staying.cloned().map(|candidate| dealt.given(candidate)).collect();
+            if wish.quality.wants_pace() {
+                // What waits where chunks of the object went a moment ago, and nothing is kept any more, is its own too.
+                let written = staying.iter_mut().filter(|candidate| candidate.given > 0);
+                written.for_each(|candidate| candidate.queue_length = 0);
+            }
             plan::choose_for(&staying, wanted, wish)
         };
         // Who failed others a moment ago may do better now: where none can be spared, none is.
@@ -310,29 +369,31 @@ impl Client {
         Ok(refusals.into_keys().collect())
     }
 
-    /// Has the holders of these segments keep the bandwidth that reading `length` bytes of them wishes for.
+    /// How a read goes about that reserves nothing.
+    pub(crate) fn reading(&self, quality: Quality) -> Reading {
+        let reserved = Reserved::new(self, Access::Read, quality, 0);
+        let (refused, excluded) = Default::default();
+        Reading { rule: self.options.request, refused, excluded, reserved }
+    }
+
+    /// Has the holders of an object's bytes `range` keep the bandwidth that reading them wishes for.
     pub(crate) async fn plan_read(
         &self,
-        layouts: &[SegmentLayout],
-        length: u64,
+        found: &ObjectStat,
+        range: Range<u64>,
         wish: &Wish,
     ) -> Result<Reading, GetError> {
+        if !wish.quality.wants_pace() {
+            return Ok(self.reading(wish.quality));
+        }
+        let length = range.end - range.start;
         let reserved = Reserved::new(self, Access::Read, wish.quality, length);
         let rule = self.options.request;
-        if wish.quality == Quality::default() {
-            let (refused, excluded) = Default::default();
-            return Ok(Reading { rule, refused, excluded, reserved });
-        }
-        let mut bytes: BTreeMap<DeviceId, u64> = BTreeMap::new();
-        for layout in layouts {
-            for holder in &layout.holders {
-                let held = u64::from(holder.blocks().count()) * u64::from(layout.block_bytes);
-                *bytes.entry(holder.device).or_default() += held;
-            }
-        }
-        let holdings: Vec<Holding> =
-            bytes.into_iter().map(|(device, bytes)| Holding { device, bytes }).collect();
-        let plan = |candidates: &[Candidate]| plan::fetch(&holdings, candidates, length, wish);
+        let reads: Vec<(&SegmentLayout, Option<IndexRanges>)> = reads(found, range).collect();
+        let plan = |candidates: &[Candidate]| {
+            let parts = reads.iter().map(|(layout, singly)| (*layout, singly.as_ref()));
+            plan::fetch(&plan::held(parts, candidates), candidates, length, wish)
+        };
         match self.negotiate(&reserved, wish, plan::holders, plan, |fetch| fetch.reserve.clone()).await {
             Ok((fetch, refusals)) => {
                 let rule = match fetch.rule.unwrap_or(rule) {
@@ -362,7 +423,7 @@ impl Client {
             let mut refusals = Refusals::new();
             let mut cause = None;
             for _ in 0..ROUNDS {
-                let planned = match self.planned(among, &refusals, &plan) {
+                let planned = match self.planned(reserved, among, &refusals, &plan) {
                     Ok(planned) => planned,
                     Err(error) if refusals.is_empty() => return Err(Denied::Plan(error)),
                     Err(error) => {
@@ -387,10 +448,12 @@ impl Client {
         }
     }
 
-    /// Plans with the devices as last heard of; those that refused can promise nothing. What others had reserved at the
-    /// last heartbeat may have been given back since: where only that stands against it, the nodes are asked.
+    /// Plans with the devices as last heard of, but for what they do for this access: a later part of it would be refused for the
+    /// earlier ones. Those that refused can promise nothing. What others had reserved at the last heartbeat may have been given back
+    /// since: where only that stands against it, the nodes are asked.
     fn planned<T>(
         &self,
+        reserved: &Reserved,
         among: fn(&Registry) -> Vec<Candidate>,
         refusals: &Refusals,
         plan: impl Fn(&[Candidate]) -> Result<T, PlanError>,
@@ -399,6 +462,7 @@ impl Client {
         let mut candidates = among(&registry);
         for candidate in &mut candidates {
             candidate.refused = refusals.contains_key(&candidate.device);
+            reserved.without_own(candidate);
         }
         let planned = plan(&candidates);
         if !planned.as_ref().is_err_and(PlanError::is_reserved_by_others) {
@@ -415,6 +479,19 @@ impl Client {
 pub(crate) enum Denied {
     Plan(PlanError),
     Busy(Busy),
+}
+
+impl Denied {
+    /// As [`PlanError::of_whole`].
+    pub(crate) fn of_whole(self, of: (u64, u64), wish: &Wish) -> Self {
+        match self {
+            Denied::Plan(error) => Denied::Plan(error.of_whole(of, wish)),
+            Denied::Busy(busy) => {
+                let cause = busy.cause.map(|cause| Box::new(cause.of_whole(of, wish)));
+                Denied::Busy(Busy { cause, ..busy })
+            }
+        }
+    }
 }
 
 impl From<Denied> for PutError {
@@ -490,6 +567,12 @@ pub(crate) mod tests {
         }
     }
 
+    /// An object of such a segment.
+    pub(crate) fn found() -> ObjectStat {
+        let layout = layout();
+        ObjectStat { segments: vec![layout.clone()], ..crate::amend::found(&[layout.length]) }
+    }
+
     /// A client that knows one server, which has the devices of [`layout`]. Nobody asks its metadata server anything.
     pub(crate) fn client(address: &str, standings: Vec<Standing>) -> Client {
         let report = |chunk| DeviceReport {
@@ -542,6 +625,13 @@ pub(crate) mod tests {
 
     /// Where a server listens that does this with each request.
     pub(crate) async fn serving(answer: impl Fn(NodeRequest, Stream) + Send + Sync + 'static) -> String {
+        serving_classes(move |request, _, stream| answer(request, stream)).await
+    }
+
+    /// The same with each request's class.
+    pub(crate) async fn serving_classes(
+        answer: impl Fn(NodeRequest, Priority, Stream) + Send + Sync + 'static,
+    ) -> String {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let address = server.local_addr().unwrap().to_string();
         let hello = Hello { version: VERSION, features: 0, role: Role::Node(NodeId(1)), cluster: None };
@@ -550,7 +640,7 @@ pub(crate) mod tests {
             let (answer, mut incoming) = (Arc::clone(&answer), connected.incoming);
             async move {
                 while let Some((opened, stream)) = incoming.next().await {
-                    answer(message::decode(&opened.body).unwrap(), stream);
+                    answer(message::decode(&opened.body).unwrap(), opened.priority, stream);
                 }
             }
         }));
@@ -599,6 +689,32 @@ pub(crate) mod tests {
         }
     }
 
+    /// Heartbeats come while it goes on: what they say of its devices is what it does there.
+    #[tokio::test]
+    async fn a_later_part_is_not_refused_for_what_the_earlier_ones_do() {
+        let client = client("127.0.0.1:1", Vec::new());
+        for report in &mut client.registry.lock().unwrap().nodes[0].devices {
+            (report.queue_length, report.reserved_write_bytes_per_s) = (4, READ_BYTES_PER_S);
+        }
+        // 3 MiB with the redundancy: 0.92 s of four quiet devices that are slow, 1.44 s behind such queues.
+        let length = 2 << 20;
+        let quality = Quality { latency: Some(Duration::from_millis(2200)), ..Quality::default() };
+        let wish = Wish { quality, round_trip: Duration::from_millis(1) }.part(length, 2 * length);
+        let policy = "rateless:tolerate=0".parse().unwrap();
+        let wanted = Wanted { policy, length, bandwidth_bytes_per_s: None, seed: 1 };
+        let (leaving, dealt) = (BTreeSet::new(), Dealt::default());
+        let reserved = Reserved::new(&client, Access::Write, quality, 2 * length);
+        let planned = client.plan_write(&reserved, &wanted, &wish, &leaving, &dealt).await;
+        assert!(matches!(planned, Err(Denied::Plan(PlanError::Latency { .. }))), "others are there");
+        for chunk in 0..SHAPE.chunks {
+            let (id, address) = (ReservationId(chunk.into()), "127.0.0.1:1".to_owned());
+            let kept = Kept { id, address, bytes_per_s: READ_BYTES_PER_S };
+            reserved.held().insert(device_of(chunk), kept);
+        }
+        let planned = client.plan_write(&reserved, &wanted, &wish, &leaving, &dealt).await;
+        assert_eq!(planned.map_err(PutError::from).unwrap().devices.len(), 4);
+    }
+
     /// What drains serves what it holds until that has left.
     #[tokio::test]
     async fn a_read_with_a_wish_counts_on_devices_that_drain() {
@@ -607,8 +723,8 @@ pub(crate) mod tests {
         let bandwidth_bytes_per_s = Some(100 * READ_BYTES_PER_S);
         let quality = Quality { bandwidth_bytes_per_s, ..Quality::default() };
         let wish = Wish { quality, round_trip: Duration::from_millis(1) };
-        let layout = layout();
-        let planned = client.plan_read(std::slice::from_ref(&layout), layout.length, &wish).await;
+        let found = found();
+        let planned = client.plan_read(&found, 0..found.object.size, &wish).await;
         // More than they have: what they could give is said, and none of them is asked.
         match planned.map(|_| ()) {
             Err(GetError::Plan(PlanError::Bandwidth { devices, .. })) => assert_eq!(devices, SHAPE.chunks),

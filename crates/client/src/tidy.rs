@@ -34,6 +34,8 @@ pub(crate) type Told = (String, NodeRequest, Epoch);
 pub(crate) struct Tidying {
     tasks: Mutex<JoinSet<()>>,
     accounts: Mutex<Accounts>,
+    /// Accesses that are over and will be accounted for.
+    accounting: Mutex<JoinSet<()>>,
     /// Ends with what the metadata server was told last.
     told: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -86,6 +88,18 @@ impl Tidying {
         self.tell_metadata(pool, metadata, &MetaRequest::Account(untold));
     }
 
+    /// Has an access accounted for once all is known of it, which nobody waits for.
+    pub(crate) fn account_later(&self, accounting: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.accounting.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(accounting);
+    }
+
+    /// Waits until what is over was accounted for, at most so long.
+    pub(crate) async fn accounted(&self, within: Duration) {
+        all_of(&self.accounting, within).await;
+    }
+
     /// Tells the metadata server what it was not told yet.
     pub(crate) fn close_accounts(&self, pool: &Pool, metadata: &str) {
         let untold = {
@@ -122,12 +136,17 @@ impl Tidying {
 
     /// Waits for what was told before, at most so long.
     pub(crate) async fn settled(&self, within: Duration) {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut tasks = WaitedFor(tasks);
-        let all = async { while tasks.0.join_next().await.is_some() {} };
-        // Later or never all the same.
-        let _ = timeout(within, all).await;
+        all_of(&self.tasks, within).await;
     }
+}
+
+/// Waits for all of them, at most so long.
+async fn all_of(tasks: &Mutex<JoinSet<()>>, within: Duration) {
+    let tasks = std::mem::take(&mut *tasks.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut tasks = WaitedFor(tasks);
+    let all = async { while tasks.0.join_next().await.is_some() {} };
+    // Later or never all the same.
+    let _ = timeout(within, all).await;
 }
 
 /// Requests that somebody waits for, and that go on for as long as the runtime does where that ends.

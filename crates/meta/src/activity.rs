@@ -60,6 +60,7 @@ fn change_name(change: &Change) -> &'static str {
         Change::Create { .. } => "create",
         Change::Grow { .. } => "grow",
         Change::RemoveBucket { .. } => "remove_bucket",
+        Change::GiveUp { .. } => "give_up",
     }
 }
 

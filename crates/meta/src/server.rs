@@ -87,9 +87,15 @@ impl Meta {
         self.service.cluster()
     }
 
-    /// Carries out every change that was taken, closes the connections and then the store.
-    pub async fn stop(self) {
-        self.service.stop().await;
+    /// Carries out every change that was taken, closes the connections and then the store. A disk that does not answer within a few
+    /// seconds is left behind.
+    pub async fn stop(mut self) {
+        let serving = &mut self.serving;
+        let leave = async {
+            serving.abort();
+            let _aborted = serving.await;
+        };
+        self.service.stop_then(leave).await;
     }
 }
 

@@ -4,19 +4,19 @@ use crate::{
     MetaError, MetaOptions, Store,
     activity::{Activity, Name},
     clock::Clock,
-    writer::Writer,
+    writer::{TICK, Writer},
 };
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use steadfast_protocol::{
     ClusterId, Time,
     message::{DrainPhase, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry},
     meta::{self, ClientReports, Liveness, Looked, Registered, View},
 };
-use tokio::{sync::Semaphore, task};
+use tokio::{sync::Semaphore, task, time::timeout};
 
 /// Reads that run at once; further ones wait. More than the disk's queue needs, few enough to keep memory small.
 const READS_MAX: usize = 16;
@@ -29,6 +29,18 @@ const HEARTBEATS_MAX: usize = 4;
 /// records at a time, and no client is to wait for that.
 const SWEEPS_MAX: usize = 2;
 
+/// Looks through many records that run at once, beside reads: a listing or a drain goes through all that there are, a page at a time, and
+/// nobody's lookup is to wait for many of those.
+const SCANS_MAX: usize = 4;
+
+/// Who has not run, or has had no answer of its store, for so long could not hear storage servers: some of their signs of life, which come
+/// once a second, are missing.
+const STILL_AFTER: Duration = TICK.saturating_mul(2);
+
+/// How long a stop waits for a disk that does not answer: what was taken and has no answer is asked again. Picked by eye: a commit on a
+/// busy disk takes tens of milliseconds, and whoever tells a server to stop kills it soon after.
+const STOPS_WITHIN: Duration = Duration::from_secs(3);
+
 /// What is only remembered. No lock is held while the store is read: however slow its disk is, storage servers are heard
 /// and clients' reports taken, but for that of a drain's end, beside which goes what is registered.
 struct Memory {
@@ -36,9 +48,31 @@ struct Memory {
     reports: Mutex<ClientReports>,
     /// What was registered when the store was read last, and as of which number ([`Store::registrations`]).
     registered: Mutex<Option<(u64, Arc<Registered>)>>,
+    /// When the server last ticked.
+    ticked: Mutex<Option<Time>>,
 }
 
 impl Memory {
+    /// The server runs at `now`, at its tick or between two of them. Where it stood still (stopped, or its machine was), it is no node's
+    /// silence that nobody was heard meanwhile.
+    fn runs(&self, now: Time, ticks: bool) {
+        let mut ticked = self.ticked.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = ticked.is_some_and(|ticked| self.held_up(ticked, now));
+        if ticks || still {
+            *ticked = Some(now);
+        }
+    }
+
+    /// Nobody was heard from `since` until `now`; whether that is so long that nobody's silence counts.
+    fn held_up(&self, since: Time, now: Time) -> bool {
+        let still = now.since(since);
+        if still > STILL_AFTER {
+            tracing::warn!(?still, "no storage server could be heard: none counts as dead for a while");
+            self.liveness.write().unwrap_or_else(PoisonError::into_inner).stood_still(now);
+        }
+        still > STILL_AFTER
+    }
+
     fn ask(&self, view: &dyn View, now: Time, query: &Query) -> Result<MetaAnswer, MetaFault> {
         Ok(match meta::look(view, query)? {
             Looked::Answer(answer) => answer,
@@ -47,6 +81,8 @@ impl Memory {
     }
 
     fn report(&self, now: Time, registered: &Registered) -> MetaAnswer {
+        // The first question after a standstill may come before the tick.
+        self.runs(now, false);
         let reports = self.reports().clone();
         let liveness = self.liveness.read().unwrap_or_else(PoisonError::into_inner);
         registered.report(now, &liveness, &reports)
@@ -95,6 +131,7 @@ pub struct Service {
     reads: Arc<Semaphore>,
     heartbeats: Arc<Semaphore>,
     sweeps: Arc<Semaphore>,
+    scans: Arc<Semaphore>,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -118,8 +155,9 @@ impl Service {
         let reads = Arc::new(Semaphore::new(READS_MAX));
         let heartbeats = Arc::new(Semaphore::new(HEARTBEATS_MAX));
         let sweeps = Arc::new(Semaphore::new(SWEEPS_MAX));
-        let (reports, registered) = Default::default();
-        let memory = Arc::new(Memory { liveness, reports, registered });
+        let scans = Arc::new(Semaphore::new(SCANS_MAX));
+        let (reports, registered, ticked) = Default::default();
+        let memory = Arc::new(Memory { liveness, reports, registered, ticked });
         Ok(Self {
             store,
             writer: Some(writer),
@@ -129,6 +167,7 @@ impl Service {
             reads,
             heartbeats,
             sweeps,
+            scans,
             activity: Activity::default(),
             admin: OnceLock::new(),
         })
@@ -156,6 +195,9 @@ impl Service {
     async fn carry_out(&self, request: MetaRequest) -> Result<MetaAnswer, MetaFault> {
         match request {
             MetaRequest::Change { id, change } => {
+                if meta::needs_liveness(&change) {
+                    self.memory.runs(self.clock.now(), false);
+                }
                 let writer = self.writer.as_ref().expect("there until the service is dropped");
                 writer.change(id, change).await
             }
@@ -164,13 +206,24 @@ impl Service {
                 Ok(self.memory.report(self.clock.now(), &registered))
             }
             MetaRequest::Ask(query) => {
-                let sweeps = matches!(query, Query::SegmentStates { .. });
-                let permits = if sweeps { &self.sweeps } else { &self.reads };
+                let permits = match query {
+                    Query::SegmentStates { .. } => &self.sweeps,
+                    Query::List { .. }
+                    | Query::ObjectsOn { .. }
+                    | Query::Holdings { .. }
+                    | Query::Degraded { .. } => &self.scans,
+                    _ => &self.reads,
+                };
                 self.read(permits, move |view, now, memory| memory.ask(view, now, &query)).await
             }
             MetaRequest::Heartbeat(heartbeat) => {
-                let heard =
-                    move |view: &dyn View, now, memory: &Memory| memory.heartbeat(view, now, heartbeat);
+                let clock = self.clock;
+                let heard = move |view: &dyn View, came, memory: &Memory| {
+                    let heard = memory.heartbeat(view, came, heartbeat);
+                    // Where the store hung no other was heard, either.
+                    memory.held_up(came, clock.now());
+                    heard
+                };
                 self.read(&self.heartbeats, heard).await
             }
             MetaRequest::Account(accesses) => {
@@ -210,28 +263,45 @@ impl Service {
         &self.store
     }
 
-    /// Gives up puts whose lease ended and forgets old answers; to be called about once a second.
+    /// Gives up puts whose lease ended, forgets old answers and sees whether the server stood still; to be called about once a second.
     pub fn tick(&self) {
+        self.memory.runs(self.clock.now(), true);
         if let Some(writer) = &self.writer {
             writer.expire();
         }
     }
 
     /// Carries out every change that was taken, then closes the store: another server may have it. Requests that come
-    /// later are refused.
+    /// later are refused. A disk that does not answer within a few seconds is left behind.
     pub async fn stop(&self) {
-        if let Some(writer) = &self.writer {
-            writer.stop().await;
+        self.stop_then(async {}).await;
+    }
+
+    /// The same; `leave` comes between the two: the store that is closed is asked nothing any more.
+    pub(crate) async fn stop_then(&self, leave: impl Future<Output = ()>) {
+        let stopping = async {
+            if let Some(writer) = &self.writer {
+                writer.stop().await;
+            }
+            let thread = self.take_thread();
+            let joined = task::spawn_blocking(move || join(thread)).await;
+            leave.await;
+            let store = Arc::clone(&self.store);
+            joined.and(task::spawn_blocking(move || store.close()).await)
+        };
+        match timeout(STOPS_WITHIN, stopping).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the metadata store was not closed"),
+            Err(_) => {
+                // Nobody is to wait for it any more.
+                drop(self.take_thread());
+                tracing::warn!("the disk of the metadata store does not answer: left behind");
+            }
         }
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let store = Arc::clone(&self.store);
-        let closed = task::spawn_blocking(move || {
-            join(thread);
-            store.close();
-        });
-        if let Err(error) = closed.await {
-            tracing::error!(%error, "the metadata store was not closed");
-        }
+    }
+
+    fn take_thread(&self) -> Option<thread::JoinHandle<()>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Reads a snapshot off the async threads, with one of so many permits.
@@ -280,13 +350,12 @@ fn join(thread: Option<thread::JoinHandle<()>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{sync::mpsc, time::Duration};
+    use std::sync::mpsc;
     use steadfast_protocol::{
         DeviceId, NodeId, RequestId, SegmentId,
         message::{AccessTotals, Change, DrainProgress, NodeRecord},
         meta::ViewError,
     };
-    use tokio::time::timeout;
 
     /// Longer than any machine takes that is not stuck.
     const LONG: Duration = Duration::from_secs(60);
@@ -385,6 +454,80 @@ mod tests {
             let _sweeps = service.sweeps.acquire_many(SWEEPS_MAX as u32).await.expect("all are free");
             assert!(matches!(ask(Query::Buckets).await, Ok(Ok(MetaAnswer::Buckets(_)))));
         });
+    }
+
+    #[test]
+    fn lookups_do_not_wait_for_listings_and_looks_of_drains() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        block_on(async {
+            let ask = async |query| timeout(LONG, service.handle(MetaRequest::Ask(query))).await;
+            let scans = service.scans.acquire_many(SCANS_MAX as u32).await.expect("all are free");
+            assert!(matches!(ask(Query::Buckets).await, Ok(Ok(MetaAnswer::Buckets(_)))));
+            drop(scans);
+            let _lookups = service.reads.acquire_many(READS_MAX as u32).await.expect("all are free");
+            let (bucket, prefix) = ("data".to_owned(), String::new());
+            let list = Query::List { bucket, prefix, after: None, limit: 1 };
+            let objects_on = Query::ObjectsOn { devices: vec![DeviceId(1)], after: None, limit: 1 };
+            let degraded = Query::Degraded { after: None, limit: 1 };
+            for look in [list, objects_on, degraded, Query::Holdings { after: None }] {
+                // There is no such bucket, and nothing in it.
+                assert!(matches!(ask(look).await, Ok(Ok(_) | Err(MetaFault::NoBucket(_)))));
+            }
+        });
+    }
+
+    #[test]
+    fn no_question_after_a_standstill_finds_nodes_dead_that_nobody_could_hear() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        let (address, site) = ("127.0.0.1:1".to_owned(), String::new());
+        let record =
+            NodeRecord { node: NodeId(1), cluster: None, address, site, devices: vec![(DeviceId(1), 9)] };
+        let (id, change) = (RequestId { client: 1, count: 1 }, Change::RegisterNode(record));
+        let registered = block_on(async {
+            assert_eq!(service.handle(MetaRequest::Change { id, change }).await, Ok(MetaAnswer::Done));
+            service.registered().await.expect("it is read")
+        });
+        let memory = &service.memory;
+        let is_alive = |now| match memory.report(now, &registered) {
+            MetaAnswer::Registry(registry) => registry.nodes[0].alive,
+            other => panic!("{other:?}"),
+        };
+        let later = |seconds: u64| service.clock.now() + Duration::from_secs(seconds);
+        let (ticked, on) = (later(0), later(20));
+        memory.runs(ticked, true);
+        assert!(is_alive(on));
+        // It is silent from here on.
+        for second in 1..=5 {
+            memory.runs(on + Duration::from_secs(second), true);
+        }
+        assert!(!is_alive(on + Duration::from_secs(5)));
+        // A store that hangs lets no sign of life through.
+        assert!(memory.held_up(on, on + Duration::from_secs(6)) && is_alive(on + Duration::from_secs(6)));
+    }
+
+    #[test]
+    fn a_stop_does_not_wait_for_a_disk_that_hangs() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let service = service(dir.path());
+        let store = Arc::clone(&service.store);
+        let ((begun, has_begun), (let_go, go_on)) = (mpsc::channel(), mpsc::channel::<()>());
+        let hanging = thread::spawn(move || {
+            store.write(|_| {
+                begun.send(()).expect("somebody waits");
+                // Whoever was to let it go on has failed, then.
+                let _ = go_on.recv();
+            })
+        });
+        has_begun.recv_timeout(LONG).expect("it begins");
+        let stopped = block_on(async {
+            let stopped = timeout(LONG, service.stop()).await;
+            let_go.send(()).expect("it hangs");
+            stopped
+        });
+        assert!(stopped.is_ok(), "it waits");
+        assert!(hanging.join().expect("it ends").is_ok());
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Store {
     lock: File,
     census: Census,
     counts: AtomicU64,
+    /// Held by whoever counts, or waits for the disk to.
+    counting: Mutex<()>,
     changes: UnderWay,
     reads: UnderWay,
     /// Grows with what is registered.
@@ -117,6 +119,7 @@ impl Store {
             lock,
             census: Census::default(),
             counts: AtomicU64::new(0),
+            counting: Mutex::default(),
             changes: UnderWay::default(),
             reads: UnderWay::default(),
             registrations: AtomicU64::new(0),
@@ -248,8 +251,13 @@ impl Store {
         &self.census
     }
 
-    /// Counts the records unless that is done or under way. Waits for the disk.
+    /// Counts the records unless that is done or under way, were it by one who still waits for the disk. Waits for the disk.
     pub(crate) fn count(&self) {
+        let _counting = match self.counting.try_lock() {
+            Ok(guard) => guard,
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return,
+        };
         let count = self.counts.fetch_add(1, Ordering::Relaxed);
         let counting = || {
             let guard = self.database.read().unwrap_or_else(PoisonError::into_inner);
@@ -574,6 +582,31 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetaEr
 mod tests {
     use super::*;
     use std::{sync::mpsc, thread};
+
+    /// Each question to the admin port asks for a count where none is known.
+    #[test]
+    fn one_at_a_time_waits_for_the_disk_to_count_the_records() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(dir.path(), 1 << 20).expect("an empty directory");
+        let (done, is_done) = mpsc::channel();
+        thread::scope(|scope| {
+            // A commit that hangs.
+            let (store, committing) = (&store, store.census.committing());
+            for _ in 0..3 {
+                let done = done.clone();
+                scope.spawn(move || {
+                    store.count();
+                    done.send(()).expect("somebody waits");
+                });
+            }
+            for _ in 0..2 {
+                is_done.recv_timeout(Duration::from_secs(60)).expect("nobody waits behind another");
+            }
+            assert!(is_done.try_recv().is_err() && store.census.known().is_none());
+            drop(committing);
+        });
+        assert!(store.census.known().is_some());
+    }
 
     #[test]
     fn a_store_whose_disk_hangs_is_not_well_until_it_answers() {

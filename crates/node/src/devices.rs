@@ -11,15 +11,16 @@
 //! ```
 //!
 //! One disk that is dead or not mounted is not to keep the others from being served: where one device is found, what is wrong with others is
-//! told, and they are missing. A directory whose device was removed from the cluster is passed over, whatever is in it, until it is
-//! emptied: its identity still says which node this is, and the lists of the [`roster`](crate::roster) may lie there.
+//! told, and they are missing. One that takes no writes any more is found: it is told as failed, and serves what it has. A directory whose
+//! device was removed from the cluster is passed over, whatever is in it, until it is emptied: its identity still says which node this is,
+//! and the lists of the [`roster`](crate::roster) may lie there.
 
 use crate::{
     NodeError, NodeOptions,
     identity::{self, Identity},
     paced::Paced,
     roster::{Places, is_plain, resolve},
-    updates::Merges,
+    updates::{Merges, returned::Returned},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +33,7 @@ use std::{
 use steadfast_disk::{
     Device, EmulatedMedium, EmulationControl, EmulationSpec, FileMedium, FormatOptions, Lane, LaneHandle,
     Medium,
-    device::OpenError,
+    device::{DeviceError, OpenError},
     media::{Made, OpenFileError},
 };
 use steadfast_protocol::{BlockIndex, ClusterId, DeviceId, NodeId, SegmentId, serve::AdmissionPolicy};
@@ -49,6 +50,8 @@ pub(crate) struct ServedDevice {
     pub(crate) merges: Merges,
     /// Readers that may have one of its logs in memory.
     pub(crate) logs: Semaphore,
+    /// Whether its data chunks have all that was acknowledged.
+    pub(crate) returned: Returned,
     /// Redraws its emulation, if it was started with one.
     pub(crate) emulation: Option<EmulationControl>,
     /// Bytes of blocks read for readers, and of those the ones given to their connections.
@@ -117,6 +120,7 @@ impl ServedDevice {
             paced,
             merges: Merges::default(),
             logs: Semaphore::new(LOGS_MAX),
+            returned: Returned::default(),
             emulation,
             stream_read_bytes,
             stream_sent_bytes,
@@ -483,7 +487,13 @@ fn format(
     let how = FormatOptions { thick: options.thick, ..FormatOptions::new(cluster, id) };
     Device::format(&space, how).map_err(failed)?;
     tracing::info!(device = %id, %cluster, dir = %dir.display(), bytes = capacity, "made a new device");
-    open(space, options.emulate.is_some()).map_err(|source| NodeError::Device { dir: dir.to_owned(), source })
+    let failed = |source| NodeError::Device { dir: dir.to_owned(), source };
+    let (device, emulation) = open(space, options.emulate.is_some()).map_err(failed)?;
+    match device.failed() {
+        // There is nothing to be read on it.
+        Some(DeviceError::Failed { cause }) => Err(failed(OpenError::Medium(cause.clone()))),
+        _ => Ok((device, emulation)),
+    }
 }
 
 /// Bytes of each new device; 0 for those that are there.

@@ -22,13 +22,16 @@ use steadfast_protocol::{
     },
 };
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{Instant, sleep},
 };
 
 /// How long a question to the metadata server may take: a commit on a busy disk takes tens of milliseconds, a
 /// server that starts with a million objects a second.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Questions that are open at a time; the others wait for their turn. The metadata server has places for so many of one connection (256):
+/// signs of life always find one, however many hosts of chunks begin. Picked by eye: a quarter of those.
+const QUESTIONS_MAX: usize = 64;
 /// Pauses between attempts to reach it: first, and at most; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
@@ -54,6 +57,7 @@ pub(crate) struct Meta {
     /// This process, as request ids name it.
     client: u128,
     count: AtomicU64,
+    questions: Semaphore,
 }
 
 /// What this end says first.
@@ -127,7 +131,8 @@ pub(crate) async fn not_ours(
 impl Meta {
     pub(crate) fn new(address: &str, node: NodeId, cluster: ClusterId, net: &Options, client: u128) -> Self {
         let pool = Pool::new(hello(Role::Node(node), Some(cluster)), net.clone());
-        Self { address: address.to_owned(), pool, client, count: AtomicU64::new(1) }
+        let (count, questions) = (AtomicU64::new(1), Semaphore::new(QUESTIONS_MAX));
+        Self { address: address.to_owned(), pool, client, count, questions }
     }
 
     /// One question, one answer.
@@ -144,9 +149,15 @@ impl Meta {
         message::decode(&answer).map_err(|_| AskError::Unexpected)
     }
 
-    /// Asks what became of segments; absent where there was no answer.
+    /// Asks what became of segments, where one lies, or who is there; absent where there was no answer in time.
     pub(crate) async fn query(&self, query: Query) -> Option<MetaAnswer> {
-        match self.ask(&MetaRequest::Ask(query), Priority::Background, PATIENCE).await {
+        let request = MetaRequest::Ask(query);
+        let asked = async {
+            let _one_of_few = self.questions.acquire().await.expect("it is never closed");
+            self.ask(&request, Priority::Background, PATIENCE).await
+        };
+        // The turn included: where nobody answers, thousands would wait for theirs one after the other.
+        match tokio::time::timeout(PATIENCE, asked).await.unwrap_or(Err(CallError::TimedOut.into())) {
             Ok(answer) => Some(answer),
             Err(error) => {
                 tracing::debug!(meta = %self.address, %error, "no answer");

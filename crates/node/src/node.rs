@@ -221,6 +221,10 @@ impl Node {
     pub async fn stop(mut self) {
         self.serving.abort();
         self.living.abort();
+        if !self.serving.is_finished() {
+            // Its connections leave first: that a device is closed is no fault of what was asked of it.
+            let _aborted = (&mut self.serving).await;
+        }
         self.chores.shutdown().await;
         self.service.updates.stop().await;
         let mut closing = JoinSet::new();

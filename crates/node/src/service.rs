@@ -25,7 +25,15 @@ use steadfast_protocol::{
     message::{self, Fault, NodeAnswer, NodeFault, NodeRequest, NodeStatus, Priority, RefusalReason},
     serve::{Admission, Budget, Limits, Load, ReadTicket, ReaderId},
 };
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, oneshot};
+
+/// Bytes of requests that are longer than most, all of which are held at a time: eight of the longest there may be, and each is some times as
+/// long once it is understood. Picked by eye, as what readers share.
+const REQUESTS_BYTES_MAX: usize = 32 << 20;
+/// A request up to this length is like any other: an update of the largest size has half of it.
+const REQUEST_BYTES_USUAL: usize = 2 * message::UPDATE_BYTES_MAX as usize;
+/// When who sends a longer one is to come again, where there is no room for it. Picked by eye: some requests' time.
+const REQUEST_RETRY_MS: u32 = 100;
 
 /// What all streams of a node share.
 pub(crate) struct Service {
@@ -38,6 +46,8 @@ pub(crate) struct Service {
     pub(crate) budget_freed: Notify,
     /// Those that have it and write nothing are told when a writer finds none.
     pub(crate) budget_wanted: Notify,
+    /// Readers that grant nothing are told when another finds no memory.
+    pub(crate) memory_wanted: Notify,
     pub(crate) activity: Activity,
     /// Where the admin port listens, once it does.
     pub(crate) admin: OnceLock<String>,
@@ -46,18 +56,22 @@ pub(crate) struct Service {
     budget: Mutex<Budget>,
     /// For segments whose primary it is: apart from the other, as what is written for them needs that.
     ingest_budget: Mutex<Budget>,
+    /// Bytes of long requests.
+    requests: Semaphore,
     streams: AtomicU64,
     started: Instant,
 }
 
 /// A stream that was admitted; gives its place back when dropped.
 pub(crate) struct Admitted<'a> {
-    pub(crate) service: &'a Service,
+    service: &'a Service,
+    /// Its connection.
+    reader: ReaderId,
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.service.admission().closed();
+        self.service.admission().closed_of(self.reader);
     }
 }
 
@@ -87,12 +101,14 @@ impl Service {
             joining,
             budget_freed: Notify::new(),
             budget_wanted: Notify::new(),
+            memory_wanted: Notify::new(),
             activity: Activity::default(),
             admin: OnceLock::new(),
             write_budget_bytes,
             admission: Mutex::new(Admission::new(limits)),
             budget: Mutex::new(Budget::new(write_budget_bytes)),
             ingest_budget: Mutex::new(Budget::new(ingest_budget_bytes)),
+            requests: Semaphore::new(REQUESTS_BYTES_MAX),
             streams: AtomicU64::new(1),
             started: Instant::now(),
         }
@@ -142,16 +158,21 @@ impl Service {
         self.devices.get(device).ok_or(Fault::Node(NodeFault::UnknownDevice(device)))
     }
 
-    fn admit(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
-        let admitted = self.admit_quietly(priority, load)?;
+    fn admit(&self, reader: ReaderId, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
+        let admitted = self.admit_quietly(reader, priority, load)?;
         self.activity.admitted(Kind::Request);
         Ok(admitted)
     }
 
     /// The same where the caller counts it, or not.
-    pub(crate) fn admit_quietly(&self, priority: Priority, load: Load) -> Result<Admitted<'_>, Fault> {
-        self.admission().admit(priority, load)?;
-        Ok(Admitted { service: self })
+    pub(crate) fn admit_quietly(
+        &self,
+        reader: ReaderId,
+        priority: Priority,
+        load: Load,
+    ) -> Result<Admitted<'_>, Fault> {
+        self.admission().admit_of(reader, priority, load)?;
+        Ok(Admitted { service: self, reader })
     }
 
     /// Admits a stream of a connection, with room for slices of `slice_bytes`.
@@ -162,30 +183,47 @@ impl Service {
         load: Load,
         slice_bytes: u32,
     ) -> Result<AdmittedRead<'_>, Fault> {
-        let ticket = self.admission().admit_read_of(reader, priority, load, slice_bytes)?;
+        let ticket = self.admission().admit_read_of(reader, priority, load, slice_bytes);
+        let ticket = ticket.inspect_err(|_| self.memory_wanted.notify_waiters())?;
         Ok(AdmittedRead { service: self, ticket })
+    }
+
+    /// Room for a request that is longer than most, until it is served; nothing is known of it before it is understood.
+    fn hold(&self, body_bytes: usize) -> Result<Option<SemaphorePermit<'_>>, Fault> {
+        let long = u32::try_from(body_bytes).ok().filter(|_| body_bytes > REQUEST_BYTES_USUAL);
+        let full = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms: REQUEST_RETRY_MS };
+        long.map(|bytes| self.requests.try_acquire_many(bytes)).transpose().map_err(|_| full)
     }
 
     /// Serves one stream to its end; `reader` names its connection.
     pub(crate) async fn serve(&self, reader: ReaderId, mut opened: Opened, mut stream: Stream) {
+        let _held = match self.hold(opened.body.len()) {
+            Ok(held) => held,
+            Err(fault) => {
+                self.activity.refused(&RefusalReason::Overloaded);
+                return stream.fail(&fault);
+            }
+        };
         // A stream may last: what it was opened with is not held that long.
         let (request, reservation) = match request(&std::mem::take(&mut opened.body)) {
             Ok(request) => request,
             Err(error) => return stream.fail(&Fault::Protocol(error.to_string())),
         };
         if moves_data(&request) {
-            // What control requests may do here (be refused by nothing, go before all others at a device) is not for who moves data.
+            // What control requests may do here (go on where others are refused, go before them at a device) is not for who moves data.
             opened.priority = opened.priority.max(Priority::Foreground);
         }
         let outcome = match request {
             NodeRequest::Read { device, pieces } => {
                 read::serve(self, &opened, &mut stream, device, pieces, reservation, reader).await
             }
-            NodeRequest::Write(open) => write::serve(self, &opened, &mut stream, open, reservation).await,
-            NodeRequest::Ingest(open) => ingest::serve(self, &opened, &mut stream, open).await,
+            NodeRequest::Write(open) => {
+                write::serve(self, &opened, &mut stream, open, reservation, reader).await
+            }
+            NodeRequest::Ingest(open) => ingest::serve(self, &opened, &mut stream, open, reader).await,
             // As long as the chunk is changed now and then: no place among the streams that come and go.
             NodeRequest::Log { device, segment, chunk } => match self.device(device) {
-                Ok(device) => self.updates.log(device, segment, chunk, &mut stream).await,
+                Ok(device) => self.updates.log(device, segment, chunk, (&mut stream, opened.credit)).await,
                 Err(fault) => Err(fault),
             },
             short => match self.short(&opened, &mut stream, short, reader).await {
@@ -215,8 +253,11 @@ impl Service {
         reader: ReaderId,
     ) -> Result<NodeAnswer, Fault> {
         // What moves data is admitted by its own class.
-        let _admitted =
-            if moves_data(&request) { None } else { Some(self.admit(Priority::Control, Load::default())?) };
+        let _admitted = if moves_data(&request) {
+            None
+        } else {
+            Some(self.admit(reader, Priority::Control, Load::default())?)
+        };
         let class = lane_priority(opened.priority);
         match request {
             NodeRequest::Seal { device, segment, keep } => {
@@ -242,7 +283,7 @@ impl Service {
             }
             NodeRequest::Update { device, segment, offset, bytes } => {
                 let served = self.device(device)?;
-                let _admitted = self.admit(opened.priority, self.load(&served, true, None))?;
+                let _admitted = self.admit(reader, opened.priority, self.load(&served, true, None))?;
                 let updating = self.updates.update(served, segment, opened.epoch, offset, bytes);
                 let mut early = Vec::new();
                 let version = tokio::select! {
@@ -263,12 +304,19 @@ impl Service {
             NodeRequest::ReadRows(wanted) => {
                 let served = self.device(wanted.device)?;
                 rows::check(&wanted, opened.credit)?;
-                let load = self.load(&served, false, None);
-                // All of them are held until the connection takes them.
-                let _admitted = self.admit_read(reader, opened.priority, load, wanted.length)?;
-                self.activity.admitted(Kind::Request);
                 let sender = stream.sender();
-                let rows = rows::read(self, &served, &sender, &wanted);
+                let rows = async {
+                    let extent = {
+                        let load = self.load(&served, false, None);
+                        let _looking = self.admit_quietly(reader, opened.priority, load)?;
+                        rows::find(self, &served, &wanted).await?
+                    };
+                    let load = self.load(&served, false, None);
+                    // All of them are held until the connection takes them.
+                    let _admitted = self.admit_read(reader, opened.priority, load, wanted.length)?;
+                    self.activity.admitted(Kind::Request);
+                    rows::read(self, &served, &sender, &wanted, &extent).await
+                };
                 unless_gone(opened, stream, rows).await
             }
             NodeRequest::Fence { device, segment } => {

@@ -8,7 +8,7 @@ use steadfast_disk::Granule;
 use steadfast_net::Event;
 use steadfast_node::Node;
 use steadfast_protocol::{
-    DeviceId, IndexRanges, SegmentId, Version,
+    DeviceId, Epoch, IndexRanges, SegmentId, Version,
     message::{
         self, DeviceHealth, Fault, FrameKind, Header, NodeAnswer, NodeEvent, NodeFault, NodePush,
         NodeRequest, ReadPiece, RefusalReason, Slice, Want,
@@ -269,6 +269,31 @@ async fn cancel_of_a_write_answers_with_what_is_durable() {
     client.status_when("all streams gone", |status| status.streams == 0).await;
 }
 
+/// A writer counts what a server confirmed that is gone for lost, and a reader waits for one that restarts: neither does so after a fault.
+#[tokio::test]
+async fn a_node_that_stops_is_gone_and_says_of_no_stream_that_it_failed() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let mut writer = client.writer(open(device, 1, 64 << 10, Granule::KIB_64)).await;
+    writer.push(0, &blocks(1, 0..1, 64 << 10)[&0]).await.unwrap();
+    while writer.confirmed.is_empty() {
+        assert!(writer.event().await.is_none());
+    }
+    let mut reader = client.open_read(device, 1, Want::All, 0);
+    node.stop().await;
+    for stream in [&mut writer.stream, &mut reader] {
+        let last = loop {
+            match tokio::time::timeout(WITHIN, stream.recv()).await.unwrap() {
+                Some(Event::Credit(_) | Event::Data { .. }) => {}
+                last => break last,
+            }
+        };
+        assert!(matches!(last, Some(Event::Lost(_))), "{last:?}");
+    }
+}
+
 #[tokio::test]
 async fn damage_and_nonsense_get_typed_answers_and_hurt_nobody() {
     let cluster = Cluster::start().await;
@@ -321,6 +346,34 @@ async fn damage_and_nonsense_get_typed_answers_and_hurt_nobody() {
     client.status_when("all streams gone", |status| status.streams == 0).await;
     let (read, _) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
     assert!(read == good);
+}
+
+/// One place that a disk does not give costs the block that lies there, and nothing else that the stream asks for.
+#[tokio::test]
+async fn a_block_that_cannot_be_read_is_left_out_of_its_stream() {
+    let cluster = Cluster::start().await;
+    let node = Node::start(cluster.options(1)).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let (kept, lost) = (blocks(1, 0..4, 64 << 10), blocks(2, [9], 64 << 10));
+    for (segment, written) in [(1, &kept), (2, &lost)] {
+        client.write(open(device, segment, 64 << 10, Granule::KIB_64), written).await.unwrap();
+    }
+    // The file ends before what was written last.
+    let space = cluster.dirs(1)[0].join("space");
+    let bytes = std::fs::read(&space).unwrap();
+    let place = |block: &[u8]| bytes.chunks(4096).position(|page| page == &block[..4096]).unwrap() * 4096;
+    let end = place(&lost[&9]);
+    assert!(kept.values().all(|block| place(block) < end));
+    std::fs::OpenOptions::new().write(true).open(&space).unwrap().set_len(end as u64).unwrap();
+
+    let pieces = vec![common::piece(2, Want::All), common::piece(1, Want::All)];
+    let segment_of = |index| if index == 9 { 2 } else { 1 };
+    let (read, done) = client.read_pieces(device, pieces, Granule::KIB_64, segment_of).await.unwrap();
+    assert!(read == kept);
+    assert_eq!((done.sent_bytes, done.corrupt_blocks), (4 * (64 << 10), 1));
+    let (read, _) = client.read(device, 2, Want::All, Granule::KIB_64).await.unwrap();
+    assert!(read.is_empty());
 }
 
 #[tokio::test]
@@ -565,6 +618,82 @@ async fn a_reader_that_takes_nothing_keeps_no_other_from_reading() {
     client.status_when("many are served", |status| status.streams >= 20).await;
     let (read, _) = client.read(device, 1, Want::All, Granule::KIB_64).await.unwrap();
     assert!(read == written);
+}
+
+/// They open a read each, grant nothing for it, and go on answering whether they are there.
+#[tokio::test]
+async fn readers_that_grant_nothing_keep_nobody_from_reading() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    // One slice for each of four streams.
+    options.limits.reading_bytes_max = 1 << 20;
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    let written = blocks(1, 0..4, 256 << 10);
+    client.write(open(device, 1, 256 << 10, Granule::KIB_64), &written).await.unwrap();
+    client.status_when("written", |status| status.streams == 0).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        let other = Client::to(&node).await;
+        let stream = other.open_read(device, 1, Want::All, 0);
+        silent.push((other, stream));
+    }
+    client.status_when("all are open", |status| status.streams == 4).await;
+    let mut refused = 0;
+    let served = async {
+        loop {
+            match client.read(device, 1, Want::All, Granule::KIB_64).await {
+                Ok((read, _)) => return read,
+                Err(Fault::Refused { reason: RefusalReason::Overloaded, .. }) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let read = tokio::time::timeout(WITHIN, served).await.expect("it is served");
+    assert!(read == written && refused > 0);
+    // One made room, and the others were not asked for more.
+    client.status_when("one gave way", |status| status.streams == 3).await;
+}
+
+/// What is long before it is understood takes more after, and all of it is held while a device stands still.
+#[tokio::test]
+async fn long_requests_are_refused_where_many_wait() {
+    let cluster = Cluster::start().await;
+    let mut options = cluster.options(1);
+    options.emulate = Some("off".parse().unwrap());
+    let node = Node::start(options).await.unwrap();
+    let device = node.devices()[0];
+    let client = Client::to(&node).await;
+    client.write(open(device, 1, 64 << 10, Granule::KIB_64), &blocks(1, 0..2, 64 << 10)).await.unwrap();
+    client.emulate(device, "stall").await.unwrap();
+    let _first = client.open_read(device, 1, Want::All, 1 << 20);
+    client.status_when("stalled", |status| status.devices[0].health == DeviceHealth::Stalled).await;
+    let keep: IndexRanges = (0..200_000).map(|number| 2 * number).collect();
+    let body = message::encode(&NodeRequest::Seal { device, segment: SegmentId(1), keep });
+    assert!((1 << 20..2 << 20).contains(&body.len()), "{}", body.len());
+    let mut asked = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let open = steadfast_net::Open { body: body.clone(), epoch: Epoch(1), ..Default::default() };
+        let mut stream = client.connection.open(open).unwrap();
+        asked.spawn(async move { (stream.recv().await, stream) });
+    }
+    let mut refused = 0;
+    let all = async {
+        // Each is refused at once, or waits for the device, as the read does.
+        while client.status().await.streams + refused < 40 + 1 {
+            while let Some(answer) = asked.try_join_next() {
+                let (answer, _stream) = answer.unwrap();
+                assert!(matches!(answer, Some(Event::Failed(Fault::Refused { .. }))), "{answer:?}");
+                refused += 1;
+            }
+        }
+    };
+    tokio::time::timeout(WITHIN, all).await.expect("each is refused or waits");
+    assert!((8..20).contains(&refused), "{refused} of 40, where there is room for 32 MiB");
+    client.emulate(device, "off").await.unwrap();
+    node.stop().await;
 }
 
 fn frame(header: Header, body: &[u8]) -> Vec<u8> {

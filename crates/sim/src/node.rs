@@ -347,10 +347,12 @@ impl NodeHost {
         }
     }
 
-    /// A stream may have found no room: those that write nothing are asked for what they have.
+    /// A stream may have found no room: those that write nothing, or are granted nothing, are asked for what they have.
     fn ask_back(&mut self, wire: &mut Wire) {
-        let could_yield =
-            |served: &Served| matches!(&served.core, Core::Write { core, .. } if core.could_yield());
+        let could_yield = |served: &Served| match &served.core {
+            Core::Read { core, .. } => core.could_yield(),
+            Core::Write { core, .. } => core.could_yield(),
+        };
         let idle: Vec<StreamId> = self
             .streams
             .iter()
@@ -358,10 +360,13 @@ impl NodeHost {
             .map(|(&stream, _)| stream)
             .collect();
         for stream in idle {
-            if let Some(Core::Write { core, .. }) =
-                self.streams.get_mut(&stream).map(|served| &mut served.core)
-            {
-                core.handle(wire.now(), WriteInput::Tick, &mut self.budget);
+            let now = wire.now();
+            match self.streams.get_mut(&stream).map(|served| &mut served.core) {
+                Some(Core::Read { core, .. }) if self.admission.is_wanted() => {
+                    core.handle(now, ReadInput::Wanted);
+                }
+                Some(Core::Write { core, .. }) => core.handle(now, WriteInput::Tick, &mut self.budget),
+                Some(Core::Read { .. }) | None => continue,
             }
             self.step(wire, stream);
         }

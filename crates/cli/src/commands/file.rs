@@ -19,11 +19,7 @@ use std::{
 use steadfast_client::{
     AmendError, Client, ClientError, FileCounts, FileError, FileOptions, PutOptions, Quality,
 };
-use steadfast_protocol::{
-    message::MetaFault,
-    plan::{TooLong, file_bytes_max},
-    policy::Policy,
-};
+use steadfast_protocol::message::MetaFault;
 
 /// Bytes read from the source at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -40,7 +36,8 @@ pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
     let written = match within {
         Err(error) if grows(&error, create) => {
             if qos == Quality::default() {
-                let longer = lengthen(&client, &object, (offset, length), again, create, output.json).await;
+                let made = Made { create, missing: is_missing(&error) };
+                let longer = lengthen(&client, &object, (offset, length), again, made, output.json).await;
                 longer.map(Written::Longer)
             } else {
                 Err(error.context("a wish is granted where bytes are changed that are there"))
@@ -63,6 +60,13 @@ enum Written {
     Longer(Longer),
 }
 
+/// Whether an object is made where there is none, and whether there was none.
+#[derive(Clone, Copy)]
+struct Made {
+    create: bool,
+    missing: bool,
+}
+
 /// What was written through a file handle.
 struct Longer {
     first: u64,
@@ -75,11 +79,15 @@ struct Longer {
 
 /// Whether an update failed because the object has to become longer first.
 fn grows(error: &anyhow::Error, create: bool) -> bool {
-    match error.downcast_ref() {
-        Some(AmendError::Extends { .. }) => true,
-        Some(AmendError::Metadata(ClientError::Refused(MetaFault::NoObject { .. }))) => create,
-        _ => false,
-    }
+    matches!(error.downcast_ref(), Some(AmendError::Extends { .. })) || create && is_missing(error)
+}
+
+/// Whether it failed because there is no such object.
+fn is_missing(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(AmendError::Metadata(ClientError::Refused(MetaFault::NoObject { .. })))
+    )
 }
 
 /// Writes `length` bytes of a file from byte `first` on.
@@ -88,16 +96,17 @@ async fn lengthen(
     object: &ObjectName,
     (first, length): (u64, u64),
     mut source: File,
-    create: bool,
+    Made { create, missing }: Made,
     json: bool,
 ) -> anyhow::Result<Longer> {
     let start = Instant::now();
     source.rewind()?;
     let mut piece;
     (source, piece) = read(source, length).await?;
-    if create {
+    if missing {
         // What is refused leaves no empty object.
-        check_size(client, object, first.saturating_add(length)).await?;
+        let policy = client.bucket(&object.bucket).await?.policy;
+        client.check_room(&policy, first.saturating_add(length)).await?;
     }
     let options = FileOptions { create, ..FileOptions::default() };
     let file = client.open_file_with(&object.bucket, &object.key, &options).await.map_err(plain)?;
@@ -148,19 +157,6 @@ async fn read(mut source: File, left: u64) -> anyhow::Result<(File, Vec<u8>)> {
         source.read_exact(&mut piece).map(|()| (source, piece))
     });
     reading.await?.context("cannot read what is to be stored")
-}
-
-/// Whether a file of the object's bucket can have so many bytes.
-async fn check_size(client: &Client, object: &ObjectName, size: u64) -> anyhow::Result<()> {
-    let Policy::Parity(policy) = client.bucket(&object.bucket).await?.policy else {
-        // That is said when it is opened.
-        return Ok(());
-    };
-    let most = file_bytes_max(&policy);
-    match size > most {
-        true => Err(AmendError::from(TooLong { size, most }).into()),
-        false => Ok(()),
-    }
 }
 
 /// Gives an object another size.

@@ -4,6 +4,7 @@ use crate::{
     common::{Bed, WITHIN, block_on, bytes, eventually, known_to_be_well, once_of, put, seed, shape},
     raw::Raw,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     cmp::Reverse,
     fs,
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_client::GetError;
+use steadfast_lab::cluster::Shape;
 use steadfast_protocol::message::DeviceHealth;
 
 #[test]
@@ -122,7 +124,7 @@ fn a_device_that_gives_nothing_back_has_failed_until_it_does() {
         })
         .await;
         client.emulate(device, "error").await.unwrap();
-        // Nothing is written: its reads alone tell. A get gives up at the first place of it.
+        // Nothing is written: its reads alone tell. A get gives up after a few places of it.
         eventually("the device is known to have failed", WITHIN, async || {
             client.get("data", "object", None, std::io::sink()).await.unwrap();
             let nodes = client.registry().await.unwrap().nodes;
@@ -134,6 +136,29 @@ fn a_device_that_gives_nothing_back_has_failed_until_it_does() {
         client.emulate(device, "off").await.unwrap();
         known_to_be_well(&client, device).await;
     });
+}
+
+/// It could hear nobody meanwhile: that is no server's silence.
+#[test]
+fn a_metadata_server_that_stood_still_takes_no_server_for_dead() {
+    let bed = Bed::with_bucket(&Shape { repair_period_s: 0, ..shape(6, 1) }, "parity:segment=1MiB,least=5");
+    let original = bytes(3 << 20, seed());
+    let pid = i32::try_from(bed.cluster.processes().next().unwrap().1).unwrap();
+    let meta = Pid::from_raw(pid).unwrap();
+    // A server that is held up may seem dead or stalled all the same.
+    once_of("all servers take a put", || {
+        block_on(async {
+            let client = bed.client().await;
+            kill_process(meta, Signal::STOP).unwrap();
+            tokio::time::sleep(Duration::from_secs(8)).await;
+            kill_process(meta, Signal::CONT).unwrap();
+            let size = Some(original.len() as u64);
+            let stored = client.put("data", "object", Cursor::new(original.clone()), size).await;
+            println!("{stored:?}");
+            stored.is_ok_and(|report| report.degraded_segments == 0)
+        })
+    });
+    bed.get_equals("object", &original);
 }
 
 /// A stream that outlived its access would keep its part of a node's write budget: later puts would be refused.

@@ -1,17 +1,25 @@
 //! Chunks that change in place: small updates of parity buckets on real processes, read while servers are down, and storms of
 //! them while servers are killed.
 
-use crate::common::{Bed, WITHIN, block_on, bytes, eventually, once_of, put, seed, settled, shape};
+use crate::{
+    amended::addresses,
+    common::{Bed, WITHIN, block_on, bytes, eventually, once_of, put, seed, settled, shape},
+    raw::Raw,
+};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
-    io::Cursor,
-    sync::Arc,
+    io::{self, Cursor, Read, Seek, SeekFrom},
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 use steadfast_client::{Client, Options};
 use steadfast_lab::cluster::Shape;
-use steadfast_protocol::layout::ParityGeometry;
+use steadfast_protocol::{
+    layout::ParityGeometry,
+    message::{Change, MetaAnswer},
+};
+use tokio::sync::oneshot;
 
 const MIB: usize = 1 << 20;
 
@@ -179,6 +187,129 @@ fn anew_and_in_place() -> bool {
         assert!(get(&client).await == model);
         in_place
     })
+}
+
+/// Changes a few bytes in place, with a server down that has nothing to do with them.
+async fn change_beside_a_dead_server(client: &Client, model: &mut [u8]) {
+    // What cannot be made in place is not begun otherwise then.
+    eventually("a server is known to be dead", WITHIN, async || {
+        client.registry().await.unwrap().nodes.iter().any(|node| !node.alive)
+    })
+    .await;
+    // By itself it is tried in place again, whatever the first try finds.
+    model[777..5777].fill(7);
+    let changed = client.update("data", "object", 777, Cursor::new(vec![7; 5000])).await.unwrap();
+    assert_eq!(changed.in_place_bytes, 5000);
+    assert!(get(client).await == model);
+}
+
+#[test]
+fn a_change_of_most_of_a_segment_reads_what_stays_alone() {
+    // A device that is late has others asked beside it.
+    once_of("a chunk of four is read", || {
+        let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+        let mut model = bytes(4 * MIB, seed());
+        block_on(async {
+            let client = patient(&bed).await;
+            put(&client, "object", &model).await;
+            model[..3 * MIB].fill(7);
+            let new = vec![7; 3 * MIB];
+            let changed = client.update("data", "object", 0, Cursor::new(new)).await.unwrap();
+            assert!(get(&client).await == model);
+            assert_eq!((changed.in_place_bytes, changed.decoded_segments), (0, 1));
+            println!("{} bytes read", changed.read_bytes);
+            changed.read_bytes >= MIB as u64 && changed.read_bytes < 3 * MIB as u64 / 2
+        })
+    });
+}
+
+/// A writer is gone between its fence and its commit, and with a server down the segment has nowhere to be stored anew.
+#[test]
+fn a_segment_that_somebody_fenced_and_left_is_changed_in_place() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    let mut model = bytes(4 * MIB, seed());
+    let dead = block_on(async {
+        let client = patient(&bed).await;
+        put(&client, "object", &model).await;
+        let found = client.stat("data", "object").await.unwrap();
+        let layout = &found.segments[0];
+        let holders = ParityGeometry::of_layout(layout).unwrap().updatable(layout).unwrap();
+        let (mut raw, addresses) = (Raw::new(), addresses(&client).await);
+        let (bucket, key, base) = ("data".into(), "object".into(), found.object.version);
+        let begin = Change::BeginAmend { bucket, key, base, segments: 1, rewrites: true };
+        let begun = raw.change(bed.cluster.address(), begin).await.unwrap();
+        let MetaAnswer::Begun(begun) = begun else { panic!("{begun:?}") };
+        for &device in &holders {
+            raw.fence(&addresses[&device], (device, layout.segment, begun.epoch)).await;
+        }
+        let abort = Change::Abort { intent: begun.intent };
+        assert_eq!(raw.change(bed.cluster.address(), abort).await, Ok(MetaAnswer::Done));
+        bed.server_of(&client, holders[3]).await
+    });
+    bed.cluster.kill_node(dead).unwrap();
+    block_on(async { change_beside_a_dead_server(&patient(&bed).await, &mut model).await });
+}
+
+/// New bytes of which the first read says that it has begun, and waits for a word.
+struct Held {
+    bytes: Cursor<Vec<u8>>,
+    gate: Option<(oneshot::Sender<()>, mpsc::Receiver<()>)>,
+}
+
+impl Read for Held {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some((begun, word)) = self.gate.take() {
+            begun.send(()).unwrap();
+            word.recv().unwrap();
+        }
+        self.bytes.read(into)
+    }
+}
+
+impl Seek for Held {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.bytes.seek(to)
+    }
+}
+
+#[test]
+fn what_a_change_has_fenced_that_was_overtaken_and_failed_is_open_again() {
+    let mut bed = Bed::with_bucket(&shape(6, 1), "parity:segment=4MiB");
+    let mut model = bytes(8 * MIB, seed());
+    block_on(async {
+        let client = patient(&bed).await;
+        put(&client, "object", &model).await;
+        let before = client.stat("data", "object").await.unwrap().segments.swap_remove(0);
+        let holders = ParityGeometry::of_layout(&before).unwrap().updatable(&before).unwrap();
+        let dead = bed.server_of(&client, holders[3]).await;
+        let failed = loop {
+            let ((begun, has_begun), (word, gate)) = (oneshot::channel(), mpsc::channel());
+            // Too much to be changed in place. It is read when the segment was fenced and decoded.
+            let held = Held { bytes: Cursor::new(vec![1; 2 * MIB]), gate: Some((begun, gate)) };
+            let overtaking = async {
+                if has_begun.await.is_err() {
+                    return false;
+                }
+                // Another writer stores the other segment anew, and a server of this one dies.
+                let other = patient(&bed).await;
+                let new = || Cursor::new(vec![2; 2 * MIB]);
+                settled(async || other.update("data", "object", 4 * MIB as u64, new()).await).await;
+                bed.cluster.kill_node(dead).unwrap();
+                word.send(()).unwrap();
+                true
+            };
+            match tokio::join!(client.update("data", "object", 0, held), overtaking) {
+                (failed, true) => break failed,
+                (early, false) => println!("again: {early:?}"),
+            }
+        };
+        assert!(failed.is_err(), "{failed:?}");
+        model[4 * MIB..6 * MIB].fill(2);
+        let now = client.stat("data", "object").await.unwrap().segments.swap_remove(0);
+        assert_eq!(now.segment, before.segment);
+        assert!(now.epoch > before.epoch, "it is listed under an epoch that its nodes take");
+        change_beside_a_dead_server(&client, &mut model).await;
+    });
 }
 
 /// Writers change places of their own and one that they share, while any two servers are killed and started again. What a

@@ -2,9 +2,11 @@
 
 use crate::{
     common::{Bed, WITHIN, block_on, bytes, eventually, once_of, seed, shape, within},
+    ranges::ranges_on_one_device,
     watch::Metrics,
 };
 use std::{
+    fs,
     process::{Child, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -141,6 +143,49 @@ fn impossible_wishes_are_told_what_there_is() {
         println!("{stat}");
         stat.contains("on 5 devices") && (stat.contains("D = 2.") || stat.contains("D = 3."))
     }));
+}
+
+/// Segments are stored one after the other, and take as long as all of them do.
+#[test]
+fn the_latency_of_a_put_is_the_whole_objects() {
+    let bed = bed();
+    let file = bed.dir.path().join("large");
+    fs::File::create(&file).unwrap().set_len(512 << 20).unwrap();
+    let put = |file: &str, key: &str| bed.run(&["put", file, key, "--qos", "latency=2s"]);
+    // Half as much again takes six disks 3.7 s at what they can promise; one segment of eight, half a second.
+    let wanted = "wanted 536870912 bytes within 2000 ms, the 6 devices that can take data take ";
+    block_on(eventually("it is told what all of it takes", WITHIN, async || {
+        let output = put(file.to_str().unwrap(), "data/large");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{said}");
+        said.contains(wanted)
+    }));
+    let said = bed.fails(2, &["put", "-", "data/pipe", "--qos", "latency=2s"]);
+    assert!(said.contains("no latency can be promised") && said.contains("wish for a bandwidth"), "{said}");
+    assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
+    let small = bed.file("small", 4 << 20, seed());
+    granted("a small put", || put(small.to_str().unwrap(), "data/small"));
+}
+
+/// What lies on one disk comes as fast as that one sends it, whatever the others could.
+#[test]
+fn a_range_is_promised_by_those_that_hold_it() {
+    let bed = bed();
+    let stat = block_on(async { bed.client().await.stat("data", "warm").await.unwrap() });
+    let ranges = ranges_on_one_device(&stat, 2 * u64::from(stat.segments[0].block_bytes));
+    let range = ranges.first().expect("originals are written in runs");
+    let range = format!("{}-{}", range.start, range.end - 1);
+    let get =
+        |wish: &str| bed.run(&["get", "data/warm", "/dev/null", "--range", range.as_str(), "--qos", wish]);
+    // Unless its server seems to be away just then.
+    block_on(eventually("one disk cannot send so fast", WITHIN, async || {
+        let output = get("bandwidth=100MB");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.code() == Some(6)
+            && said.contains("wanted 100 MB/s, the 1 device that can send it gives ")
+    }));
+    granted("as fast as it can", || get("bandwidth=10MB"));
+    granted("all of it, by all", || bed.run(&["get", "data/warm", "/dev/null", "--qos", "bandwidth=100MB"]));
 }
 
 #[test]

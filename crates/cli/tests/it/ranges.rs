@@ -44,7 +44,7 @@ fn patient() -> Options {
 
 /// Ranges of `length` bytes in one run of originals that are held as they are, each on one device: a write may have left
 /// the originals of a slow device out.
-fn ranges_on_one_device(stat: &ObjectStat, length: u64) -> Vec<Range<u64>> {
+pub(crate) fn ranges_on_one_device(stat: &ObjectStat, length: u64) -> Vec<Range<u64>> {
     let layout = &stat.segments[0];
     let block = u64::from(layout.block_bytes);
     // Begins in the middle of a block.
@@ -167,6 +167,49 @@ fn ranges_end_where_they_must_in_objects_of_every_kind() {
             }
             let whole = client.get(bucket, "object", None, sink.clone()).await.unwrap();
             assert!(sink.bytes() == original && whole.size == length);
+        }
+    });
+}
+
+/// However whole objects of the bucket are read, of a range of copies each block is read once.
+#[test]
+fn a_range_of_copies_reads_its_blocks_and_no_more() {
+    let seed = seed();
+    let mut bed = Bed::start(&shape(6, 1));
+    let buckets = ["speculative", "adaptive"];
+    for bucket in buckets {
+        bed.ok(&["bucket", "create", bucket, "--policy", &format!("replicated:copies=3,read={bucket}")]);
+    }
+    let original = bytes(11 * MIB as usize, seed);
+    block_on(async {
+        let client = client(&bed, patient()).await;
+        let sink = Sink::default();
+        let get = async |bucket: &str, first: u64, length: u64| {
+            let wanted = Some((first, Some(first + length - 1)));
+            let report = client.get(bucket, "object", wanted, sink.clone()).await.unwrap();
+            let expected = &original[first as usize..(first + length) as usize];
+            assert!(sink.bytes() == expected, "{length} bytes at {first} of {bucket} came back different");
+            report
+        };
+        let mut block = 0;
+        for bucket in buckets {
+            let size = Some(original.len() as u64);
+            let store = async || client.put(bucket, "object", Cursor::new(original.clone()), size).await;
+            settled(store).await;
+            let stat = client.stat(bucket, "object").await.unwrap();
+            block = u64::from(stat.segments[0].block_bytes);
+            assert!(stat.segments[0].code.originals > 100, "{stat:?}");
+            // A server that says nothing for seconds is raced by another.
+            let report = get(bucket, 5 * MIB + 7, 1000).await;
+            assert!(report.received_bytes <= 2 * block && report.segment_bytes == block, "{report:?}");
+        }
+        // Two of the three servers that have a block may be gone.
+        bed.cluster.kill_node(1).unwrap();
+        bed.cluster.kill_node(4).unwrap();
+        for bucket in buckets {
+            for first in (0..6).map(|number| number * block + 100) {
+                get(bucket, first, block).await;
+            }
         }
     });
 }

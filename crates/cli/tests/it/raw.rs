@@ -100,6 +100,13 @@ impl Raw {
         assert!(matches!(answer, NodeAnswer::Updated { .. }), "{answer:?}");
     }
 
+    /// Has a device refuse changes in place of a segment under epochs before this one.
+    pub(crate) async fn fence(&self, node: &str, (device, segment, epoch): (DeviceId, SegmentId, Epoch)) {
+        let body = message::encode(&NodeRequest::Fence { device, segment });
+        let answer: NodeAnswer = message::decode(&self.call(node, body, epoch).await.unwrap()).unwrap();
+        assert_eq!(answer, NodeAnswer::Done);
+    }
+
     /// Stores blocks on a device; they are durable then.
     pub(crate) async fn store(
         &self,

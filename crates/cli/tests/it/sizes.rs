@@ -642,6 +642,16 @@ fn commands_make_files_longer_and_shorter() {
     }
 }
 
+#[test]
+fn a_file_for_which_there_is_no_room_is_not_made() {
+    let small = Shape { capacity_bytes: Some(32 << 20), ..shape(6, 1) };
+    let bed = Bed::with_bucket(&small, "parity:code=rs(4,2),segment=64MiB");
+    let patch = bed.file("patch", 5000, 3);
+    // Chunks of half of it.
+    bed.fails(6, &["write", "data/refused", "--offset", "67000000", "--create", patch.to_str().unwrap()]);
+    bed.fails(3, &["stat", "data/refused"]);
+}
+
 /// A writer is killed while it makes a file longer: what was there is there, and what was added is a beginning of what it wrote.
 #[test]
 fn a_writer_that_dies_has_added_a_beginning_or_nothing() {

@@ -1,15 +1,17 @@
 //! What can be seen of a running cluster: admin ports, `status`, `top`.
 
-use crate::common::{Bed, Killed, WITHIN, block_on, bytes, eventually, program, put, seed, shape};
+use crate::common::{Bed, Killed, WITHIN, block_on, bytes, eventually, once_of, program, put, seed, shape};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read, Write},
+    io::{Cursor, Read, Write},
     net::TcpStream,
     process::{Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
+use steadfast_client::GetError;
 use steadfast_lab::cluster::Shape;
 
 /// A scrape's answer: the status line's code, and the body.
@@ -210,6 +212,49 @@ fn counters_move_with_accesses_and_agree_with_status() {
                 && same("steadfast_device_flushes_total", &device["activity"]["flushes"])
         })
     }));
+}
+
+/// Servers say at the end of a stream what it moved, and no reader waits for that.
+#[test]
+fn what_moved_for_open_objects_and_failed_gets_is_counted() {
+    let bed = Bed::with_bucket(&shape(4, 1), "rateless:redundancy=1,tolerate=1");
+    let (meta, _) = admin_ports(&bed);
+    let original = bytes(4 << 20, seed());
+    let size = original.len() as f64;
+    block_on(async { put(&bed.client().await, "object", &original).await });
+    let counted = || {
+        let page = Metrics::scrape(&meta);
+        ["gets", "used_bytes", "received_bytes", "sent_bytes", "medium_read_bytes"]
+            .map(|what| page.sum(&format!("steadfast_meta_client_{what}_total"), &[]))
+    };
+    let since = |before: [f64; 5]| {
+        let now = counted();
+        core::array::from_fn::<f64, 5, _>(|at| now[at] - before[at])
+    };
+    // One of some: who is held up for long says it too late.
+    once_of("a reader counts what its servers moved", || {
+        let before = counted();
+        block_on(async {
+            let client = Arc::new(bed.client().await);
+            let mut reader = client.open("data", "object").await.unwrap();
+            assert!(reader.read(original.len()).await.unwrap() == original[..]);
+            client.tidy().await;
+        });
+        let [gets, used, received, sent, medium] = since(before);
+        println!("{used} bytes used, {received} received, {sent} sent, {medium} from media");
+        gets == 0.0 && used == size && received >= used && sent >= used && medium >= used
+    });
+    once_of("so does a get whose sink is full", || {
+        let before = counted();
+        block_on(async {
+            let client = bed.client().await;
+            let got = client.get("data", "object", None, Cursor::new([0u8; 16])).await;
+            assert!(matches!(got, Err(GetError::Sink(_))), "{got:?}");
+            client.tidy().await;
+        });
+        let [gets, used, received, sent, medium] = since(before);
+        (gets, used) == (0.0, 0.0) && received >= size && sent >= size && medium >= size
+    });
 }
 
 #[test]

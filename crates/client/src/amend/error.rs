@@ -114,6 +114,15 @@ impl AmendError {
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, AmendError::Metadata(ClientError::Refused(MetaFault::Conflict { .. })))
     }
+
+    /// Whether so few devices can be had that nothing can be stored anew now. A change in place needs none.
+    pub(super) fn lacks_devices(&self) -> bool {
+        matches!(
+            self,
+            AmendError::Plan(PlanError::Unmet { .. })
+                | AmendError::Write(WriteError::NotEnoughDomains { .. } | WriteError::NoPlace { .. })
+        )
+    }
 }
 
 #[cfg(test)]

@@ -37,16 +37,16 @@ const BEHIND_PAUSE: Duration = Duration::from_millis(20);
 /// How often it looks from then on.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Makes changes of a segment that begins at byte `at` of the object, to what `read` has for the object's bytes; the bytes that
-/// were sent, or none where not all of them could be confirmed.
+/// Makes changes of a segment that begins at byte `at` of the object, in this class, to what `read` has for the object's bytes; the bytes
+/// that were sent, or none where not all of them could be confirmed.
 pub(super) async fn change<R: Future<Output = io::Result<Bytes>>>(
     client: &Client,
-    layout: &SegmentLayout,
+    (layout, priority): (&SegmentLayout, Priority),
     at: u64,
     changes: Vec<ChunkChange>,
     read: impl Fn(u64, usize) -> R,
 ) -> io::Result<Option<u64>> {
-    let mut under_way = UnderWay::new(client, layout);
+    let mut under_way = UnderWay::new(client, layout, priority);
     let mut sent = 0;
     for change in changes {
         let length = change.within.end - change.within.start;
@@ -66,10 +66,19 @@ pub(super) async fn change<R: Future<Output = io::Result<Bytes>>>(
     Ok(Some(sent))
 }
 
+/// Whether changes of a segment that could not be made in place may be yet, as far as is known: asked where it cannot be stored anew.
+/// What they wait for (a chunk's server that is to say what it has committed, an end of others' fences) may come.
+pub(super) fn worth_another_try(client: &Client, layout: &SegmentLayout, changes: &[ChunkChange]) -> bool {
+    let own: Vec<DeviceId> = changes.iter().map(|change| change.device).collect();
+    let registry = client.registry.lock().expect("never poisoned: no panic while held");
+    worth_waiting(&registry, layout, &own)
+}
+
 /// Changes that were sent and not all confirmed.
 struct UnderWay<'a> {
     client: &'a Client,
     layout: &'a SegmentLayout,
+    priority: Priority,
     /// Whom they were sent to.
     devices: BTreeSet<DeviceId>,
     calls: JoinSet<bool>,
@@ -77,11 +86,11 @@ struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    fn new(client: &'a Client, layout: &'a SegmentLayout) -> Self {
+    fn new(client: &'a Client, layout: &'a SegmentLayout, priority: Priority) -> Self {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.reset_after(client.options.patience / PATIENCE_PART);
-        Self { client, layout, devices: BTreeSet::new(), calls: JoinSet::new(), look }
+        Self { client, layout, priority, devices: BTreeSet::new(), calls: JoinSet::new(), look }
     }
 
     fn send(&mut self, change: &ChunkChange, bytes: Bytes) {
@@ -89,13 +98,13 @@ impl<'a> UnderWay<'a> {
         let (segment, device, offset) = (self.layout.segment, change.device, change.within.start);
         let body = message::encode(&NodeRequest::Update { device, segment, offset, bytes });
         let (pool, address) = (client.pool.clone(), client.address_of(device));
-        let until = Instant::now() + client.options.patience;
+        let (until, priority) = (Instant::now() + client.options.patience, self.priority);
         self.devices.insert(device);
         self.calls.spawn(async move {
             let mut behind = 0;
             loop {
                 let deadline = Some(until.saturating_duration_since(Instant::now()));
-                let (body, priority) = (body.clone(), Priority::Foreground);
+                let body = body.clone();
                 match call(&pool, address.clone(), Open { body, priority, epoch, deadline, credit: 0 }).await {
                     Ok((NodeAnswer::Updated { .. }, _)) => return true,
                     Ok((other, _)) => {
@@ -125,7 +134,7 @@ impl<'a> UnderWay<'a> {
 
     /// Whether the next of them that ends is confirmed. Not so where that takes long and is not worth waiting for.
     async fn ended_well(&mut self) -> bool {
-        let Self { client, layout, devices, calls, look } = self;
+        let Self { client, layout, devices, calls, look, .. } = self;
         loop {
             // A metadata server that does not answer holds up nothing, and nothing else is known then.
             let looked = async {
@@ -145,5 +154,26 @@ impl<'a> UnderWay<'a> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::{client, device_of, layout};
+    use steadfast_protocol::message::DeviceHealth;
+
+    #[tokio::test]
+    async fn a_change_is_tried_again_where_its_own_device_and_all_of_parity_serve() {
+        let (client, layout) = (client("127.0.0.1:1", Vec::new()), layout());
+        let changes = [ChunkChange { device: device_of(0), within: 0..1, offset: 0 }];
+        let worth_with = |device: usize, health: DeviceHealth| {
+            client.registry.lock().unwrap().nodes[0].devices[device].health = health;
+            worth_another_try(&client, &layout, &changes)
+        };
+        assert!(worth_with(1, DeviceHealth::Failed), "another data chunk's");
+        assert!(!worth_with(2, DeviceHealth::Failed), "parity");
+        assert!(worth_with(2, DeviceHealth::Ok));
+        assert!(!worth_with(0, DeviceHealth::Failed), "its own");
     }
 }

@@ -3,6 +3,7 @@
 
 use super::{
     AmendError, AmendReport,
+    fences::Left,
     session::{Amendment, Contents, code, tolerating},
 };
 use crate::{Client, ObjectStat};
@@ -14,7 +15,7 @@ use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    plan::{self, PlanError, Quality, Replaced, Wish, dialled},
+    plan::{self, PlanError, Replaced, Wish, dialled},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -77,10 +78,11 @@ impl Client {
         change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
+        let left = &Left::default();
         let mut report: Option<AmendReport> = None;
         loop {
             let (mut more, first) = (false, report.is_none());
-            let lot = self.amend(bucket, key, async |client, found| {
+            let lot = self.amend((bucket, key), left, async |client, found| {
                 let (mut affected, mut lacking) = (Vec::new(), None);
                 for (position, layout) in found.segments.iter().enumerate() {
                     match concerned(&found.policy, layout) {
@@ -97,7 +99,7 @@ impl Client {
                 affected = next_lot(affected, found.segments.len(), grows);
                 more = affected.len() < all;
                 let affected = affected.into_iter().map(|(position, _)| position).collect();
-                change_some(client, (bucket, key), found, affected, &change).await
+                change_some((client, left), (bucket, key), found, affected, &change).await
             });
             let lot = lot.await?;
             let so_far = report.map_or(lot, |before| both(before, lot));
@@ -133,7 +135,7 @@ pub(super) fn tolerates(layout: &SegmentLayout) -> u32 {
 
 /// Changes these segments of an object as found, in one amendment.
 async fn change_some(
-    client: &Client,
+    (client, left): (&Client, &Left),
     object: (&str, &str),
     found: ObjectStat,
     affected: Vec<usize>,
@@ -144,9 +146,8 @@ async fn change_some(
         return Ok(AmendReport::unchanged(&found, start));
     }
     let of = (affected.len(), false);
-    let background = client.options.quality.background;
-    let wish = Wish { quality: Quality { background, ..Quality::default() }, ..Wish::default() };
-    let amendment = Amendment::begin(client, object, found, of, (wish, 0)).await?;
+    let wish = Wish { quality: client.options.quality.class(), ..Wish::default() };
+    let amendment = Amendment::begin(client, left, object, found, of, (wish, 0)).await?;
     amendment
         .finish(start, async |amendment| {
             for position in affected {

@@ -41,12 +41,6 @@ impl Part {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether all of the segment's first `length` bytes change.
-    pub(super) fn covers(&self, length: u64) -> bool {
-        let within = self.ranges.iter().map(|range| range.end.min(length) - range.start.min(length));
-        within.sum::<u64>() == length
-    }
-
     /// Those of the bytes that fall into it.
     pub(super) fn of(&self, ranges: &Ranges) -> Vec<(u64, Bytes)> {
         let bytes = |range: &Range<u64>| {
@@ -279,12 +273,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn parts_know_what_they_cover_and_what_is_theirs() {
+    fn parts_know_what_is_theirs() {
         let found = found(&[20_000, 20_000]);
         let ranges = [(0, Bytes::from(vec![1; 25_000])), (30_000, Bytes::from(vec![2; 10]))];
         let (parts, _) = parts(&found, &ranges, 0).unwrap();
-        assert!(parts[0].covers(20_000) && parts[0].covers(0));
-        assert!(parts[1].covers(5000) && !parts[1].covers(5001) && !parts[1].covers(20_000));
         let rest = parts[1].of(&ranges);
         assert_eq!(rest, [(20_000, Bytes::from(vec![1; 5000])), (30_000, Bytes::from(vec![2; 10]))]);
     }

@@ -6,7 +6,9 @@
 //! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
 
 use super::{
-    ATTEMPTS_MAX, AmendError, in_place, lease_over, overtaken,
+    ATTEMPTS_MAX, AmendError,
+    fences::Left,
+    in_place, lease_over, overtaken,
     parts::{Becomes, Part, Ranges, over, parts, recut, slice},
     session::Amendment,
     update::anew_of,
@@ -22,12 +24,13 @@ use steadfast_protocol::{
     Version,
     layout::SegmentLayout,
     message::{Change, MetaAnswer, ObjectRecord},
-    plan::{self, PlanError, SegmentPlan, Wish},
+    plan::{self, ChunkChange, PlanError, SegmentPlan, Wish},
 };
 use steadfast_transfer::Originals;
 
-/// Between two looks at a cluster in which a device stalls. Picked by eye: about what lies between two heartbeats.
-const STALL_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at a cluster in which a device stalls, or in which too few serve. Picked by eye: about what lies between two
+/// heartbeats.
+pub(super) const STALL_PAUSE: Duration = Duration::from_millis(500);
 
 /// What became of a change of many places.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +129,25 @@ impl Client {
         (bucket, key): (&str, &str),
         (ranges, size_min): (&Ranges, u64),
         start: Instant,
+        tried: &[Known],
+        changed: Changed,
+    ) -> Result<(Changed, ObjectStat), AmendError> {
+        let left = Left::default();
+        let what = (ranges, size_min);
+        let made = self.change_in_turn((bucket, key), &left, what, start, tried, changed).await;
+        if made.is_err() {
+            self.reopen((bucket, key), &left).await;
+        }
+        made
+    }
+
+    /// As [`Client::change_found`]; what it leaves fenced is `left`.
+    async fn change_in_turn(
+        &self,
+        (bucket, key): (&str, &str),
+        left: &Left,
+        (ranges, size_min): (&Ranges, u64),
+        start: Instant,
         mut tried: &[Known],
         mut changed: Changed,
     ) -> Result<(Changed, ObjectStat), AmendError> {
@@ -136,9 +158,9 @@ impl Client {
             // Where another stores the segment anew again and again, a change in place is always just too late: its turn is
             // the other's.
             let in_place = attempts % 2 == 0;
+            let what = (ranges, size_min);
             let attempt =
-                self.attempt((bucket, key), found, (ranges, size_min), (in_place, tried), &mut changed);
-            let attempt = attempt.await;
+                self.attempt((bucket, key), left, found, what, (in_place, tried), &mut changed).await;
             attempts += 1;
             match attempt {
                 Ok(now) => return Ok((changed, now)),
@@ -152,6 +174,15 @@ impl Client {
                     }
                     (tried, attempts) = (&[], 0);
                 }
+                // In place it may be made yet: what was fenced by somebody who is gone is open again, and whom a parity chunk
+                // waits for may come back.
+                Err(error) if error.lacks_devices() && start.elapsed() < self.options.patience => {
+                    if !self.may_be_in_place((bucket, key), what).await {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(STALL_PAUSE).await;
+                    (tried, attempts) = (&[], 0);
+                }
                 Err(error) if error.is_conflict() => overtaken((bucket, key), base),
                 Err(AmendError::LeaseOver) if attempts < ATTEMPTS_MAX => lease_over((bucket, key)),
                 Err(error) => return Err(error),
@@ -160,10 +191,21 @@ impl Client {
         Err(AmendError::Contended { attempts })
     }
 
+    /// Whether all of a change that could be made in no way may be made in place yet, as far as is known now.
+    async fn may_be_in_place(&self, (bucket, key): (&str, &str), (ranges, size_min): (&Ranges, u64)) -> bool {
+        let Ok(found) = self.to_amend(bucket, key).await else { return false };
+        let may = |part: &Part| {
+            let changes = changes_of(&found, part);
+            changes.is_some_and(|(layout, changes)| in_place::worth_another_try(self, layout, &changes))
+        };
+        parts(&found, ranges, size_min).is_ok_and(|(parts, _)| parts.iter().all(may))
+    }
+
     /// Makes the change once; the object as it is then.
     async fn attempt(
         &self,
         object: (&str, &str),
+        left_fenced: &Left,
         mut found: ObjectStat,
         (ranges, size_min): (&Ranges, u64),
         (in_place, tried): (bool, &[Known]),
@@ -192,7 +234,8 @@ impl Client {
         let added = left.iter().filter(|part| matches!(part.becomes, Becomes::New(_))).count() as u64;
         let anew = left.len() as u64 - added;
         let before = ObjectStat { object: found.object.clone(), segments: Vec::new(), policy: found.policy };
-        let mut amendment = Amendment::begin(self, object, found, of, (Wish::default(), bytes)).await?;
+        let class = Wish { quality: self.options.quality.class(), ..Wish::default() };
+        let mut amendment = Amendment::begin(self, left_fenced, object, found, of, (class, bytes)).await?;
         let wish = amendment.wish;
         let lease = amendment.lease();
         let committing = async {
@@ -249,9 +292,9 @@ impl Client {
         };
         let _memory = self.memory.hold(length);
         let there = match (&replaced, &part.becomes) {
-            (Some(layout), Becomes::Same) => anew_of(amendment, layout, part.covers(layout.length)).await?,
+            (Some(layout), Becomes::Same) => anew_of(amendment, layout, &part.ranges).await?,
             (Some(layout), Becomes::Longer(longer)) => {
-                let there = anew_of(amendment, layout, part.covers(longer.from)).await?;
+                let there = anew_of(amendment, layout, &part.ranges).await?;
                 // What lies behind the end may be anything.
                 recut(&there, longer.from, block_bytes, length)
             }
@@ -280,15 +323,14 @@ impl Client {
         ranges: &Ranges,
         changed: &mut Changed,
     ) -> Result<Option<Option<Grown>>, AmendError> {
-        let Some(layout) = found.segments.get(part.position) else { return Ok(None) };
+        let Some((layout, changes)) = changes_of(found, part) else { return Ok(None) };
         let longer = match &part.becomes {
-            Becomes::Longer(longer) if !longer.in_place(&part.ranges) => return Ok(None),
             Becomes::Longer(longer) => Some(part.at + longer.anew.length),
             _ => None,
         };
-        let Some(changes) = plan::in_place(&found.policy, layout, &part.ranges) else { return Ok(None) };
         let read = |at, length| ready(Ok(slice(ranges, at, length)));
-        let sent = in_place::change(self, layout, part.at, changes, read).await;
+        let priority = self.options.quality.priority();
+        let sent = in_place::change(self, (layout, priority), part.at, changes, read).await;
         let Some(sent) = sent.map_err(AmendError::Source)? else { return Ok(None) };
         let grown = match longer {
             Some(size) => Some(self.count_in(object, found.object.version, size).await?),
@@ -316,6 +358,15 @@ impl Client {
     fn known(&self, layout: &SegmentLayout) -> Known {
         let addresses = layout.holders.iter().map(|holder| self.address_of(holder.device));
         (layout.clone(), addresses.collect())
+    }
+}
+
+/// A part's segment, and the changes that make the part in place; none where it cannot be made so.
+fn changes_of<'a>(found: &'a ObjectStat, part: &Part) -> Option<(&'a SegmentLayout, Vec<ChunkChange>)> {
+    let layout = found.segments.get(part.position)?;
+    match &part.becomes {
+        Becomes::Longer(longer) if !longer.in_place(&part.ranges) => None,
+        _ => Some((layout, plan::in_place(&found.policy, layout, &part.ranges)?)),
     }
 }
 

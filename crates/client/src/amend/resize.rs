@@ -4,7 +4,7 @@
 //! still knows it is refused, looks the object up, and makes it longer again by what it writes. The segment that the end
 //! falls into is stored anew, so that nothing of what it had behind the end can come back when it grows.
 
-use super::{AmendError, AmendReport, parts::recut, ranges::Changed, session::Amendment};
+use super::{AmendError, AmendReport, fences::Left, parts::recut, ranges::Changed, session::Amendment};
 use crate::{Client, FileError, ObjectStat};
 use bytes::BytesMut;
 use std::{
@@ -65,11 +65,12 @@ impl Client {
         size: u64,
     ) -> Result<(ResizeReport, ObjectStat), AmendError> {
         let (start, mut size_before, mut shorter) = (Instant::now(), None, None);
-        let cut = self.amend(bucket, key, async |client, found| {
+        let left = &Left::default();
+        let cut = self.amend((bucket, key), left, async |client, found| {
             size_before.get_or_insert(found.object.size);
             match found.policy {
                 Policy::Parity(policy) if size < found.object.size => {
-                    let (report, now) = client.shorten((bucket, key), found, &policy, size).await?;
+                    let (report, now) = client.shorten((bucket, key), left, found, &policy, size).await?;
                     shorter = Some(now);
                     Ok(report)
                 }
@@ -108,6 +109,7 @@ impl Client {
     async fn shorten(
         &self,
         object: (&str, &str),
+        left: &Left,
         found: ObjectStat,
         policy: &Parity,
         size: u64,
@@ -118,7 +120,8 @@ impl Client {
         let cut = plan::cut(policy, &found.segments, size);
         let length = cut.last.map_or(0, |plan| plan.length);
         let of = (usize::from(cut.last.is_some()), true);
-        let amendment = Amendment::begin(self, object, found, of, (Wish::default(), length)).await?;
+        let class = Wish { quality: self.options.quality.class(), ..Wish::default() };
+        let amendment = Amendment::begin(self, left, object, found, of, (class, length)).await?;
         let wish = amendment.wish;
         let shortened = amendment.finish(start, async |amendment| {
             let mut dropped = amendment.layouts.split_off(cut.kept);

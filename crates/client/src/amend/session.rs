@@ -1,12 +1,11 @@
 //! One amendment of an object: its intent, the blocks it writes, its commit, and what is tidied up after it.
 
-use super::{AmendError, AmendReport};
+use super::{AmendError, AmendReport, fences::Left};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     feed::no_code,
     get::SegmentReader,
     lease::{Committing, Lease},
-    put::Fate,
     reserve::{Reading, Reserved, Reserving},
     unexpected,
 };
@@ -68,12 +67,14 @@ pub(super) struct Amendment<'a> {
     pub(super) reserved: Arc<Reserved>,
     /// Devices that refused to keep bandwidth for it: nothing is written there.
     refused: BTreeSet<DeviceId>,
-    /// The object's segments as they were found, and its bytes.
-    found: (Vec<SegmentLayout>, u64),
+    /// The object's segments as they were found.
+    found: Vec<SegmentLayout>,
     /// Segments that cannot be changed in place any more under the epoch that their layout has.
     fenced: BTreeSet<SegmentId>,
-    /// Of the segment fenced last parity that could not be told so, and data that lacks changes: nothing is read of it. What is decoded is
-    /// fenced just before.
+    /// Where those are noted if it fails.
+    left: &'a Left,
+    /// Of the segment fenced last parity that could not be told so, and data that lacks changes or may have others: nothing is read of
+    /// it. What is decoded is fenced just before.
     without: BTreeSet<DeviceId>,
     committing: Committing,
 }
@@ -94,9 +95,10 @@ pub(super) struct Written {
 
 impl<'a> Amendment<'a> {
     /// Begins to amend an object as found; `segments` of it will be (more names are asked for as they are used). `wish` is for `length`
-    /// bytes; what the object promises is wished for, too.
+    /// bytes; what the object promises is wished for, too. What it has fenced when it fails may be `left` so.
     pub(super) async fn begin(
         client: &'a Client,
+        left: &'a Left,
         (bucket, key): (&str, &str),
         found: ObjectStat,
         (segments, rewrites): (usize, bool),
@@ -129,7 +131,7 @@ impl<'a> Amendment<'a> {
             base: found.object.version,
             size: found.object.size,
             pledge: found.object.pledge,
-            found: (found.segments.clone(), found.object.size),
+            found: found.segments.clone(),
             layouts: found.segments,
             report,
             wish: Wish { quality: wish.quality.under(client.to_be_had(found.object.pledge)), ..wish },
@@ -137,6 +139,7 @@ impl<'a> Amendment<'a> {
             reserved: Reserved::new(client, Access::Write, wish.quality, length),
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
+            left,
             without: BTreeSet::new(),
             committing: Committing::default(),
         })
@@ -185,7 +188,7 @@ impl<'a> Amendment<'a> {
         start: Instant,
         committed: Result<Option<Vec<Freed>>, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let (client, intent) = (self.client, self.begun.intent);
+        let client = self.client;
         self.reserved.give_back();
         self.report.latency = start.elapsed();
         self.report.stored_after = self.layouts.iter().map(SegmentLayout::stored_blocks).sum();
@@ -201,7 +204,7 @@ impl<'a> Amendment<'a> {
                 Ok(self.report)
             }
             Ok(None) => {
-                client.give_up(intent, self.begun.epoch, &self.touched, Fate::Open).await;
+                client.give_up(self.ending(), self.begun.epoch, &self.touched).await;
                 Ok(AmendReport { version: self.base, ..self.report })
             }
             Err(error) => {
@@ -214,23 +217,24 @@ impl<'a> Amendment<'a> {
                     error => self.unless_overtaken(error).await,
                 };
                 let asked = |error: &AmendError| matches!(error, AmendError::Metadata(error) if error.leaves_unknown());
-                let unknown = self.committing.has_begun() && asked(&error);
-                let fate = if unknown {
-                    Fate::Unknown
-                } else if error.is_conflict() {
-                    // Of a version that is gone nothing can be listed.
-                    Fate::Open
-                } else {
-                    self.reopen().await
-                };
-                client.give_up(intent, self.begun.epoch, &self.touched, fate).await;
+                // Of one that may be there nothing is freed, and what it has fenced is opened again with the end of its lease.
+                if !(self.committing.has_begun() && asked(&error)) {
+                    client.give_up(self.ending(), self.begun.epoch, &self.touched).await;
+                    self.left.add(&self.fenced, self.begun.epoch);
+                }
                 Err(error)
             }
         }
     }
 
+    /// What ends it without a version of its own: what was fenced is listed as it was under its epoch, so that it can be changed in place
+    /// again, unless another writer was first.
+    fn ending(&self) -> Change {
+        Change::GiveUp { intent: self.begun.intent, fenced: self.fenced.iter().copied().collect() }
+    }
+
     /// The error, or that another writer was first, where that explains it: what was to be read may have been replaced meanwhile. Asked
-    /// before a version of our own tells the same ([`Self::reopen`]).
+    /// before a version of our own tells the same ([`Self::ending`]).
     async fn unless_overtaken(&self, error: AmendError) -> AmendError {
         if !matches!(error, AmendError::Read(_)) {
             return error;
@@ -238,36 +242,13 @@ impl<'a> Amendment<'a> {
         let (bucket, key) = &self.object;
         match self.client.stat(bucket, key).await {
             // A growth in place is another version, and nothing of what was to be read.
-            Ok(now) if only_grown(&self.found.0, &now.segments) => error,
+            Ok(now) if only_grown(&self.found, &now.segments) => error,
             Ok(now) => {
                 let (bucket, key) = self.object.clone();
                 let current = Some(now.object.version);
                 ClientError::Refused(MetaFault::Conflict { bucket, key, base: self.base, current }).into()
             }
             Err(error) => error.into(),
-        }
-    }
-
-    /// Segments were fenced and are not replaced: they are listed as they were under the epoch that their nodes know now, so
-    /// that they can be changed in place again. Where that is not to be had, a later change stores them anew.
-    async fn reopen(&mut self) -> Fate {
-        if self.fenced.is_empty() {
-            return Fate::Open;
-        }
-        let epoch = self.begun.epoch;
-        let raised = |layout: SegmentLayout| match self.fenced.contains(&layout.segment) {
-            true => SegmentLayout { epoch, ..layout },
-            false => layout,
-        };
-        let (segments, size) = core::mem::take(&mut self.found);
-        let segments = segments.into_iter().map(raised).collect();
-        let commit = Change::Commit { intent: self.begun.intent, size, segments, pledge: Pledge::default() };
-        match self.client.metadata.change(commit).await {
-            Ok(_) => Fate::Over,
-            Err(error) => {
-                tracing::debug!(%error, "segments stay fenced");
-                if error.leaves_unknown() { Fate::Unknown } else { Fate::Open }
-            }
         }
     }
 
@@ -319,6 +300,19 @@ impl<'a> Amendment<'a> {
     pub(super) fn places(&self, leaving: &BTreeSet<DeviceId>, layout: &SegmentLayout) -> Places {
         let candidates = self.client.candidates();
         Places::new(&candidates, (&self.begun.policy, self.pledge.sites), leaving, layout.block_bytes)
+    }
+
+    /// Whether a segment of chunks finds devices, as far as is known: asked before it is fenced, as [`Client::check_devices`] says. Where it
+    /// does not and somebody who is gone has fenced it, that ends with this amendment: changed in place it needs none.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(super) async fn check_devices(&mut self, layout: &SegmentLayout) -> Result<(), PlanError> {
+        let checked = self.client.check_devices(&self.begun.policy, layout.length, &self.wish);
+        if checked.is_err() && self.client.is_fenced(layout, self.begun.epoch).await {
+            self.fenced.insert(layout.segment);
+        }
+        checked
     }
 
     /// Ends changes in place of a segment that is to be replaced, or of which chunks are `leaving`; whether there were any.
@@ -624,7 +618,7 @@ impl Client {
     ///
     /// # Errors
     /// What is missing.
-    pub(super) fn check_devices(&self, policy: &Policy, length: u64, wish: &Wish) -> Result<(), PlanError> {
+    pub(crate) fn check_devices(&self, policy: &Policy, length: u64, wish: &Wish) -> Result<(), PlanError> {
         let wanted = Wanted { policy: *policy, length, bandwidth_bytes_per_s: None, seed: 0 };
         plan::choose_for(&self.candidates(), &wanted, wish).map(drop)
     }

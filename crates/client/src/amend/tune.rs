@@ -2,6 +2,7 @@
 
 use super::{
     AmendError, AmendReport,
+    fences::Left,
     session::{Amendment, Contents, Written, code},
 };
 use crate::Client;
@@ -32,7 +33,8 @@ impl Client {
             return Err(AmendError::Redundancy { asked: redundancy, most: REDUNDANCY_MAX });
         }
         let start = Instant::now();
-        self.amend(bucket, key, async |client, found| {
+        let left = &Left::default();
+        self.amend((bucket, key), left, async |client, found| {
             if let Some(layout) =
                 found.segments.iter().find(|layout| layout.code.kind == CodeKind::Replicated)
             {
@@ -50,7 +52,7 @@ impl Client {
             let segments = found.segments.len();
             let object = (bucket, key);
             let amendment =
-                Amendment::begin(client, object, found, (segments, false), Default::default()).await?;
+                Amendment::begin(client, left, object, found, (segments, false), Default::default()).await?;
             amendment
                 .finish(start, async |amendment| {
                     let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };

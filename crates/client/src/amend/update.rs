@@ -3,9 +3,11 @@
 use super::{
     AmendError, AmendReport,
     bytes::{NewBytes, Source},
+    fences::Left,
     gather::gather,
     in_place,
     leave::tolerates,
+    ranges::STALL_PAUSE,
     session::{Amendment, Contents, Written, code},
 };
 use crate::{Client, ObjectStat, PutOptions};
@@ -21,7 +23,7 @@ use steadfast_protocol::{
     BlockIndex, IndexRanges,
     durability::Rule,
     layout::{CodeKind, Holder, SegmentLayout},
-    plan::{self, Places, Quality, Replaced, Update, Wish, dialled},
+    plan::{self, ChunkChange, Places, Quality, Replaced, Update, Wish, dialled},
 };
 use steadfast_transfer::Originals;
 
@@ -66,17 +68,36 @@ impl Client {
         let defaults = Quality { devices: None, sites: None, ..self.options.quality };
         let quality = options.quality.or(defaults);
         let source = &Source::new(NewBytes::new(source, offset).map_err(AmendError::Source)?);
-        self.amend(bucket, key, async |client, found| {
+        loop {
+            match self.update_in_turn((bucket, key), (offset, source), quality, start).await {
+                // In place it may be made yet: what was fenced by somebody who is gone is open again, and whom a parity chunk
+                // waits for may come back.
+                Err(error) if error.lacks_devices() && start.elapsed() < self.options.patience => {
+                    if !self.may_update_in_place((bucket, key), source, &quality).await {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(STALL_PAUSE).await;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    /// As [`Client::update_with`], by whatever way there is now.
+    async fn update_in_turn(
+        &self,
+        (bucket, key): (&str, &str),
+        (offset, source): (u64, &Source),
+        quality: Quality,
+        start: Instant,
+    ) -> Result<AmendReport, AmendError> {
+        let left = &Left::default();
+        self.amend((bucket, key), left, async |client, found| {
             let (length, size) = (source.length, found.object.size);
             if offset.checked_add(length).is_none_or(|end| end > size) {
                 return Err(AmendError::Extends { offset, length, size });
             }
-            let mut parts = Vec::new();
-            let mut at = 0u64;
-            for (position, layout) in found.segments.iter().enumerate() {
-                parts.extend(source.within(at, layout.length).map(|range| Part { position, at, range }));
-                at += layout.length;
-            }
+            let mut parts = parts(&found, source);
             quality.policy(&found.policy)?;
             if parts.is_empty() {
                 return Ok(AmendReport::unchanged(&found, start));
@@ -92,7 +113,7 @@ impl Client {
             }
             let (object, of, asked) = ((bucket, key), (parts.len(), true), Instant::now());
             let wish = Wish { quality, round_trip: Duration::ZERO };
-            let mut amendment = Amendment::begin(client, object, found, of, (wish, length)).await?;
+            let mut amendment = Amendment::begin(client, left, object, found, of, (wish, length)).await?;
             amendment.report.in_place_bytes = in_place_bytes;
             // To begin is one round trip.
             amendment.wish.round_trip = client.metadata.way(asked.elapsed());
@@ -111,6 +132,22 @@ impl Client {
         })
         .await
     }
+
+    /// Whether all of an update that could be made in no way may be made in place yet, as far as is known now.
+    async fn may_update_in_place(
+        &self,
+        (bucket, key): (&str, &str),
+        source: &Source,
+        quality: &Quality,
+    ) -> bool {
+        let Ok(found) = self.to_amend(bucket, key).await else { return false };
+        !quality.wants_pace()
+            && parts(&found, source).iter().all(|part| {
+                let layout = &found.segments[part.position];
+                let changes = changes_of(&found, part, quality);
+                changes.is_some_and(|changes| in_place::worth_another_try(self, layout, &changes))
+            })
+    }
 }
 
 /// What of an update falls into one segment.
@@ -121,6 +158,23 @@ struct Part {
     at: u64,
     /// Bytes of it.
     range: Range<u64>,
+}
+
+fn parts(found: &ObjectStat, source: &Source) -> Vec<Part> {
+    let (mut parts, mut at) = (Vec::new(), 0u64);
+    for (position, layout) in found.segments.iter().enumerate() {
+        parts.extend(source.within(at, layout.length).map(|range| Part { position, at, range }));
+        at += layout.length;
+    }
+    parts
+}
+
+/// The changes that make a part in place; none where it cannot be made so, or would not survive as much as is wished for.
+fn changes_of(found: &ObjectStat, part: &Part, quality: &Quality) -> Option<Vec<ChunkChange>> {
+    let layout = &found.segments[part.position];
+    let survives = tolerates(layout);
+    let changes = plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range));
+    changes.filter(|_| quality.tolerate.is_none_or(|tolerate| survives >= tolerate))
 }
 
 /// Changes in place what can be, where it survives as much as is wished for; the parts that are left, and the bytes that were changed.
@@ -134,12 +188,11 @@ async fn change_in_place(
     let (mut left, mut bytes) = (Vec::new(), 0);
     for part in parts {
         let layout = &found.segments[part.position];
-        let survives = tolerates(layout);
-        let changes = plan::in_place(&found.policy, layout, core::slice::from_ref(&part.range));
-        let changed = match changes.filter(|_| quality.tolerate.is_none_or(|tolerate| survives >= tolerate)) {
+        let changed = match changes_of(found, &part, quality) {
             Some(changes) => {
                 let read = |at, length| source.read(at, length);
-                in_place::change(client, layout, part.at, changes, read).await.map_err(AmendError::Source)?
+                let of = (layout, quality.priority());
+                in_place::change(client, of, part.at, changes, read).await.map_err(AmendError::Source)?
             }
             None => None,
         };
@@ -162,7 +215,7 @@ async fn change(
     // A chunk is whole in one piece: blocks of it are not replaced one by one.
     let (chunks, whole) = (is_parity(layout), part.range == (0..layout.length));
     if chunks || whole {
-        let originals = anew_of(amendment, layout, whole).await?;
+        let originals = anew_of(amendment, layout, core::slice::from_ref(&part.range)).await?;
         let originals = patched(source, part.at, layout, originals).await?;
         return amendment.store_anew(layout, part.at, originals, wish, &BTreeSet::new()).await;
     }
@@ -194,22 +247,48 @@ fn is_parity(layout: &SegmentLayout) -> bool {
     matches!(layout.code.kind, CodeKind::ReedSolomon { .. })
 }
 
-/// The originals that a segment is stored anew of; zeros where the `whole` of it changes.
+/// The originals that a segment is stored anew of, where these parts of it change: what stays is read, and is zeros elsewhere.
 pub(super) async fn anew_of(
     amendment: &mut Amendment<'_>,
     layout: &SegmentLayout,
-    whole: bool,
+    changed: &[Range<u64>],
 ) -> Result<Vec<BytesMut>, AmendError> {
     if is_parity(layout) {
-        amendment.client.check_devices(&amendment.begun.policy, layout.length, &amendment.wish)?;
+        amendment.check_devices(layout).await?;
         // What is changed in place from now on would be lost.
         amendment.fence(layout, &BTreeSet::new()).await?;
     }
-    if whole {
-        let block = || BytesMut::zeroed(layout.block_bytes as usize);
-        return Ok((0..layout.code.originals).map(|_| block()).collect());
+    let block = || BytesMut::zeroed(layout.block_bytes as usize);
+    let mut originals: Vec<BytesMut> = (0..layout.code.originals).map(|_| block()).collect();
+    let decoded = amendment.report.decoded_segments;
+    let staying = staying(layout.length, layout.block_bytes, changed);
+    for part in &staying {
+        let first = (part.start / u64::from(layout.block_bytes)) as usize;
+        let there = amendment.decode_part(layout, part.clone()).await?;
+        originals[first..].iter_mut().zip(there).for_each(|(original, there)| *original = there);
     }
-    Ok(amendment.decode(layout).await?)
+    // Of one segment, in however many parts.
+    amendment.report.decoded_segments = decoded + u32::from(!staying.is_empty());
+    Ok(originals)
+}
+
+/// What is read of a segment of `length` bytes of which these parts change, in order: all but the blocks that lie whole within the longest
+/// of them (CodFS §4.1.1: of what is not involved parity is made anew). The others are small beside that, or there is none.
+fn staying(length: u64, block_bytes: u32, changed: &[Range<u64>]) -> Vec<Range<u64>> {
+    let block_bytes = u64::from(block_bytes);
+    let (mut longest, mut last) = (0..0, 0..0);
+    for part in changed {
+        let part = part.start.min(length)..part.end.min(length);
+        // What is written piece by piece is one.
+        last = if part.start == last.end { last.start..part.end } else { part };
+        if last.end - last.start > longest.end - longest.start {
+            longest = last.clone();
+        }
+    }
+    let before = 0..longest.start.next_multiple_of(block_bytes).min(length);
+    let behind = if longest.end == length { length } else { longest.end / block_bytes * block_bytes }..length;
+    let parts = if before.end < behind.start { [before, behind] } else { [0..length, length..length] };
+    parts.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
 /// Whether more redundancy is wished for than the segment has.
@@ -286,4 +365,27 @@ async fn patched(
         Ok(Originals::whole(blocks, block_bytes, count))
     });
     patched.await.map_err(AmendError::Source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_stays_is_read() {
+        let read = |changed: &[Range<u64>]| staying(1000, 64, changed);
+        let one = |range: Range<u64>| vec![range];
+        assert_eq!(read(&[]), one(0..1000));
+        assert_eq!(read(&one(0..1000)), []);
+        // What was cached piece by piece, and goes on behind the end.
+        assert_eq!(read(&[0..300, 300..301, 301..2000]), []);
+        assert_eq!(read(&one(0..768)), one(768..1000));
+        assert_eq!(read(&one(0..767)), one(704..1000));
+        assert_eq!(read(&one(65..1000)), one(0..128));
+        assert_eq!(read(&[10..20, 100..800, 900..901]), [0..128, 768..1000]);
+        // No whole block: one that is between two changed ones, or less.
+        assert_eq!(read(&one(65..127)), one(0..1000));
+        assert_eq!(read(&one(100..150)), one(0..1000));
+        assert_eq!(read(&one(2000..3000)), one(0..1000));
+    }
 }

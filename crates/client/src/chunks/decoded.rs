@@ -26,12 +26,14 @@ pub(crate) struct Parts {
     pub(crate) within: Range<u32>,
     /// How long a node may take for it.
     pub(crate) patience: Duration,
+    /// The class of the questions.
+    pub(crate) priority: Priority,
 }
 
 impl Parts {
     /// All of it.
-    pub(crate) fn whole(layout: &SegmentLayout, patience: Duration) -> Self {
-        Self { within: 0..layout.block_bytes, patience }
+    pub(crate) fn whole(layout: &SegmentLayout, patience: Duration, priority: Priority) -> Self {
+        Self { within: 0..layout.block_bytes, patience, priority }
     }
 
     fn len(&self) -> usize {
@@ -114,7 +116,7 @@ fn question(layout: &SegmentLayout, parts: &Parts, device: DeviceId, row: u32, a
     let request = ReadRows { device, segment: layout.segment, offset, length, at };
     Open {
         body: message::encode(&NodeRequest::ReadRows(request)),
-        priority: Priority::Foreground,
+        priority: parts.priority,
         epoch: Epoch(0),
         deadline: Some(parts.patience),
         credit: length,

@@ -28,23 +28,23 @@ use tokio::task::JoinSet;
 /// that it takes to get there.
 const BYTES_MAX: u64 = 256 << 10;
 
-/// Bytes `wanted` of an object, in pieces; none where they are many, or not to be had so.
-pub(crate) async fn direct(client: &Client, found: &ObjectStat, wanted: Range<u64>) -> Option<Vec<Bytes>> {
+/// Bytes `wanted` of an object, in pieces, asked for in this class; none where they are many, or not to be had so.
+pub(crate) async fn direct(
+    client: &Client,
+    found: &ObjectStat,
+    wanted: Range<u64>,
+    priority: Priority,
+) -> Option<Vec<Bytes>> {
     let length = wanted.end - wanted.start;
     if length > BYTES_MAX {
         return None;
     }
-    let (mut pieces, mut received) = (Vec::new(), 0);
+    let (mut pieces, mut done) = (Vec::new(), AccessTotals::default());
     for (layout, part) in parts(found, wanted) {
-        pieces.extend(of_segment(client, layout, part, &mut received).await?);
+        pieces.extend(of_segment(client, layout, (part, priority), &mut done).await?);
     }
-    client.account(&AccessTotals {
-        used_bytes: length,
-        received_bytes: received,
-        sent_bytes: received,
-        medium_bytes: received,
-        ..AccessTotals::default()
-    });
+    let moved = done.received_bytes;
+    client.account(&AccessTotals { used_bytes: length, sent_bytes: moved, medium_bytes: moved, ..done });
     Some(pieces)
 }
 
@@ -60,11 +60,12 @@ struct Piece {
 
 type StandingIn<'a> = Pin<Box<dyn Future<Output = Result<(Vec<BytesMut>, u64), GetError>> + Send + 'a>>;
 
+/// Bytes `part` of a segment. What it asks for and receives is added to `done`: parts of blocks count as blocks.
 async fn of_segment(
     client: &Client,
     layout: &SegmentLayout,
-    part: Range<u64>,
-    received: &mut u64,
+    (part, priority): (Range<u64>, Priority),
+    done: &mut AccessTotals,
 ) -> Option<Vec<Bytes>> {
     let shape = ParityGeometry::of_layout(layout)?;
     let holders = shape.updatable(layout)?;
@@ -72,18 +73,23 @@ async fn of_segment(
     let begun = Instant::now();
     let mut asked = JoinSet::new();
     for (number, piece) in pieces.iter().enumerate() {
-        let (pool, address, open) =
-            (client.pool.clone(), client.address_of(piece.device), question(&shape, layout, piece));
+        let open = question(&shape, layout, piece, priority);
+        let (pool, address) = (client.pool.clone(), client.address_of(piece.device));
         asked.spawn(async move {
             let answer = call(&pool, address, open).await;
             (number, begun.elapsed(), answer)
         });
     }
+    done.requested_blocks += pieces.len() as u64;
     let mut here: Vec<Option<Bytes>> = vec![None; pieces.len()];
+    let mut lost = vec![false; pieces.len()];
     // From when on others stand in for each that is not here; none once they have.
-    let wait = |piece: &Piece| Some(begun + client.hedge().wait(client.now(), piece.device));
+    let way = client.pool.way(client.metadata.address());
+    let wait = |piece: &Piece| Some(begun + client.hedge().wait(client.now(), piece.device, way));
     let mut due: Vec<Option<Instant>> = pieces.iter().map(wait).collect();
     let mut standing_in: Option<(usize, StandingIn<'_>)> = None;
+    // What was asked for where one that was asked for already may come: of any k others. For one that is lost it is no extra.
+    let mut extra = 0;
     while here.iter().any(Option::is_none) {
         let next = due.iter().enumerate().filter(|(number, _)| here[*number].is_none());
         let next = next.filter_map(|(number, due)| Some((due.as_ref()?, number))).min();
@@ -99,21 +105,25 @@ async fn of_segment(
                 }
                 if let Some(bytes) = checked(layout, piece, answer) {
                     client.hedge().answered(piece.device, took);
-                    *received += bytes.len() as u64;
+                    done.received_bytes += bytes.len() as u64;
                     here[number] = Some(bytes.slice(piece.within.clone()));
                     if standing_in.as_ref().is_some_and(|(of, _)| *of == number) {
                         standing_in = None;
                     }
-                } else if due[number].is_some() {
-                    client.hedge().late(client.now(), piece.device);
-                    due[number] = Some(Instant::now());
+                } else {
+                    lost[number] = true;
+                    if due[number].is_some() {
+                        client.hedge().late(client.now(), piece.device);
+                        due[number] = Some(Instant::now());
+                    }
                 }
             }
             (number, decoded) = decoded(&mut standing_in), if standing_in.is_some() => {
                 standing_in = None;
                 // Where that is not to be had either, the node may yet answer.
                 if let Ok((mut blocks, bytes)) = decoded && here[number].is_none() {
-                    *received += bytes;
+                    done.received_bytes += bytes;
+                    done.extra_won += extra;
                     here[number] = Some(blocks.pop()?.freeze().slice(pieces[number].within.clone()));
                 }
             }
@@ -123,8 +133,11 @@ async fn of_segment(
                 tracing::debug!(device = %piece.device, "others stand in for a node that is late or lost");
                 client.hedge().late(client.now(), piece.device);
                 due[number] = None;
+                extra = if lost[number] { 0 } else { u64::from(shape.data) };
+                done.requested_blocks += u64::from(shape.data);
+                done.extra_blocks += extra;
                 let spared = late(client, (&shape, &holders), piece.device);
-                standing_in = Some((number, Box::pin(stand_in(client, layout, piece, spared))));
+                standing_in = Some((number, Box::pin(stand_in(client, layout, (piece, priority), spared))));
             }
             else => return None,
         }
@@ -157,7 +170,7 @@ fn cut(shape: &ParityGeometry, holders: &[DeviceId], part: Range<u64>) -> Vec<Pi
     pieces
 }
 
-fn question(shape: &ParityGeometry, layout: &SegmentLayout, piece: &Piece) -> Open {
+fn question(shape: &ParityGeometry, layout: &SegmentLayout, piece: &Piece, priority: Priority) -> Open {
     let row = u64::from(piece.index % shape.blocks);
     let length = piece.granules.end - piece.granules.start;
     let rows = ReadRows {
@@ -169,7 +182,7 @@ fn question(shape: &ParityGeometry, layout: &SegmentLayout, piece: &Piece) -> Op
     };
     Open {
         body: message::encode(&NodeRequest::ReadRows(rows)),
-        priority: Priority::Foreground,
+        priority,
         epoch: Epoch(0),
         deadline: Some(ANSWERS_WITHIN),
         credit: length,
@@ -192,10 +205,10 @@ fn checked(
 async fn stand_in(
     client: &Client,
     layout: &SegmentLayout,
-    piece: &Piece,
+    (piece, priority): (&Piece, Priority),
     spared: BTreeSet<DeviceId>,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
-    let parts = Parts { within: piece.granules.clone(), patience: ANSWERS_WITHIN };
+    let parts = Parts { within: piece.granules.clone(), patience: ANSWERS_WITHIN, priority };
     originals(client, layout, &spared, piece.index..piece.index + 1, parts).await
 }
 
@@ -207,7 +220,7 @@ fn late(
 ) -> BTreeSet<DeviceId> {
     let (hedge, now) = (client.hedge(), client.now());
     let others = holders.iter().copied().filter(|&other| other != device);
-    let late = others.filter(|&other| hedge.wait(now, other).is_zero());
+    let late = others.filter(|&other| hedge.is_late(now, other));
     spared(shape.parity(), [device], late)
 }
 
@@ -244,10 +257,10 @@ mod tests {
         .await;
         let client = client(&address, Vec::new());
         client.pool.connection(&address).await.unwrap();
-        let (layout, mut received) = (layout(), 0);
-        let read = of_segment(&client, &layout, 0..100, &mut received).await;
-        assert_eq!((read, received), (None, 0));
-        let is_late = client.hedge().wait(client.now(), device_of(0)).is_zero();
+        let (layout, mut done) = (layout(), AccessTotals::default());
+        let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
+        assert_eq!((read, done.received_bytes), (None, 0));
+        let is_late = client.hedge().is_late(client.now(), device_of(0));
         let asked = asked.lock().unwrap();
         !is_late && matches!(asked[..], [NodeRequest::ReadRows(_)])
     }
@@ -261,5 +274,32 @@ mod tests {
             }
         }
         panic!("others are asked for it each time");
+    }
+
+    /// What a read of a few bytes counts where its node says nothing until others are asked, and nobody has anything then; or where it
+    /// has nothing to begin with.
+    async fn counted(silent: bool) -> AccessTotals {
+        let unanswered = Mutex::new(Vec::new());
+        let address = serving(move |request, stream| {
+            let mut unanswered = unanswered.lock().unwrap();
+            unanswered.push(stream);
+            if !silent || !matches!(request, NodeRequest::ReadRows(_)) {
+                unanswered.drain(..).for_each(|stream| stream.fail(&Fault::Cancelled));
+            }
+        })
+        .await;
+        let client = client(&address, Vec::new());
+        client.pool.connection(&address).await.unwrap();
+        let (layout, mut done) = (layout(), AccessTotals::default());
+        assert_eq!(of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await, None);
+        done
+    }
+
+    #[tokio::test]
+    async fn what_stands_in_for_a_late_node_is_counted() {
+        let (late, lost) = (counted(true).await, counted(false).await);
+        // One block, and any two that give it.
+        assert_eq!((late.requested_blocks, late.extra_blocks, late.extra_won), (3, 2, 0));
+        assert_eq!((lost.requested_blocks, lost.extra_blocks, lost.extra_won), (3, 0, 0));
     }
 }

@@ -23,7 +23,7 @@ mod runs;
 
 use crate::{
     AmendError, Client, ClientError, FileError, GetError, ObjectStat, amend::Grown, get::CHANGES_MAX,
-    reader::fetch, unexpected,
+    reader::fetch, reserve::Reading, unexpected,
 };
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
@@ -32,10 +32,11 @@ use std::{
     collections::{BTreeSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
 };
 use steadfast_protocol::{
     message::{Change, MetaAnswer, MetaFault},
-    plan::{TooLong, file_bytes_max},
+    plan::{PlanError, TooLong, Wish, file_bytes_max},
     policy::Policy,
 };
 use tokio::task::JoinSet;
@@ -104,6 +105,9 @@ struct Inner {
     segment_bytes: u64,
     /// The most bytes that the object can have.
     bytes_max: u64,
+    /// How it is read, and how long a round trip takes.
+    reading: Reading,
+    way: Duration,
     state: Mutex<State>,
     /// Held while a lot of a segment is being stored.
     turns: Vec<tokio::sync::Mutex<()>>,
@@ -138,7 +142,8 @@ impl Client {
     ///
     /// # Errors
     /// As there; objects under any policy can be opened for reading alone, but then not made or emptied
-    /// ([`FileError::ReadOnly`]).
+    /// ([`FileError::ReadOnly`]). Of what the client wants of every access a file is read and written in its class; for a bandwidth or a
+    /// latency it fails with [`PlanError::Unforeseen`].
     pub async fn open_file_with(
         self: &Arc<Self>,
         bucket: &str,
@@ -148,6 +153,8 @@ impl Client {
         if (options.create || options.truncate) && !options.write {
             return Err(FileError::ReadOnly { bucket: bucket.to_owned(), key: key.to_owned() });
         }
+        self.check_wishes()?;
+        let start = Instant::now();
         let mut found = match self.locate(bucket, key).await {
             Err(ClientError::Refused(MetaFault::NoObject { .. })) if options.create => {
                 self.create_file(bucket, key).await?;
@@ -155,6 +162,7 @@ impl Client {
             }
             found => found?,
         };
+        let way = self.metadata.way(start.elapsed());
         let (segment_bytes, bytes_max) = match found.policy {
             Policy::Parity(policy) => (policy.segment_bytes, file_bytes_max(&policy)),
             _ if options.write => {
@@ -175,6 +183,8 @@ impl Client {
             piece_bytes: cache_bytes - runs::RUN_BYTES,
             segment_bytes,
             bytes_max,
+            reading: self.reading(self.options.quality.class()),
+            way,
             state: Mutex::new(State {
                 found: Arc::new(found),
                 sights: 0,
@@ -187,6 +197,35 @@ impl Client {
             anew: tokio::sync::Mutex::default(),
         };
         Ok(File { inner: Arc::new(inner) })
+    }
+
+    /// Whether a file of a bucket whose policy is this, as long as `size` bytes, finds devices for its first segment, as far as they have
+    /// told: to be asked before it is made, where what cannot be written is to leave no empty object.
+    ///
+    /// # Errors
+    /// [`AmendError::TooLong`](crate::AmendError::TooLong); [`AmendError::Plan`](crate::AmendError::Plan) with what is missing.
+    pub async fn check_room(&self, policy: &Policy, size: u64) -> Result<(), AmendError> {
+        // Of other policies that is said when it is opened.
+        let Policy::Parity(parity) = policy else { return Ok(()) };
+        let most = file_bytes_max(parity);
+        if size > most {
+            return Err(TooLong { size, most }.into());
+        }
+        self.registry().await?;
+        Ok(self.check_devices(policy, size.min(parity.segment_bytes), &Wish::default())?)
+    }
+
+    /// Refuses what no file can be promised.
+    fn check_wishes(&self) -> Result<(), GetError> {
+        let wished = &self.options.quality;
+        let wish = match (wished.bandwidth_bytes_per_s, wished.latency) {
+            (None, None) => return Ok(()),
+            (Some(_), _) => "bandwidth",
+            (None, Some(_)) => "latency",
+        };
+        let access = "an open file, of which nobody knows what will be changed";
+        let instead = "open it by a client without that wish, or read it as an object";
+        Err(PlanError::Unforeseen { wish, access, instead }.into())
     }
 
     /// Makes an empty object in a bucket that has files, unless there is one.
@@ -241,7 +280,7 @@ impl File {
             let missing = missing.start.min(size)..missing.end.min(size);
             let fetched = match missing.is_empty() {
                 true => Ok(VecDeque::new()),
-                false => fetch(&inner.client, &found, missing.clone()).await,
+                false => fetch(&inner.client, &found, missing.clone(), (&inner.reading, inner.way)).await,
             };
             match fetched {
                 Ok(mut pieces) if missing == range && pieces.len() == 1 && seen.is_empty() => {

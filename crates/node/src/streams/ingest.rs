@@ -6,7 +6,7 @@
 
 use crate::{
     activity::Kind,
-    service::{Admitted, Service},
+    service::{Service, gone},
 };
 use bytes::BytesMut;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -19,7 +19,7 @@ use steadfast_protocol::{
         self, Fault, IngestOpen, Ingested, NodeAnswer, NodeEvent, NodeFault, NodePush, Priority, Slice,
     },
     policy::Policy,
-    serve::{IngestStream, Load},
+    serve::{IngestStream, Load, ReaderId},
     write::{
         WriteDone, WriteError,
         ingest::{Accepted, accept},
@@ -34,14 +34,21 @@ pub(crate) async fn serve(
     opened: &Opened,
     stream: &mut Stream,
     open: IngestOpen,
+    reader: ReaderId,
 ) -> Result<(), Fault> {
     let accepted = accept(&open).map_err(|what| Fault::Node(NodeFault::Invalid(what)))?;
-    service.admission().admit(opened.priority, Load::default())?;
-    let _admitted = Admitted { service };
+    let _admitted = service.admit_quietly(reader, opened.priority, Load::default())?;
     service.activity.admitted(Kind::Ingest);
     let taken = Taken::new(service, &accepted)?;
     let devices = open.devices.iter().chain(&open.spares).map(|place| place.device);
-    let addresses = service.updates.addresses(devices.collect()).await;
+    let mut early = Vec::new();
+    let addresses = tokio::select! {
+        addresses = service.updates.addresses(devices.collect()) => addresses,
+        fault = gone(stream, &mut early) => {
+            service.activity.cancelled(Kind::Ingest);
+            return Err(fault);
+        }
+    };
     let shape = accepted.shape;
     let (originals, arriving) = Originals::arriving(shape.block_bytes, shape.originals());
     let redundancy = accepted.spec.rule.redundancy;
@@ -66,6 +73,12 @@ pub(crate) async fn serve(
         intent: open.intent,
     };
     let mut arrival = Arrival::new(&open, shape.geometry(), arriving, taken);
+    for event in early {
+        // What may be said before anything is granted.
+        if let NetEvent::Data { body, payload } = event {
+            arrival.heard(&body, &payload)?;
+        }
+    }
     // Lost: the writer is told so by the stream's next event.
     let _ = stream.grant(arrival.taken.credit_bytes);
     let (confirm, mut confirmed) = mpsc::unbounded_channel();

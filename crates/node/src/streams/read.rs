@@ -9,13 +9,16 @@ use crate::{
     devices::ServedDevice,
     fault::fault,
     service::{AdmittedRead, Service, gone, indices, lane_priority, operations},
+    updates::returned,
 };
 use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::Ordering::Relaxed,
 };
-use steadfast_disk::{Op, OpError, OpOutput, Priority as LanePriority, device::ReadError};
+use steadfast_disk::{
+    Op, OpError, OpOutput, Priority as LanePriority, device::ReadError, media::MediumError,
+};
 use steadfast_net::{Event, Opened, Stream, StreamSender};
 use steadfast_protocol::{
     BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
@@ -52,7 +55,8 @@ pub(crate) async fn serve(
     let mut early = Vec::new();
     let found = {
         // What it names is held meanwhile: it has a place among the streams for that, too.
-        let _looking = service.admit_quietly(opened.priority, service.load(served, false, reservation))?;
+        let load = service.load(served, false, reservation);
+        let _looking = service.admit_quietly(reader, opened.priority, load)?;
         tokio::select! {
             found = find(service, served, &pieces) => found?,
             fault = gone(stream, &mut early) => return Err(fault),
@@ -121,7 +125,7 @@ impl Places {
     }
 }
 
-/// Finds the pieces. One that is not here is left out: its blocks are gone, as blocks are that its extent has no more.
+/// Finds the pieces, once they may be read. One that is not here is left out: its blocks are gone, as blocks are that its extent has no more.
 async fn find(service: &Service, served: &ServedDevice, pieces: &[ReadPiece]) -> Result<Found, Fault> {
     let device = served.id;
     let describe = pieces.iter().map(|piece| Op::Describe { segment: piece.segment });
@@ -135,6 +139,7 @@ async fn find(service: &Service, served: &ServedDevice, pieces: &[ReadPiece]) ->
             Ok(other) => unreachable!("a description answers a description, not {other:?}"),
             Err(error) => return Err(Fault::Node(fault(device, error))),
         };
+        returned::before_read(service, served, &extent).await?;
         if *block_bytes.get_or_insert(extent.block_bytes) != extent.block_bytes {
             let detail = format!("segment {} has blocks of another size than the first", piece.segment);
             return Err(Fault::Node(NodeFault::Invalid(detail)));
@@ -164,8 +169,8 @@ struct Driver<'a> {
     core: ReadStream,
     /// What it may hold, charged with what it does; given back with the driver.
     admitted: AdmittedRead<'a>,
-    /// Bytes of the slices that are being read, wait or are being sent.
-    charged: BTreeMap<SliceId, u32>,
+    /// Slices that are being read, wait or are being sent: of which blocks, and their bytes.
+    charged: BTreeMap<SliceId, (BlockIndex, u32)>,
     /// Slices that were read and wait for their turn.
     held: BTreeMap<SliceId, Held>,
     /// Slices that were read of a chunk that changed, until that is durable.
@@ -217,6 +222,10 @@ impl Driver<'_> {
                 }
             }
             let now = self.service.now();
+            let service = self.service;
+            // Before the question, so that what is wanted in between is not missed.
+            let wanted = service.memory_wanted.notified();
+            let could_yield = self.core.could_yield();
             tokio::select! {
                 biased;
                 event = stream.recv(), if listening => self.heard(event, &mut listening)?,
@@ -234,6 +243,12 @@ impl Driver<'_> {
                     if ready.is_err() && std::mem::replace(&mut listening, false) {
                         self.service.activity.cancelled(Kind::Read);
                         self.core.handle(now, ReadInput::Cancel);
+                    }
+                },
+                () = wanted, if could_yield => {
+                    // Others that could yield may have made room by now.
+                    if service.admission().is_wanted() {
+                        self.core.handle(service.now(), ReadInput::Wanted);
                     }
                 },
             }
@@ -256,7 +271,7 @@ impl Driver<'_> {
 
     /// A slice is not held any more.
     fn left(&mut self, slice: SliceId) {
-        if let Some(bytes) = self.charged.remove(&slice) {
+        if let Some((_, bytes)) = self.charged.remove(&slice) {
             let AdmittedRead { service, ticket } = &mut self.admitted;
             service.admission().slice_left(ticket, bytes);
         }
@@ -283,7 +298,7 @@ impl Driver<'_> {
     }
 
     fn read(&mut self, slice: SliceId, index: BlockIndex, offset: u32, length: u32, ahead: u32) {
-        self.charged.insert(slice, length);
+        self.charged.insert(slice, (index, length));
         let op = Op::ReadSlice { segment: self.places.segment_of(index), index, offset, len: length, ahead };
         let answer = self.answer.clone();
         // The stream is over: its bytes are not needed.
@@ -339,6 +354,12 @@ impl Driver<'_> {
             Err(OpError::Read(ReadError::Corrupt { segment, index, .. })) => {
                 self.served.tell_corrupt(segment, index);
                 ReadResult::Corrupt
+            }
+            // The lane counts it, and knows a disk that gives nothing at all.
+            Err(error @ OpError::Read(ReadError::Medium(MediumError::Io { .. }))) => {
+                let (index, _) = *self.charged.get(&slice).expect("what is being read is charged");
+                self.served.tell_corrupt(self.places.segment_of(index), index);
+                ReadResult::Unreadable(fault(self.served.id, error))
             }
             Err(OpError::Read(ReadError::NoExtent { .. } | ReadError::NoBlock { .. })) => ReadResult::Gone,
             Err(OpError::Cancelled) => ReadResult::Withdrawn,

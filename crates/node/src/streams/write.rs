@@ -17,7 +17,7 @@ use steadfast_net::{Event, Opened, Stream};
 use steadfast_protocol::{
     BlockIndex, Epoch, IndexRanges, ReservationId,
     message::{self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, WriteOpen},
-    serve::{WriteAction, WriteInput, WriteStream},
+    serve::{ReaderId, WriteAction, WriteInput, WriteStream},
 };
 use tokio::sync::mpsc;
 
@@ -30,11 +30,11 @@ pub(crate) async fn serve(
     stream: &mut Stream,
     open: WriteOpen,
     reservation: Option<ReservationId>,
+    reader: ReaderId,
 ) -> Result<(), Fault> {
     let served = &*service.device(open.device)?;
     let load = service.load(served, true, reservation);
-    service.admission().admit(opened.priority, load)?;
-    let _admitted = crate::service::Admitted { service };
+    let _admitted = service.admit_quietly(reader, opened.priority, load)?;
     service.activity.admitted(Kind::Write);
     // Before the extent: a stream that finds no room leaves none.
     let nothing = IndexRanges::new();

@@ -23,7 +23,7 @@ use steadfast_disk::{
 use steadfast_protocol::{
     Epoch, SegmentId, Time,
     layout::PARITY_GRANULE_BYTES,
-    message::{Fault, LogEvent, LogPush, NodeFault, UPDATE_BYTES_MAX},
+    message::{Fault, LogEvent, LogPush, NodeFault, RefusalReason, UPDATE_BYTES_MAX},
     serve::parity_log::{
         Admission, ChunkNumber, DataAction, DataChunk, DataInput, Difference, Medium, ParityNumber, Refusal,
         UpdateWindow, Why, kept_from,
@@ -118,6 +118,8 @@ pub(super) struct Host {
     /// Records of versions that are not committed.
     kept: BTreeMap<u64, Bytes>,
     next_request: u64,
+    /// Whether readers know that the chunk is level.
+    is_level_told: bool,
     /// Why it cannot go on.
     over: Option<Fault>,
 }
@@ -189,6 +191,7 @@ impl host::Host for Host {
             wanted: BTreeMap::new(),
             fetching: None,
             next_request: 1,
+            is_level_told: false,
             over: None,
             chunk,
         })
@@ -306,12 +309,16 @@ impl Host {
     }
 
     fn heard(&mut self, event: Event) {
-        // A stream that is opened and ended again and again is no work: the segment may be gone, or a parity chunk unable.
+        // A stream that is opened and ended again and again is no work: the segment may be gone, or a parity chunk unable. Nor is what
+        // may never be done.
         let idle = matches!(
             event,
             Event::Link {
                 event: LinkEvent::Reached
-                    | LinkEvent::Heard(LogEvent::Welcome { .. } | LogEvent::Versions { .. }, _)
+                    | LinkEvent::Heard(
+                        LogEvent::Welcome { .. } | LogEvent::Versions { .. } | LogEvent::HeldUp,
+                        _
+                    )
                     | LinkEvent::Lost
                     | LinkEvent::Failed(_),
                 ..
@@ -332,8 +339,11 @@ impl Host {
                 // Nobody waits any more: the answer is not needed.
                 Err(fault) => drop(reply.send(Err(fault))),
             },
-            // Parity may wait to hear what is committed.
-            Event::Begin => self.core.handle(DataInput::Tick),
+            // Parity may wait to hear what is committed, readers whether the chunk is level.
+            Event::Begin => {
+                self.is_level_told = false;
+                self.core.handle(DataInput::Tick);
+            }
             Event::Link { parity, event } => self.link(parity, event),
         }
     }
@@ -417,6 +427,10 @@ impl Host {
     }
 
     fn act_on_core(&mut self) {
+        if self.core.is_serving() && !std::mem::replace(&mut self.is_level_told, true) {
+            // Before anything is stamped: what parity has of that would be taken for what the chunk lacks.
+            self.chunk.device.returned.level(self.chunk.segment);
+        }
         while let Some(action) = self.core.poll() {
             let session = self.session;
             match action {
@@ -451,6 +465,7 @@ impl Host {
                     self.over = Some(not_in_place(self.chunk.segment, "a parity chunk lacks changes"));
                 }
                 DataAction::Outdated => {
+                    self.chunk.device.returned.outdated(&self.chunk);
                     self.over = Some(not_in_place(self.chunk.segment, why(Why::Outdated)));
                 }
             }
@@ -624,6 +639,11 @@ impl Host {
             LinkEvent::Heard(LogEvent::NotHeld { version }, _) => {
                 self.core.handle(DataInput::NotFetched { version });
             }
+            // Also what is stamped: it may never be committed, and storing the segment anew begins with a fence.
+            LinkEvent::Heard(LogEvent::HeldUp, _) => {
+                let why = "changes of another chunk hold up its log, and whoever made those is gone";
+                self.fail_all(&not_in_place(self.chunk.segment, why));
+            }
             LinkEvent::Reached => self.window.reached(parity),
             LinkEvent::Failed(Fault::Node(fault @ NodeFault::DamagedParity { .. })) => {
                 // No stream changes that: who stores the segment anew mends it.
@@ -631,7 +651,10 @@ impl Host {
             }
             // They may wait for longer than it takes to have room: whoever asked asks again. Not what is stamped: that may be made yet, and
             // made again it could undo what others wrote since.
-            LinkEvent::Failed(fault @ Fault::Refused { .. }) => {
+            LinkEvent::Failed(fault @ Fault::Refused { reason, .. }) => {
+                if reason == RefusalReason::NotReady {
+                    self.window.not_ready(self.now(), parity);
+                }
                 for request in self.window.take_waiting() {
                     self.answer(request, Err(fault.clone()));
                 }

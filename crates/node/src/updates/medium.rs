@@ -88,19 +88,20 @@ pub(super) async fn held(
     }
 }
 
-/// The same for a reader: only so many have a log of the device in memory at a time, and this one for as long as it keeps what comes
-/// with it.
-pub(super) async fn log_for_reader(
+/// What a device says of a parity chunk, and what a reader keeps of the records of its log: only so many have a log of the device in memory
+/// at a time, and this one for as long as it keeps what comes with it.
+pub(super) async fn log_for_reader<Kept>(
     device: &ServedDevice,
     lane: Lane,
     segment: SegmentId,
-) -> Result<(UpdatesInfo, Vec<Difference>, Option<SemaphorePermit<'_>>), Fault> {
+    keep: impl Fn(Difference) -> Kept,
+) -> Result<(UpdatesInfo, Vec<Kept>, Option<SemaphorePermit<'_>>), Fault> {
     let info = describe(device, lane, segment).await?;
     if info.log.is_empty() && !info.damaged {
         return Ok((info, Vec::new(), None));
     }
     let one_of_few = device.logs.acquire().await.expect("it is never closed");
-    let (info, log) = log(device, lane, segment, |difference| difference).await?;
+    let (info, log) = log(device, lane, segment, keep).await?;
     Ok((info, log, Some(one_of_few)))
 }
 

@@ -7,7 +7,8 @@
 //!
 //! A host ([`host`]) is a task that owns the core of one chunk. It begins when the chunk is first spoken of, asks the metadata server
 //! where the segment lies and the device what it holds, and ends when nothing has happened for a while: all that matters
-//! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start.
+//! is on the device. Updates that a device holds from before a restart are levelled by a host that begins at the start; whether a chunk came
+//! back with old data, of which the device holds nothing, is found out before it is first read ([`returned`]).
 
 mod data;
 mod device_room;
@@ -19,6 +20,7 @@ mod merges;
 mod parity;
 mod peers;
 mod recover;
+pub(crate) mod returned;
 pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
@@ -128,18 +130,19 @@ impl Updates {
         answered.await.unwrap_or_else(|_| Err(not_in_place(segment, "its node stops serving it")))
     }
 
-    /// Serves a stream of a data chunk's differences until it ends.
+    /// Serves a stream of a data chunk's differences, whose opener takes so many bytes of records, until it ends.
     pub(crate) async fn log(
         self: &Arc<Self>,
         device: Arc<ServedDevice>,
         segment: SegmentId,
         chunk: ChunkNumber,
-        stream: &mut Stream,
+        (stream, credit): (&mut Stream, u32),
     ) -> Result<(), Fault> {
         let number = self.number();
-        let opened = parity::Event::Opened { stream: number, chunk, sender: stream.sender() };
+        let (welcome, welcomed) = oneshot::channel();
+        let opened = parity::Event::Opened { stream: number, chunk, sender: stream.sender(), welcome };
         let host = self.tell::<parity::Host>(device, segment, opened)?;
-        parity::forward(number, stream, &host).await;
+        parity::forward(number, (stream, credit), &host, welcomed).await;
         Ok(())
     }
 

@@ -1,6 +1,11 @@
 //! The host of a parity chunk: drives [`ParityChunk`] with the device's lane below it and the streams of data nodes beside.
 
+mod held_up;
 mod in_place;
+mod inflow;
+mod records;
+
+pub(super) use inflow::forward;
 
 use super::{
     CROWDED_IDLE_MAX, Chunk, Hosts, IDLE_MAX, Updates, damaged_parity,
@@ -9,7 +14,7 @@ use super::{
     host::{Lane, Running},
     medium,
     merge::Merge,
-    not_in_place, recover,
+    not_in_place,
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
@@ -22,10 +27,11 @@ use steadfast_disk::{
     Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
     device::{LogError, UpdateError},
 };
-use steadfast_net::{Event as NetEvent, Stream, StreamSender};
+use steadfast_net::StreamSender;
 use steadfast_protocol::{
     Epoch, Time,
-    message::{self, Fault, LogEvent, LogPush, NodeEvent, NodePush},
+    layout::PARITY_GRANULE_BYTES,
+    message::{self, Fault, LogEvent, LogPush, NodeEvent},
     policy,
     serve::parity_log::{
         Behind, ChunkNumber, Difference, Entry, Haste, Held, Mode, Overwrite, Overwrites, ParityAction,
@@ -41,17 +47,19 @@ const TICK: Duration = Duration::from_millis(100);
 const CALM_TICK: Duration = Duration::from_secs(1);
 /// Long enough that what was going on is over, well within that a log counts as quiet.
 const CALM: Duration = Duration::from_secs(3);
-/// How long what is held from before has to become level before that is asked for again.
-const LEVEL_AGAIN: Duration = Duration::from_secs(1);
 /// So many segments that data nodes died of may hold what they may have of a device's room at least, before it is all of it.
 const SEGMENTS_LEAST: u64 = 4;
+/// Answers that a stream may wait for at least, however little may be uncommitted. Picked by eye.
+const ANSWERS_LEAST: usize = 1024;
 
 /// What a host hears.
 pub(super) enum Event {
-    /// A data chunk's node opened a stream.
-    Opened { stream: u64, chunk: ChunkNumber, sender: StreamSender },
-    /// It said this on it.
+    /// A data chunk's node opened a stream; `welcome` is told once that is taken.
+    Opened { stream: u64, chunk: ChunkNumber, sender: StreamSender, welcome: oneshot::Sender<()> },
+    /// It said this on it, but for what it fetches.
     Push { stream: u64, push: LogPush, payload: Bytes },
+    /// It takes a record now; `sent` is told how many bytes it has.
+    Fetch { stream: u64, version: u64, sent: oneshot::Sender<u64> },
     /// The stream is over.
     Closed { stream: u64 },
     /// A merge was made, or not.
@@ -88,6 +96,7 @@ pub(super) enum Asked {
     Held {
         stream: u64,
         version: u64,
+        sent: oneshot::Sender<u64>,
     },
     Release,
     /// Room for a data chunk, of which the segment has so much.
@@ -102,48 +111,22 @@ pub(super) enum Asked {
     Record {
         stream: u64,
         version: u64,
+        sent: oneshot::Sender<u64>,
     },
     Shrink {
         shrunk: oneshot::Sender<Shrunk>,
     },
 }
 
-/// Gives a stream's messages to its host until either is over.
-pub(super) async fn forward(number: u64, stream: &mut Stream, host: &mpsc::UnboundedSender<Event>) {
-    loop {
-        let event = tokio::select! {
-            event = stream.recv() => event,
-            () = host.closed() => break,
-        };
-        match event {
-            Some(NetEvent::Data { body, payload }) => match message::decode(&body) {
-                Ok(NodePush::Log(push)) => {
-                    let push = Event::Push { stream: number, push, payload: payload.freeze() };
-                    if host.send(push).is_err() {
-                        break;
-                    }
-                }
-                _ => {
-                    stream.fail(&Fault::Protocol("a stream of differences takes nothing else".to_owned()));
-                    break;
-                }
-            },
-            Some(NetEvent::Credit(_)) => {}
-            Some(NetEvent::Cancelled) => {
-                stream.fail(&Fault::Cancelled);
-                break;
-            }
-            Some(NetEvent::Lost(_) | NetEvent::End(_) | NetEvent::Failed(_)) | None => break,
-        }
-    }
-    let _ = host.send(Event::Closed { stream: number });
-}
-
 struct Link {
     chunk: ChunkNumber,
     sender: StreamSender,
+    /// The life of its sender that asked last, and under which epoch.
+    life: Option<(Epoch, u64)>,
     /// Bytes that were taken and not granted anew.
     taken: u64,
+    /// Answers that are due, but for those about room.
+    replies: usize,
     /// Answers of the lane about room that it does not get any more: it was asked for what it has since.
     stale_reserves: usize,
     /// Answers about room that are due.
@@ -199,6 +182,8 @@ pub(super) struct Host {
     asked_to_shrink: Option<(u64, oneshot::Sender<Shrunk>)>,
     /// What one data chunk may have uncommitted.
     window_bytes: u64,
+    /// Answers that a stream may wait for.
+    answers_max: usize,
     upkeep: Upkeep,
     started: Instant,
     replies: BTreeMap<u64, (u64, Waiter)>,
@@ -260,6 +245,8 @@ impl host::Host for Host {
         let core = ParityChunk::new(mode, state, info.update_bytes_max)
             .map_err(|broken| damaged_parity(chunk.device.id, segment, broken))?;
         let window_bytes = policy::window_bytes(info.reserve_bytes, shape.data);
+        // One for each granule, and as many again: those from before a question may be answered beside those from after it.
+        let answers = 2 * window_bytes / u64::from(PARITY_GRANULE_BYTES);
         let core = core.with_bound(Behind::of(info.reserve_bytes, window_bytes, shape.data));
         let held = held.into_iter().filter_map(|staged| {
             let ((chunk, version), bytes) = (staged.of?, held_bytes(staged.difference.len()));
@@ -278,6 +265,7 @@ impl host::Host for Host {
             asked_to_merge: Vec::new(),
             asked_to_shrink: None,
             window_bytes,
+            answers_max: usize::try_from(answers).unwrap_or(usize::MAX).max(ANSWERS_LEAST),
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
             overwrites: Overwrites::new(
@@ -354,7 +342,8 @@ impl host::Host for Host {
                 _ = ticks.tick(), if ticking => {
                     let (leaves, left);
                     (leaves, calm, left) = running.with(|host| {
-                        (host.tick(updates), host.busy_at.elapsed() > CALM, host.core.mergeable_bytes() > 0)
+                        let calm = host.busy_at.elapsed() > CALM && !host.core.is_held_back();
+                        (host.tick(updates), calm, host.core.mergeable_bytes() > 0)
                     });
                     if leaves && updates.parity.leave(device, segment, events) {
                         if left {
@@ -415,6 +404,7 @@ impl Host {
         self.overwrites.again();
         self.overwrite();
         self.unblock(updates);
+        self.tell_held_up();
         let idle = self.links.is_empty() && !self.core.is_merging() && self.asked == 0;
         // One whose log is merged as soon as its device rests stays: the next would have to read the log.
         let (quiet, device) = (self.busy_at.elapsed(), self.chunk.device.id);
@@ -425,8 +415,9 @@ impl Host {
     fn heard(&mut self, event: Event) {
         self.busy_at = Instant::now();
         match event {
-            Event::Opened { stream, chunk, sender } => self.opened(stream, chunk, sender),
+            Event::Opened { stream, chunk, sender, welcome } => self.opened(stream, chunk, sender, welcome),
             Event::Push { stream, push, payload } => self.pushed(stream, push, payload),
+            Event::Fetch { stream, version, sent } => self.fetch(stream, version, sent),
             Event::Closed { stream } => self.closed(stream),
             Event::Merged(made) => {
                 self.merging = false;
@@ -470,11 +461,11 @@ impl Host {
                 Ok(_) => self.core.handle(ParityInput::Fenced { epoch }),
                 Err(error) => self.over = Some(self.failed(error)),
             },
-            (Asked::Record { stream, version }, answer) => match answer {
-                Ok(OpOutput::LogRecord(record)) => self.say(stream, &LogEvent::Record { version }, record),
+            (Asked::Record { stream, version, sent }, answer) => match answer {
+                Ok(OpOutput::LogRecord(record)) => self.give(stream, version, Some(record), sent),
                 // Merged meanwhile.
                 Err(OpError::Update(UpdateError::Log(LogError::NoRecord { .. }))) => {
-                    self.say(stream, &LogEvent::NotHeld { version }, Bytes::new());
+                    self.give(stream, version, None, sent);
                 }
                 Ok(other) => unreachable!("a record is answered by a record, not {other:?}"),
                 // It cannot be merged either.
@@ -486,7 +477,7 @@ impl Host {
                 Err(error) => self.over = Some(self.failed(error)),
             },
             (Asked::Held { .. }, Err(error)) => self.over = Some(self.failed(error)),
-            (Asked::Held { stream, version }, answer) => self.held(stream, version, answer),
+            (Asked::Held { stream, version, sent }, answer) => self.held(stream, version, answer, sent),
             (Asked::Release, answer) => {
                 if let Err(error) = answer {
                     self.over = Some(self.failed(error));
@@ -537,7 +528,13 @@ impl Host {
         }
     }
 
-    fn opened(&mut self, stream: u64, chunk: ChunkNumber, sender: StreamSender) {
+    fn opened(
+        &mut self,
+        stream: u64,
+        chunk: ChunkNumber,
+        sender: StreamSender,
+        welcome: oneshot::Sender<()>,
+    ) {
         if u32::from(chunk) >= self.chunk.shape.data {
             return sender
                 .fail(&Fault::Protocol(format!("a segment of {} data chunks", self.chunk.shape.data)));
@@ -545,10 +542,13 @@ impl Host {
         let window_bytes = self.window_bytes;
         // Twice, as what was sent before a stream was lost is sent again.
         sender.grant(u32::try_from(2 * window_bytes).unwrap_or(u32::MAX));
-        self.links
-            .insert(stream, Link { chunk, sender, taken: 0, stale_reserves: 0, reserves: 0, reserving: 0 });
+        let (taken, replies, stale_reserves, reserves, reserving) = Default::default();
+        let link = Link { chunk, sender, life: None, taken, replies, stale_reserves, reserves, reserving };
+        self.links.insert(stream, link);
         let in_place = self.in_place;
         self.say(stream, &LogEvent::Welcome { window_bytes, in_place }, Bytes::new());
+        // Its stream is over already.
+        let _ = welcome.send(());
     }
 
     fn say(&self, stream: u64, event: &LogEvent, payload: Bytes) {
@@ -560,6 +560,10 @@ impl Host {
 
     fn pushed(&mut self, stream: u64, push: LogPush, payload: Bytes) {
         let Some(link) = self.links.get_mut(&stream) else { return };
+        if link.replies + link.reserves >= self.answers_max {
+            link.sender.fail(&Fault::Protocol(format!("more than {} answers are due", self.answers_max)));
+            return self.closed(stream);
+        }
         let chunk = link.chunk;
         link.taken += payload.len() as u64;
         // Not each time: that would be a frame and a wake-up for every difference, and what was granted is far more.
@@ -571,9 +575,11 @@ impl Host {
         self.next += 1;
         match push {
             LogPush::Ask { epoch, session } => {
+                link.replies += 1;
                 self.replies.insert(reply, (stream, Waiter::Ask { epoch }));
                 self.core.handle(ParityInput::Ask { reply, epoch, session, chunk });
                 if self.core.is_latest(chunk, epoch, session) {
+                    link.life = Some((epoch, session));
                     // What was not taken of its earlier life is forgotten by the core, too.
                     self.forget(chunk);
                 }
@@ -587,6 +593,7 @@ impl Host {
                     link.sender.fail(&said);
                     return self.closed(stream);
                 }
+                link.replies += 1;
                 self.replies.insert(reply, (stream, Waiter::Difference));
                 let bytes = u32::try_from(payload.len()).expect("a record fits a frame");
                 self.arrived.insert(reply, Arrived { chunk, record: payload });
@@ -622,19 +629,17 @@ impl Host {
             LogPush::Committed { epoch, through } => {
                 self.core.handle(ParityInput::Committed { epoch, chunk, through });
             }
-            LogPush::Fetch { version } => {
-                let entry = self.core.log().find(|entry| (entry.chunk, entry.version) == (chunk, version));
-                match entry.map(|entry| entry.sequence) {
-                    Some(sequence) => {
-                        let segment = self.chunk.segment;
-                        self.ask(Asked::Record { stream, version }, Op::LogRead { segment, sequence });
-                    }
-                    // Overwritten in place it may be held still.
-                    None => self
-                        .ask(Asked::Held { stream, version }, Op::Held { segment: Some(self.chunk.segment) }),
-                }
-            }
+            LogPush::Fetch { .. } => unreachable!("it comes as an event of its own"),
         }
+    }
+
+    /// Who waits for this answer, which is due no more.
+    fn answer_to(&mut self, reply: u64) -> Option<(u64, Waiter)> {
+        let (stream, waiter) = self.replies.remove(&reply)?;
+        if let Some(link) = self.links.get_mut(&stream) {
+            link.replies -= 1;
+        }
+        Some((stream, waiter))
     }
 
     /// Drops what arrived of a data chunk and is not on its way to the device: whoever asked what is here of it sends that again.
@@ -669,7 +674,7 @@ impl Host {
                 }
                 ParityAction::Ack { reply, through, .. } => {
                     self.arrived.remove(&reply);
-                    match self.replies.remove(&reply) {
+                    match self.answer_to(reply) {
                         Some((stream, Waiter::Ask { epoch })) => {
                             self.say(stream, &LogEvent::Versions { epoch, received: through }, Bytes::new());
                         }
@@ -681,7 +686,7 @@ impl Host {
                 }
                 ParityAction::Refuse { reply, reason } => {
                     self.arrived.remove(&reply);
-                    if let Some((stream, _)) = self.replies.remove(&reply) {
+                    if let Some((stream, _)) = self.answer_to(reply) {
                         self.say(stream, &LogEvent::Refused { reason }, Bytes::new());
                     }
                 }
@@ -764,26 +769,6 @@ impl Host {
     /// Whether somebody waits for its reserve.
     fn is_asked_for(&self) -> bool {
         !self.asked_to_merge.is_empty() || self.asked_to_shrink.is_some()
-    }
-
-    /// Has the data chunk level that holds up the log, or keeps all from reserving, where one does.
-    fn unblock(&mut self, updates: &Arc<Updates>) {
-        let before = self.overwrites.is_to_level();
-        self.has_to_level &= before.is_some();
-        let is_due = self.has_to_level && self.levelled_at.is_none_or(|at| at.elapsed() > LEVEL_AGAIN);
-        if is_due {
-            (self.has_to_level, self.levelled_at) = (false, Some(Instant::now()));
-        }
-        let before = before.filter(|_| is_due);
-        let Some(number) = before.or_else(|| self.upkeep.ask_to_level(self.now(), &self.core)) else {
-            return;
-        };
-        let (chunk, asking) = (self.chunk.clone(), updates.clone());
-        if let Some(&holder) = chunk.holders.get(usize::from(number)) {
-            updates.spawn(
-                async move { recover::ask_to_level(&asking, holder, chunk.segment, chunk.epoch).await },
-            );
-        }
     }
 
     fn ask(&mut self, asked: Asked, op: Op) {

@@ -1,6 +1,9 @@
 //! Rows of a chunk at given versions, for whoever decodes: by operations of the lane alone, so that updates go on.
 
-use super::medium::{held, log_for_reader, overtaken};
+use super::{
+    medium::{held, log_for_reader, overtaken},
+    returned,
+};
 use crate::{
     devices::ServedDevice,
     fault::fault,
@@ -9,14 +12,14 @@ use crate::{
 use bytes::Bytes;
 use std::time::Duration;
 use steadfast_disk::{
-    Granule, Op, OpError, OpOutput, Priority as LanePriority, checksum, device::UpdateError,
+    ExtentInfo, Granule, Op, OpError, OpOutput, Priority as LanePriority, checksum, device::UpdateError,
 };
 use steadfast_net::StreamSender;
 use steadfast_protocol::{
     BlockIndex, SegmentId,
     layout::BLOCK_BYTES_MAX,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, PAYLOAD_BYTES_MAX, ReadRows, RowsAt},
-    serve::parity_log::{ParityOf, VersionsByChunk, take_back},
+    serve::parity_log::{Difference, ParityOf, VersionsByChunk, take_back},
 };
 
 const CLASS: LanePriority = LanePriority::Normal;
@@ -38,10 +41,12 @@ pub(crate) async fn versions(
         return Ok(ChunkVersions::default());
     }
     let (version, held) = {
-        let (info, log, _one_of_few) =
-            log_for_reader(device, (service.lane_stream(), CLASS), segment).await?;
+        let lane = (service.lane_stream(), CLASS);
+        // Not their bytes, which are as many as the log has.
+        let keep = |difference: Difference| (difference.chunk, difference.version);
+        let (info, log, _one_of_few) = log_for_reader(device, lane, segment, keep).await?;
         let mut held: VersionsByChunk = info.merged.into_iter().collect();
-        held.extend(log.iter().map(|difference| (difference.chunk, difference.version)));
+        held.extend(log);
         (info.version, held)
     };
     durable(service, device).await?;
@@ -69,13 +74,12 @@ fn invalid(detail: &str) -> Fault {
     Fault::Node(NodeFault::Invalid(detail.to_owned()))
 }
 
-/// Sends rows as they were at the versions asked for.
-pub(crate) async fn read(
+/// Finds the chunk, once the rows may be read: nothing is held for them meanwhile.
+pub(crate) async fn find(
     service: &Service,
     device: &ServedDevice,
-    stream: &StreamSender,
     wanted: &ReadRows,
-) -> Result<NodeAnswer, Fault> {
+) -> Result<ExtentInfo, Fault> {
     let segment = wanted.segment;
     let extent = match operation(service, device, CLASS, Op::Describe { segment }).await {
         Ok(OpOutput::Described(Some(extent))) => extent,
@@ -85,6 +89,21 @@ pub(crate) async fn read(
         Ok(other) => unreachable!("a description answers a description, not {other:?}"),
         Err(error) => return Err(Fault::Node(fault(device.id, error))),
     };
+    if wanted.at == RowsAt::Newest {
+        returned::before_read(service, device, &extent).await?;
+    }
+    Ok(extent)
+}
+
+/// Sends rows as they were at the versions asked for, of a chunk that was found.
+pub(crate) async fn read(
+    service: &Service,
+    device: &ServedDevice,
+    stream: &StreamSender,
+    wanted: &ReadRows,
+    extent: &ExtentInfo,
+) -> Result<NodeAnswer, Fault> {
+    let segment = wanted.segment;
     let block_bytes = u64::from(extent.block_bytes);
     let end = wanted
         .offset
@@ -223,7 +242,8 @@ async fn parity_rows(
     let failed = |error| Fault::Node(fault(device.id, error));
     let segment = wanted.segment;
     // The log first: what is merged between the two is then seen in the chunk, and is told.
-    let (info, log, _one_of_few) = log_for_reader(device, (service.lane_stream(), CLASS), segment).await?;
+    let lane = (service.lane_stream(), CLASS);
+    let (info, log, _one_of_few) = log_for_reader(device, lane, segment, |difference| difference).await?;
     let op = Op::ReadChunk { segment, offset: wanted.offset, len: wanted.length };
     let (bytes, state) = match operation(service, device, CLASS, op).await.map_err(failed)? {
         OpOutput::Chunk { data, state, .. } => (data, state),

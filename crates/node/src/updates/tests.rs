@@ -7,6 +7,7 @@
 mod ends;
 mod logs;
 mod merges;
+mod returned;
 mod room;
 mod turns;
 
@@ -212,14 +213,12 @@ fn store(device: &mut Device, segment: SegmentId, chunk: u32, reserve_bytes: u64
     device.flush().unwrap();
 }
 
-/// A metadata server that knows two segments and one server.
+/// A metadata server that knows all segments and one server.
 async fn metadata(address: String) -> (String, JoinHandle<()>) {
     let server = Server::bind("127.0.0.1:0").await.unwrap();
     let own = server.local_addr().unwrap().to_string();
     let answer = move |body: &[u8]| match message::decode::<MetaRequest>(body).unwrap() {
-        MetaRequest::Ask(Query::Layout { segment: segment @ (SEGMENT | CROSSED) }) => {
-            MetaAnswer::Layout(Some(layout(segment)))
-        }
+        MetaRequest::Ask(Query::Layout { segment }) => MetaAnswer::Layout(Some(layout(segment))),
         MetaRequest::Ask(Query::Registry) => {
             let record = NodeRecord {
                 node: NODE,

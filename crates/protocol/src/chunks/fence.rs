@@ -3,7 +3,8 @@
 //! An update is acknowledged once its data node and every parity node have it durably. So none is acknowledged any more, under the
 //! epochs that were fenced, where one parity node refuses them, or all data nodes do; a fence that reaches neither says nothing.
 //!
-//! Invariant: where [`Fence::changed`] says no, every chunk that stays is what the put stored, and stays so under these epochs.
+//! Invariant: where [`Fence::changed`] says no, every chunk that stays is what the put stored, and stays so under these epochs; and so is
+//! all that is read of those that leave, [`Fence::without`] the others.
 //!
 //! What a device has lost of a data chunk its bytes do not show: their checksums are as right as when they were the newest. Only that
 //! parity has later versions does, and only here, where nothing changes between the two answers ([`Fence::without`]).
@@ -45,18 +46,37 @@ impl Fence {
     }
 
     /// Whether any chunk may have been changed in place, or may yet be. `versions` are what the nodes of all chunks said that they
-    /// hold since they were fenced, none of those that did not answer; chunks that leave are moved whatever they hold.
+    /// hold since they were fenced, none of those that did not answer; chunks that leave are moved, of parity where nobody knows what
+    /// they hold.
     pub fn changed(&self, versions: &[Option<ChunkVersions>], leaves: impl Fn(u32) -> bool) -> bool {
         let unchanged = |chunk: u32| {
-            let held = versions.get(chunk as usize).and_then(Option::as_ref);
-            held.is_some_and(|held| held.version == 0 && held.held.iter().all(|(_, version)| *version == 0))
+            let held = versions.get(chunk as usize).and_then(Option::as_ref)?;
+            Some(held.version == 0 && held.held.iter().all(|(_, version)| *version == 0))
         };
-        // One that stays, and of which nobody knows, may have been changed, or be changed yet.
-        let sure = |chunk: u32| leaves(chunk) || self.is_fenced(chunk) && unchanged(chunk);
+        // One that stays, and of which nobody knows, may have been changed, or be changed yet. One that leaves and was changed, though
+        // nothing was committed, would be moved with bytes that parity knows nothing of.
+        let sure = |chunk: u32| match unchanged(chunk) {
+            Some(unchanged) => unchanged && (leaves(chunk) || self.is_fenced(chunk)),
+            None => leaves(chunk),
+        };
         // Of a data chunk that leaves, only parity knows.
-        let known =
-            (self.shape.data..self.shape.chunks).any(|chunk| self.is_fenced(chunk) && unchanged(chunk));
-        !(known && (0..self.shape.chunks).all(sure))
+        let known = (self.shape.data..self.shape.chunks)
+            .any(|chunk| self.is_fenced(chunk) && unchanged(chunk) == Some(true));
+        // What nobody knows is not read; where too little is left, all that is read is stored anew, which is right whatever it is.
+        let unread = self.unfenced().count() + self.unknown(versions, &leaves).count();
+        !(known && (0..self.shape.chunks).all(sure) && unread <= self.shape.parity() as usize)
+    }
+
+    /// Data chunks that leave and may be changed yet, or of which nobody knows whether they were.
+    fn unknown(
+        &self,
+        versions: &[Option<ChunkVersions>],
+        leaves: impl Fn(u32) -> bool,
+    ) -> impl Iterator<Item = u32> {
+        (0..self.shape.data).filter(move |&chunk| {
+            let named = versions.get(chunk as usize).is_some_and(Option::is_some);
+            leaves(chunk) && !(self.is_fenced(chunk) && named)
+        })
     }
 
     /// Data chunks that lack versions that fenced parity has: their devices lost them, or they were never acknowledged. `versions` as of
@@ -72,12 +92,16 @@ impl Fence {
         (0..self.shape.data).filter(lacks).collect()
     }
 
-    /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), and data chunks that are
-    /// [`lacking`](Fence::lacking) versions. To read without one of those does no harm where nothing acknowledged is missing, so they are as
-    /// many at most as the others make up for, who said what they hold: beyond, what they lack is lost.
-    pub fn without(&self, versions: &[Option<ChunkVersions>]) -> BTreeSet<u32> {
+    /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), data chunks that leave unchanged parity
+    /// and may have been changed themselves, and data chunks that are [`lacking`](Fence::lacking) versions. To read without one of the last
+    /// does no harm where nothing acknowledged is missing, so they are as many at most as the others make up for, who said what they
+    /// hold: beyond, what they lack is lost.
+    pub fn without(&self, versions: &[Option<ChunkVersions>], leaves: impl Fn(u32) -> bool) -> BTreeSet<u32> {
         let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
         let mut without: BTreeSet<u32> = self.unfenced().collect();
+        if !self.changed(versions, &leaves) {
+            without.extend(self.unknown(versions, &leaves));
+        }
         let gone = (0..self.shape.chunks).filter(|chunk| named(*chunk).is_none() && !without.contains(chunk));
         let spare = (self.shape.parity() as usize).saturating_sub(without.len() + gone.count());
         without.extend(self.lacking(versions).into_iter().take(spare));

@@ -18,8 +18,14 @@
 //! since. Of those that hold as much each has its turn, as one may lack what another chunk's node keeps no more; where that does not help
 //! the others have theirs.
 //!
-//! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, but one that only went on does
-//! not fail by it, nor one whose node has no room for it now; all that was asked is answered before anything else is asked; it ends.
+//! A data chunk whose node knows that it lacks changes ([`NodeFault::LacksChanges`]) counts as lost as far as the others make up for it, as
+//! behind a fence ([`Fence::without`](super::Fence::without)). Beyond that it is read as it is, at the state that it names: what it lacks is
+//! lost.
+//!
+//! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, in that row alone where what lies
+//! there is damaged or cannot be read (each of several disks may have one bad place), unless that is so again and again; but one that
+//! only went on does not fail by it, nor one whose node has no room for it now; all that was asked is answered before anything else is
+//! asked; it ends.
 //!
 //! Left out: the bytes, their checksums, and the decode.
 
@@ -39,6 +45,9 @@ const ATTEMPTS_MAX: u32 = 16;
 const FULLEST_ATTEMPTS: u32 = ATTEMPTS_MAX / 2;
 /// A chunk that failed so often is left out; so often too few answer before that is said.
 const FAILURES_MAX: u32 = 2;
+/// A chunk of which reads of single rows failed so often together is left out of all: two rows, of which each was tried twice. Each is an
+/// attempt, of which there are few, and a dead disk gives no row.
+const BAD_ROWS_FAILURES_MAX: u32 = 2 * FAILURES_MAX;
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Nodes that refuse are waited for so long together, which is no attempt at another state. Picked by eye: a node that is busy has room
@@ -111,15 +120,34 @@ enum Step {
     Over,
 }
 
-/// An attempt at one state.
+/// What is read of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Reading {
+struct Choice {
     /// The lowest versions that any of the nodes named.
     oldest: VersionsByChunk,
     /// Data chunks that are read.
     data: Vec<u32>,
     /// Parity chunks that stand in for the others, as many.
     parity: Vec<u32>,
+}
+
+/// How often a chunk could not be read although its node had answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Failures {
+    /// For any other reason than what lies in a row.
+    times: u32,
+    /// By row, because of what lies there.
+    rows: BTreeMap<u32, u32>,
+    /// Why last.
+    cause: Cause,
+}
+
+/// An attempt at one state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Reading {
+    usual: Choice,
+    /// Of rows that some chunk is left out of.
+    apart: BTreeMap<u32, Choice>,
     row: u32,
     /// What data chunks showed in this row.
     shown: VersionsByChunk,
@@ -133,6 +161,13 @@ struct Reading {
     refused: Option<Duration>,
 }
 
+impl Reading {
+    /// What is read of the row in hand.
+    fn choice(&self) -> &Choice {
+        self.apart.get(&self.row).unwrap_or(&self.usual)
+    }
+}
+
 /// The core; see the module's doc.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
@@ -143,8 +178,10 @@ pub struct Gather {
     wanted: Range<BlockIndex>,
     attempt: u32,
     step: Step,
-    /// How often a chunk could not be read although its node had answered, and why last.
-    failed: BTreeMap<u32, (u32, Cause)>,
+    /// By chunk.
+    failed: BTreeMap<u32, Failures>,
+    /// Data chunks that lack changes.
+    lacking: BTreeSet<u32>,
     /// How often too few chunks were to be had.
     short: u32,
     /// How long nodes that refused were waited for.
@@ -171,6 +208,7 @@ impl Gather {
             attempt: 0,
             step: Step::Asking(BTreeMap::new()),
             failed: BTreeMap::new(),
+            lacking: BTreeSet::new(),
             short: 0,
             refused_for: Duration::ZERO,
             actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
@@ -211,9 +249,16 @@ impl Gather {
                         return self.go_on();
                     }
                     reading.broken = true;
-                    if !passes(&cause) {
-                        let times = self.failed.get(&chunk).map_or(0, |(times, _)| *times);
-                        self.failed.insert(chunk, (times + 1, cause));
+                    if lacks_changes(&cause) {
+                        self.lacking.insert(chunk);
+                    } else if !passes(&cause) {
+                        let none = || Failures { times: 0, rows: BTreeMap::new(), cause: cause.clone() };
+                        let failed = self.failed.entry(chunk).or_insert_with(none);
+                        match is_of_the_row(&cause) {
+                            true => *failed.rows.entry(reading.row).or_default() += 1,
+                            false => failed.times += 1,
+                        }
+                        failed.cause = cause;
                     }
                     self.go_on();
                 }
@@ -223,18 +268,43 @@ impl Gather {
 
     /// Chooses what is read, of those that answered.
     fn choose(&mut self, versions: &BTreeMap<u32, Option<ChunkVersions>>) {
+        let rows = self.failed.values().flat_map(|failed| &failed.rows);
+        let bad = rows.filter(|(_, times)| **times >= FAILURES_MAX).map(|(row, _)| *row);
+        let apart: Option<BTreeMap<u32, Choice>> =
+            bad.map(|row| Some((row, self.chosen(versions, Some(row))?))).collect();
+        let Some((usual, apart)) = self.chosen(versions, None).zip(apart) else {
+            self.short += 1;
+            return if self.short < FAILURES_MAX { self.again() } else { self.give_up() };
+        };
+        let (shown, waiting) = Default::default();
+        self.step = Step::Reading(Reading {
+            usual,
+            apart,
+            row: 0,
+            shown,
+            of_parity: false,
+            waiting,
+            broken: false,
+            refused: None,
+        });
+        self.ask_data(0);
+    }
+
+    /// What is read of a row, or of those that no chunk is left out of; none where too few chunks are there for that.
+    fn chosen(&self, versions: &BTreeMap<u32, Option<ChunkVersions>>, row: Option<u32>) -> Option<Choice> {
         let shape = self.shape;
         let of = |chunk: &u32| versions.get(chunk).and_then(Option::as_ref);
         let lives = |chunk: &u32| {
-            let failed = self.failed.get(chunk).map_or(0, |(times, _)| *times);
-            of(chunk).is_some() && failed < FAILURES_MAX && !self.excluded.contains(chunk)
+            of(chunk).is_some() && !self.excluded.contains(chunk) && !self.is_left_out(*chunk, row)
         };
-        let data: Vec<u32> = (0..shape.data).filter(lives).collect();
-        let lost: Vec<u32> = (0..shape.data).filter(|chunk| !data.contains(chunk)).collect();
+        let mut data: Vec<u32> = (0..shape.data).filter(lives).collect();
         let mut parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).collect();
+        let spare = (data.len() + parity.len()).saturating_sub(shape.data as usize);
+        let outdated: Vec<u32> = data.iter().copied().filter(|chunk| self.lacking.contains(chunk)).collect();
+        data.retain(|chunk| !outdated.iter().take(spare).any(|other| other == chunk));
+        let lost: Vec<u32> = (0..shape.data).filter(|chunk| !data.contains(chunk)).collect();
         if parity.len() < lost.len() {
-            self.short += 1;
-            return if self.short < FAILURES_MAX { self.again() } else { self.give_up() };
+            return None;
         }
         // Both kinds of attempt of one choice, then the next.
         let turn = (self.attempt / 2) as usize % parity.len().max(1);
@@ -253,19 +323,17 @@ impl Gather {
             parity.iter().filter_map(of).map(|versions| versions.held.iter().copied().collect()).collect();
         let named = data.iter().filter_map(|chunk| Some((*chunk as ChunkNumber, of(chunk)?.version)));
         let oldest = common(named, &held, shape.data as ChunkNumber);
-        let (shown, waiting) = Default::default();
-        self.step = Step::Reading(Reading {
-            oldest,
-            data,
-            parity,
-            row: 0,
-            shown,
-            of_parity: false,
-            waiting,
-            broken: false,
-            refused: None,
-        });
-        self.ask_data(0);
+        Some(Choice { oldest, data, parity })
+    }
+
+    /// Whether a chunk is read no more, in a row or at all.
+    fn is_left_out(&self, chunk: u32, row: Option<u32>) -> bool {
+        self.failed.get(&chunk).is_some_and(|failed| {
+            let in_row = row.and_then(|row| failed.rows.get(&row));
+            failed.times >= FAILURES_MAX
+                || in_row.is_some_and(|times| *times >= FAILURES_MAX)
+                || failed.rows.values().sum::<u32>() >= BAD_ROWS_FAILURES_MAX
+        })
     }
 
     /// The data chunks of which a row is wanted.
@@ -285,16 +353,18 @@ impl Gather {
             self.step = Step::Over;
             return self.actions.push_back(GatherAction::Done);
         };
-        let complete = wanted.iter().all(|chunk| reading.data.contains(chunk));
-        let sources = if complete { wanted } else { reading.data.clone() };
+        reading.row = row;
+        let choice = reading.choice();
+        let complete = wanted.iter().all(|chunk| choice.data.contains(chunk));
+        let sources = if complete { wanted } else { choice.data.clone() };
         for &chunk in &sources {
-            let at = match newest || complete {
+            let at = match (newest || complete) && !self.lacking.contains(&chunk) {
                 true => RowsAt::Newest,
-                false => RowsAt::Data(reading.oldest.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)),
+                false => RowsAt::Data(choice.oldest.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)),
             };
             self.actions.push_back(GatherAction::Read { chunk, row, at });
         }
-        (reading.row, reading.of_parity) = (row, complete);
+        reading.of_parity = complete;
         reading.shown.clear();
         reading.waiting = sources.into_iter().collect();
         // All data chunks are lost.
@@ -313,13 +383,13 @@ impl Gather {
         if let Some(after) = reading.refused {
             return self.later(after.max(PAUSE));
         }
-        let row = reading.row;
+        let (row, choice) = (reading.row, reading.choice());
         if !reading.of_parity {
             // Just what the data shows, and of the lost what all of parity has.
-            let mut state = reading.oldest.clone();
+            let mut state = choice.oldest.clone();
             state.extend(reading.shown.iter().map(|(chunk, version)| (*chunk, *version)));
             let shape = self.shape;
-            for &chunk in &reading.parity {
+            for &chunk in &choice.parity {
                 // At most 255 chunks.
                 let at = RowsAt::Parity {
                     data: shape.data as u16,
@@ -329,11 +399,11 @@ impl Gather {
                 };
                 self.actions.push_back(GatherAction::Read { chunk, row, at });
             }
+            reading.waiting = choice.parity.iter().copied().collect();
             reading.of_parity = true;
-            reading.waiting = reading.parity.iter().copied().collect();
             return;
         }
-        let data = reading.data.clone();
+        let data = choice.data.clone();
         let wanted = self.wanted_of(row);
         let lost = wanted.iter().copied().filter(|chunk| !data.contains(chunk)).collect();
         self.actions.push_back(GatherAction::Row { row, wanted, lost });
@@ -365,7 +435,7 @@ impl Gather {
         let failed = self
             .failed
             .iter()
-            .filter_map(|(chunk, (_, cause))| Some((*self.holders.get(*chunk as usize)?, cause.clone())));
+            .filter_map(|(chunk, failed)| Some((*self.holders.get(*chunk as usize)?, failed.cause.clone())));
         let too_few = ReadError::NotEnough {
             missing: self.wanted.end - self.wanted.start,
             originals: self.shape.originals(),
@@ -380,6 +450,17 @@ impl Gather {
         self.step = Step::Over;
         self.actions.push_back(GatherAction::Failed(error));
     }
+}
+
+/// Whether it is because of what lies in the row that was asked for: it is damaged, or the medium does not give it.
+fn is_of_the_row(cause: &Cause) -> bool {
+    let Cause::Fault(fault) = cause else { return false };
+    matches!(fault, Fault::Protocol(_) | Fault::Node(NodeFault::Medium { .. } | NodeFault::Invalid(_)))
+}
+
+/// Whether a data chunk is not what it was when its last change was acknowledged.
+fn lacks_changes(cause: &Cause) -> bool {
+    matches!(cause, Cause::Fault(Fault::Node(NodeFault::LacksChanges { .. })))
 }
 
 /// Whether a chunk is asked again, however often it says so: one that went on. One that is gone or damaged is left out.

@@ -49,7 +49,7 @@ pub enum LogPush {
         /// The last version that is.
         through: u64,
     },
-    /// Send a record of the log.
+    /// Send a record of the log, as soon as twice [`UPDATE_BYTES_MAX`] are granted and those that were asked for before are sent.
     Fetch {
         /// The version that it is of.
         version: u64,
@@ -111,4 +111,7 @@ pub enum LogEvent {
         /// Bytes of room that are kept; 0: there is too little.
         bytes: u64,
     },
+    /// What was sent waits behind a change of another data chunk whose node is gone before it said what is committed: it may never be
+    /// durable here.
+    HeldUp,
 }

@@ -91,9 +91,9 @@ pub enum Change {
         /// What it promises beyond its bucket; an amendment's comes on top of what the object promises already.
         pledge: Pledge,
     },
-    /// Gives a put up.
+    /// Gives a put up, or an amendment of which it is not known what it has fenced ([`Change::GiveUp`]): any segment may be.
     Abort {
-        /// The put.
+        /// The put or amendment.
         intent: IntentId,
     },
     /// Removes an object.
@@ -119,7 +119,8 @@ pub enum Change {
         base: Version,
         /// How many segments to name now.
         segments: u32,
-        /// Whether the object's bytes change; if not, its [`ObjectRecord::contents`] stay, and readers go on.
+        /// Whether the object's bytes change; if not, its [`ObjectRecord::contents`] stay, and readers go on. So they do where the
+        /// commit lists all segments as they are but for their epochs.
         rewrites: bool,
     },
     /// Makes a device active or draining, or removes it, which only a draining one can be that holds nothing. Refused
@@ -157,6 +158,15 @@ pub enum Change {
     RemoveBucket {
         /// The bucket.
         bucket: String,
+    },
+    /// Gives an amendment up that has had nodes refuse changes in place of some segments
+    /// ([`NodeRequest::Fence`](super::NodeRequest::Fence)), and of no others. Where the object is the version that it began from, those
+    /// are listed under its epoch from then on, so that they can be changed in place again: in another version, whose `contents` stay.
+    GiveUp {
+        /// The amendment.
+        intent: IntentId,
+        /// Those segments.
+        fenced: Vec<SegmentId>,
     },
 }
 

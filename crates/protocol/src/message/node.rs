@@ -17,7 +17,8 @@ pub enum NodeRequest {
     /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
     /// [`NodeAnswer::Read`], which counts all pieces together. [`NodePush::Finish`] takes back the credit that is not in
     /// use. Refused with [`NodeFault::UnknownSegment`] where the
-    /// device has none of the pieces; one that is missing beside others is left out like blocks that are gone.
+    /// device has none of the pieces, and with [`NodeFault::LacksChanges`] where one of them is a data chunk that does; one that is
+    /// missing beside others is left out like blocks that are gone.
     Read {
         /// The device to read from.
         device: DeviceId,
@@ -89,7 +90,8 @@ pub enum NodeRequest {
         segment: SegmentId,
     },
     /// Rows of a chunk as they were at given versions. Answered by payload and [`NodeAnswer::Rows`], or
-    /// [`NodeFault::Overtaken`] where those versions are not to be had any more, or not yet.
+    /// [`NodeFault::Overtaken`] where those versions are not to be had any more, or not yet; [`NodeFault::LacksChanges`] where the newest
+    /// is asked for.
     ReadRows(ReadRows),
     /// Refuse changes in place under epochs older than the request's, durably.
     Fence {
@@ -385,7 +387,7 @@ pub struct ReadDone {
     pub medium_bytes: u64,
     /// Payload bytes sent on this stream.
     pub sent_bytes: u64,
-    /// Blocks skipped because their checksum failed.
+    /// Blocks skipped because their checksum failed, or because the medium did not give them.
     pub corrupt_blocks: u32,
 }
 
@@ -542,5 +544,15 @@ pub enum NodeFault {
         segment: SegmentId,
         /// What of it.
         detail: String,
+    },
+    /// A data chunk that lacks changes which its parity has: it is not read as the newest.
+    #[error(
+        "device {device} lacks changes of segment {segment} that its parity has: the other chunks make up for it"
+    )]
+    LacksChanges {
+        /// The device.
+        device: DeviceId,
+        /// The segment.
+        segment: SegmentId,
     },
 }

@@ -48,8 +48,8 @@ pub(super) fn create(
     Ok(MetaAnswer::Done)
 }
 
-/// Removes a bucket. What a damaged record stands for is an object too: nothing else would ever free what it lists. A put is planned
-/// by the policy that it was begun under, and would commit into a bucket made anew of the same name.
+/// Removes a bucket. What a damaged record stands for is an object too, which has to be removed: what it lists is found then. A put is
+/// planned by the policy that it was begun under, and would commit into a bucket made anew of the same name.
 pub(super) fn remove(
     txn: &mut Txn<'_>,
     now: Time,

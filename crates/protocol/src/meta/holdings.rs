@@ -115,7 +115,7 @@ pub(super) fn sums(view: &dyn View, after: Option<SegmentId>) -> Result<MetaAnsw
 }
 
 /// Shows the next layouts until `more` has seen enough or the bound is reached; where to go on.
-fn look(
+pub(super) fn look(
     view: &dyn View,
     after: Option<SegmentId>,
     mut more: impl FnMut(String, String, SegmentLayout) -> bool,

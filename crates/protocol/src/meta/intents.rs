@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   BeginPut, ──▶ live ──Renew, MoreSegments──▶ live ──Commit──▶ committed (the object's version, whole)
-//!   BeginAmend      │ ├──Abort────────────────────────────────▶ over
+//!   BeginAmend      │ ├──Abort, GiveUp────────────────────────▶ over
 //!                   │ └──lease ends──▶ ended ──expire()───────▶ over
 //! ```
 //!
@@ -14,13 +14,16 @@
 //! segment that the amendment leaves as it was: then the growth is kept. A file that is appended to all the time would else have
 //! no turn for anybody. What an amendment has stored of that segment may lack bytes that were counted in since: it is refused.
 //!
+//! An amendment that stores chunks anew has their nodes refuse changes in place under epochs before its own. One that is over without its
+//! version leaves that behind, and what it may have fenced is listed under its epoch ([`reopen`]).
+//!
 //! Invariants: intent, lease entry and grants come and go together; a segment of a put that is over is never named
 //! again; each put has its own epoch and version, and an amendment's epoch is above that of what it amends.
 
 use super::{
     Terms, buckets,
     counters::Counters,
-    keys, names,
+    keys, lost, names,
     objects::{self, StoredObject},
     segments::{self, Grant},
     standing, validate,
@@ -41,6 +44,8 @@ pub const SEGMENTS_PER_REQUEST_MAX: u32 = 4096;
 pub const SEGMENTS_PER_PUT_MAX: u32 = 16_384;
 /// The most puts given up in one step.
 const EXPIRE_MAX: usize = 256;
+/// Layouts looked at for those, after which a step takes no further one. Picked by eye: some milliseconds, and a commit may write more.
+const REOPEN_MAX: usize = 4096;
 
 /// What an intent makes its version from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,6 +198,10 @@ pub(super) fn commit(
     let intent = live(txn, now, terms, id)?;
     let policy = buckets::read(txn, &intent.bucket)?.policy;
     pledge.check(&policy).map_err(MetaFault::Invalid)?;
+    if intent.basis == Basis::Nothing {
+        // It needs nothing of what it replaces.
+        lost::give_up(txn, &intent.bucket, &intent.key)?;
+    }
     let previous = objects::read(txn, &intent.bucket, &intent.key)?;
     let before = match (&previous, &intent.basis) {
         (Some(previous), Basis::Nothing) => segments::given_up(txn, &previous.segments)?,
@@ -211,11 +220,12 @@ pub(super) fn commit(
                     check_base(&intent.bucket, &intent.key, base, current)?;
                 }
             }
-            let kept = previous.as_ref().filter(|_| !rewrites);
-            if let Some(kept) = kept {
-                let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
+            let (size, layouts) = longer.as_ref().map_or((size, layouts), |(size, all)| (*size, all));
+            if let Some(kept) = previous.as_ref().filter(|_| !rewrites) {
                 check_same(kept.size == size, &before, layouts)?;
             }
+            // What is listed where it lay reads on, with its changes in place, whatever was to be made of it.
+            let kept = previous.as_ref().filter(|_| !rewrites || only_epochs(&before, layouts));
             let contents = kept.map_or(intent.version, |kept| kept.contents);
             (&before[..], contents, previous.as_ref().map_or(pledge, |previous| previous.pledge.and(pledge)))
         }
@@ -282,12 +292,97 @@ fn check_same(same_size: bool, before: &[SegmentLayout], after: &[SegmentLayout]
     ))
 }
 
-/// Gives a put up. Refused where it is over: it may have committed.
-pub(super) fn abort(txn: &mut Txn<'_>, id: IntentId) -> Result<MetaAnswer, MetaFault> {
+/// Whether these segments differ in their epochs at most.
+fn only_epochs(before: &[SegmentLayout], after: &[SegmentLayout]) -> bool {
+    let same = |(old, new): (&SegmentLayout, &SegmentLayout)| {
+        old == new || SegmentLayout { epoch: old.epoch, ..new.clone() } == *old
+    };
+    before.len() == after.len() && before.iter().zip(after).all(same)
+}
+
+/// Gives a put up, or an amendment that has fenced the segments `fenced`, where it says so, or any. Refused where it is over: it may
+/// have committed.
+pub(super) fn abort(
+    txn: &mut Txn<'_>,
+    now: Time,
+    id: IntentId,
+    fenced: Option<&[SegmentId]>,
+) -> Result<MetaAnswer, MetaFault> {
     // An ended lease is no reason to refuse: the put is over either way.
     let intent = read(txn, id)?.ok_or(MetaFault::IntentOver(id))?;
-    end(txn, id, &intent);
+    give_up(txn, now, (id, &intent), fenced)?;
     Ok(MetaAnswer::Done)
+}
+
+/// Ends an intent without its version; how many layouts were looked at for it.
+fn give_up(
+    txn: &mut Txn<'_>,
+    now: Time,
+    (id, intent): (IntentId, &Intent),
+    fenced: Option<&[SegmentId]>,
+) -> Result<usize, ViewError> {
+    end(txn, id, intent);
+    reopen(txn, now, intent, fenced)
+}
+
+/// Lists segments that an amendment has fenced (these, where it says so, or any) under its epoch, now that it is over: who changes them
+/// in place by their older one is refused. How many layouts were looked at.
+///
+/// That is another version. An amendment that began from the same one may have read them before, and its commit would take back what is
+/// changed in place from now on; or it fences them too late, where the epoch is as high already. It has to begin again.
+///
+/// Where the object is another by now nothing is done: of amendments that overtake each other each would else make the others begin
+/// again, for ever. Who was overtaken begins again and stores them anew, or sees to it by another amendment.
+fn reopen(
+    txn: &mut Txn<'_>,
+    now: Time,
+    intent: &Intent,
+    fenced: Option<&[SegmentId]>,
+) -> Result<usize, ViewError> {
+    let Basis::Version { base, .. } = intent.basis else { return Ok(0) };
+    let (bucket, key) = (intent.bucket.as_str(), intent.key.as_str());
+    let object = match objects::read(txn, bucket, key) {
+        Ok(Some(object)) if object.was(base) => object,
+        Ok(_) => return Ok(0),
+        Err(error) => return unless_failed(txn, &keys::object(bucket, key), error).map(|()| 0),
+    };
+    let listed: BTreeSet<SegmentId> = object.segments.iter().copied().collect();
+    let names: BTreeSet<SegmentId> = match fenced {
+        Some(fenced) => fenced.iter().copied().filter(|segment| listed.contains(segment)).collect(),
+        None => listed,
+    };
+    let mut reopened = false;
+    for &segment in &names {
+        match segments::of_object(txn, segment) {
+            Ok(Some((_, _, layout))) if layout.epoch < intent.epoch && has_updates(&layout) => {
+                let layout = SegmentLayout { epoch: intent.epoch, ..layout };
+                segments::record_of(txn, (bucket, key), layout);
+                reopened = true;
+            }
+            Ok(_) => {}
+            Err(error) => unless_failed(txn, &keys::segment(segment), error)?,
+        }
+    }
+    if reopened {
+        let (version, grown) = (intent.version, None);
+        let object = StoredObject { version, committed: now, grown, ..object };
+        objects::write(txn, bucket, key, &object);
+    }
+    Ok(names.len())
+}
+
+/// Whether a segment may be changed in place: nobody fences others.
+fn has_updates(layout: &SegmentLayout) -> bool {
+    ParityGeometry::of_layout(layout).is_some_and(|shape| shape.updatable(layout).is_some())
+}
+
+/// A damaged record keeps no intent from its end; a store that cannot be read does.
+fn unless_failed(view: &dyn View, key: &[u8], error: ViewError) -> Result<(), ViewError> {
+    if let ViewError::Failed(_) = error {
+        return Err(error);
+    }
+    view.left_out(key, &error);
+    Ok(())
 }
 
 /// Whether a put or an amendment of any object of a bucket is live. A look at every one there is; damaged ones can neither be renewed nor
@@ -303,7 +398,7 @@ pub(super) fn any_into(txn: &mut Txn<'_>, now: Time, terms: &Terms, bucket: &str
                 return Ok(true);
             }
             if let Some(id) = keys::intent_of(key) {
-                end(txn, id, &intent);
+                give_up(txn, now, (id, &intent), None)?;
             }
         }
         match step.last() {
@@ -327,7 +422,12 @@ pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usi
     let (from, to) = keys::intents_beyond(now + terms.lease);
     due.extend(txn.scan(&from, &to, EXPIRE_MAX - due.len())?);
     let mut damaged = BTreeSet::new();
+    let (mut ended, mut looked_at) = (0, 0);
     for (expiry_key, _) in &due {
+        if looked_at >= REOPEN_MAX {
+            break;
+        }
+        ended += 1;
         txn.delete(expiry_key.clone());
         let id = match keys::expired_intent(expiry_key) {
             Ok(id) => id,
@@ -338,7 +438,7 @@ pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usi
         };
         let key = keys::intent(id);
         match txn.get(&key)?.map(|value| keys::whole::<Intent>(txn, "intent", &key, &value)) {
-            Some(Some(intent)) => end(txn, id, &intent),
+            Some(Some(intent)) => looked_at += give_up(txn, now, (id, &intent), None)?,
             Some(None) => {
                 txn.delete(key);
                 damaged.insert(id);
@@ -347,7 +447,7 @@ pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usi
         }
     }
     revoke(txn, &damaged)?;
-    Ok((due.len(), due.len() == EXPIRE_MAX))
+    Ok((ended, ended < due.len() || due.len() == EXPIRE_MAX))
 }
 
 /// Takes back what was granted to puts whose records do not say it any more. A look at every grant there is: those of puts

@@ -6,6 +6,7 @@
 //!  0x01  -                                             Counters { version, segment, intent, epoch, buckets }
 //!  0x10  bucket                                        bucket record
 //!  0x20  bucket, 0x00, key                             object record
+//!  0x21  bucket, 0x00, key                             Lost { bucket, key, after } (its record was damaged)
 //!  0x30  segment u64                                   layout of a committed segment, or the segment it is a piece of
 //!  0x31  segment u64                                   - (degraded: fewer chunks than its bucket's code has)
 //!  0x40  intent u64                                    intent
@@ -50,6 +51,7 @@ pub(super) fn counters() -> Key {
 
 const BUCKET: u8 = 0x10;
 const OBJECT: u8 = 0x20;
+const LOST: u8 = 0x21;
 const SEGMENT: u8 = 0x30;
 const DEGRADED: u8 = 0x31;
 const INTENT: u8 = 0x40;
@@ -125,6 +127,16 @@ pub(super) fn buckets() -> (Key, Key) {
 /// An object's record.
 pub(super) fn object(bucket: &str, object: &str) -> Key {
     key(OBJECT, &[bucket.as_bytes(), &[0], object.as_bytes()])
+}
+
+/// An object whose record was damaged and is gone.
+pub(super) fn lost(bucket: &str, object: &str) -> Key {
+    key(LOST, &[bucket.as_bytes(), &[0], object.as_bytes()])
+}
+
+/// From and to of all of those.
+pub(super) fn all_lost() -> (Key, Key) {
+    (vec![LOST], vec![LOST + 1])
 }
 
 /// From and to of a bucket's objects whose keys begin with `prefix` and come after `after`.

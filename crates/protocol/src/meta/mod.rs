@@ -30,6 +30,7 @@ mod files;
 mod holdings;
 mod intents;
 mod keys;
+mod lost;
 mod moved;
 pub mod names;
 mod objects;
@@ -171,13 +172,14 @@ fn dispatch(
         Change::Commit { intent, size, segments, pledge } => {
             intents::commit(txn, now, terms, *intent, *size, (segments, *pledge))
         }
-        Change::Abort { intent } => intents::abort(txn, *intent),
+        Change::Abort { intent } => intents::abort(txn, now, *intent, None),
         Change::Remove { bucket, key } => objects::remove(txn, bucket, key),
         Change::RegisterNode(record) => registry::register(txn, now, liveness, record),
         Change::SetDeviceState { device, state, arrivals } => standing::set(txn, *device, *state, *arrivals),
         Change::Create { bucket, key } => files::create(txn, now, bucket, key),
         Change::Grow { bucket, key, base, size } => files::grow(txn, now, (bucket, key), *base, *size),
         Change::RemoveBucket { bucket } => buckets::remove(txn, now, terms, bucket),
+        Change::GiveUp { intent, fenced } => intents::abort(txn, now, *intent, Some(fenced)),
     }
 }
 
@@ -236,13 +238,14 @@ pub struct Expired {
     pub more: bool,
 }
 
-/// Gives up puts whose lease has ended and forgets old answers; a bounded step. A put whose record is damaged is given up as
-/// well: nobody can renew or commit it.
+/// Gives up puts whose lease has ended, forgets old answers and looks for what damaged objects have left; a bounded step. A put whose
+/// record is damaged is given up as well: nobody can renew or commit it.
 ///
 /// # Errors
 /// When the store cannot be read; the transaction is then to be dropped.
 pub fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<Expired, ViewError> {
     let (intents, more_intents) = intents::expire(txn, now, terms)?;
     let (answers, more_answers) = requests::expire(txn, now, terms)?;
-    Ok(Expired { intents, answers, more: more_intents || more_answers })
+    let more_lost = lost::expire(txn)?;
+    Ok(Expired { intents, answers, more: more_intents || more_answers || more_lost })
 }

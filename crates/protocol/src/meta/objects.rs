@@ -2,7 +2,7 @@
 //! record of its own (`segments`).
 
 use super::{
-    buckets, keys, names, segments,
+    buckets, keys, lost, names, segments,
     view::{Txn, View, ViewError},
 };
 use crate::{
@@ -113,8 +113,13 @@ pub(super) fn lookup(view: &dyn View, bucket: &str, key: &str) -> Result<MetaAns
     Ok(MetaAnswer::Object { object: object.record(key.to_owned()), segments, policy })
 }
 
-/// Removes an object; its segments are gone.
+/// Removes an object; its segments are gone. Of one whose record is damaged nobody can say what they are: they are looked for later.
 pub(super) fn remove(txn: &mut Txn<'_>, bucket: &str, key: &str) -> Result<MetaAnswer, MetaFault> {
+    names::check_key(key)?;
+    buckets::read(txn, bucket)?;
+    if lost::give_up(txn, bucket, key)? {
+        return Ok(MetaAnswer::Removed { freed: Vec::new() });
+    }
     let object = require(txn, bucket, key)?;
     let freed = segments::take(txn, &object.segments)?;
     txn.delete(keys::object(bucket, key));

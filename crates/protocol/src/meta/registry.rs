@@ -44,6 +44,7 @@ const ADMIN_BYTES_MAX: usize = 64;
 /// Who was heard of when, and what they reported last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Liveness {
+    /// From when on silence counts: when the server started, or last went on.
     started: Time,
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
@@ -71,9 +72,16 @@ impl Liveness {
         self.heard.insert(node, Heard { at: now, devices: Vec::new(), activity: NodeActivity::default() });
     }
 
+    /// The server goes on at `now` and could hear nobody for a while, for it did not run or its store hung: as after a restart every
+    /// node is given as long to be heard as it may be silent.
+    pub fn stood_still(&mut self, now: Time) {
+        self.started = self.started.max(now);
+    }
+
     /// Whether a registered node counts as alive.
     pub fn is_alive(&self, node: NodeId, now: Time) -> bool {
-        now.since(self.heard.get(&node).map_or(self.started, |heard| heard.at)) < self.dead_after
+        let heard = self.heard.get(&node).map_or(self.started, |heard| heard.at);
+        now.since(heard.max(self.started)) < self.dead_after
     }
 
     /// [`ClientReports::account`].

@@ -133,7 +133,8 @@ pub(super) fn record_of(txn: &mut Txn<'_>, (bucket, key): (&str, &str), layout: 
     keys::write(txn, keys::segment(name), &Record::Coded(Committed { bucket, key, layout }));
 }
 
-fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {
+/// Makes a segment gone.
+pub(super) fn erase(txn: &mut Txn<'_>, layout: &SegmentLayout) {
     txn.delete(keys::segment(layout.segment));
     if matches!(layout.code.kind, CodeKind::ReedSolomon { .. }) {
         txn.delete(keys::degraded(layout.segment));

@@ -17,17 +17,24 @@ use super::{
     Candidate, HEADROOM, PlanError, ROUND_TRIPS_GET, Wish,
     pace::{self, Pace},
 };
-use crate::{DeviceId, message::Access, read::RequestRule};
+use crate::{
+    BlockIndex, DeviceId, IndexRanges,
+    layout::{CodeKind, SegmentLayout},
+    message::Access,
+    read::RequestRule,
+};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What a device holds of an object.
+/// What a device holds of what is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The device.
     pub device: DeviceId,
-    /// Payload bytes of the blocks it holds.
+    /// Payload bytes of the blocks it holds and may be asked for.
     pub bytes: u64,
+    /// Those of further blocks, which are asked for only where others fail.
+    pub spare_bytes: u64,
 }
 
 /// How a read with a wish goes about.
@@ -38,6 +45,47 @@ pub struct Fetch {
     /// What the read asks for beyond what it needs, where that is not the caller's to choose: everything, where the latency
     /// wished for by one access alone leaves no time to make good for a device that fails.
     pub rule: Option<RequestRule>,
+}
+
+/// What each device holds of some segments, for a read of all their bytes or of a range of them: with each segment come the blocks that are
+/// asked for one by one, if they are. Just those count then, and the others can make good for a device that fails. Where one of them
+/// is on no device that is alive the segment is decoded, of whatever the others hold; copies are not: there another copy counts.
+pub fn held<'a>(
+    parts: impl IntoIterator<Item = (&'a SegmentLayout, Option<&'a IndexRanges>)>,
+    candidates: &[Candidate],
+) -> Vec<Holding> {
+    let alive: BTreeSet<DeviceId> =
+        candidates.iter().filter(|candidate| candidate.alive).map(|candidate| candidate.device).collect();
+    let mut all: BTreeMap<DeviceId, Holding> = BTreeMap::new();
+    for (layout, singly) in parts {
+        let singly = singly.and_then(|wanted| {
+            let mut here = IndexRanges::new();
+            let holders = layout.holders.iter().filter(|holder| alive.contains(&holder.device));
+            holders.for_each(|holder| here.insert_all(&holder.blocks()));
+            match layout.code.kind {
+                CodeKind::Replicated => Some(first_copies(wanted, &here, layout.code.originals)),
+                _ => wanted.is_subset_of(&here).then(|| wanted.clone()),
+            }
+        });
+        let bytes = |blocks: &IndexRanges| u64::from(blocks.count()) * u64::from(layout.block_bytes);
+        for holder in &layout.holders {
+            let (device, blocks) = (holder.device, holder.blocks());
+            let asked = singly.as_ref().map_or(bytes(&blocks), |wanted| bytes(&blocks.intersection(wanted)));
+            let holding = all.entry(device).or_insert(Holding { device, bytes: 0, spare_bytes: 0 });
+            holding.bytes += asked;
+            holding.spare_bytes += bytes(&blocks) - asked;
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Of each original that is wanted the first copy among the blocks that are `here`; itself where there is none: nothing else stands in.
+fn first_copies(wanted: &IndexRanges, here: &IndexRanges, originals: u32) -> IndexRanges {
+    let end = here.ranges().last().map_or(0, |range| range.end);
+    let first = |original: BlockIndex| {
+        (original..end).step_by(originals.max(1) as usize).find(|&index| here.contains(index))
+    };
+    wanted.iter().map(|original| first(original).unwrap_or(original)).collect()
 }
 
 /// Plans a read of `length` bytes from `holdings`. A pace that is wished for is not judged while no device's speed is
@@ -59,11 +107,11 @@ pub fn fetch(
         .filter(|candidate| candidate.alive)
         .map(|candidate| (candidate.device, candidate))
         .collect();
-    let holders: Vec<(&Holding, &Candidate)> = holdings
+    let (holders, others): (Vec<(&Holding, &Candidate)>, Vec<_>) = holdings
         .iter()
+        .filter(|holding| holding.bytes + holding.spare_bytes > 0)
         .filter_map(|holding| Some((holding, *by_device.get(&holding.device)?)))
-        .filter(|(holding, _)| holding.bytes > 0)
-        .collect();
+        .partition(|(holding, _)| holding.bytes > 0);
     let all: Vec<&Candidate> = holders.iter().map(|&(_, candidate)| candidate).collect();
     let median = pace::median(&all, Access::Read);
     if !quality.wants_pace() || length == 0 || holders.is_empty() {
@@ -89,15 +137,14 @@ pub fn fetch(
         return Ok(Fetch { reserve: reserve.collect(), rule });
     };
     let accesses = f64::from(quality.accesses());
-    let givers: Vec<Giver> = holders
-        .iter()
-        .map(|&(holding, candidate)| {
-            let known = pace::speed_of(candidate, Access::Read);
-            let speed = if known > 0 { known as f64 } else { median };
-            let pace = Pace::of(candidate, quality.accesses(), speed);
-            Giver { device: holding.device, bytes: holding.bytes as f64, pace }
-        })
-        .collect();
+    let giver = |&(holding, candidate): &(&Holding, &Candidate)| {
+        let known = pace::speed_of(candidate, Access::Read);
+        let speed = if known > 0 { known as f64 } else { median };
+        let pace = Pace::of(candidate, quality.accesses(), speed);
+        let (bytes, spare) = (holding.bytes as f64, holding.spare_bytes as f64);
+        Giver { device: holding.device, bytes, spare, pace }
+    };
+    let givers: Vec<Giver> = holders.iter().map(giver).collect();
     // Each of the accesses at the same time gets its part of a device.
     let shortest_s = shortest(&givers, needed, |giver| giver.pace.promised / accesses);
     let unreserved_s =
@@ -135,7 +182,8 @@ pub fn fetch(
                 reserved_bytes_per_s,
             });
         }
-        let in_vain = Duration::try_from_secs_f64(sent_anew(&givers, shortest_s)).unwrap_or(Duration::MAX);
+        let all: Vec<Giver> = givers.iter().copied().chain(others.iter().map(giver)).collect();
+        let in_vain = Duration::try_from_secs_f64(sent_anew(&all, shortest_s)).unwrap_or(Duration::MAX);
         // Another device is asked, and its first block is on its way.
         let made_good = in_vain.saturating_add(wish.round_trip);
         rule = rule.filter(|_| expected.late.saturating_add(made_good) > wanted);
@@ -143,9 +191,12 @@ pub fn fetch(
     Ok(Fetch { reserve: spread(&givers, needed * (1.0 + HEADROOM), wanted_s), rule })
 }
 
+#[derive(Clone, Copy)]
 struct Giver {
     device: DeviceId,
     bytes: f64,
+    /// What it has beside those.
+    spare: f64,
     pace: Pace,
 }
 
@@ -180,7 +231,7 @@ fn shortest(givers: &[Giver], needed: f64, rate: impl Fn(&Giver) -> f64) -> f64 
 /// they do not hold so much more.
 fn sent_anew(givers: &[Giver], seconds: f64) -> f64 {
     let share = |giver: &Giver| giver.bytes.min(giver.pace.promised * seconds);
-    let spare = |giver: &Giver| giver.bytes - share(giver);
+    let spare = |giver: &Giver| giver.bytes - share(giver) + giver.spare;
     let (all_spare, all_pace) =
         givers.iter().fold((0.0, 0.0), |sum, giver| (sum.0 + spare(giver), sum.1 + giver.pace.promised));
     let anew = givers.iter().map(|giver| {

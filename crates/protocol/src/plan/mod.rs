@@ -41,7 +41,7 @@ mod update;
 pub use amend::{Places, amended, stored, to_be_had};
 pub use choose::{candidates, choose, choose_for, feasible, feasible_among, holders};
 pub use deal::Dealt;
-pub use fetch::{Fetch, Holding, fetch};
+pub use fetch::{Fetch, Holding, fetch, held};
 pub use in_place::{ChunkChange, in_place, worth_waiting};
 pub use pace::Expected;
 pub use quality::{Quality, QualityError};
@@ -375,9 +375,49 @@ pub enum PlanError {
         /// The bucket's policy.
         policy: String,
     },
+    /// A wish for a pace of an access of which too little is known beforehand to promise it.
+    #[error("no {wish} can be promised to {access}: {instead}")]
+    Unforeseen {
+        /// `bandwidth` or `latency`.
+        wish: &'static str,
+        /// Which access, and what nobody knows of it.
+        access: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
 }
 
 impl PlanError {
+    /// What was said of `part` bytes of an access of `whole` bytes that is made part after part ([`Wish::part`] of `wish`), said of all of
+    /// it.
+    pub fn of_whole(self, (part, whole): (u64, u64), wish: &Wish) -> Self {
+        let times = (whole as f64 / part.max(1) as f64).max(1.0);
+        let all =
+            |span: Duration| Duration::try_from_secs_f64(span.as_secs_f64() * times).unwrap_or(Duration::MAX);
+        match self {
+            Self::Latency {
+                wanted,
+                accesses,
+                devices,
+                verb,
+                expected,
+                round_trips,
+                reserved_bytes_per_s,
+                ..
+            } => Self::Latency {
+                bytes: whole,
+                wanted: wish.quality.latency.unwrap_or(wanted),
+                accesses,
+                devices,
+                verb,
+                expected: Expected { mean: all(expected.mean), late: all(expected.late) },
+                round_trips: all(round_trips),
+                reserved_bytes_per_s,
+            },
+            other => other,
+        }
+    }
+
     /// Whether waiting may help: others have reserved what is missing.
     pub fn is_reserved_by_others(&self) -> bool {
         match self {

@@ -8,6 +8,7 @@
 
 use super::PlanError;
 use crate::{
+    message::Priority,
     policy::{DEVICES_MAX, Pledge, Policy},
     serve::LEASE_MAX,
 };
@@ -71,6 +72,16 @@ impl Quality {
     /// Whether bandwidth is to be kept for the access: the only wishes that cost a round trip.
     pub fn wants_pace(&self) -> bool {
         self.bandwidth_bytes_per_s.is_some() || self.latency.is_some()
+    }
+
+    /// Its class alone, which can always be granted.
+    pub fn class(self) -> Self {
+        Self { background: self.background, ..Self::default() }
+    }
+
+    /// The class of the access's streams.
+    pub fn priority(&self) -> Priority {
+        if self.background { Priority::Background } else { Priority::Foreground }
     }
 
     /// Accesses at the same time, this one included.
@@ -305,6 +316,9 @@ mod tests {
             assert_eq!(quality.to_string().parse::<Quality>().unwrap(), quality, "{quality}");
         }
         assert!(!"devices=4".parse::<Quality>().unwrap().wants_pace());
+        let class: Quality = "latency=1s,tolerate=2,priority=background".parse::<Quality>().unwrap().class();
+        assert_eq!(class.to_string(), "priority=background");
+        assert_eq!(class.priority(), Priority::Background);
     }
 
     #[test]

@@ -26,8 +26,9 @@
 //! longer than the disks did.)
 //!
 //! Over a way that is long beside the whole read, grants that wait for a pace come a round trip too late, and a cancel that
-//! waits for the last block stops what was sent for a round trip in vain. So devices that nobody knows begin with more
-//! than is needed, and all are told to finish half a way before what they will have sent is enough: what they are reading
+//! waits for the last block stops what was sent for a round trip in vain. So devices that nobody knows begin with what is
+//! needed and the budget, in even shares; with more only where those would leave fast devices idle, and the read is long enough
+//! to take it back. And all are told to finish half a way before what they will have sent is enough: what they are reading
 //! then is still sent, what they were granted beyond is not. Should it not be enough after all, they are opened again.
 //!
 //! Invariants: no block is asked of two devices, nor twice of one but after a failure or a finish; while the busy wait, no extra is
@@ -53,13 +54,13 @@ const LOOK_SHARE: f64 = 0.125;
 const FIRST_ANSWER_SHARE: u32 = 16;
 /// A device nobody knows anything about may be as fast as this, over a long way: what a disk gives.
 const BLIND_BYTES_PER_S: f64 = 100e6;
+/// All devices together give no more than this over a long way. Picked by eye: six such disks, half of a link of 10 Gbit/s. Whoever has
+/// more, and reads from many fast devices that nobody knows, gets more in vain the first time.
+const FAR_BYTES_PER_S: f64 = 600e6;
 /// What is foreseen to come until devices hear of the end is that much less in the worst of cases. Picked by eye.
 const FORESEEN_SHARE: f64 = 0.05;
 /// A window is widened so many times at most.
 const WIDENED_MAX: f64 = 4.0;
-/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
-/// ([`crate::serve`]).
-const BUSY_REQUESTS: f64 = 8.0;
 
 /// The adaptive read of one segment.
 #[derive(Debug)]
@@ -87,6 +88,8 @@ pub struct Adaptive {
     plain: Option<f64>,
     /// When all will have come that devices were sending when they were told to finish.
     finished_at: Option<Time>,
+    /// Whether the budget was granted before anything was known.
+    is_blind: bool,
 }
 
 /// What a device lacks of its share.
@@ -109,11 +112,10 @@ impl Adaptive {
         let sources = plan.sources.iter().filter(|source| !source.blocks.is_empty());
         let mut flows: Vec<Flow> = sources.map(|source| Flow::new(&plan, source)).collect();
         flows.sort_by_key(|flow| flow.id);
-        let waiting: f64 = plan.sources.iter().map(|source| f64::from(source.queue_length)).sum();
         let mut read = Self {
             budget_blocks: u32::try_from(u64::from(plan.originals) * percent / 100).unwrap_or(u32::MAX),
             missing: plan.originals,
-            busy: waiting >= BUSY_REQUESTS * plan.sources.len().max(1) as f64,
+            busy: plan.is_busy(),
             flows,
             counts: ReadDone::default(),
             actions: VecDeque::new(),
@@ -127,6 +129,7 @@ impl Adaptive {
             is_near: false,
             plain: None,
             finished_at: None,
+            is_blind: false,
             plan,
         };
         read.begin_blindly(now);
@@ -169,8 +172,11 @@ impl Adaptive {
     /// A block of each device that is expected to be too slow: its speed may have changed, and a device that is slow
     /// indeed sends little of it before the end.
     fn try_out(&mut self, now: Time) {
+        let granted: u32 = self.flows.iter().map(Flow::granted_blocks).sum();
+        let beyond = granted.saturating_sub(self.needed());
         // Where nothing is known yet, one at least: silence could not be told from slowness.
-        let mut left = self.budget().max(u32::from(!self.knows_pace()));
+        let least = u32::from(!self.knows_pace() && beyond == 0);
+        let mut left = self.budget().saturating_sub(beyond).max(least);
         let plain = self.plain.is_some();
         for flow in self.flows.iter_mut().filter(|flow| !plain || flow.has_originals()) {
             if left > 0 && flow.stage == Stage::Idle && flow.serves() {
@@ -274,19 +280,34 @@ impl Adaptive {
         self.plan.originals / devices * 3 / 4
     }
 
-    /// Over a long way, devices that nobody knows anything about are granted what the fastest of them could use until it is
-    /// found to be that: together more than is needed, of which `finish` takes back what the others have not sent.
+    /// Over a long way, devices that nobody knows anything about are granted even shares of what is needed and of the budget, however
+    /// fast they are: by the time they are found to be fast all of it is on its way. Disks of which some are much faster than others would
+    /// leave those idle where a share lasts for less than the way. They are granted what the fastest could use until it is found to be
+    /// that, together more than is needed, where the read lasts for longer than the way: then `finish` takes back what the others
+    /// have not sent. What even shares leave over goes to the device with the first block and those behind it: of objects of few blocks,
+    /// whose shares are nothing else, each asks devices of its own, and all of them become known.
     fn begin_blindly(&mut self, now: Time) {
         let way = self.plan.round_trip.map_or(0.0, |trip| trip.as_secs_f64());
-        let window = (2.0 * way * BLIND_BYTES_PER_S / f64::from(self.plan.block_bytes)).ceil() as u32;
+        let block = f64::from(self.plan.block_bytes);
+        let window = (2.0 * way * BLIND_BYTES_PER_S / block).ceil() as u32;
         if window <= self.first_blocks() || self.budget() == 0 {
             return;
         }
-        for at in 0..self.flows.len() {
+        let devices = u32::try_from(self.flows.len()).unwrap_or(u32::MAX).max(1);
+        let all = self.needed().saturating_add(self.budget());
+        let lasts = |blocks: u32, bytes_per_s: f64| f64::from(blocks) * block / bytes_per_s;
+        let together = FAR_BYTES_PER_S.min(f64::from(devices) * BLIND_BYTES_PER_S);
+        let idles = lasts(all / devices, BLIND_BYTES_PER_S) < way;
+        let beyond = if idles && lasts(self.plan.originals, together) > way { window } else { 0 };
+        let first_block = |flow: &Flow| flow.left.ranges().first().map(|range| range.start);
+        let first = (0..self.flows.len()).min_by_key(|&at| first_block(&self.flows[at])).unwrap_or(0);
+        for (at, number) in (first..self.flows.len()).chain(0..first).zip(0u32..) {
             let flow = &self.flows[at];
             if flow.pace().is_none() && flow.serves() {
-                let blocks = window.min(flow.left.count());
+                let even = all / devices + u32::from(number < all % devices);
+                let blocks = window.min(even).max(beyond).min(flow.left.count());
                 self.grant(now, at, blocks, false);
+                self.is_blind |= blocks > 0;
             }
         }
     }
@@ -398,7 +419,7 @@ impl Adaptive {
         let way = self.plan.round_trip.map_or(delay, |trip| trip.as_secs_f64());
         // On those that have been silent nobody counts.
         let seen = serving.iter().zip(outlooks).filter(|(at, _)| self.flows[**at].measured());
-        let coming: u32 = seen.map(|(_, outlook)| outlook.granted_by(way)).sum();
+        let coming: u32 = seen.map(|(at, outlook)| self.flows[*at].coming_by(now, outlook, way)).sum();
         if f64::from(coming) < f64::from(self.needed()) * (1.0 + FORESEEN_SHARE) {
             return false;
         }
@@ -423,9 +444,10 @@ impl Adaptive {
             return;
         }
         // What will have been sent when all devices have been told of the end: of a cancel, which does not wait in their
-        // queues; or before the end, to finish, where so much was granted that they will be.
+        // queues; or before the end, to finish, where so much was granted that they will be, or will be with the first extras.
         let granted: u32 = outlooks.iter().map(|outlook| outlook.granted).sum();
-        let factor = if granted > needed.saturating_add(self.budget()) { 0.0 } else { TOLD_FACTOR };
+        let finishes = self.is_blind || granted > needed.saturating_add(self.budget());
+        let factor = if finishes { 0.0 } else { TOLD_FACTOR };
         let way = self.way();
         let sent = outlooks.iter().map(|one| one.sent_by(soonest + factor * one.delay_s.min(way)));
         let allowed = self.budget().saturating_add(needed).saturating_sub(sent.sum());

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Times a decode's time that are waited for at least: once would begin one for ordinary jitter, where all is fast.
 pub(super) const LATE_FACTOR: u32 = 2;
 /// And at most. Picked by eye: a device that has stopped costs this many decodes of one segment, and half as many of the next.
-const LATE_FACTOR_MAX: u32 = 16;
+pub(super) const LATE_FACTOR_MAX: u32 = 16;
 /// Of so many reads one asks those that are known to be slow. Picked by eye.
 const TRIED_ONCE_IN: u64 = 16;
 /// After so long without a lesson half as much is waited for. Picked by eye: a crowd lasts for longer.

@@ -19,7 +19,7 @@
 
 use super::{
     Action, Cause, ReadPlan, Source,
-    forecast::Outlook,
+    forecast::{Outlook, whole},
     source::{Stage, bounded},
 };
 use crate::{
@@ -44,6 +44,9 @@ const DOUBT: f64 = 2.0;
 const CONNECT_TRIPS: f64 = 3.0;
 /// What a guess from the first slice weighs beside the next one that is measured. Picked by eye: little.
 const GUESS_SHARE: f64 = 1.0 / 16.0;
+/// The first slice of a device that nobody knows takes this part of the time until it is here at least, where the way takes nearly all
+/// of that. Picked by eye: what the time on a long and quiet way varies by.
+const LEAST_SHARE: f64 = 1.0 / 256.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
@@ -229,13 +232,16 @@ impl Flow {
 
     /// The first slice came `gap` seconds after it was asked for: it took no longer than all of that, and no shorter
     /// than that less the way. What was expected is believed within these bounds; where nothing was, the first
-    /// measurement soon outweighs the guess.
+    /// measurement soon outweighs the guess. Taken for much slower than it is, over a long way a device would have others stand
+    /// in for it before it has sent a second slice.
     fn believe(&mut self, bytes: f64, gap: f64, round_trip: f64) {
-        let least = (gap - round_trip).max(gap * GUESS_SHARE);
+        let rest = gap - round_trip;
+        // Where nothing is left the way is shorter than was thought, and nobody knows by how much.
+        let least = if rest > 0.0 { rest } else { gap * GUESS_SHARE };
         let (weight, seconds) = if self.expected > 0.0 {
             (1.0, (bytes / self.expected).clamp(least, gap.max(least)))
         } else {
-            (GUESS_SHARE, least)
+            (GUESS_SHARE, least.max(gap * LEAST_SHARE))
         };
         (self.weighed_bytes, self.weighed_seconds) = (bytes * weight, seconds * weight);
         self.weighed_squares = seconds * seconds * weight;
@@ -354,8 +360,7 @@ impl Flow {
         let delay = self.delay(pace).unwrap_or(known);
         let granted = self.granted_blocks();
         let block = self.block_bytes as f64;
-        let behind = u64::from(granted.saturating_sub(1)) * self.block_bytes;
-        let first = (self.granted_bytes - behind) as f64 / block;
+        let first = self.first();
         let (mut lead_s, mut doubt) = (0.0, 1.0 + DOUBT / (1.0 + f64::from(self.slices)));
         if granted > 0 {
             let way = if self.connected { delay } else { CONNECT_TRIPS * delay };
@@ -383,6 +388,29 @@ impl Flow {
         let outlook =
             Outlook { pace, lead_s, granted, first, delay_s, fresh_s, fresh, fresh_originals, doubt };
         Outlook { fresh_s: delay.max(outlook.drained_s()), ..outlook }
+    }
+
+    /// What the first of the blocks that were granted still needs, as a share of a block.
+    fn first(&self) -> f64 {
+        let behind = u64::from(self.granted.saturating_sub(1)) * self.block_bytes;
+        (self.granted_bytes - behind) as f64 / self.block_bytes as f64
+    }
+
+    /// Granted blocks that will be here within `seconds`, as [`Outlook::granted_by`] has them; but that what was granted too late to follow
+    /// what it had begins when its grant gets there.
+    pub(super) fn coming_by(&self, now: Time, outlook: &Outlook, seconds: f64) -> u32 {
+        let block = self.block_bytes as f64;
+        let pace = outlook.pace * block;
+        let (mut at, mut bytes) = (outlook.lead_s, 0.0);
+        for (number, &(granted, left)) in self.grants.iter().enumerate() {
+            if number > 0 {
+                at = at.max(outlook.delay_s - now.seconds_since(granted));
+            }
+            let left = left as f64;
+            bytes += (pace * (seconds - at)).clamp(0.0, left);
+            at += left / pace;
+        }
+        whole(bytes / block - self.first() + 1.0, self.granted)
     }
 
     /// Blocks that may be on their way from it, a grant and its answer being so long on theirs. Of one that nobody knows

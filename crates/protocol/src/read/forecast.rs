@@ -67,7 +67,7 @@ impl Outlook {
 }
 
 /// Whole blocks, at most `most`. The billionth keeps a block whose time has come from missing it by a rounding error.
-fn whole(blocks: f64, most: u32) -> u32 {
+pub(super) fn whole(blocks: f64, most: u32) -> u32 {
     if blocks <= 0.0 { 0 } else { most.min((blocks + 1e-9) as u32) }
 }
 

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`Adaptive`] | rateless segments, copies of small objects | what K needs from those who have it soonest, then what they can send in time |
 //! | [`Speculative`] | rateless and replicated segments (RRAID-S) | everything, or K plus a few, until the decoder has enough |
-//! | [`Replicas`] | replicated segments read adaptively (RRAID-A) | one copy of each block; the rest of the slow, of those that are done |
+//! | [`Replicas`] | replicated segments read adaptively (RRAID-A), and ranges of all | one copy of each block; the rest of the slow, of those that are done |
 //! | [`Striped`] | RAID-0, and ranges of it | every wanted block from its one holder |
 //! | [`Ranged`] | ranges of rateless segments, parity segments and ranges of them | the originals that hold the bytes, then what a decode needs |
 //!
@@ -55,6 +55,10 @@ use steadfast_codes::rateless::Effort;
 /// How long a read waits while nothing at all arrives, unless the caller says otherwise: long enough for a disk
 /// that spins up or a server that restarts; a progressing read is never ended by it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Requests waiting at a device from which others are held up by extras: what two readers keep there, four slices each
+/// ([`crate::serve`]).
+const BUSY_REQUESTS: f64 = 8.0;
 
 /// How much is asked beyond the K blocks that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -416,6 +420,12 @@ impl ReadPlan {
             races: true,
             late: Late::default(),
         }
+    }
+
+    /// Whether the devices' queues were long when last heard of.
+    fn is_busy(&self) -> bool {
+        let waiting: f64 = self.sources.iter().map(|source| f64::from(source.queue_length)).sum();
+        waiting >= BUSY_REQUESTS * self.sources.len().max(1) as f64
     }
 
     /// Whether originals have to be computed from this block.

@@ -15,7 +15,9 @@
 //! them busier. A device that says nothing is taken to stay silent for as long again, so that a read takes at most one more than that
 //! factor (three times, unless it was learned that less is for nothing) as long as the better of the two ways would have. The
 //! decode costs more than time, namely K blocks of everybody's media: it is never begun for less. Silence that half exhausts the
-//! caller's patience is late too.
+//! caller's patience is late too. A decode of a rateless segment asks everybody for all that they have, most for the sake of
+//! a few blocks: where nodes are overloaded, because one has refused or by their queues, it is begun much later, and for a device that
+//! refuses only once it has done so for half of the patience.
 //!
 //! Of chunks ([`Ranged::of_chunks`]) any k blocks of a row give that row. So a decode asks for the rows of what is late or out of
 //! reach and no more, of as few devices as have them; one of those that is late in turn costs its rows once more. It takes
@@ -30,12 +32,12 @@
 
 use super::{
     Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source, again,
-    caution::LATE_FACTOR,
+    caution::{LATE_FACTOR, LATE_FACTOR_MAX},
     source::{Device, Stage, seconds},
 };
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
-    message::Fault,
+    message::{Fault, RefusalReason},
     straggler::{Pace, straggling},
 };
 use core::time::Duration;
@@ -72,6 +74,10 @@ pub struct Ranged {
     over: bool,
     heard: Time,
     retry_at: BTreeMap<DeviceId, Time>,
+    /// Since when devices have had no room for what they are asked for.
+    refused: BTreeMap<DeviceId, Time>,
+    /// Whether one had none, or queues were long when last heard of.
+    busy: bool,
     late_at: Option<Time>,
     /// How the open streams move.
     moving: BTreeMap<DeviceId, Movement>,
@@ -156,6 +162,8 @@ impl Ranged {
             over: false,
             heard: now,
             retry_at: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            busy: plan.is_busy(),
             late_at: None,
             moving: BTreeMap::new(),
             plan,
@@ -385,11 +393,22 @@ impl Ranged {
             return Lateness::Never;
         }
         let Some(decode) = self.decode_time(now, device.id) else { return Lateness::Never };
-        // What nobody has seen is generous as it is.
-        let seen = self.devices.values().any(|device| device.first_byte_delay().is_some());
-        let late = decode.saturating_mul(if seen { self.plan.late.factor } else { LATE_FACTOR });
         // Half of the patience is left to those that are asked instead.
         let silent_max = self.plan.patience / 2;
+        let busy = self.busy && self.rows.is_none();
+        if let Some(retry) = retry.filter(|_| busy)
+            && let Some(since) = self.refused.get(&device.id)
+        {
+            let refuses = now.since(*since).saturating_add(retry) > silent_max;
+            return if refuses { Lateness::Now } else { Lateness::Never };
+        }
+        // What nobody has seen is generous as it is, where queues are long too.
+        let seen = self.devices.values().any(|device| device.first_byte_delay().is_some());
+        let late = decode.saturating_mul(match (busy, seen) {
+            (true, true) => LATE_FACTOR_MAX,
+            (false, true) => self.plan.late.factor,
+            (_, false) => LATE_FACTOR,
+        });
         let silent = retry.is_none() && now.since(device.last_arrival) > silent_max;
         if silent || retry.unwrap_or_else(|| self.time_to_finish(now, device)) > late {
             return Lateness::Now;
@@ -413,6 +432,7 @@ impl Ranged {
 
     fn slice(&mut self, now: Time, id: DeviceId, bytes: u32) {
         self.heard = now;
+        self.refused.remove(&id);
         if let Some(device) = self.devices.get_mut(&id) {
             self.actions.extend(device.slice(now, bytes));
             let moving = self.moving.entry(id);
@@ -585,10 +605,14 @@ impl Ranged {
         let Some(device) = self.devices.get_mut(&id).filter(|device| device.stage == Stage::Active) else {
             return;
         };
-        if let Cause::Fault(Fault::Refused { retry_after_ms, .. }) = cause {
+        if let Cause::Fault(Fault::Refused { reason, retry_after_ms }) = cause {
             // A refusal says when to come back; patience bounds how often.
             let after = Duration::from_millis(u64::from(retry_after_ms.max(1)));
             self.retry_at.insert(id, now + after);
+            if reason == RefusalReason::Overloaded {
+                self.busy = true;
+                self.refused.entry(id).or_insert(now);
+            }
         } else {
             self.counts.devices_failed += u32::from(device.failures == 0);
         }

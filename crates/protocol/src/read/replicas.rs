@@ -1,5 +1,5 @@
-//! The adaptive read of rotated replicas (RRAID-A, dissertation §6.2.1): every original is asked for from one copy; a
-//! device that has sent all it was asked for looks for the one that owes most of what it holds as well, and takes over
+//! The adaptive read of rotated replicas (RRAID-A, dissertation §6.2.1), or of a range of them: every original is asked for from
+//! one copy; a device that has sent all it was asked for looks for the one that owes most of what it holds as well, and takes over
 //! the second half of that.
 //!
 //! A device that lost the end of its share gets no more credit for it. Once it has sent the rest its stream is
@@ -9,11 +9,16 @@
 //! The paper divides below the size of a block (its §6.3.1.3 ignores block boundaries); here the last block that a
 //! device owes is asked for beside it, where another expects to be sooner, unless [`ReadPlan::races`] says not to.
 //!
-//! Invariants: an original is owed by one device, or by two where its last one is raced; a block that arrived damaged
-//! or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the actions.
+//! Of a range most devices have one block or two, and some none: all of them would ask for what is under way. There a device takes
+//! over, or races, only where the other takes twice as long as it would itself.
+//!
+//! Invariants: no original outside the range is asked for; an original is owed by one device, or by two where its last one is
+//! raced; a block that arrived damaged or is gone is not asked of that device again; exactly one `Done` or `Failed` ends the
+//! actions.
 
 use super::{
     Action, Cause, Input, ReadCore, ReadDone, ReadError, ReadPlan, Source, again,
+    caution::LATE_FACTOR,
     source::{Device, Stage, seconds},
 };
 use crate::{BlockIndex, DeviceId, IndexRanges, Time, message::Fault};
@@ -22,18 +27,25 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// While nothing at all arrives for this part of the patience, any block may be raced, and by more than two devices.
 const SILENT_SHARE: u32 = 8;
+/// Before any device has answered nobody knows how long an answer takes: it is given this part of the patience, as by
+/// [`super::Ranged`].
+const FIRST_ANSWER_SHARE: u32 = 16;
 
 /// The adaptive read of a replicated segment.
 #[derive(Debug)]
 pub struct Replicas {
     plan: ReadPlan,
     devices: BTreeMap<DeviceId, Share>,
-    /// Originals that have come.
+    /// Originals that are read.
+    wanted: IndexRanges,
+    /// Those that have come.
     have: IndexRanges,
     /// Originals that nobody owes: their device lost them.
     orphans: IndexRanges,
     retry_at: BTreeMap<DeviceId, Time>,
     race_at: Option<Time>,
+    /// Blocks that were asked for beside another device's copies of the same originals.
+    raced: IndexRanges,
     counts: ReadDone,
     actions: VecDeque<Action>,
     over: bool,
@@ -147,14 +159,26 @@ impl Share {
 impl Replicas {
     /// Begins a read; the plan's rule does not matter. Its first actions are there at once.
     pub fn new(now: Time, plan: ReadPlan) -> Self {
+        let all = IndexRanges::from(0..plan.originals);
+        Self::of(now, plan, all)
+    }
+
+    /// As [`Replicas::new`], of the originals in `wanted`, all below the plan's K.
+    ///
+    /// # Panics
+    /// When `wanted` names a block that is no original: the caller cuts ranges.
+    pub fn of(now: Time, plan: ReadPlan, wanted: IndexRanges) -> Self {
+        assert!(wanted.ranges().last().is_none_or(|last| last.end <= plan.originals), "{wanted} of {plan:?}");
         let with_blocks = plan.sources.iter().filter(|source| !source.blocks.is_empty());
         let devices = with_blocks.map(|source| (source.device, Share::new(&plan, source))).collect();
         let mut read = Self {
             devices,
             have: IndexRanges::new(),
-            orphans: IndexRanges::from(0..plan.originals),
+            orphans: wanted.clone(),
+            wanted,
             retry_at: BTreeMap::new(),
             race_at: None,
+            raced: IndexRanges::new(),
             counts: ReadDone::default(),
             actions: VecDeque::new(),
             over: false,
@@ -165,7 +189,8 @@ impl Replicas {
         for id in ids {
             // The first copy.
             let share = &read.devices[&id];
-            let blocks = share.device.left.iter().take_while(|&index| index < read.plan.originals).collect();
+            let first = share.device.left.iter().take_while(|&index| index < read.plan.originals);
+            let blocks = first.filter(|&index| read.wanted.contains(index)).collect();
             read.ask(now, id, blocks);
         }
         read.settle(now);
@@ -177,7 +202,12 @@ impl Replicas {
     }
 
     fn missing(&self) -> u32 {
-        self.plan.originals - self.have.count()
+        self.wanted.count() - self.have.count()
+    }
+
+    /// Whether some of the originals are not read.
+    fn is_range(&self) -> bool {
+        self.wanted.count() < self.plan.originals
     }
 
     /// Asks an idle device for blocks that it holds.
@@ -272,13 +302,17 @@ impl Replicas {
         let (both, serves) = (held(&share.owed), share.serves());
         if serves && both.len() == 1 {
             let (index, own) = both[0];
-            return if self.wins_race(now, id, other, index) {
-                IndexRanges::from(own..own + 1)
-            } else {
-                IndexRanges::new()
-            };
+            if !self.wins_race(now, id, other, index) {
+                return IndexRanges::new();
+            }
+            self.counts.extra_blocks += 1;
+            self.raced.insert(own);
+            return IndexRanges::from(own..own + 1);
         }
         let keep = if serves { both.len().div_ceil(2) } else { 0 };
+        if serves && self.is_range() && !self.is_sooner(now, id, other, (both.len() - keep, both.len())) {
+            return IndexRanges::new();
+        }
         let loser = self.devices.get_mut(&other).expect("it was found above");
         for &(index, _) in &both[keep..] {
             loser.release(index, originals);
@@ -298,21 +332,37 @@ impl Replicas {
             self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
             return false;
         }
+        self.is_sooner(now, id, other, (1, 1))
+    }
+
+    /// Whether an idle device expects to have so many blocks sooner than another has so many, or much sooner where a range is read; notes
+    /// when to look again.
+    fn is_sooner(&mut self, now: Time, id: DeviceId, other: DeviceId, blocks: (usize, usize)) -> bool {
         let block = f64::from(self.plan.block_bytes);
         let (own, theirs) = (&self.devices[&id].device, &self.devices[&other].device);
-        let at_pace = |device: &Device| {
+        let at_pace = |device: &Device, blocks: usize| {
             let pace = device.pace_bytes_per_s(now);
-            if pace > 0.0 { seconds(block / pace) } else { Duration::ZERO }
+            if pace > 0.0 { seconds(blocks as f64 * block / pace) } else { Duration::ZERO }
         };
-        let sooner = own.first_byte_delay().unwrap_or_default() + at_pace(own);
+        let sooner = self.answer_time(own).saturating_add(at_pace(own, blocks.0));
+        let late = sooner.saturating_mul(if self.is_range() { LATE_FACTOR } else { 1 });
         let silence = now.since(theirs.last_arrival);
-        if sooner < at_pace(theirs).max(silence) {
+        if late < at_pace(theirs, blocks.1).max(silence) {
             return true;
         }
         // Its silence alone would make it late then.
-        let at = theirs.last_arrival + sooner + Duration::from_nanos(1);
+        let at = theirs.last_arrival + late + Duration::from_nanos(1);
         self.race_at = Some(self.race_at.map_or(at, |earlier| earlier.min(at)));
         false
+    }
+
+    /// How long a device would take to answer: as it did, or as others did.
+    fn answer_time(&self, device: &Device) -> Duration {
+        let others = || self.devices.values().filter_map(|share| share.device.first_byte_delay()).max();
+        device.first_byte_delay().or_else(others).unwrap_or_else(|| {
+            // A round trip is the least that an answer takes: it says nothing of the device behind it.
+            self.plan.round_trip.unwrap_or_default().max(self.plan.patience / FIRST_ANSWER_SHARE)
+        })
     }
 
     /// After a failure or a loss: can every original still come from somewhere?
@@ -325,7 +375,7 @@ impl Replicas {
             holders.any(|(_, share)| share.copy_of(original, originals).is_some())
         };
         let lost = |read: &Self| -> Vec<u32> {
-            (0..originals).filter(|&one| !read.have.contains(one) && !in_reach(read, one)).collect()
+            read.wanted.iter().filter(|&one| !read.have.contains(one) && !in_reach(read, one)).collect()
         };
         for original in lost(self) {
             let failed = self.devices.values().filter(|share| {
@@ -363,8 +413,9 @@ impl Replicas {
         if let Some(share) = self.devices.get_mut(&id) {
             self.counts.devices += u32::from(share.device.block(index) && share.device.blocks_received == 1);
         }
-        if original < self.plan.originals && self.have.insert(original) {
+        if self.wanted.contains(original) && self.have.insert(original) {
             self.counts.useful_blocks += 1;
+            self.counts.extra_won += u32::from(self.raced.contains(index));
         }
         self.orphans.remove(original);
         let originals = self.plan.originals;

@@ -37,6 +37,8 @@ pub struct Speculative {
     heard: Time,
     retry_at: BTreeMap<DeviceId, Time>,
     late_at: Option<Time>,
+    /// What was asked for because devices were late.
+    extra: IndexRanges,
     /// Blocks that may still come, as last counted.
     reachable: u32,
 }
@@ -59,6 +61,7 @@ impl Speculative {
             heard: now,
             retry_at: BTreeMap::new(),
             late_at: None,
+            extra: IndexRanges::new(),
             reachable: 0,
             plan,
         };
@@ -92,8 +95,9 @@ impl Speculative {
         }
     }
 
-    /// Asks idle devices for `blocks` more in proportion to their speed, originals first.
-    fn ask(&mut self, now: Time, blocks: u32) {
+    /// Asks idle devices for `blocks` more in proportion to their speed, originals first: for which.
+    fn ask(&mut self, now: Time, blocks: u32) -> IndexRanges {
+        let mut asked = IndexRanges::new();
         let idle: Vec<(DeviceId, u32, f64)> = self
             .devices
             .values()
@@ -104,8 +108,10 @@ impl Speculative {
             let device = self.devices.get_mut(&id).expect("it was listed above");
             let wanted = originals_first(&device.left, share, self.plan.originals);
             self.counts.requested_blocks += wanted.count();
+            asked.insert_all(&wanted);
             self.actions.push_back(device.open(now, wanted, false));
         }
+        asked
     }
 
     /// Looks at everything after each event: is it over, must more be asked, when to look again.
@@ -114,6 +120,10 @@ impl Speculative {
             return;
         }
         if self.missing == 0 {
+            // What they stood in for has come, all but these.
+            let active = self.devices.values().filter(|device| device.stage == Stage::Active);
+            let owed = active.map(|device| device.pending.difference(&self.extra).count());
+            self.counts.extra_won = self.counts.extra_won.min(owed.sum());
             self.end(Action::Done(self.counts));
             return;
         }
@@ -147,7 +157,7 @@ impl Speculative {
     /// Asks for more where what is on its way cannot be enough, or comes too late.
     fn ask_beyond(&mut self, now: Time) {
         let reserve = self.reserve(now);
-        let mut expected = 0u32;
+        let (mut expected, mut late_blocks) = (0u32, 0u32);
         self.late_at = None;
         for device in self.devices.values().filter(|device| device.stage == Stage::Active) {
             let pending = device.pending.count();
@@ -158,6 +168,7 @@ impl Speculative {
             };
             let late = fetch.saturating_mul(LATE_FACTOR);
             if device.time_to_finish(now) > late {
+                late_blocks += pending;
                 continue;
             }
             expected += pending;
@@ -167,7 +178,12 @@ impl Speculative {
         }
         if reserve.is_some() && expected < self.missing {
             let wanted = self.missing.saturating_add(self.slack().max(1)) - expected;
-            self.ask(now, wanted);
+            let asked = self.ask(now, wanted);
+            // As much as would not be asked for if nobody was late.
+            let needed = if expected + late_blocks < self.missing { wanted - late_blocks } else { 0 };
+            let extra: IndexRanges = asked.iter().skip(needed as usize).collect();
+            self.counts.extra_blocks += extra.count();
+            self.extra.insert_all(&extra);
         }
     }
 
@@ -288,6 +304,7 @@ impl ReadCore for Speculative {
                 let useful = missing < self.missing;
                 self.counts.useful_blocks += u32::from(useful);
                 self.counts.coded_blocks += u32::from(useful && self.plan.is_coded(index));
+                self.counts.extra_won += u32::from(useful && self.extra.contains(index));
                 self.missing = missing.min(self.missing);
                 let asked_for_all = self.plan.rule.is_all() && self.retry_at.is_empty();
                 if asked_for_all && (1..=self.reachable).contains(&self.missing) {

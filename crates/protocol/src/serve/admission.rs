@@ -1,13 +1,17 @@
 //! Whether a node takes one more stream: each node decides for itself (design.md, decision 13; dissertation §4.2, §5.4).
 //!
-//! Invariants: control requests are never refused, so that status and deletes work on a busy node; background work
-//! is shed at half the limits, before anything a person waits for; a stream under a reservation is not refused for what
-//! others queued, and finds a part of the memory that they leave.
+//! Invariants: control requests are refused only to a connection that has its share of the streams, so that status and deletes work
+//! on a busy node; background work is shed at half the limits, before anything a person waits for; a stream under a reservation is
+//! not refused for what others queued, and finds a part of the memory that they leave.
+//!
+//! All streams of one connection, of whatever kind, have a share of the places that there are, which shrinks with every connection that has
+//! any, down to a sixteenth; it is heeded once half of the places are taken. One that has none is not refused for the others' share.
 //!
 //! Of the memory for reads every stream has one slice set aside while it is open, its floor, so that none waits for others. What it holds
 //! beyond is charged when it is read and given back when it is sent. All streams of one connection have a share, which shrinks with
 //! every connection that reads, and a connection that has nothing finds a part that the others leave: readers that take
-//! nothing, however many streams they open, keep nobody out.
+//! nothing, however many streams they open, keep nobody out. Where connections are so many that their floors are all there is, those whose
+//! readers have granted nothing for a while are asked for theirs ([`Admission::is_wanted`]).
 
 use crate::message::{Fault, Priority, RefusalReason};
 use core::{fmt, str::FromStr, time::Duration};
@@ -80,14 +84,26 @@ pub struct Load {
 pub struct Admission {
     limits: Limits,
     streams: u32,
+    /// How many of them are of which connection.
+    connections: BTreeMap<ReaderId, u32>,
     reading_bytes: u64,
     kept_bytes: u64,
     /// Of the connections that read: their streams, and what these hold.
     readers: BTreeMap<ReaderId, Reader>,
+    /// The last stream that found no memory.
+    wanted: Option<Wanted>,
 }
 
-/// Names a connection whose streams share its part of the memory.
+/// Names a connection whose streams share its part of the memory, and of the places for streams.
 pub type ReaderId = u64;
+
+/// What a stream that found no memory would take.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    reader: Option<ReaderId>,
+    reserved: bool,
+    slice_bytes: u64,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Reader {
@@ -120,6 +136,8 @@ const SLICES_MAX: u64 = 4;
 /// The part of the memory for reads (one quarter) that only streams under a reservation may take: whoever reserved finds
 /// room for a stream however many others read.
 const KEPT_SHARE: u64 = 4;
+/// No connection's share of the places is less than one of so many: what one client or one node asks at a time. Picked by eye.
+const SHARES_MAX: u64 = 16;
 /// The part of the memory for reads (one quarter) that only a connection without any stream that reads may take: one more finds room.
 const NEWCOMERS_SHARE: u64 = 4;
 /// Bounds on when a refused client is told to come back: not so soon that asking is work of its own, not so late
@@ -137,7 +155,8 @@ impl Default for Limits {
 impl Admission {
     /// An idle node's admission.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, streams: 0, reading_bytes: 0, kept_bytes: 0, readers: BTreeMap::new() }
+        let (connections, readers) = Default::default();
+        Self { limits, streams: 0, connections, reading_bytes: 0, kept_bytes: 0, readers, wanted: None }
     }
 
     /// Streams open now.
@@ -146,20 +165,50 @@ impl Admission {
     }
 
     /// Takes a stream of `priority` for a device under `load`; every taken stream is given back by
-    /// [`Admission::closed`].
+    /// [`Admission::closed`]. It counts for no connection.
     ///
     /// # Errors
     /// [`Fault::Refused`] with the time in which the device works off what is too much.
     pub fn admit(&mut self, priority: Priority, load: Load) -> Result<(), Fault> {
+        self.admit_stream(None, priority, load)
+    }
+
+    /// Takes a stream of a connection; it is given back by [`Admission::closed_of`].
+    ///
+    /// # Errors
+    /// As [`Admission::admit`], and while the connection has as many streams as it may.
+    pub fn admit_of(&mut self, connection: ReaderId, priority: Priority, load: Load) -> Result<(), Fault> {
+        self.admit_stream(Some(connection), priority, load)
+    }
+
+    fn admit_stream(
+        &mut self,
+        connection: Option<ReaderId>,
+        priority: Priority,
+        load: Load,
+    ) -> Result<(), Fault> {
         let shed = if priority == Priority::Background { 2 } else { 1 };
         let streams_full = self.streams >= self.limits.streams_max / shed;
         let queue_full = load.queued_bytes >= self.limits.queued_bytes_max / u64::from(shed);
-        if priority != Priority::Control && !load.reserved && (streams_full || queue_full) {
+        let busy = priority != Priority::Control && !load.reserved && (streams_full || queue_full);
+        if busy || self.has_its_share(connection) {
             let excess = load.queued_bytes.saturating_sub(self.limits.queued_bytes_max / u64::from(shed) / 2);
             return Err(refused(excess, load.bytes_per_s));
         }
         self.streams += 1;
+        if let Some(connection) = connection {
+            *self.connections.entry(connection).or_default() += 1;
+        }
         Ok(())
+    }
+
+    /// Whether a connection has as many streams as it may, once half of the places are taken. As if there were one or two connections more
+    /// than there are, so that the next finds places.
+    fn has_its_share(&self, connection: Option<ReaderId>) -> bool {
+        let streams = connection.and_then(|connection| self.connections.get(&connection));
+        let all = u64::from(self.limits.streams_max);
+        let share = (2 * all / (self.connections.len() as u64 + 2)).max(all / SHARES_MAX);
+        u64::from(self.streams) >= all / 2 && streams.is_some_and(|&streams| u64::from(streams) >= share)
     }
 
     /// Takes a read stream of slices of `slice_bytes`: one that holds four slices while there is much room,
@@ -199,10 +248,16 @@ impl Admission {
     ) -> Result<ReadTicket, Fault> {
         let slice = u64::from(slice_bytes.max(1));
         let free = self.free_bytes(load.reserved);
-        if free < slice || self.room_of(reader, load.reserved) < slice {
+        let wanted = Wanted { reader, reserved: load.reserved, slice_bytes: slice };
+        if self.lacks(&wanted) {
+            // Who has its share is not why others should give up theirs.
+            if free < slice {
+                self.wanted = Some(wanted);
+            }
             return Err(refused(self.reading_bytes / 2, load.bytes_per_s));
         }
-        self.admit(priority, load)?;
+        self.wanted = None;
+        self.admit_stream(reader, priority, load)?;
         // A quarter of what is free, so that room is left for those who come next.
         let slices_max = (free / 4 / slice).clamp(1, SLICES_MAX) as usize;
         let ticket =
@@ -258,6 +313,17 @@ impl Admission {
         2 * pool / (self.readers.len() as u64 + 2)
     }
 
+    /// Whether the last stream that came found no memory, and there is none for it yet.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| self.lacks(wanted))
+    }
+
+    /// Whether there is no memory for a stream.
+    fn lacks(&self, wanted: &Wanted) -> bool {
+        let free = self.free_bytes(wanted.reserved).min(self.room_of(wanted.reader, wanted.reserved));
+        free < wanted.slice_bytes
+    }
+
     /// Bytes that no stream has, for one with or without a reservation.
     fn free_bytes(&self, reserved: bool) -> u64 {
         let kept = if reserved { 0 } else { self.kept_bytes };
@@ -295,6 +361,23 @@ impl Admission {
             if reader.streams == 0 {
                 self.readers.remove(&id);
             }
+        }
+        match ticket.reader {
+            Some(connection) => self.closed_of(connection),
+            None => self.closed(),
+        }
+    }
+
+    /// A stream of a connection that was admitted is over.
+    ///
+    /// # Panics
+    /// When the connection has none: the driver's mistake.
+    pub fn closed_of(&mut self, connection: ReaderId) {
+        let streams = self.connections.get_mut(&connection);
+        let streams = streams.expect("a connection's stream closed that was not admitted");
+        *streams -= 1;
+        if *streams == 0 {
+            self.connections.remove(&connection);
         }
         self.closed();
     }

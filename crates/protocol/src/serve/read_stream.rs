@@ -3,13 +3,18 @@
 //! ```text
 //!            Read ─▶ Reading ──Read(Ok)──▶ Ready ──Send──▶ Sending ──Sent──▶ (gone)
 //!  slice ──▶                 ──Read(Corrupt)─▶ skipped, and with it the rest of its block
+//!                            ──Read(Unreadable)─▶ the same, of so many blocks at most
 //! ```
 //!
 //! Invariants: slices are sent in order, each once, and never beyond the credit granted; at most `slices_max` are
 //! being read, ready or being sent, which bounds memory; after [`ReadInput::Finish`] no `Read` follows; after
 //! [`ReadInput::Cancel`] no `Read` and no `Send` follow, and the stream ends when the reads that were under way have
 //! come back. Credit is set aside when a slice is read.
+//!
+//! One whose reader grants nothing is refused once others have found no room for as long as makes a writer silent: what its floor takes
+//! they may need, and its reader opens another where it goes on.
 
+use super::{admission::refused, write_stream::SILENT};
 use crate::{
     BlockIndex, Time,
     message::{Fault, NodeFault, ReadDone},
@@ -20,6 +25,9 @@ use std::collections::VecDeque;
 /// have fetched in vain. 10 ms of a disk of 100 MB/s, as long as it positions. Measured with 16 cold gets at a time of 64 MiB on one
 /// disk: 0.5 MiB took 1.2 to 1.6 s, 1 and 2 MiB 0.9 to 1.2 s.
 const AHEAD_BYTES: u32 = 1 << 20;
+/// Blocks that the medium may fail to give before the stream ends: one bad place costs one block, and of a dead disk, which may take
+/// seconds for each, few are asked for in vain. As many as say that a device gives nothing back (`steadfast_disk::lane`).
+const UNREADABLE_MAX: u32 = 8;
 
 /// Names one slice of the stream; counts up.
 pub type SliceId = u64;
@@ -41,6 +49,8 @@ pub enum ReadInput {
         /// The slice.
         slice: SliceId,
     },
+    /// Others find no room.
+    Wanted,
     /// The reader takes back what it has granted and is not being read: it wants what is, and no more.
     Finish,
     /// The reader wants no more.
@@ -58,7 +68,9 @@ pub enum ReadResult {
     Gone,
     /// The request was withdrawn before it reached the medium.
     Withdrawn,
-    /// The medium failed.
+    /// The medium did not give what lies there; others of its places may be sound.
+    Unreadable(NodeFault),
+    /// The device failed.
     Failed(NodeFault),
 }
 
@@ -131,7 +143,11 @@ pub struct ReadStream {
     credit_bytes: u64,
     slices: VecDeque<SliceState>,
     skipping: Option<BlockIndex>,
+    /// Blocks that the medium did not give.
+    unreadable: u32,
     done: ReadDone,
+    /// Since when others find no room, and it has read nothing.
+    silent_since: Option<Time>,
     stopping: Option<Option<Fault>>,
     over: bool,
     actions: VecDeque<ReadAction>,
@@ -162,7 +178,9 @@ impl ReadStream {
             credit_bytes: credit_bytes.into(),
             slices: VecDeque::new(),
             skipping: None,
+            unreadable: 0,
             done: ReadDone::default(),
+            silent_since: None,
             stopping: None,
             over: false,
             actions: VecDeque::new(),
@@ -175,7 +193,7 @@ impl ReadStream {
     ///
     /// # Panics
     /// When a result names a slice that is not being read or sent: the driver's mistake.
-    pub fn handle(&mut self, _now: Time, input: ReadInput) {
+    pub fn handle(&mut self, now: Time, input: ReadInput) {
         match input {
             ReadInput::Credit(bytes) => self.credit_bytes += u64::from(bytes),
             ReadInput::ReadDone { slice, result } => self.read_done(slice, result),
@@ -186,10 +204,19 @@ impl ReadStream {
                     self.slices.remove(position);
                 }
             }
+            ReadInput::Wanted => {
+                if self.could_yield() && now.since(*self.silent_since.get_or_insert(now)) >= SILENT {
+                    // As soon as it likes: it is to grant something then.
+                    self.stop(Some(refused(0, 1)));
+                }
+            }
             ReadInput::Finish => self.finish(),
             ReadInput::Cancel => self.stop(None),
         }
         self.advance();
+        if !self.could_yield() {
+            self.silent_since = None;
+        }
     }
 
     /// The next action to carry out.
@@ -217,6 +244,11 @@ impl ReadStream {
         None
     }
 
+    /// Whether it holds nothing and has no credit to read anything: the driver tells it when others find no room.
+    pub fn could_yield(&self) -> bool {
+        self.slices.is_empty() && self.stopping.is_none() && !self.over
+    }
+
     /// What was moved so far.
     pub fn moved(&self) -> ReadDone {
         self.done
@@ -228,16 +260,26 @@ impl ReadStream {
         let (index, length) = (held.index, held.length);
         let good = match result {
             ReadResult::Good => true,
-            ReadResult::Corrupt | ReadResult::Gone | ReadResult::Withdrawn | ReadResult::Failed(_) => false,
+            ReadResult::Corrupt
+            | ReadResult::Gone
+            | ReadResult::Withdrawn
+            | ReadResult::Unreadable(_)
+            | ReadResult::Failed(_) => false,
         };
         held.state = if good { State::Ready } else { State::Skipped };
         if matches!(result, ReadResult::Good | ReadResult::Corrupt) {
             self.done.medium_bytes += u64::from(length);
         }
-        if let ReadResult::Failed(fault) = result {
-            self.stop(Some(Fault::Node(fault)));
-        } else if !good && self.stopping.is_none() {
-            self.skip(index, result == ReadResult::Corrupt);
+        let unreadable = matches!(result, ReadResult::Unreadable(_));
+        self.unreadable += u32::from(unreadable && self.skipping != Some(index));
+        let damaged = unreadable || result == ReadResult::Corrupt;
+        match result {
+            ReadResult::Failed(fault) => self.stop(Some(Fault::Node(fault))),
+            ReadResult::Unreadable(fault) if self.unreadable > UNREADABLE_MAX => {
+                self.stop(Some(Fault::Node(fault)));
+            }
+            _ if !good && self.stopping.is_none() => self.skip(index, damaged),
+            _ => {}
         }
         if good && self.stopping.is_some() {
             self.drop_slice(slice);
@@ -245,12 +287,12 @@ impl ReadStream {
     }
 
     /// The rest of a block is not sent: its slices that wait are dropped, those still to be read are not read.
-    fn skip(&mut self, index: BlockIndex, corrupt: bool) {
+    fn skip(&mut self, index: BlockIndex, damaged: bool) {
         if self.skipping == Some(index) {
             return;
         }
         self.skipping = Some(index);
-        self.done.corrupt_blocks += u32::from(corrupt);
+        self.done.corrupt_blocks += u32::from(damaged);
         if self.blocks.front() == Some(&index) {
             self.blocks.pop_front();
             self.offset = 0;

@@ -26,9 +26,9 @@ use std::collections::{BTreeMap, VecDeque};
 const EXPECTED_SHARE: u64 = 4;
 /// Blocks whose being on the way keeps a device busy: one arriving, one being written.
 const BLOCKS_MIN: u64 = 2;
-/// A writer that could send and does not for so long is silent. Picked by eye: long beside the pauses of a source that goes on, short
-/// beside how often those are tried again that find no room.
-const SILENT: Duration = Duration::from_secs(2);
+/// A writer that could send and does not for so long is silent; so is a reader that grants nothing. Picked by eye: long beside the pauses of
+/// a source that goes on, short beside how often those are tried again that find no room.
+pub(super) const SILENT: Duration = Duration::from_secs(2);
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! Amendments: what may stay, what may come, who wins, and what is free afterwards.
 
-use crate::support::{World, add_block, all_freed, commit_of, drop_block, layout};
+use crate::support::{World, add_block, all_freed, chunked, commit_of, drop_block, layout, node_record};
 use core::time::Duration;
 use steadfast_protocol::{
     DeviceId, Epoch, IndexRanges, SegmentId, Version,
-    layout::{PIECES_PER_HOLDER_MAX, Piece, SegmentLayout},
+    layout::{Holder, PIECES_PER_HOLDER_MAX, ParityGeometry, Piece, SegmentLayout},
     message::{BODY_BYTES_MAX, Change, Freed, MetaAnswer, MetaFault, PutBegun, SegmentState, encode},
-    policy::Pledge,
+    meta::SEGMENTS_PER_REQUEST_MAX,
+    policy::{Parity, Pledge},
 };
 
 const MIB: u64 = 1 << 20;
@@ -214,6 +215,178 @@ fn an_amendment_that_dies_leaves_the_object_as_it_was() {
     let keep = before.1[0].holders[0].blocks();
     assert_eq!(world.states(&put.segments, 1), [SegmentState::Committed { keep, epoch: put.epoch }]);
     assert_eq!([0x40, 0x41, 0x42].map(|tag| world.records(tag)), [0, 0, 0]);
+}
+
+/// A segment in chunks that have room for 1 MiB.
+fn in_chunks(begun: &PutBegun, segment: SegmentId, length: u64) -> SegmentLayout {
+    let policy = Parity { segment_bytes: MIB, ..Parity::default() };
+    chunked(begun, segment, ParityGeometry::of(&policy, MIB), length)
+}
+
+/// Six nodes, and a file `k` of two segments.
+fn file() -> (World, PutBegun) {
+    let mut world = World::empty();
+    for node in 1..=6 {
+        world.register(&node_record(node, &[node])).unwrap();
+    }
+    world.create("data", "parity:segment=1MiB").unwrap();
+    let put = world.begin("k", 2);
+    let segments = [in_chunks(&put, put.segments[0], MIB), in_chunks(&put, put.segments[1], 1000)];
+    world.commit_layouts(&put, &segments).unwrap();
+    (world, put)
+}
+
+fn grow_of(base: Version, size: u64) -> Change {
+    Change::Grow { bucket: "data".into(), key: "k".into(), base, size }
+}
+
+/// Its lease ends, or it is given up, which may say what it has fenced.
+#[test]
+fn what_an_amendment_has_fenced_is_listed_under_its_epoch_when_it_is_over() {
+    for case in 0..3 {
+        let (mut world, put) = file();
+        let (object, segments) = world.object("k");
+        let first = world.amend("k", put.version, 1, true).unwrap();
+        let second = world.amend("k", put.version, 1, false).unwrap();
+        match case {
+            0 => {
+                world.pass(Duration::from_secs(20));
+                world.change(Change::Renew { intent: first.intent }).unwrap();
+                world.pass(Duration::from_secs(10));
+                assert_eq!(world.expire().intents, 1);
+            }
+            1 => {
+                world.change(Change::Abort { intent: second.intent }).unwrap();
+            }
+            _ => {
+                let fenced = vec![put.segments[1], SegmentId(77)];
+                world.change(Change::GiveUp { intent: second.intent, fenced }).unwrap();
+            }
+        }
+        let (now, listed) = world.object("k");
+        assert_eq!((now.version, now.committed), (second.version, world.now), "{case}");
+        assert_eq!((now.contents, now.size, &now.segments), (put.version, object.size, &object.segments));
+        let mut expected = segments.clone();
+        expected[1].epoch = second.epoch;
+        if case < 2 {
+            expected[0].epoch = second.epoch;
+        }
+        assert_eq!(listed, expected, "{case}");
+        let keep = listed[1].holders[2].blocks();
+        let state = SegmentState::Committed { keep, epoch: second.epoch };
+        assert_eq!(world.states(&put.segments[1..], 3), [state]);
+
+        // Who began there too may have read what is changed in place by now; who made it longer counts on another layout.
+        let mut anew = segments.clone();
+        anew[1] = in_chunks(&first, first.segments[0], 1000);
+        let late = world.commit_layouts(&first, &anew);
+        let overtaken = |answer: &Result<MetaAnswer, MetaFault>| {
+            let Err(MetaFault::Conflict { current, .. }) = answer else { return false };
+            *current == Some(second.version)
+        };
+        assert!(overtaken(&late), "{case}: {late:?}");
+        let late = world.change(grow_of(put.version, MIB + 2000));
+        assert!(overtaken(&late), "{case}: {late:?}");
+        // It was overtaken, and overtakes nobody for that.
+        world.change(Change::Abort { intent: first.intent }).unwrap();
+        assert_eq!(world.object("k"), (now, listed.clone()));
+
+        let third = world.amend("k", second.version, 1, true).unwrap();
+        let mut anew = listed;
+        anew[0] = in_chunks(&third, third.segments[0], MIB);
+        world.commit_layouts(&third, &anew).unwrap();
+        assert_eq!(world.object("k").1, anew);
+        let Ok(MetaAnswer::Removed { freed }) = world.remove("k") else { panic!() };
+        assert!(freed.iter().all(|freed| freed.epoch >= second.epoch), "devices refuse what is older");
+        assert_eq!([0x20, 0x30, 0x40, 0x41, 0x42].map(|tag| world.records(tag)), [0; 5]);
+    }
+}
+
+#[test]
+fn what_was_fenced_is_opened_again_though_the_file_has_grown() {
+    let (mut world, put) = file();
+    let begun = world.amend("k", put.version, 1, true).unwrap();
+    let grown = world.change(grow_of(put.version, MIB + 2000));
+    let Ok(MetaAnswer::Committed { version: grown, .. }) = grown else { panic!("{grown:?}") };
+    world.change(Change::GiveUp { intent: begun.intent, fenced: vec![put.segments[1]] }).unwrap();
+    let (object, segments) = world.object("k");
+    assert_eq!((object.version, object.contents, object.size), (begun.version, put.version, MIB + 2000));
+    assert_eq!(segments.iter().map(|layout| layout.epoch).collect::<Vec<_>>(), [put.epoch, begun.epoch]);
+    assert_eq!(segments[1].length, 2000);
+    assert!(matches!(world.change(grow_of(grown, MIB + 3000)), Err(MetaFault::Conflict { .. })));
+    world.change(grow_of(begun.version, MIB + 3000)).unwrap();
+}
+
+#[test]
+fn what_nobody_has_fenced_stays_as_it_is() {
+    // Coded blocks are not changed in place.
+    let mut world = World::six();
+    let put = world.put("k", 4 * MIB);
+    let before = world.object("k");
+    let begun = world.amend("k", put.version, 1, true).unwrap();
+    world.change(Change::Abort { intent: begun.intent }).unwrap();
+    assert_eq!(world.object("k"), before);
+
+    let (mut world, put) = file();
+    let before = world.object("k");
+    for fenced in [vec![], vec![SegmentId(77)]] {
+        let begun = world.amend("k", put.version, 1, true).unwrap();
+        world.change(Change::GiveUp { intent: begun.intent, fenced }).unwrap();
+        assert_eq!(world.object("k"), before);
+    }
+    let begun = world.begin("k", 1);
+    world.change(Change::Abort { intent: begun.intent }).unwrap();
+    assert_eq!(world.object("k"), before, "a put fences nothing");
+
+    // Nor are chunks that were moved.
+    world.register(&node_record(7, &[7])).unwrap();
+    let moving = world.amend("k", put.version, 2, false).unwrap();
+    let mut moved = draft(&world, "k", &moving);
+    for (layout, &name) in moved.iter_mut().zip(&moving.segments) {
+        let blocks = layout.holders[0].blocks();
+        layout.holders[0] = Holder::whole(DeviceId(7), name, moving.version, blocks);
+    }
+    world.commit_layouts(&moving, &moved).unwrap();
+    let before = world.object("k");
+    let begun = world.amend("k", moving.version, 1, true).unwrap();
+    world.change(Change::Abort { intent: begun.intent }).unwrap();
+    assert_eq!(world.object("k"), before);
+}
+
+#[test]
+fn a_step_of_expiry_is_bounded_by_the_layouts_that_it_looks_at() {
+    let (mut world, _) = file();
+    let begun = ["a", "b"].map(|key| {
+        let put = world.begin(key, SEGMENTS_PER_REQUEST_MAX);
+        let segments: Vec<_> = put.segments.iter().map(|&segment| in_chunks(&put, segment, 5)).collect();
+        world.commit_layouts(&put, &segments).unwrap();
+        (key, world.amend(key, put.version, 1, true).unwrap())
+    });
+    world.pass(Duration::from_secs(30));
+    let steps = [world.expire(), world.expire(), world.expire()];
+    assert_eq!(steps.map(|step| (step.intents, step.more)), [(1, true), (1, false), (0, false)]);
+    for (key, amend) in begun {
+        let (object, segments) = world.object(key);
+        assert_eq!(object.version, amend.version);
+        assert!(segments.iter().all(|layout| layout.epoch == amend.epoch));
+    }
+}
+
+/// Bytes that were changed in place are of the same contents, too: who reads goes on wherever nothing lies elsewhere.
+#[test]
+fn other_epochs_are_no_other_contents() {
+    let (mut world, put) = file();
+    let begun = world.amend("k", put.version, 0, true).unwrap();
+    let raised = draft(&world, "k", &begun);
+    world.commit_layouts(&begun, &raised).unwrap();
+    let (object, segments) = world.object("k");
+    assert_eq!((object.version, object.contents), (begun.version, put.version));
+    assert_eq!(segments, raised);
+    let begun = world.amend("k", object.version, 1, true).unwrap();
+    let mut anew = segments;
+    anew[1] = in_chunks(&begun, begun.segments[0], 1000);
+    world.commit_layouts(&begun, &anew).unwrap();
+    assert_eq!(world.object("k").0.contents, begun.version);
 }
 
 #[test]

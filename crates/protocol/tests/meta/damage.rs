@@ -166,6 +166,48 @@ fn an_object_of_which_a_segment_is_damaged_is_replaced_and_removed() {
     }
 }
 
+/// What it listed is found by the segments' own records, and freed by the sweep.
+#[test]
+fn an_object_whose_record_is_damaged_is_replaced_and_removed() {
+    for replaced in [true, false] {
+        let mut world = World::six();
+        let [segment, other] = ["k", "other"].map(|key| world.put(key, 100).segments[0]);
+        world.spoil(&object_key("k"));
+        assert!(world.lookup("k").is_err());
+        let remove_bucket = Change::RemoveBucket { bucket: "data".into() };
+        if replaced {
+            let put = world.put("k", 200);
+            assert_eq!((world.object("k").0.version, world.object("k").0.size), (put.version, 200));
+        } else {
+            assert_eq!(world.remove("k"), Ok(MetaAnswer::Removed { freed: vec![] }));
+            assert!(matches!(world.lookup("k"), Err(MetaFault::NoObject { .. })));
+        }
+        world.expire_all();
+        assert_eq!((world.states(&[segment], 1), world.records(0x21)), (vec![SegmentState::Gone], 0));
+        assert!(matches!(world.states(&[other], 1)[..], [SegmentState::Committed { .. }]));
+        if replaced {
+            assert_eq!(world.object("k").1.len(), 1, "what it lists now stays");
+        } else {
+            world.remove("other").unwrap();
+            assert_eq!(world.change(remove_bucket), Ok(MetaAnswer::Done));
+        }
+    }
+}
+
+/// An amendment keeps parts of what it begins from: there is nothing to keep.
+#[test]
+fn an_amendment_of_an_object_whose_record_is_damaged_is_refused() {
+    let mut world = World::six();
+    let put = world.put("k", 4 << 20);
+    let begun = world.amend("k", put.version, 0, true).unwrap();
+    let mut layouts = world.object("k").1;
+    drop_block(&mut layouts[0], 5);
+    layouts[0].epoch = begun.epoch;
+    world.spoil(&object_key("k"));
+    assert!(matches!(world.commit_layouts(&begun, &layouts), Err(MetaFault::Store(_))));
+    assert!(matches!(world.lookup("k"), Err(MetaFault::Store(_))), "and nothing of it is gone");
+}
+
 /// Its pieces lie under names of their own, which refer to it.
 #[test]
 fn pieces_of_a_damaged_segment_go_with_its_object() {

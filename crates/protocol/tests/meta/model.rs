@@ -190,7 +190,9 @@ fn step_once(
                 let freed = freed(old, &layouts, intent.begun.epoch);
                 let version = intent.begun.version;
                 assert_eq!(answer, Ok(MetaAnswer::Committed { version, freed }));
-                let same = base.is_some_and(|(_, rewrites)| !rewrites);
+                // What is listed as it was holds what it held, whatever was to be made of it.
+                let unchanged = before.is_some_and(|object| object.layouts == layouts);
+                let same = base.is_some_and(|(_, rewrites)| !rewrites || unchanged);
                 let contents = before.filter(|_| same).map_or(version, |object| object.contents);
                 model.intents.remove(&id_of_intent);
                 model.objects.insert(intent.key, Object { version, contents, layouts });

@@ -110,6 +110,22 @@ fn after_a_restart_nodes_have_as_long_to_be_heard_as_they_may_be_silent() {
     assert!(nodes(&world).iter().all(|state| !state.alive));
 }
 
+/// Whoever was silent only because nobody listened does not count as dead.
+#[test]
+fn a_server_that_stood_still_gives_nodes_as_long_as_after_a_restart() {
+    let mut world = World::six();
+    world.pass(Duration::from_secs(20));
+    assert!(nodes(&world).iter().all(|state| !state.alive));
+    world.liveness.stood_still(world.now);
+    world.pass(Duration::from_millis(100));
+    assert!(nodes(&world).iter().all(|state| state.alive && state.silent_ms == Some(20_100)));
+    world.pass(Duration::from_millis(4800));
+    beat(&mut world, 2, vec![]).unwrap();
+    world.pass(Duration::from_millis(100));
+    let alive: Vec<bool> = nodes(&world).iter().map(|state| state.alive).collect();
+    assert_eq!(alive, [false, true, false, false, false, false]);
+}
+
 #[test]
 fn devices_of_another_cluster_are_refused() {
     let mut world = World::six();

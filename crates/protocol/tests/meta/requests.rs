@@ -112,8 +112,9 @@ impl View for Failing<'_> {
 #[test]
 fn a_store_that_fails_at_any_read_gives_a_typed_error_and_no_writes() {
     let mut world = World::six();
-    world.put("k", 5);
+    let put = world.put("k", 5);
     let begun = world.begin("k", 1);
+    let amend = world.amend("k", put.version, 1, true).unwrap();
     let changes = [
         Change::CreateBucket { bucket: "new".into(), policy: "stripe".parse().unwrap() },
         Change::BeginPut { bucket: "data".into(), key: "x".into(), segments: 3 },
@@ -121,6 +122,7 @@ fn a_store_that_fails_at_any_read_gives_a_typed_error_and_no_writes() {
         Change::Renew { intent: begun.intent },
         commit_of(&begun, &[10]),
         Change::Abort { intent: begun.intent },
+        Change::GiveUp { intent: amend.intent, fenced: put.segments },
         Change::Remove { bucket: "data".into(), key: "k".into() },
         Change::RegisterNode(crate::support::node_record(1, &[1, 8])),
     ];

@@ -8,6 +8,7 @@ use steadfast_protocol::{
     message::LogEvent,
     serve::parity_log::{ChunkNumber, Difference, Overwrite, ParityInput},
 };
+use tokio::sync::oneshot;
 
 impl Host {
     /// Overwrites with the next difference, once the one before it has its place: none goes in before an earlier one.
@@ -104,7 +105,13 @@ impl Host {
     }
 
     /// Sends a difference that is held where it was overwritten with.
-    pub(super) fn held(&self, stream: u64, version: u64, answer: Result<OpOutput, OpError>) {
+    pub(super) fn held(
+        &self,
+        stream: u64,
+        version: u64,
+        answer: Result<OpOutput, OpError>,
+        sent: oneshot::Sender<u64>,
+    ) {
         let chunk = self.links.get(&stream).map(|link| link.chunk);
         let staged = match answer {
             Ok(OpOutput::Held(held)) => held
@@ -117,9 +124,6 @@ impl Host {
             let (offset, sums) = (staged.offset, vec![0; staged.sums.len()]);
             Some(Difference { chunk, version, offset, sums, bytes: bytes.into() }.encode())
         });
-        match record {
-            Some(record) => self.say(stream, &LogEvent::Record { version }, record),
-            None => self.say(stream, &LogEvent::NotHeld { version }, Bytes::new()),
-        }
+        self.give(stream, version, record, sent);
     }
 }

@@ -26,10 +26,15 @@ impl Log {
     }
 
     async fn open_of(life: &Life, chunk: u16) -> Self {
+        Self::open_with(life, chunk, 1 << 20).await
+    }
+
+    /// One that takes so many bytes of records.
+    async fn open_with(life: &Life, chunk: u16, credit: u32) -> Self {
         let connection = life.service.updates.peers.connection(device_of(PARITY)).await.unwrap();
         let request = NodeRequest::Log { device: device_of(PARITY), segment: SEGMENT, chunk };
         let (body, priority) = (message::encode(&request), Class::Foreground);
-        let open = Open { body, priority, epoch: EPOCH, deadline: None, credit: 1 << 20 };
+        let open = Open { body, priority, epoch: EPOCH, deadline: None, credit };
         let mut log = Self(connection.open(open).unwrap());
         assert!(matches!(log.hear().await, LogEvent::Welcome { .. }));
         log
@@ -169,6 +174,57 @@ async fn a_record_that_cannot_be_read_is_told_as_damage_and_not_as_one_that_was_
 }
 
 #[tokio::test]
+async fn a_record_is_sent_once_whoever_asked_for_it_takes_it() {
+    let life = life().await;
+    let mut log = Log::open_with(&life, CHUNK, 0).await;
+    log.ask(LATE);
+    log.hear().await;
+    log.difference(LATE, 1);
+    assert_eq!(log.hear().await, LogEvent::Acked { through: 1 });
+    log.say(LogPush::Fetch { version: 1 }, Bytes::new());
+    // What takes no credit does not wait for it.
+    log.ask(LATE);
+    assert_eq!(log.hear().await, LogEvent::Versions { epoch: EPOCH, received: 1 });
+    let early = tokio::time::timeout(Duration::from_millis(100), log.hear()).await;
+    assert!(early.is_err(), "{early:?}");
+    log.0.grant(1 << 20);
+    assert_eq!(log.hear().await, LogEvent::Record { version: 1 });
+    life.end().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_many_records_and_takes_none_is_served_no_more() {
+    let life = life().await;
+    let mut log = Log::open_with(&life, CHUNK, 0).await;
+    for version in 1..100 {
+        log.say(LogPush::Fetch { version }, Bytes::new());
+    }
+    let ended = log.hear_or_end().await;
+    assert!(matches!(ended, Err(Fault::Protocol(_))), "{ended:?}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn who_asks_on_and_on_without_an_answer_is_served_no_more() {
+    let life = life().await;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    // The device stands still: what is logged is not durable, and nobody hears what is.
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let still = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
+    life.device(PARITY).lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, still);
+    log.difference(LATE, 1);
+    for _ in 0..2000 {
+        log.ask(LATE);
+    }
+    let ended = log.hear_or_end().await;
+    assert!(matches!(ended, Err(Fault::Protocol(_))), "{ended:?}");
+    drop(go_on);
+    life.end().await;
+}
+
+#[tokio::test]
 async fn a_host_that_a_later_life_superseded_says_so() {
     let life = life().await;
     let update = Update { chunk: CHUNK.into(), offset: 0, bytes: Bytes::from_static(b"new"), version: None };
@@ -177,6 +233,34 @@ async fn a_host_that_a_later_life_superseded_says_so() {
     log.hear().await;
     let said = make(&life, &update).await.unwrap_err().to_string();
     assert!(said.contains("a later start of its node"), "{said}");
+    life.end().await;
+}
+
+/// A data chunk's node dies before it says what is committed: updates of the others, which cannot be merged before that, do not wait for as
+/// long as their clients have patience.
+#[tokio::test]
+async fn who_waits_behind_a_change_whose_sender_is_gone_is_told_so() {
+    let life = life().await;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    log.difference(LATE, 1);
+    assert_eq!(log.hear().await, LogEvent::Acked { through: 1 });
+    drop(log);
+    for round in 0..2 {
+        let mut made = 0;
+        let told = loop {
+            let bytes = Bytes::from(vec![made as u8; UPDATE_BYTES_MAX as usize]);
+            let update = Update { chunk: u32::from(CHUNK) + 1, offset: 0, bytes, version: None };
+            let answer = tokio::time::timeout(Duration::from_secs(5), make(&life, &update)).await;
+            match answer.expect("the update is answered") {
+                Ok(_) => made += 1,
+                Err(told) => break told,
+            }
+            assert!(made < 100, "round {round}: the log takes all");
+        };
+        assert!(matches!(told, Fault::Node(NodeFault::NotInPlace { .. })), "round {round}: {told:?}");
+    }
     life.end().await;
 }
 

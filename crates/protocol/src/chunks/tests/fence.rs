@@ -75,3 +75,40 @@ fn of_what_leaves_only_a_parity_chunk_that_stays_known_tells() {
     assert!(fenced.changed(&as_stored(), |chunk| chunk >= 2));
     assert_eq!(fenced.unfenced().collect::<Vec<_>>(), [2, 3]);
 }
+
+/// Its device has an update whose difference came to parity after the fence, or may have one: its bytes are not what parity is made of.
+#[test]
+fn what_leaves_is_moved_alone_only_where_its_bytes_are_what_parity_holds() {
+    let first_leaves = |chunk: u32| chunk == 0;
+    let without = |fence: &Fence, versions: &[Option<ChunkVersions>]| -> Vec<u32> {
+        fence.without(versions, first_leaves).into_iter().collect()
+    };
+    let all = fence([true; 4]).unwrap();
+    assert!(!all.changed(&as_stored(), first_leaves));
+    assert!(without(&all, &as_stored()).is_empty());
+    let mut versions = as_stored();
+    versions[0] = Some(of_data(1));
+    assert!(all.changed(&versions, first_leaves));
+    assert!(without(&all, &versions).is_empty(), "all is stored anew");
+    // It does not say, or may take updates yet: it is decoded of the others.
+    versions[0] = None;
+    assert!(!all.changed(&versions, first_leaves));
+    assert_eq!(without(&all, &versions), [0]);
+    let first_not_told = fence([false, true, true, true]).unwrap();
+    assert!(!first_not_told.changed(&as_stored(), first_leaves));
+    assert_eq!(without(&first_not_told, &as_stored()), [0]);
+}
+
+#[test]
+fn all_is_stored_anew_where_too_few_are_left_to_read_without_what_nobody_knows() {
+    let fenced = fence([true, true, true, false]).unwrap();
+    let mut versions = as_stored();
+    versions[..2].fill(None);
+    let leaves = |chunk: u32| chunk != 2;
+    assert!(fenced.changed(&versions, leaves));
+    assert_eq!(fenced.without(&versions, leaves).into_iter().collect::<Vec<_>>(), [3]);
+    let all = fence([true; 4]).unwrap();
+    let leaves = |chunk: u32| chunk < 2;
+    assert!(!all.changed(&versions, leaves));
+    assert_eq!(all.without(&versions, leaves).into_iter().collect::<Vec<_>>(), [0, 1]);
+}

@@ -45,6 +45,11 @@ fn overtaken(chunk: u32) -> Cause {
     Cause::Fault(Fault::Node(NodeFault::Overtaken { device, segment: SegmentId(1) }))
 }
 
+fn lacks_changes(chunk: u32) -> Cause {
+    let device = HOLDERS[chunk as usize];
+    Cause::Fault(Fault::Node(NodeFault::LacksChanges { device, segment: SegmentId(1) }))
+}
+
 fn refused(retry_after_ms: u32) -> Cause {
     Cause::Fault(Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms })
 }
@@ -134,6 +139,68 @@ fn all_that_was_asked_is_waited_for_and_one_that_failed_twice_is_left_out() {
     assert_eq!(failed(&mut core, 0, damaged()), [AGAIN]);
     assert_eq!(answer(&mut core, held()), [read(1, 0, RowsAt::Newest)]);
     assert_eq!(row(&mut core, 1, 1), [read(3, 0, parity(1, [1, 1]))]);
+}
+
+/// What all is gathered of where all nodes answer, but cannot read these rows of their chunks: the rows, and of which chunks they are
+/// decoded.
+fn gathered(unreadable: &[(u32, u32)]) -> Result<Vec<(u32, Vec<u32>)>, ReadError> {
+    let mut core = gather(&[], 0..6);
+    let mut rows = Vec::new();
+    loop {
+        match core.poll().expect("it goes on, or is over") {
+            GatherAction::AskVersions { .. } => {
+                rows.clear();
+                let held = [of_data(1), of_data(1), of_parity([1, 1]), of_parity([1, 1])];
+                for (chunk, held) in (0..).zip(held.map(Some)) {
+                    core.handle(GatherInput::Versions { chunk, held });
+                }
+            }
+            GatherAction::Read { chunk, row, .. } if unreadable.contains(&(chunk, row)) => {
+                let device = HOLDERS[chunk as usize];
+                let fault = NodeFault::Medium { device, detail: "EIO".to_owned() };
+                core.handle(GatherInput::Failed { chunk, cause: Cause::Fault(Fault::Node(fault)) });
+            }
+            GatherAction::Read { chunk, .. } => core.handle(GatherInput::Row { chunk, version: 1 }),
+            GatherAction::Row { row, lost, .. } => rows.push((row, lost)),
+            GatherAction::Done => return Ok(rows),
+            GatherAction::Failed(error) => return Err(error),
+        }
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_read_of_a_chunk_costs_that_row_of_it_alone() {
+    // Of three of four chunks a row; two are enough for each.
+    assert_eq!(gathered(&[(0, 0), (1, 1), (2, 1)]), Ok(vec![(0, vec![0]), (1, vec![1]), (2, vec![])]));
+    // A chunk without any is not asked for each of them.
+    let all = [(0, 0), (0, 1), (0, 2)];
+    assert_eq!(gathered(&all), Ok(vec![(0, vec![0]), (1, vec![0]), (2, vec![0])]));
+    let too_many = gathered(&[(0, 1), (1, 1), (2, 1)]);
+    assert!(matches!(too_many, Err(ReadError::NotEnough { .. })), "{too_many:?}");
+}
+
+/// It came back with old data.
+#[test]
+fn a_chunk_that_lacks_changes_is_left_out_as_far_as_the_others_make_up_for_it() {
+    let (old, other, of_both) = (|| Some(of_data(4)), || Some(of_data(2)), || Some(of_parity([5, 2])));
+    let mut core = gather(&[], 0..1);
+    drain(&mut core);
+    let all = || [old(), other(), of_both(), of_both()];
+    assert_eq!(answer(&mut core, all()), [read(0, 0, RowsAt::Newest)]);
+    assert_eq!(failed(&mut core, 0, lacks_changes(0)), [AGAIN]);
+    assert_eq!(answer(&mut core, all()), [read(1, 0, RowsAt::Data(2))]);
+    assert_eq!(row(&mut core, 1, 2), [read(2, 0, parity(0, [5, 2]))]);
+    assert_eq!(row(&mut core, 2, 0), [done(0, &[0], &[0]), GatherAction::Done]);
+    // What is there of it is all there is.
+    let mut core = gather(&[], 0..4);
+    drain(&mut core);
+    let two = || [old(), None, of_both(), None];
+    assert_eq!(answer(&mut core, two()), [read(0, 0, RowsAt::Newest)]);
+    assert_eq!(failed(&mut core, 0, lacks_changes(0)), [AGAIN]);
+    assert_eq!(answer(&mut core, two()), [read(0, 0, RowsAt::Data(4))]);
+    assert_eq!(row(&mut core, 0, 4), [read(2, 0, parity(0, [4, 2]))]);
+    let next = [done(0, &[0, 1], &[1]), read(0, 1, RowsAt::Data(4))];
+    assert_eq!(row(&mut core, 2, 0), next);
 }
 
 /// A node without room for an answer is asked again when it says, many times, and not for ever.

@@ -19,7 +19,7 @@ const NONE: [u32; 0] = [];
 fn without(fenced: [bool; 4], versions: [Option<ChunkVersions>; 4]) -> Vec<u32> {
     let told = |fenced: bool| if fenced { Ok(NodeAnswer::Done) } else { Err(unreachable()) };
     let fence = Fence::of(SHAPE, &fenced.map(told)).unwrap();
-    fence.without(&versions).into_iter().collect()
+    fence.without(&versions, |_| false).into_iter().collect()
 }
 
 #[test]

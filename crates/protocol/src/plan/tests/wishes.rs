@@ -1,7 +1,11 @@
 //! Wishes that can be met, with how many devices; and those that cannot, with what the cluster can give.
 
 use super::*;
-use crate::read::RequestRule;
+use crate::{
+    Epoch, IndexRanges, SegmentId, Version,
+    layout::{CodeSpec, Holder, SegmentLayout},
+    read::RequestRule,
+};
 use core::time::Duration;
 
 const MB: u64 = 1_000_000;
@@ -137,7 +141,8 @@ fn sites_and_small_objects() {
 }
 
 fn holdings(bytes: &[u64]) -> Vec<Holding> {
-    (100..).zip(bytes).map(|(device, &bytes)| Holding { device: DeviceId(device), bytes }).collect()
+    let holding = |(device, &bytes)| Holding { device: DeviceId(device), bytes, spare_bytes: 0 };
+    (100..).zip(bytes).map(holding).collect()
 }
 
 #[test]
@@ -168,6 +173,77 @@ fn a_read_reserves_what_each_holder_is_to_send() {
     let kept = fetch(&held, &unequal, 600 * MB, &wish("bandwidth=300MB")).unwrap();
     let of = |device: u128| kept.reserve.iter().find(|(id, _)| id.0 == device).unwrap().1;
     assert!(of(100) < of(101) / 4 && of(101) <= 75 * MB, "{kept:?}");
+}
+
+/// Blocks `blocks` of a segment of 12 originals of 1 MiB, of which six devices hold three each.
+fn segment() -> SegmentLayout {
+    let (segment, version) = (SegmentId(7), Version(1));
+    let holder = |device: u32| {
+        let blocks = (3 * device..3 * device + 3).into();
+        Holder::whole(DeviceId((100 + device).into()), segment, version, blocks)
+    };
+    SegmentLayout {
+        segment,
+        version,
+        epoch: Epoch(1),
+        length: 12 * MIB,
+        code: CodeSpec { kind: CodeKind::Mix, originals: 12, seed: 0 },
+        block_bytes: MIB as u32,
+        granule_bytes: 64 << 10,
+        holders: (0..6).map(holder).collect(),
+    }
+}
+
+#[test]
+fn a_range_counts_on_those_alone_that_hold_its_blocks() {
+    let (mut disks, layout) = (cluster(6, 1), segment());
+    let range = IndexRanges::from(4..6);
+    let asked = |disks: &[Candidate], text: &str| {
+        fetch(&held([(&layout, Some(&range))], disks), disks, 2 * MIB, &wish(text))
+    };
+    let kept = asked(&disks, "bandwidth=50MB").unwrap().reserve;
+    assert!(matches!(kept[..], [(DeviceId(101), rate)] if (49 * MB..56 * MB).contains(&rate)), "{kept:?}");
+    let error = asked(&disks, "bandwidth=200MB").unwrap_err().to_string();
+    assert_eq!(error, "wanted 200 MB/s, the 1 device that can send it gives 90 MB/s");
+    // What the others hold makes good for it all the same, where there is time for that.
+    assert_eq!(asked(&disks, "latency=1s").unwrap().rule, None);
+    assert_eq!(asked(&disks, "latency=29ms").unwrap().rule, Some(RequestRule::All));
+    assert!(asked(&disks, "latency=20ms").is_err());
+    // Decoded, of any.
+    disks[1].alive = false;
+    assert_eq!(asked(&disks, "bandwidth=200MB").unwrap().reserve.len(), 5);
+    let all = held([(&layout, None), (&layout, Some(&range))], &cluster(6, 1));
+    let bytes: Vec<_> = all.iter().map(|held| (held.bytes / MIB, held.spare_bytes / MIB)).collect();
+    assert_eq!(bytes, [(3, 3), (5, 1), (3, 3), (3, 3), (3, 3), (3, 3)]);
+}
+
+/// Copies are not decoded: what others hold of the segment is no use to a range whose first copies are out of reach.
+#[test]
+fn a_range_of_copies_counts_on_another_copy_alone() {
+    let mut disks = cluster(6, 1);
+    disks[1].alive = false;
+    let range = IndexRanges::from(2..6);
+    let asked = |layout: &SegmentLayout, text: &str| {
+        fetch(&held([(layout, Some(&range))], &disks), &disks, 4 * MIB, &wish(text))
+    };
+    let mut layout = segment();
+    layout.code.kind = CodeKind::Replicated;
+    let own = |device: u32| 2 * device..2 * device + 2;
+    // Two originals on each of six devices, their second copies on the device before.
+    for (device, holder) in (0..6u32).zip(&mut layout.holders) {
+        let next = own((device + 1) % 6);
+        holder.pieces[0].blocks = own(device).chain(12 + next.start..12 + next.end).collect();
+    }
+    let devices = |kept: Fetch| kept.reserve.into_iter().map(|(device, _)| device.0).collect::<Vec<_>>();
+    assert_eq!(devices(asked(&layout, "bandwidth=100MB").unwrap()), [100, 102]);
+    let error = asked(&layout, "bandwidth=200MB").unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { devices: 2, .. }), "{error:?}");
+    // Of a stripe nobody has another.
+    for (device, holder) in (0..6).zip(&mut layout.holders) {
+        holder.pieces[0].blocks = own(device).into();
+    }
+    let error = asked(&layout, "bandwidth=200MB").unwrap_err();
+    assert!(matches!(error, PlanError::Bandwidth { devices: 1, .. }), "{error:?}");
 }
 
 #[test]
@@ -387,4 +463,19 @@ fn a_wish_for_a_part_is_its_share_of_the_time() {
         (Some(Duration::from_millis(500)), Duration::from_millis(10))
     );
     assert_eq!(part.quality.bandwidth_bytes_per_s, Some(3 * MB));
+}
+
+/// Each of eight segments alone would be stored in a second; all of them are not.
+#[test]
+fn a_part_that_is_too_slow_is_told_as_the_whole() {
+    let (whole, all) = (wish("latency=1s"), 512 * MB);
+    let wanted = wanted("rateless:redundancy=0.5,tolerate=2", all / 8);
+    assert!(choose_for(&cluster(6, 1), &wanted, &whole).is_ok());
+    let refused = choose_for(&cluster(6, 1), &wanted, &whole.part(all / 8, all)).unwrap_err();
+    let told = refused.of_whole((all / 8, all), &whole);
+    // 540 MB/s, and half as much again is stored.
+    let PlanError::Latency { bytes, wanted, expected, .. } = told else { panic!("{told:?}") };
+    assert_eq!((bytes, wanted), (all, Duration::from_secs(1)));
+    let about = Duration::from_millis(1400)..Duration::from_millis(1900);
+    assert!(about.contains(&expected.mean) && about.contains(&expected.late), "{expected:?}");
 }

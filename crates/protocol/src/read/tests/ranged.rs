@@ -227,19 +227,77 @@ fn no_decode_is_begun_that_cannot_succeed() {
     assert!(matches!(error, ReadError::NotEnough { missing: K, reachable: 72, .. }), "{error}");
 }
 
+fn refused(n: u128, reason: RefusalReason, retry_after_ms: u32) -> Input {
+    let cause = Cause::Fault(Fault::Refused { reason, retry_after_ms });
+    Input::Failed { device: device(n), cause }
+}
+
+/// A decode takes 1.3 s, and its answer 0.6. A server that starts is waited for up to twice as long; where servers have no room nobody
+/// is asked for more, unless it would be for half of the patience.
 #[test]
 fn a_refusal_is_waited_for_where_that_is_shorter_than_a_decode() {
-    for (retry_after_ms, waits) in [(5, true), (60_000, false)] {
+    for (reason, retry_after_ms, waits) in [
+        (RefusalReason::NotReady, 5, true),
+        (RefusalReason::NotReady, 4_000, false),
+        (RefusalReason::Overloaded, 5, true),
+        (RefusalReason::Overloaded, 4_000, true),
+        (RefusalReason::Overloaded, 60_000, false),
+    ] {
         let (mut read, _) = begin(six(1_000_000), 0..2);
-        let fault = Fault::Refused { reason: RefusalReason::Overloaded, retry_after_ms };
-        read.handle(Time(MS), Input::Failed { device: device(0), cause: Cause::Fault(fault) });
-        assert_eq!(asked(&drain(&mut read)).is_empty(), waits, "{retry_after_ms} ms");
+        read.handle(Time(MS), refused(0, reason, retry_after_ms));
+        assert_eq!(asked(&drain(&mut read)).is_empty(), waits, "{reason}: {retry_after_ms} ms");
         if waits {
-            assert_eq!(read.wake_at(), Some(Time(6 * MS)));
-            read.handle(Time(6 * MS), Input::Tick);
+            let again = Time((1 + u64::from(retry_after_ms)) * MS);
+            assert_eq!(read.wake_at(), Some(again));
+            read.handle(again, Input::Tick);
             assert_eq!(asked(&drain(&mut read)), named([(0, "0-1")]));
         }
     }
+}
+
+/// A decode would take 15 ms, and 96 blocks of servers of which one has no room for two.
+#[test]
+fn where_servers_are_overloaded_nobody_is_asked_for_everything() {
+    let (mut read, _) = begin(six(100_000_000), 14..18);
+    give(&mut read, 2 * MS, 0, 14, K - 1);
+    give(&mut read, 2 * MS, 0, 15, K - 2);
+    read.handle(Time(2 * MS), Input::Ended { device: device(0) });
+    let mut now = 3 * MS;
+    read.handle(Time(now), refused(1, RefusalReason::Overloaded, 400));
+    assert_eq!(asked(&drain(&mut read)), []);
+    for _ in 0..11 {
+        assert_eq!(read.wake_at(), Some(Time(now + 400 * MS)));
+        read.handle(Time(now + 399 * MS), Input::Tick);
+        assert_eq!(asked(&drain(&mut read)), []);
+        now += 400 * MS;
+        read.handle(Time(now), Input::Tick);
+        assert_eq!(asked(&drain(&mut read)), named([(1, "16-17")]));
+        read.handle(Time(now), refused(1, RefusalReason::Overloaded, 400));
+        assert_eq!(asked(&drain(&mut read)), []);
+    }
+    // Once more would be for half of the patience.
+    now += 400 * MS;
+    read.handle(Time(now), Input::Tick);
+    drain(&mut read);
+    read.handle(Time(now), refused(1, RefusalReason::Overloaded, 400));
+    assert!(read.falls_back() && !asked(&drain(&mut read)).is_empty());
+    // Where queues were long to begin with, a silent server is given longer.
+    let silence = |queue_length| {
+        let mut plan = six(100_000_000);
+        plan.sources.iter_mut().for_each(|source| source.queue_length = queue_length);
+        let (mut read, _) = begin(plan, 15..18);
+        give(&mut read, 2 * MS, 0, 15, K - 1);
+        read.handle(Time(2 * MS), Input::Ended { device: device(0) });
+        read.wake_at().expect("it waits for device 1").0
+    };
+    let (usual, busy) = (silence(7), silence(8));
+    assert!(usual < 40 * MS && (190 * MS..320 * MS).contains(&busy), "{usual} {busy} ns");
+    // Of whom nobody has heard is given much as it is.
+    let mut plan = six(100_000_000);
+    plan.sources.iter_mut().for_each(|source| source.queue_length = 8);
+    let (read, _) = begin(plan, 15..18);
+    let unheard = read.wake_at().expect("it waits for both").0;
+    assert!(unheard < 2000 * MS, "{unheard} ns");
 }
 
 #[test]

@@ -128,6 +128,35 @@ fn a_damaged_block_comes_from_another_copy() {
     assert!(matches!(last.last(), Some(Action::Done(ReadDone { useful_blocks: 4, corrupt_blocks: 1, .. }))));
 }
 
+#[test]
+fn of_a_range_its_blocks_alone_are_asked_for_and_once_while_nobody_is_late() {
+    let named = |opens: &[(u128, &str)]| -> Vec<(u128, String)> {
+        opens.iter().map(|&(n, blocks)| (n, blocks.to_owned())).collect()
+    };
+    let mut read = Replicas::of(Time(0), plan(16, rotated(16, 2, 4)), IndexRanges::from(2..5));
+    assert_eq!(asked(&drain(&mut read)), named(&[(0, "4-4"), (2, "2-2"), (3, "3-3")]));
+    for n in [2u32, 3] {
+        assert_eq!(asked(&give(&mut read, 2 * MS, n.into(), n)), []);
+        assert_eq!(asked(&ended(&mut read, 2 * MS, n.into())), []);
+    }
+    // Disk 1, which has sent nothing yet, would take 2 ms for its copy of 4, as the others did.
+    let late = Time(4 * MS + 1);
+    assert_eq!(read.wake_at(), Some(late));
+    read.handle(Time(late.0 - 1), Input::Tick);
+    assert_eq!(asked(&drain(&mut read)), []);
+    read.handle(late, Input::Tick);
+    assert_eq!(asked(&drain(&mut read)), named(&[(1, "20-20")]));
+    let last = give(&mut read, 5 * MS, 1, 20);
+    let Some(Action::Done(done)) = last.last() else { panic!("{last:?}") };
+    assert_eq!((done.requested_blocks, done.useful_blocks, done.extra_blocks, done.extra_won), (4, 3, 1, 1));
+    // What is lost is asked for at once, and is no extra.
+    let mut read = Replicas::of(Time(0), plan(16, rotated(16, 2, 4)), IndexRanges::from(4..5));
+    assert_eq!(asked(&drain(&mut read)), named(&[(0, "4-4")]));
+    read.handle(Time(MS), Input::Failed { device: DeviceId(0), cause: Cause::Fault(Fault::Cancelled) });
+    assert_eq!(asked(&drain(&mut read)), named(&[(1, "20-20")]));
+    assert_eq!(read.counts().extra_blocks, 0);
+}
+
 /// The paper's own rule leaves the last block to the device that owes it, until nothing arrives at all.
 #[test]
 fn without_races_a_last_block_waits_for_its_device() {
@@ -147,10 +176,32 @@ fn without_races_a_last_block_waits_for_its_device() {
         }
         // Original 0, of which disk 0 has sent nothing.
         assert_eq!(asked(&actions), [(1, "4-4".to_owned())]);
+        assert_eq!(read.counts().extra_blocks, 1);
         now.since(Time(MS))
     };
     assert!(asked_again(true) < Duration::from_millis(10));
     assert_eq!(asked_again(false), PATIENCE / 8);
+}
+
+#[test]
+fn a_copy_that_is_raced_is_an_extra_and_wins_where_it_comes_first() {
+    for (first, block, won) in [(1, 4, 1), (0, 0, 0)] {
+        let mut read = Replicas::new(Time(0), plan(4, rotated(4, 2, 4)));
+        drain(&mut read);
+        for (n, index) in [(1, 1), (2, 2), (3, 3)] {
+            give(&mut read, MS, n, index);
+            ended(&mut read, MS, n);
+        }
+        let mut now = Time(MS);
+        while read.counts().extra_blocks == 0 {
+            now = read.wake_at().expect("it is not over");
+            read.handle(now, Input::Tick);
+        }
+        drain(&mut read);
+        let last = give(&mut read, now.0, first, block);
+        let Some(Action::Done(done)) = last.last() else { panic!("{last:?}") };
+        assert_eq!((done.requested_blocks, done.extra_blocks, done.extra_won), (5, 1, won));
+    }
 }
 
 /// Eight unequal disks with four copies: faster than the slowest disk, hardly a block asked for twice, and any three

@@ -170,6 +170,13 @@ fn a_late_device_is_overtaken_after_the_time_others_need_twice() {
     assert_eq!(asked(&drain(&mut read)), []);
     read.handle(wake, Input::Tick);
     assert_eq!(asked(&drain(&mut read)), [(1, "10-19".to_owned())]);
+    let mut last = Vec::new();
+    for index in 10..20 {
+        last = give(&mut read, wake.0 + u64::from(index) * MS, 1, index, 19 - index);
+    }
+    // All that was asked for because the other was late came before that.
+    let Some(Action::Done(done)) = last.last() else { panic!("{last:?}") };
+    assert_eq!((done.requested_blocks, done.extra_blocks, done.extra_won), (30, 10, 10));
 }
 
 #[test]

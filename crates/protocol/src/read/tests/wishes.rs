@@ -44,8 +44,8 @@ fn candidate(device: u32, rate: f64) -> Candidate {
 fn shortest(rate: f64, round_trip: Duration) -> Duration {
     let candidates: Vec<Candidate> = (0..DEVICES).map(|device| candidate(device, rate)).collect();
     let bytes = u64::from(holds(0).count() * BLOCK);
-    let holdings: Vec<Holding> =
-        candidates.iter().map(|candidate| Holding { device: candidate.device, bytes }).collect();
+    let holding = |candidate: &Candidate| Holding { device: candidate.device, bytes, spare_bytes: 0 };
+    let holdings: Vec<Holding> = candidates.iter().map(holding).collect();
     let mut latency = Duration::from_millis(1);
     loop {
         let quality = Quality { latency: Some(latency), ..Quality::default() };

@@ -208,8 +208,8 @@ pub enum DataAction {
         parity: ParityNumber,
     },
     /// The logs hold later versions than this chunk and their differences are gone: the chunk must be made anew from the
-    /// others. It changes no more; its old bytes are still read by whoever does not ask parity, as
-    /// [`Fence::without`](crate::chunks::Fence::without) does.
+    /// others. It changes no more, and is not read as the newest ([`Levels::outdated`](super::Levels::outdated)); its old bytes are what
+    /// there is where the others do not make up for it.
     Outdated,
 }
 

@@ -387,6 +387,11 @@ impl ParityChunk {
         !self.held_back.is_empty()
     }
 
+    /// Whether differences of a data chunk wait until then.
+    pub fn holds_back(&self, chunk: ChunkNumber) -> bool {
+        self.held_back.range((chunk, 0)..=(chunk, u64::MAX)).next().is_some()
+    }
+
     /// Whether somebody waits to hear what is here of a data chunk.
     pub fn is_asked(&self, chunk: ChunkNumber) -> bool {
         self.waiters.iter().any(|&(_, of, _, waiter)| of == chunk && waiter == Waiter::Ask)
@@ -546,8 +551,7 @@ impl ParityChunk {
         if version == expected {
             versions.received = version;
             // Versions of a chunk keep their order.
-            let is_held_back = self.held_back.range((chunk, 0)..=(chunk, u64::MAX)).next().is_some()
-                || !self.takes(chunk, arrived);
+            let is_held_back = self.holds_back(chunk) || !self.takes(chunk, arrived);
             if is_held_back {
                 self.held_back.insert((chunk, version), arrived);
             } else {

@@ -157,7 +157,8 @@ impl Rooms {
         let Some(Asked { least, most }) = asked.take() else { return };
         // Whatever a peer says.
         *granted += bytes.min(most);
-        self.moved = true;
+        // Who asks ahead and gets nothing would else keep for ever what others have given.
+        self.moved |= bytes > 0;
         self.is_short |= bytes < most;
         if bytes < least {
             self.refused();

@@ -1,10 +1,11 @@
-//! When the log of a parity chunk is merged without need, how urgent a merge is, whom to ask where the log is held up, and when its
-//! reserve may shrink.
+//! When the log of a parity chunk is merged without need, how urgent a merge is, whom to ask where the log is held up, when whoever waits
+//! behind that is told, and when its reserve may shrink.
 //!
 //! A log is merged as far as it is committed when its reserve is nearly full, or when nothing was appended for a while and the device
 //! rests ([`Lull`](crate::serve::Lull)); how much is committed its node learns from the data chunks' nodes. One that died, or lost
 //! its connection, before it said so, and whose chunk nobody changes since, leaves a record that stays and holds up all behind it:
-//! its node is asked to level, which ends with saying so.
+//! its node is asked to level, which ends with saying so. Where that does not help and the node is gone, whoever waits is told: storing the
+//! segment anew is the way around it. One that is only slow is waited for, as that would make it slower.
 
 use super::{ChunkNumber, ParityChunk};
 use crate::{Time, policy};
@@ -21,6 +22,9 @@ const LEVEL_AFTER: Duration = Duration::from_secs(3);
 const HELD_BACK_AFTER: Duration = Duration::from_millis(10);
 /// And again, twice as late each time up to this, while nobody waits for it.
 const LEVEL_AGAIN_MAX: Duration = Duration::from_secs(300);
+/// Updates that wait for so long behind a record whose sender is gone are made otherwise. Picked by eye, as those that find no room
+/// ([`super::UpdateWindow::tick`]): a process that is started again is back sooner.
+const HELD_UP_MAX: Duration = Duration::from_secs(3);
 
 /// What is to become of a reserve that is to shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +59,14 @@ pub struct Upkeep {
     asked_at: Time,
     /// The record that was asked about, and how often.
     asked_for: Option<(u64, u32)>,
+    /// The record whose sender is gone and that updates wait behind, and since when.
+    held_up: Option<(u64, Time)>,
 }
 
 impl Upkeep {
     /// Of a log in so many bytes that is as quiet as if it had just been appended to.
     pub fn new(now: Time, reserve_bytes: u64) -> Self {
-        Self { reserve_bytes, appended_at: now, asked_at: now, asked_for: None }
+        Self { reserve_bytes, appended_at: now, asked_at: now, asked_for: None, held_up: None }
     }
 
     /// A record is being appended.
@@ -117,6 +123,22 @@ impl Upkeep {
         }
         (self.asked_at, self.asked_for) = (now, Some((first.sequence, times + 1)));
         Some(first.chunk)
+    }
+
+    /// Whether updates have waited for so long behind a record that is not known to be committed that they are to be made otherwise.
+    /// `is_there` says whether the node that sent the record is: then it will say so, however long that takes.
+    pub fn is_held_up(&mut self, now: Time, core: &ParityChunk, is_there: bool) -> bool {
+        let Some(first) = core.first_uncommitted().filter(|_| core.is_held_back() && !is_there) else {
+            self.held_up = None;
+            return false;
+        };
+        match self.held_up {
+            Some((sequence, since)) if sequence == first.sequence => now.since(since) > HELD_UP_MAX,
+            _ => {
+                self.held_up = Some((first.sequence, now));
+                false
+            }
+        }
     }
 
     /// Whether the reserve of a segment of so many data chunks may shrink to `to_bytes`, where `writing` says whether the log is being

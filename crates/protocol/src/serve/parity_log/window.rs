@@ -203,6 +203,13 @@ impl UpdateWindow {
         self.ended.iter_mut().skip(parity.into()).take(1).for_each(|ended| *ended = 0);
     }
 
+    /// A parity node cannot say yet what fits. Whoever waited is to come again, and has all of its patience with it then.
+    pub fn not_ready(&mut self, now: Time, parity: ParityNumber) {
+        if let Some(Log::Away { since, .. }) = self.logs.get_mut(usize::from(parity)) {
+            *since = now;
+        }
+    }
+
     /// A parity node has ended the stream; whether it has done so too often for another to be of use: whoever stores the segment anew
     /// goes on.
     pub fn ended(&mut self, parity: ParityNumber) -> bool {

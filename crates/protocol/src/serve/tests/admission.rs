@@ -23,6 +23,41 @@ fn background_is_shed_first_and_control_never() {
 }
 
 #[test]
+fn no_connection_takes_all_places() {
+    let mut admission = Admission::new(Limits { streams_max: 30, ..Limits::default() });
+    let taken = |admission: &mut Admission, connection, priority| {
+        let more = |_: &u32| admission.admit_of(connection, priority, Load::default()).is_ok();
+        (0..100).take_while(more).count()
+    };
+    // Two thirds, of control as of anything else.
+    assert_eq!(taken(&mut admission, 1, Priority::Foreground), 20);
+    assert_eq!(taken(&mut admission, 1, Priority::Control), 0);
+    // What is left, and control up to the half that is the share of each of two.
+    assert_eq!(taken(&mut admission, 2, Priority::Foreground), 10);
+    assert_eq!(taken(&mut admission, 2, Priority::Control), 5);
+    assert_eq!(taken(&mut admission, 3, Priority::Control), 12);
+    for (connection, streams) in [(1, 20), (2, 15), (3, 12)] {
+        (0..streams).for_each(|_| admission.closed_of(connection));
+    }
+    assert_eq!(admission.streams(), 0);
+    assert_eq!(taken(&mut admission, 3, Priority::Background), 15, "all was given back");
+    // Where few are taken everybody has what it asks at a time, however many there are.
+    let mut admission = Admission::new(Limits { streams_max: 1024, ..Limits::default() });
+    for connection in 0..100 {
+        admission.admit_of(connection, Priority::Foreground, Load::default()).unwrap();
+    }
+    for priority in [Priority::Control, Priority::Foreground] {
+        let asked = (0..32).map(|_| admission.admit_of(100, priority, Load::default()));
+        assert!(asked.collect::<Result<(), _>>().is_ok(), "{priority:?}");
+    }
+    // Many connections have a place each all the same.
+    let mut admission = Admission::new(Limits { streams_max: 2, ..Limits::default() });
+    for connection in 0..10 {
+        assert_eq!(taken(&mut admission, connection, Priority::Control), 1, "connection {connection}");
+    }
+}
+
+#[test]
 fn a_full_queue_says_when_it_is_worked_off() {
     let mut admission =
         Admission::new(Limits { streams_max: 100, queued_bytes_max: 64 << 20, ..Limits::default() });
@@ -99,6 +134,23 @@ fn no_connection_takes_what_others_need_and_every_stream_has_a_slice() {
     }
     assert_eq!(admission.streams(), 0);
     assert_eq!(take_all(&mut admission, 0).len(), 64, "all was given back");
+}
+
+#[test]
+fn memory_is_wanted_until_there_is_some_for_whoever_found_none() {
+    let mut admission = Admission::new(Limits { reading_bytes_max: 1 << 20, ..Limits::default() });
+    let open = |admission: &mut Admission, reader| {
+        admission.admit_read_of(reader, Priority::Foreground, Load::default(), SLICE)
+    };
+    let mut floors: Vec<_> = (0..4).map(|reader| open(&mut admission, reader).unwrap()).collect();
+    assert!(!admission.is_wanted());
+    open(&mut admission, 4).unwrap_err();
+    assert!(admission.is_wanted());
+    // One is enough.
+    admission.read_closed(floors.remove(0));
+    assert!(!admission.is_wanted());
+    floors.push(open(&mut admission, 4).unwrap());
+    assert!(!admission.is_wanted(), "it has some");
 }
 
 #[test]

@@ -86,6 +86,63 @@ fn a_failing_medium_ends_the_stream_with_its_words() {
 }
 
 #[test]
+fn what_the_medium_does_not_give_is_skipped_and_too_much_of_it_ends_the_stream() {
+    let fault = || NodeFault::Medium { device: DeviceId(1), detail: "EIO".to_owned() };
+    let mut stream = ReadStream::new(vec![0, 1], 64 * KIB, 64 * KIB, 2, 1 << 20);
+    drain(&mut stream);
+    stream.handle(Time(0), done(0, ReadResult::Unreadable(fault())));
+    assert_eq!(drain(&mut stream), []);
+    stream.handle(Time(0), done(1, ReadResult::Good));
+    let bytes = u64::from(64 * KIB);
+    let end = ReadDone { medium_bytes: bytes, sent_bytes: bytes, corrupt_blocks: 1 };
+    assert_eq!(
+        drain(&mut stream),
+        [ReadAction::Send { slice: 1, index: 1, offset: 0 }, ReadAction::End(end)]
+    );
+
+    // Eight blocks, however many of the two slices of each.
+    let mut stream = ReadStream::new((0..20).collect(), 128 * KIB, 64 * KIB, 2, 4 << 20);
+    assert_eq!(drain(&mut stream).len(), 2);
+    for slice in 0..16 {
+        stream.handle(Time(0), done(slice, ReadResult::Unreadable(fault())));
+        let next = slice + 2;
+        let (index, offset) = ((next / 2) as u32, (next % 2) as u32 * 64 * KIB);
+        assert_eq!(drain(&mut stream), [read(next, index, offset, 64 * KIB)]);
+    }
+    stream.handle(Time(0), done(16, ReadResult::Unreadable(fault())));
+    assert_eq!(drain(&mut stream), [ReadAction::Withdraw]);
+    stream.handle(Time(0), done(17, ReadResult::Withdrawn));
+    assert_eq!(drain(&mut stream), [ReadAction::Fail(Fault::Node(fault()))]);
+}
+
+#[test]
+fn a_stream_that_is_granted_nothing_ends_where_others_find_no_room_for_long() {
+    let second = |seconds: u64| Time(seconds * 1_000_000_000);
+    let mut stream = ReadStream::new(vec![0, 1], 64 * KIB, 64 * KIB, 2, 64 * KIB);
+    assert_eq!(drain(&mut stream), [read(0, 0, 0, 64 * KIB)]);
+    // It waits for its device, which is no silence.
+    (0..9).for_each(|seconds| stream.handle(second(seconds), ReadInput::Wanted));
+    stream.handle(second(9), done(0, ReadResult::Good));
+    assert_eq!(drain(&mut stream), [ReadAction::Send { slice: 0, index: 0, offset: 0 }]);
+    stream.handle(second(9), ReadInput::Sent { slice: 0 });
+    assert!(stream.could_yield());
+    stream.handle(second(20), ReadInput::Wanted);
+    // Less than a slice is nothing.
+    stream.handle(second(21), ReadInput::Credit(KIB));
+    stream.handle(second(21), ReadInput::Wanted);
+    assert_eq!(drain(&mut stream), []);
+    stream.handle(second(22), ReadInput::Wanted);
+    assert!(matches!(drain(&mut stream)[..], [ReadAction::Fail(Fault::Refused { .. })]));
+    assert!(!stream.could_yield());
+
+    let mut stream = ReadStream::new(vec![0, 1], 64 * KIB, 64 * KIB, 1, 0);
+    stream.handle(second(0), ReadInput::Wanted);
+    stream.handle(second(1), ReadInput::Credit(64 * KIB));
+    stream.handle(second(5), ReadInput::Wanted);
+    assert_eq!(drain(&mut stream), [read(0, 0, 0, 64 * KIB)]);
+}
+
+#[test]
 fn nothing_wanted_ends_at_once() {
     let mut stream = ReadStream::new(vec![], 64 * KIB, 64 * KIB, 2, 0);
     assert_eq!(drain(&mut stream), [ReadAction::End(ReadDone::default())]);

@@ -448,6 +448,57 @@ fn a_writer_of_many_updates_a_tick_keeps_room_for_sixteen_and_no_more() {
     assert_eq!(waited, 2, "until it is known to go on");
 }
 
+/// A writer that has stopped, and was given less ahead than one update takes, asks on for more; that there is none is no reason to keep that.
+#[test]
+fn who_asks_ahead_in_vain_gives_back_what_it_has() {
+    let mut window = in_place();
+    for request in 1..=3 {
+        if request > 1 {
+            window.ask(request, 0, 4096);
+        }
+        let mut made = admitted(&mut window);
+        while let Some(admission) = made.pop() {
+            if let Admission::Reserve { least, .. } = admission {
+                window.reserved(1, if least > 0 { least } else { HELD / 2 });
+                made.extend(admitted(&mut window));
+            }
+        }
+        window.staged(request, request, (24 + 4 + GRANULE) as usize);
+        window.released(request);
+    }
+    let (mut asked, mut given_back, mut left) = (0, 0, HELD / 2);
+    for tick in 1..=30 {
+        window.tick(Time(0) + Duration::from_millis(20 * tick));
+        let mut made = admitted(&mut window);
+        while let Some(admission) = made.pop() {
+            match admission {
+                Admission::Reserve { .. } => {
+                    window.reserved(1, core::mem::take(&mut left));
+                    asked += 1;
+                    made.extend(admitted(&mut window));
+                }
+                Admission::GiveBack { bytes, .. } => given_back += bytes,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(asked > 1, "it has as much as it wants");
+    assert_eq!(given_back, HELD / 2);
+}
+
+#[test]
+fn a_parity_node_that_is_not_ready_is_waited_for_anew() {
+    let at = |millis| Time(0) + Duration::from_millis(millis);
+    let mut window = UpdateWindow::new(Time(0), 1, []);
+    window.reached(0);
+    window.not_ready(at(2_500), 0);
+    window.lost(at(2_500), 0);
+    assert_eq!(window.out_of_reach(at(3_400)), None);
+    window.reached(0);
+    assert_eq!(window.out_of_reach(at(5_400)), None);
+    assert_eq!(window.out_of_reach(at(5_600)), Some(0), "it never is");
+}
+
 #[test]
 fn who_waits_for_what_is_not_level_is_told_in_time() {
     let mut window = in_place();

@@ -1,7 +1,7 @@
-//! When a log is merged without need, whom to ask where it is held up, and when its reserve may shrink.
+//! When a log is merged without need, whom to ask where it is held up, when who waits behind that is told, and when its reserve may shrink.
 
 use super::super::parity_log::{
-    Entry, Haste, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Shrinking, Upkeep,
+    Behind, Entry, Haste, Mode, ParityAction, ParityChunk, ParityInput, ParityState, Shrinking, Upkeep,
 };
 use crate::{Epoch, Time, policy};
 use core::time::Duration;
@@ -87,6 +87,37 @@ fn who_holds_up_the_log_is_asked_once_in_a_while() {
     for upkeep in [&mut upkeep, &mut half_full] {
         assert_eq!(upkeep.ask_to_level(at(20_000), &core), None, "it can be merged");
     }
+}
+
+/// A data chunk's node that died before it said what is committed keeps others from their updates for a bounded time; one that is slow may
+/// take as long as it takes.
+#[test]
+fn who_waits_behind_a_record_whose_sender_is_gone_is_told_in_time() {
+    let (epoch, session, chunk) = (Epoch(1), 1, 0);
+    let (mut upkeep, mut core) = (Upkeep::new(at(0), 1 << 20), log().with_bound(Behind::of(0, 0, 1)));
+    let told = |upkeep: &mut Upkeep, core: &ParityChunk, millis| upkeep.is_held_up(at(millis), core, false);
+    assert!(!told(&mut upkeep, &core, 0) && !told(&mut upkeep, &core, 60_000), "nobody waits");
+    core.handle(ParityInput::Ask { reply: 1, epoch, session, chunk });
+    core.handle(ParityInput::Difference {
+        reply: 2,
+        epoch,
+        session,
+        chunk,
+        version: 2,
+        bytes: 8192,
+        committed: 0,
+    });
+    assert!(core.is_held_back() && core.holds_back(chunk) && !core.holds_back(3));
+    let slow = |upkeep: &mut Upkeep, core: &ParityChunk, millis| upkeep.is_held_up(at(millis), core, true);
+    assert!((60..120).all(|second| !slow(&mut upkeep, &core, 1000 * second)), "its sender is there");
+    assert!(!told(&mut upkeep, &core, 120_000) && !told(&mut upkeep, &core, 123_000));
+    assert!(told(&mut upkeep, &core, 123_001) && told(&mut upkeep, &core, 123_100));
+    // It comes back for a moment.
+    assert!(!slow(&mut upkeep, &core, 123_200) && !told(&mut upkeep, &core, 123_300));
+    // Another record is another matter.
+    committed(&mut core, 3);
+    assert!(core.is_held_back());
+    assert!(!told(&mut upkeep, &core, 130_000) && told(&mut upkeep, &core, 133_001));
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! What is known of data chunks before they are read.
+
+use super::super::parity_log::{Asked, BeforeRead, Levels};
+use crate::{DeviceId, SegmentId, Time};
+use core::time::Duration;
+
+const CHUNK: SegmentId = SegmentId(7);
+
+fn at(millis: u64) -> Time {
+    Time(0) + Duration::from_millis(millis)
+}
+
+/// Asked for at 0 ms: waited for until 1 s.
+fn asked() -> Levels {
+    let mut levels = Levels::default();
+    assert_eq!(levels.before_read(at(0), CHUNK), BeforeRead::Ask);
+    assert_eq!(levels.before_read(at(10), CHUNK), BeforeRead::Wait { until: at(1000) }, "it is asked once");
+    assert_eq!(levels.before_read(at(10), SegmentId(8)), BeforeRead::Ask, "others are others");
+    levels
+}
+
+#[test]
+fn a_chunk_that_parity_has_no_more_of_is_read_from_then_on() {
+    let mut levels = asked();
+    // One of them is out of reach; another lacks changes itself.
+    assert!(!levels.answered(at(20), CHUNK, 4, [None, Some(3), Some(4)]));
+    for now in [20, 1_000_000] {
+        assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Serve);
+    }
+}
+
+#[test]
+fn one_that_nobody_says_anything_of_is_read_after_a_bounded_time_and_asked_for_again() {
+    let mut levels = asked();
+    let mut silent = levels.clone();
+    assert!(!levels.answered(at(20), CHUNK, 4, [None, None]));
+    assert_eq!(levels.before_read(at(20), CHUNK), BeforeRead::Serve);
+    assert_eq!(levels.before_read(at(5019), CHUNK), BeforeRead::Serve);
+    assert_eq!(levels.before_read(at(5020), CHUNK), BeforeRead::Ask);
+    // Where not even that is said.
+    assert_eq!(silent.before_read(at(999), CHUNK), BeforeRead::Wait { until: at(1000) });
+    assert_eq!(silent.before_read(at(1000), CHUNK), BeforeRead::Serve);
+    assert_eq!(silent.before_read(at(6000), CHUNK), BeforeRead::Ask);
+}
+
+#[test]
+fn one_that_lacks_changes_is_waited_for_then_refused_and_read_once_it_has_them() {
+    let mut levels = asked();
+    assert!(levels.answered(at(20), CHUNK, 4, [None, Some(5), Some(4)]), "its host begins");
+    assert_eq!(levels.before_read(at(20), CHUNK), BeforeRead::Wait { until: at(1000) });
+    let mut brought = levels.clone();
+    brought.level(CHUNK);
+    assert_eq!(brought.before_read(at(30), CHUNK), BeforeRead::Serve);
+    for now in [1000, 5999] {
+        assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Refuse);
+    }
+    // Who names more may be gone by then: what is there is all there is.
+    assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Ask);
+    assert!(!levels.answered(at(6010), CHUNK, 4, [None, None]));
+    assert_eq!(levels.before_read(at(6010), CHUNK), BeforeRead::Serve);
+}
+
+#[test]
+fn one_that_nobody_keeps_the_changes_of_is_refused_until_its_host_says_otherwise() {
+    let mut levels = asked();
+    levels.outdated(CHUNK);
+    assert!(!levels.answered(at(20), CHUNK, 4, [Some(4), Some(4)]), "its host knows better");
+    for now in [20, 1_000_000] {
+        assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Refuse);
+    }
+    levels.level(CHUNK);
+    assert_eq!(levels.before_read(at(1_000_000), CHUNK), BeforeRead::Serve);
+}
+
+#[test]
+fn what_a_host_stamped_while_parity_was_asked_is_nothing_that_the_chunk_lacks() {
+    let mut levels = asked();
+    levels.level(CHUNK);
+    assert!(!levels.answered(at(20), CHUNK, 4, [Some(5), Some(5)]));
+    assert_eq!(levels.before_read(at(20), CHUNK), BeforeRead::Serve);
+}
+
+#[test]
+fn who_was_waited_for_in_vain_is_not_waited_for_with_other_chunks_but_by_one_a_while_later() {
+    let [still, gone, there] = [1, 2, 3].map(|device| Asked::Parity(DeviceId(device)));
+    let mut levels = Levels::default();
+    assert!(!levels.are_silent(at(0), &[still, gone]), "nothing is known of them");
+    levels.told(at(20), still, false);
+    assert!(!levels.are_silent(at(30), &[still, gone]), "one of them may answer");
+    levels.told(at(20), gone, false);
+    assert!(levels.are_silent(at(30), &[still, gone]));
+    assert!(levels.are_silent(at(5019), &[still, gone]));
+    assert!(!levels.are_silent(at(30), &[still, there]), "others answer for that one");
+    // One asks for all.
+    assert!(!levels.are_silent(at(5020), &[still, gone]));
+    assert!(levels.are_silent(at(5021), &[still, gone]));
+    levels.told(at(5030), gone, true);
+    assert!(!levels.are_silent(at(5031), &[still, gone]));
+    assert!(levels.are_silent(at(5031), &[still]));
+}
