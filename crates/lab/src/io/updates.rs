@@ -3,7 +3,7 @@
 //! | figure | what |
 //! |---|---|
 //! | `latency_p50`, `latency_p99` | of one update, in ms; limit: 1 + m direct writes of as many bytes with `fdatasync`, side by side |
-//! | `rate` | updates per second; limit: such writes, one after the other |
+//! | `rate` | updates per second; limit of one after the other: such writes one after the other |
 //! | `rate_of_depth_1` | that over the rate of the same scheme at depth 1, where both were measured; limit: what is wanted, 3 |
 //! | `cpu_ms` | processor time of all processes for one, this one among them, until the last is answered; limit: of such writes |
 //! | `reads`, `writes`, `flushes` | of all media for one until then, with the merges that come meanwhile; limit and paper: PLR and FO (§3.2), which count none |
@@ -186,7 +186,11 @@ impl Figures {
                 (record.limit, record.ratio) = (Some(limit), Some(value / limit));
             };
         let rate = self.updates / self.seconds;
-        beside(report, "rate", rate, "1/s", 1e3 / mean(&self.limits_ms));
+        if case.depth == 1 {
+            beside(report, "rate", rate, "1/s", 1e3 / mean(&self.limits_ms));
+        } else {
+            report.add(EXPERIMENT, &name, "rate", rate, "1/s");
+        }
         let shallow = case.one_at_a_time().and_then(|case| report.value(EXPERIMENT, &case.name(), "rate"));
         if let Some(shallow) = shallow {
             beside(report, "rate_of_depth_1", rate / shallow, "1", DEEPER_WANTED);

@@ -9,6 +9,10 @@
 //! must give what the versions that it chose say, of both chunks, and nothing older than what was acknowledged when it began. A
 //! violation is an error that names the events leading to it. Four bugs are put in on purpose and must be found: metric `found`,
 //! with the number of `events` that show each.
+//!
+//! A node that is left out is a new epoch for the cores of those that stay, and another stands in for its data chunk (§5.2): the paper's
+//! way, which the cores can. `steadfast_node` does not go it: whoever changes such a segment ends its updates by a fence at the devices and
+//! stores it anew, as `codfs/storm` does.
 
 pub mod world;
 

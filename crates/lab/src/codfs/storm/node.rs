@@ -1,36 +1,45 @@
 //! One node of the storm: a device on a medium that remembers, and the core of the chunk that it holds.
 
+mod in_place;
+mod rows;
+
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use rand_pcg::Pcg64;
-use std::{collections::BTreeMap, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
 use steadfast_disk::{
     AlignedBuf, ClusterId, Device, DeviceId, Epoch, ExtentSpec, FormatOptions, Granule, SegmentId, Updates,
     Version, checksum,
-    device::{Apply, LogError, UpdateError},
+    device::{Apply, LogError, Staged, UpdateError},
     media::CrashMedium,
 };
 use steadfast_protocol::{
     Time,
     policy::window_bytes,
     serve::parity_log::{
-        Admission, Behind, DataChunk, DataInput, Difference, Entry, Fold, Medium, Mode, ParityChunk,
-        ParityInput, ParityOf, ParityState, UpdateWindow, kept_from,
+        Admission, Behind, DataChunk, DataInput, Difference, Entry, Fold, Held, Medium, Mode, Overwrites,
+        ParityChunk, ParityInput, ParityOf, ParityState, UpdateWindow, held_bytes, kept_from,
     },
 };
 
-use super::{K, M, below};
+use super::{K, M, Message, below};
 
 /// The segment of the storm; each device has one chunk of it.
-const SEGMENT: SegmentId = SegmentId(7);
+pub(super) const SEGMENT: SegmentId = SegmentId(7);
 const VERSION: Version = Version(1);
 const CLUSTER: ClusterId = ClusterId(1);
-const BLOCK_BYTES: u32 = 16 << 10;
+pub(super) const BLOCK_BYTES: u32 = 16 << 10;
 /// Bytes of a chunk: four blocks, so that updates meet block ends, and few enough granules that they meet each other.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// The smallest in which every data chunk may have one of the largest updates of a storm uncommitted: ten to twenty records, so that
 /// merges are on the path, and the ring wraps often.
 const RESERVE_BYTES: u64 = 160 << 10;
+/// What one segment may hold of a device's room for what is overwritten in place: this part of it, as with `steadfast_node`.
+const SEGMENTS_LEAST: u64 = 4;
 /// Of one merge, less than the device takes at once.
 const MERGE_BYTES_MAX: u64 = 40 << 10;
 /// The smallest journal that takes updates.
@@ -41,6 +50,8 @@ const CAPACITY: u64 = 2 << 20;
 pub(super) struct Disk {
     medium: Arc<CrashMedium>,
     device: Option<Device>,
+    /// How often it was flushed.
+    flushes: u64,
 }
 
 /// A data chunk's node.
@@ -59,6 +70,24 @@ pub(super) struct DataNode {
     to_adopt: Option<u64>,
     /// How often it was started.
     pub(super) session: u64,
+    /// Bytes of the reserve beside parity; none where that is overwritten in place.
+    reserve_bytes: u64,
+}
+
+/// What a data chunk's window let through.
+#[derive(Default)]
+pub(super) struct Admitted {
+    /// Whether the core was given an update.
+    pub(super) gave: bool,
+    /// What parity nodes are to be told about room.
+    pub(super) messages: Vec<(u16, Message)>,
+}
+
+/// What a parity node was asked and has not answered.
+#[derive(Clone, Copy)]
+pub(super) enum Waiter {
+    Ask,
+    Difference,
 }
 
 /// A parity chunk's node.
@@ -69,10 +98,20 @@ pub(super) struct ParityNode {
     of: ParityOf,
     /// The core; absent while the node is down.
     pub(super) core: Option<ParityChunk>,
-    /// Differences on their way to the log.
+    /// Differences on their way to the log or into the chunk.
     pub(super) arrived: BTreeMap<u64, Difference>,
     /// What the core hears after the next flush.
     pub(super) done: Vec<ParityInput>,
+    /// Data chunks whose nodes it hears.
+    links: BTreeSet<u16>,
+    /// Which of them waits for an answer, and to what.
+    pub(super) replies: BTreeMap<u64, (u16, Waiter)>,
+    /// In place: in which order, and what may be released.
+    overwrites: Overwrites,
+    /// In place: whether the device keeps others from reserving, as this one found too little room.
+    waits: bool,
+    /// None where it is overwritten in place.
+    reserve_bytes: u64,
 }
 
 impl Disk {
@@ -105,7 +144,7 @@ impl Disk {
         drop(device);
         // What led here is history: the log of writes begins now.
         let medium = Arc::new(CrashMedium::from_image(medium.image()));
-        let mut disk = Self { medium, device: None };
+        let mut disk = Self { medium, device: None, flushes: 0 };
         disk.reopen(None)?;
         Ok(disk)
     }
@@ -137,6 +176,31 @@ impl Disk {
         Ok(())
     }
 
+    /// Makes everything before durable.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let device = self.device()?;
+        device.flush().context("flush")?;
+        device.ease().context("write in place")?;
+        self.flushes += 1;
+        Ok(())
+    }
+
+    /// Refuses changes under earlier epochs, durably.
+    pub(super) fn fence(&mut self, epoch: Epoch) -> Result<()> {
+        self.device()?.fence(SEGMENT, epoch).context("fence")?;
+        self.flush()
+    }
+
+    /// How often it will have been flushed once all that is there now is durable.
+    pub(super) fn durable_at(&self) -> u64 {
+        self.flushes + u64::from(self.is_dirty())
+    }
+
+    /// Whether what was there when [`Disk::durable_at`] said so is durable.
+    pub(super) fn is_durable(&self, at: u64) -> bool {
+        self.flushes >= at
+    }
+
     /// Whether anything waits for a flush.
     pub(super) fn is_dirty(&self) -> bool {
         self.device.as_ref().is_some_and(|device| !device.is_clean())
@@ -148,6 +212,11 @@ impl Disk {
         let read = self.device()?.read_chunk(SEGMENT, range.clone(), &mut buffer).context("read")?;
         ensure!(read.range == range, "{range:?} became {:?}", read.range);
         Ok(buffer.to_vec())
+    }
+
+    /// Changes that were not released.
+    fn held(&mut self) -> Result<Vec<Staged>> {
+        self.device()?.held(SEGMENT).context("held")
     }
 
     /// All of the chunk as it is in place or in redo records.
@@ -166,19 +235,18 @@ impl Disk {
 
 impl DataNode {
     /// The node of data chunk `number`.
-    pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
+    pub(super) fn new(number: usize, content: &[u8], mode: Mode) -> Result<Self> {
         let disk = Disk::new(number as u128 + 1, content, 0, number as u32)?;
         let (core, kept, adopted, to_adopt, session) = Default::default();
         let window = UpdateWindow::new(Time(0), 0, []);
-        Ok(Self { disk, core, window, kept, adopted, to_adopt, session })
+        Ok(Self { disk, core, window, kept, adopted, to_adopt, session, reserve_bytes: reserve_bytes(mode) })
     }
 
-    /// Begins to serve with what is durable.
-    pub(super) fn start(&mut self, parities: &[u16], chunk: u16) -> Result<()> {
+    /// Begins to serve with what is durable; these parity nodes are there.
+    pub(super) fn start(&mut self, now: Time, chunk: u16, there: &[u16]) -> Result<()> {
         self.session += 1;
-        let device = self.disk.device()?;
-        let version = device.updates(SEGMENT).context("describe")?.version;
-        let held = device.held(SEGMENT).context("held")?;
+        let version = self.disk.device()?.updates(SEGMENT).context("describe")?.version;
+        let held = self.disk.held()?;
         self.kept = held
             .into_iter()
             .map(|staged| {
@@ -189,30 +257,48 @@ impl DataNode {
         let kept = &self.kept;
         let kept_from = kept_from(version, |version| kept.contains_key(&version));
         let records = kept.iter().map(|(version, difference)| (*version, difference.record_length()));
-        self.window = UpdateWindow::new(Time(0), parities.len() as u16, records);
-        parities.iter().for_each(|parity| self.connected(*parity));
+        let seed = self.session * K as u64 + u64::from(chunk);
+        self.window = UpdateWindow::new(now, M as u16, records).with_seed(seed);
+        there.iter().for_each(|parity| self.connected(*parity));
         let mut core = DataChunk::new(Medium::Own, self.session, version, kept_from);
-        core.handle(DataInput::Configure { epoch: Epoch(1), parities: parities.to_vec() });
+        core.handle(DataInput::Configure { epoch: Epoch(1), parities: (0..M as u16).collect() });
         self.core = Some(core);
         Ok(())
     }
 
     /// A parity node is there.
     pub(super) fn connected(&mut self, parity: u16) {
-        self.window.connected(parity, window_bytes(RESERVE_BYTES, K as u32));
+        self.window.connected(parity, window_bytes(self.reserve_bytes, K as u32));
+        if self.reserve_bytes == 0 {
+            self.window.asks_in_place(parity);
+        }
     }
 
     /// Gives the core what the window has room for.
-    pub(super) fn admit(&mut self) -> Result<()> {
-        let Some(core) = &mut self.core else { return Ok(()) };
+    pub(super) fn admit(&mut self) -> Result<Admitted> {
+        let mut admitted = Admitted::default();
+        let Some(core) = &mut self.core else { return Ok(admitted) };
+        if self.window.needs_room() && !core.is_serving() {
+            // Before it serves an update might wait for others to make room, with what is kept for it.
+            self.window.is_not_level();
+            return Ok(admitted);
+        }
         while let Some(admission) = self.window.poll() {
             match admission {
-                Admission::Update { request } => core.handle(DataInput::Update { request }),
+                Admission::Update { request } => {
+                    core.handle(DataInput::Update { request });
+                    admitted.gave = true;
+                }
                 Admission::TooLarge { request } => bail!("update {request} never fits its window"),
-                Admission::Reserve { .. } | Admission::GiveBack { .. } => bail!("a log needs no room"),
+                Admission::Reserve { parity, least, bytes } => {
+                    admitted.messages.push((parity, Message::Reserve { least, bytes }));
+                }
+                Admission::GiveBack { parity, bytes } => {
+                    admitted.messages.push((parity, Message::GiveBack { bytes }));
+                }
             }
         }
-        Ok(())
+        Ok(admitted)
     }
 
     /// Stamps an update; none where the device has to be released first.
@@ -276,10 +362,8 @@ impl DataNode {
 
     /// A flush returns.
     pub(super) fn flush(&mut self) -> Result<()> {
-        let device = self.disk.device()?;
-        device.flush().context("flush")?;
-        device.ease().context("write in place")?;
-        let version = device.updates(SEGMENT).context("describe")?.version;
+        self.disk.flush()?;
+        let version = self.disk.device()?.updates(SEGMENT).context("describe")?.version;
         if let Some(version) = self.to_adopt.take() {
             // What went in place made room.
             self.adopt(version)?;
@@ -305,10 +389,13 @@ impl DataNode {
 
 impl ParityNode {
     /// The node of parity chunk `number`.
-    pub(super) fn new(number: usize, content: &[u8]) -> Result<Self> {
-        let disk = Disk::new((K + number) as u128 + 1, content, RESERVE_BYTES, (K + number) as u32)?;
+    pub(super) fn new(number: usize, content: &[u8], mode: Mode) -> Result<Self> {
+        let reserve_bytes = reserve_bytes(mode);
+        let disk = Disk::new((K + number) as u128 + 1, content, reserve_bytes, (K + number) as u32)?;
         let of = ParityOf::new(K as u16, M as u16, number as u16, CHUNK_BYTES as u64)?;
-        Ok(Self { disk, of, core: None, arrived: BTreeMap::new(), done: Vec::new() })
+        let (core, arrived, done, links, replies, waits) = Default::default();
+        let overwrites = Overwrites::new(0, []);
+        Ok(Self { disk, of, core, arrived, done, links, replies, overwrites, waits, reserve_bytes })
     }
 
     /// Begins to serve with what is durable.
@@ -325,11 +412,45 @@ impl ParityNode {
                 bytes: entry.bytes,
             });
         }
+        let held = self.disk.held()?.into_iter().filter_map(|staged| {
+            let ((chunk, version), bytes) = (staged.of?, held_bytes(staged.difference.len()));
+            Some((staged.version, Held { chunk, version, bytes }))
+        });
+        let window_bytes = window_bytes(self.reserve_bytes, K as u32);
+        let bound = (K as u64 * window_bytes).min(info.held_bytes_max / SEGMENTS_LEAST);
+        self.overwrites = Overwrites::new(bound, held);
         let (epoch, merged, log_next) = (info.epoch, info.merged, info.log_next);
         let state = ParityState { epoch, merged, log, log_next };
-        let behind = Behind::of(RESERVE_BYTES, window_bytes(RESERVE_BYTES, K as u32), K as u32);
-        self.core = Some(ParityChunk::new(Mode::Logged, state, MERGE_BYTES_MAX)?.with_bound(behind));
+        let mode = if self.reserve_bytes == 0 { Mode::InPlace } else { Mode::Logged };
+        let behind = Behind::of(self.reserve_bytes, window_bytes, K as u32);
+        self.core = Some(ParityChunk::new(mode, state, MERGE_BYTES_MAX)?.with_bound(behind));
         Ok(())
+    }
+
+    /// A data chunk's node is there.
+    pub(super) fn opened(&mut self, chunk: u16) {
+        self.links.insert(chunk);
+    }
+
+    /// It is gone.
+    pub(super) fn closed(&mut self, chunk: u16) -> Result<()> {
+        self.links.remove(&chunk);
+        self.replies.retain(|_, (to, _)| *to != chunk);
+        // What it did not spend nobody will.
+        let bytes = self.overwrites.give_back(chunk, u64::MAX);
+        self.unreserve(bytes)
+    }
+
+    /// Drops what arrived of a data chunk and is not on its way to the device: whoever asked what is here of it sends that again.
+    pub(super) fn forget(&mut self, chunk: u16) -> Result<()> {
+        let full = self.done.iter().filter_map(|input| match input {
+            ParityInput::Full { reply, .. } => Some(*reply),
+            _ => None,
+        });
+        let under_way: BTreeSet<u64> =
+            full.chain(self.overwrites.waiting().map(|overwrite| overwrite.reply)).collect();
+        self.arrived.retain(|reply, arrived| arrived.chunk != chunk || under_way.contains(reply));
+        self.withdraw(chunk)
     }
 
     /// A record of the log.
@@ -394,9 +515,7 @@ impl ParityNode {
 
     /// A flush returns.
     pub(super) fn flush(&mut self) -> Result<()> {
-        let device = self.disk.device()?;
-        device.flush().context("flush")?;
-        device.ease().context("write in place")?;
+        self.disk.flush()?;
         if let Some(core) = &mut self.core {
             std::mem::take(&mut self.done).into_iter().for_each(|input| core.handle(input));
         }
@@ -414,7 +533,24 @@ impl ParityNode {
     pub(super) fn crash(&mut self, survives: impl FnMut(usize, usize) -> bool) {
         self.disk.cut(survives);
         self.core = None;
+        self.overwrites = Overwrites::new(0, []);
+        self.waits = false;
         self.arrived.clear();
         self.done.clear();
+        self.links.clear();
+        self.replies.clear();
     }
+}
+
+/// Bytes beside each parity chunk.
+fn reserve_bytes(mode: Mode) -> u64 {
+    match mode {
+        Mode::Logged => RESERVE_BYTES,
+        Mode::InPlace => 0,
+    }
+}
+
+/// The bytes of a chunk that a row has.
+pub(super) fn of_row(row: u32) -> Range<u64> {
+    u64::from(row) * u64::from(BLOCK_BYTES)..u64::from(row + 1) * u64::from(BLOCK_BYTES)
 }
