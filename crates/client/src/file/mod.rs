@@ -203,7 +203,7 @@ impl Client {
     /// told: to be asked before it is made, where what cannot be written is to leave no empty object.
     ///
     /// # Errors
-    /// [`AmendError::TooLong`](crate::AmendError::TooLong); [`AmendError::Plan`](crate::AmendError::Plan) with what is missing.
+    /// [`AmendError::TooLong`]; [`AmendError::Plan`] with what is missing.
     pub async fn check_room(&self, policy: &Policy, size: u64) -> Result<(), AmendError> {
         // Of other policies that is said when it is opened.
         let Policy::Parity(parity) = policy else { return Ok(()) };
