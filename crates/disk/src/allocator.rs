@@ -3,7 +3,7 @@
 //! Devices want few, long ranges: a request takes the smallest free run that holds it whole (best fit: long
 //! runs stay whole for large extents), growth goes right behind the extent's last range when that is free, and
 //! a fragmented map gives its longest run. Freed neighbours merge at once, so the number of free
-//! runs *is* the number of fragments.
+//! runs *is* the number of fragments. Units that were given up are not free once they are released.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +20,8 @@ pub struct Allocator {
     by_start: BTreeMap<u64, u64>,
     /// The same as (length, start).
     by_length: BTreeSet<(u64, u64)>,
+    /// Few ranges, which do not overlap.
+    given_up: Vec<Range<u64>>,
     space: Range<u64>,
     free: u64,
 }
@@ -27,7 +29,8 @@ pub struct Allocator {
 impl Allocator {
     /// All units of `space` are free.
     pub fn new(space: Range<u64>) -> Allocator {
-        let mut this = Allocator { by_start: BTreeMap::new(), by_length: BTreeSet::new(), free: 0, space };
+        let (by_start, by_length, given_up) = Default::default();
+        let mut this = Allocator { by_start, by_length, given_up, free: 0, space };
         if !this.space.is_empty() {
             this.add_run(this.space.start, this.space.end - this.space.start);
             this.free = this.space.end - this.space.start;
@@ -103,11 +106,39 @@ impl Allocator {
         true
     }
 
+    /// These units, which are in use, are given to nobody else once they are released.
+    pub fn give_up(&mut self, range: Range<u64>) {
+        self.given_up.push(range);
+    }
+
+    /// What was given up, each time as one range.
+    pub fn given_up(&self) -> &[Range<u64>] {
+        &self.given_up
+    }
+
+    /// Whether any of these units was given up.
+    pub fn is_given_up(&self, range: &Range<u64>) -> bool {
+        self.given_up.iter().any(|given_up| given_up.start < range.end && range.start < given_up.end)
+    }
+
     /// Gives units back.
     ///
     /// # Panics
     /// Where one of them is free already or outside the space: the caller's map is wrong.
     pub fn release(&mut self, range: Range<u64>) {
+        let mut parts = vec![range];
+        for given_up in &self.given_up {
+            let beside = |part: Range<u64>| {
+                [part.start..part.end.min(given_up.start), part.start.max(given_up.end)..part.end]
+            };
+            parts = parts.into_iter().flat_map(beside).filter(|part| !part.is_empty()).collect();
+        }
+        for part in parts {
+            self.release_run(part);
+        }
+    }
+
+    fn release_run(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }

@@ -107,7 +107,8 @@ pub struct Queue {
     streams: BTreeSet<(u64, RequestId)>,
     arrivals: u64,
     bytes: u64,
-    writes: usize,
+    /// How many write, by class.
+    writes: BTreeMap<Priority, usize>,
     /// The time of the last selection, and when a request of these classes was last dispatched.
     now_ns: u64,
     normal_at_ns: u64,
@@ -128,7 +129,7 @@ impl Queue {
         let arrival = self.arrivals;
         self.arrivals += 1;
         self.bytes += request.bytes;
-        self.writes += usize::from(request.kind == Kind::Write);
+        *self.writes.entry(request.class).or_default() += usize::from(request.kind == Kind::Write);
         self.streams.insert((request.stream, request.id));
         let entry = Entry { request, arrival, held_until_ns: 0 };
         self.make_ready(&entry);
@@ -193,7 +194,7 @@ impl Queue {
         self.unlink(&entry);
         let request = entry.request;
         self.bytes -= request.bytes;
-        self.writes -= usize::from(request.kind == Kind::Write);
+        *self.writes.entry(request.class).or_default() -= usize::from(request.kind == Kind::Write);
         self.streams.remove(&(request.stream, id));
         Some(request)
     }
@@ -275,9 +276,9 @@ impl Queue {
         self.bytes
     }
 
-    /// How many waiting requests write.
-    pub fn writes(&self) -> usize {
-        self.writes
+    /// How many waiting requests write that are of this class or go before it.
+    pub fn writes(&self, through: Priority) -> usize {
+        self.writes.range(..=through).map(|(_, count)| count).sum()
     }
 
     fn make_ready(&mut self, entry: &Entry) {

@@ -108,6 +108,21 @@ fn takes_the_smallest_run_that_fits() {
 }
 
 #[test]
+fn what_was_given_up_is_not_free_once_it_is_released() {
+    let mut allocator = Allocator::new(0..100);
+    assert_eq!(allocator.take(50, 50, None), Some(0..50));
+    [10..12, 12..13, 49..50].into_iter().for_each(|units| allocator.give_up(units));
+    let given_up = [9..10, 9..11, 12..14, 13..49, 48..60].map(|units| allocator.is_given_up(&units));
+    assert_eq!(given_up, [false, true, true, false, true]);
+    // In parts that end anywhere.
+    for part in [5..11, 0..5, 11..50] {
+        allocator.release(part);
+    }
+    assert!(allocator.runs().eq([0..10, 13..49, 50..100]));
+    assert_eq!((allocator.free_units(), allocator.capacity_units()), (96, 100));
+}
+
+#[test]
 #[should_panic(expected = "partly free already")]
 fn a_double_release_is_our_own_error() {
     let mut allocator = Allocator::new(0..10);

@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 use common::*;
 use rand_pcg::Pcg64;
 use steadfast_disk::{
-    Device, Epoch, SegmentId,
-    device::{CreateError, WriteError},
+    Device, DeviceId, Epoch, FormatOptions, SegmentId,
+    device::{CreateError, OpenError, WriteError},
     media::{CrashMedium, Event, Medium},
 };
 
@@ -412,28 +412,52 @@ fn a_record_without_its_data_is_forgotten() {
     assert!(frame > start);
 }
 
-/// An interrupted format leaves no device or a whole empty one.
+/// An interrupted format leaves what was there, or no device, or a whole empty one; whatever it left can be formatted.
 #[test]
 fn format_is_all_or_nothing() {
+    const NEW: DeviceId = DeviceId(0xd2);
+    let overwrite = FormatOptions {
+        overwrite: true,
+        checkpoint_bytes: Some(16 << 10),
+        journal_bytes: Some(12 << 10),
+        ..FormatOptions::new(CLUSTER, NEW)
+    };
     let mut random = random(seed());
-    let medium = CrashMedium::new(CAPACITY);
-    small(&medium);
-    for at in 0..=medium.len() {
-        images(&medium, at, 4, 4, &mut random, |image, _| {
-            let medium = Arc::new(CrashMedium::from_image(image));
-            if let Ok(device) = Device::open(medium.clone(), Some(CLUSTER)) {
-                assert_eq!(device.usage().extents, 0);
-                device.self_check();
-            } else {
-                let overwrite = steadfast_disk::FormatOptions {
-                    overwrite: true,
-                    ..steadfast_disk::FormatOptions::new(CLUSTER, DEVICE)
+    let (image, expected) = base();
+    let mut script = Script::new(image, expected);
+    script.run(Step::Create(A));
+    script.run(Step::Write(A));
+    let there = (script.medium.image(), script.expected.clone());
+    let (mut old, mut new, mut none) = (0, 0, 0);
+    for (image, expected) in [(vec![0; CAPACITY as usize], Expected::default()), there] {
+        let medium = CrashMedium::from_image(image);
+        Device::format(&medium, overwrite).unwrap();
+        for at in 0..=medium.len() {
+            images(&medium, at, 4, 4, &mut random, |image, _| {
+                let opened = Device::open(Arc::new(CrashMedium::from_image(image.clone())), Some(CLUSTER));
+                let medium = match opened.map(|device| (device.id(), device.usage().extents)) {
+                    Ok((DEVICE, _)) => {
+                        old += 1;
+                        check(image, &expected)
+                    }
+                    Ok((NEW, 0)) => {
+                        new += 1;
+                        check(image, &Expected::default())
+                    }
+                    Err(OpenError::Blank | OpenError::SuperblockDamaged) => {
+                        none += 1;
+                        Arc::new(CrashMedium::from_image(image))
+                    }
+                    other => panic!("after {at} events: {other:?}"),
                 };
-                // Too small for the usual sizes or formatted anew: never a panic.
-                let _ = Device::format(&*medium, overwrite);
-            }
-        });
+                Device::format(&*medium, overwrite).unwrap();
+                let device = open(medium);
+                assert_eq!((device.id(), device.usage().extents), (NEW, 0));
+            });
+        }
     }
+    println!("{old} images of the old device, {new} of the new one, {none} of none");
+    assert!(old > 3 && new > 3 && none > 20, "coverage shrank: {old}, {new}, {none}");
 }
 
 /// Records that were acknowledged and are gone later are damage, not a shorter history.
@@ -455,5 +479,5 @@ fn lost_acknowledged_frames_are_damage() {
     image[first + 70] ^= 1;
     let medium: Arc<dyn Medium> = Arc::new(CrashMedium::from_image(image));
     let error = Device::open(medium, None).err().expect("damage is an error");
-    assert!(matches!(error, steadfast_disk::device::OpenError::IndexDamaged { .. }), "{error}");
+    assert!(matches!(error, OpenError::IndexDamaged { .. }), "{error}");
 }

@@ -39,8 +39,10 @@ fn a_flipped_bit_is_found_and_counted() {
     medium.read_at(at / 4096 * 4096, &mut page).unwrap();
     page[(at % 4096) as usize] ^= 4;
     medium.write_at(at / 4096 * 4096, &page).unwrap();
-    assert_eq!(read(&mut device, S, 2), Err(ReadError::Corrupt { segment: S, index: 2, granule: 1 }));
-    assert_eq!(device.corrupt_blocks(), 1);
+    for _ in 0..2 {
+        assert_eq!(read(&mut device, S, 2), Err(ReadError::Corrupt { segment: S, index: 2, granule: 1 }));
+        assert_eq!(device.corrupt_blocks(), 1, "a block, however often it is read");
+    }
     for index in [0, 1, 3] {
         assert_eq!(read(&mut device, S, index), Ok(()));
     }

@@ -13,7 +13,7 @@ use std::{
 
 use common::*;
 use steadfast_disk::{
-    Device, FormatOptions, Medium, MemoryMedium, SegmentId,
+    Device, ExtentSpec, FormatOptions, Granule, Medium, MemoryMedium, SegmentId, Updates, checksum,
     device::{CreateError, LogError, WriteError},
     media::{Counters, MediumError},
 };
@@ -40,6 +40,18 @@ impl Sparse {
     fn leave(&self, pages: usize) {
         let mut taken = self.taken.lock().unwrap();
         taken.1 = taken.0.len() + pages;
+    }
+
+    /// The pages that have space.
+    fn pages(&self) -> BTreeSet<u64> {
+        self.taken.lock().unwrap().0.clone()
+    }
+
+    /// Becomes its own sparse copy: pages of zeros have no space any more.
+    fn copy(&self) {
+        let image = self.below.image();
+        let of = |page: u64| &image[(page * PAGE) as usize..][..PAGE as usize];
+        self.taken.lock().unwrap().0.retain(|&page| of(page).iter().any(|&byte| byte != 0));
     }
 
     fn take(&self, range: Range<u64>) -> Result<(), MediumError> {
@@ -77,6 +89,11 @@ impl Medium for Sparse {
     }
     fn guarantee(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.take(range)
+    }
+    fn fill_holes(&self, range: Range<u64>) -> Result<u64, MediumError> {
+        let before = self.pages().len();
+        self.take(range)?;
+        Ok((self.pages().len() - before) as u64 * PAGE)
     }
     fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
         self.take(range.clone())?;
@@ -211,4 +228,38 @@ fn a_log_whose_reserve_finds_no_space_refuses_records() {
     let mut device = reopen(device);
     assert_eq!(device.log_entries(SegmentId(1)).unwrap().len() as u64, taken);
     still_works(device);
+}
+
+/// There is room for the front of a sparse copy, and not for what commits rely on in its extents. Where there is more, the next open takes
+/// that, though the front lacks nothing any more; and nothing else.
+#[test]
+fn a_sparse_copy_that_found_too_little_room_takes_the_rest_when_it_is_opened_again() {
+    // Superblock, checkpoints, journal.
+    const FRONT_BYTES: u64 = 4096 + 2 * (128 << 10) + (512 << 10);
+    for positions in [false, true] {
+        let medium = Sparse::new(4 << 20, positions);
+        updatable(&*medium, false);
+        let mut device = open(medium.clone());
+        chunk(&mut device, SegmentId(1), 2, 160 << 10);
+        // A block of zeros that may change, and place for another.
+        let updates = Some(Updates { reserve_bytes: 0 });
+        device.create_extent(ExtentSpec { updates, ..spec(SegmentId(2), 8 << 10, 2) }).unwrap();
+        let zeros = vec![0; 8 << 10];
+        let sums = checksum::sums(&zeros, Granule::KIB_4, SegmentId(2), VERSION, 0);
+        device.write_block(SegmentId(2), EPOCH, 0, &zeros, &sums).unwrap();
+        // Nothing but a table.
+        device.create_extent(spec(SegmentId(3), 4096, 10)).unwrap();
+        device.flush().unwrap();
+        drop(device);
+        let had = medium.pages();
+        medium.copy();
+        let copied = medium.pages();
+        let missing = (0..FRONT_BYTES / PAGE).filter(|page| !copied.contains(page)).count();
+        medium.leave(missing + 1);
+        assert_eq!(open(medium.clone()).failed(), None);
+        assert!(medium.pages().len() < had.len());
+        medium.leave(usize::MAX / 2);
+        assert_eq!(open(medium.clone()).failed(), None);
+        assert!(medium.pages() == had, "positions: {positions}");
+    }
 }

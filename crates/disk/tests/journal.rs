@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::*;
 use steadfast_disk::{
-    Device, SegmentId, checksum,
+    Device, Epoch, ExtentSpec, SegmentId, Version, checksum,
     device::{Apply, UpdateError},
     media::{CrashMedium, Event, SECTOR_BYTES},
 };
@@ -143,6 +143,51 @@ fn however_much_of_it_looks_like_frames_no_page_of_the_journal_does() {
         }
     }
     reopen(device);
+}
+
+/// Names of extents are anybody's choice as well, and nothing of a redo that follows them looks like a frame.
+#[test]
+fn names_that_look_like_frames_are_in_none_with_a_redo_behind_them() {
+    let medium = Arc::new(CrashMedium::new(32 << 20));
+    format_large(&*medium);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 2, 0);
+    let before = medium.len();
+    // With fences of 17 bytes between them, each stands where one of the 24 distances by which a frame's content is moved puts it at the
+    // beginning of a page; what creates an extent takes 58 bytes, and names it behind the first.
+    let mut distances: Vec<usize> = (0..24).map(|number| 4096 - 64 - number * 17).collect();
+    let (mut bytes, mut fences, mut names) = (0usize, 0u64, 0u64);
+    while !distances.is_empty() {
+        match distances.iter().position(|distance| *distance == (bytes + 1) % 4096) {
+            Some(found) => {
+                distances.swap_remove(found);
+                let segment = SegmentId(u64::from(u32::from_le_bytes(*b"SFJ1")) | names << 32);
+                let (version, epoch) = (Version(DEVICE.0 as u64), Epoch(0));
+                device.create_extent(ExtentSpec { version, epoch, ..spec(segment, 4096, 1) }).unwrap();
+                names += 1;
+                bytes += 58;
+            }
+            None => {
+                fences += 1;
+                device.fence(SegmentId(99), Epoch(fences)).unwrap();
+                bytes += 17;
+            }
+        }
+    }
+    device.stage(S, EPOCH, 0, &[1; 100]).unwrap();
+    device.flush().unwrap();
+    let journal = 4096 + 2 * (4 << 20)..4096 + 3 * (4 << 20);
+    let is_like = |page: &[u8]| page.starts_with(b"SFJ1") && page[8..24] == DEVICE.0.to_le_bytes();
+    for event in &medium.events()[before..] {
+        if let Event::Write { offset, data } = event
+            && journal.contains(offset)
+        {
+            assert!(!data.chunks(4096).skip(1).any(is_like), "{} bytes at {offset}", data.len());
+        }
+    }
+    let mut device = reopen(device);
+    assert_eq!((device.extents().count(), device.updates(S).unwrap().version), (25, 1));
+    assert_eq!(device.epoch(SegmentId(99)), Some(Epoch(fences)));
 }
 
 /// What is to be kept is a list of numbers that anybody may make up.

@@ -779,6 +779,7 @@ fn a_change_is_durable_once_it_is_flushed() {
     assert_eq!(durable(&device), [true, true]);
     device.stage(S, EPOCH, 0, &[1]).unwrap();
     assert_eq!(durable(&device), [false, true], "one says nothing of the other");
+    assert_eq!([S, OTHER].map(|segment| device.updates(segment).unwrap().durable), [false, true]);
     device.flush().unwrap();
     assert_eq!(durable(&device), [true, true]);
     device.log_append(OTHER, EPOCH, &[2; 100]).unwrap();

@@ -111,9 +111,10 @@ impl Device {
     }
 
     /// Makes sure that a redo of so many bytes can be recorded: with all that is pending it fits the journal, which a
-    /// commit and a checkpoint make room in where it must be.
+    /// commit and a checkpoint make room in where it must be, and a frame that can be told from what is in it.
     pub(super) fn make_room(&mut self, redo_bytes: usize) -> Result<(), DeviceError> {
-        if self.journal.fits(self.records.len() + SLACK + redo_bytes) {
+        let fits = self.journal.fits(self.records.len() + SLACK + redo_bytes);
+        if fits && self.journal.takes_redo_behind(&self.records, &mut self.searched) {
             return Ok(());
         }
         self.commit_or_fail()?;
@@ -168,7 +169,7 @@ impl Device {
             run.encode(&mut self.records);
         }
         if self.ahead_end > 0 && !self.journal.takes(&self.records) {
-            // `make_room` saw to it that the part with redo fits; only what came after it has to be checkpointed.
+            // `make_room` saw to it that a frame takes the part with redo; only what came after it has to be checkpointed.
             let rest = self.records.split_off(self.ahead_end);
             self.append()?;
             self.records = rest;
@@ -178,6 +179,7 @@ impl Device {
         } else {
             self.settle()?;
             self.records.clear();
+            self.searched = Default::default();
             // Only the checkpoint has them. A frame behind it says that there is one: without it, they would be missed.
             self.journal.append(&*self.medium, &[])?;
             self.sync()?;
@@ -215,6 +217,7 @@ impl Device {
         self.sync()?;
         self.commits += 1;
         self.records.clear();
+        self.searched = Default::default();
         self.ahead_end = 0;
         Ok(())
     }

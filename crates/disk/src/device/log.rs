@@ -3,7 +3,7 @@
 //! On a medium that positions a record goes to the journal first and into its reserve later: see `appended`.
 //!
 //! The reserve is read back when its log is first used after an open, not at the open: a device with many reserves
-//! opens as fast as one without.
+//! opens as fast as one without. One that the medium does not give has a damaged log, until the next open: nobody searches it again.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -19,7 +19,7 @@ use crate::{
         journal::LIKE_MAX,
         log::{HEADER, Owner, Ring, record_pages},
     },
-    media::read_what_is_there,
+    media::{MediumError, read_what_is_there},
 };
 
 /// Larger records than this go to their reserves at once, where places are dear, too: writing them twice takes as long as positioning.
@@ -98,7 +98,9 @@ impl Device {
         self.raise(segment, epoch);
         let ring = self.log(segment)?;
         ring.push(page, payload.len() as u32);
-        if !ring.ahead(PREPARE_PAGES).is_empty() {
+        let ahead = ring.ahead(PREPARE_PAGES);
+        // What took no zeros before costs time with each try, of all who wait for the device.
+        if !ahead.is_empty() && !self.allocator.is_given_up(&(start + ahead.start..start + ahead.end)) {
             self.logs_to_prepare.insert(segment);
         }
         Ok(())
@@ -225,7 +227,7 @@ impl Device {
             let bytes = updating.reserve_units() * UNIT_BYTES;
             if bytes > 0 {
                 reserve.resize(bytes as usize);
-                unknown = read_what_is_there(&*self.medium, start * UNIT_BYTES, &mut reserve)?;
+                unknown = self.read_reserve(start, &mut reserve)?;
                 self.lay_over(segment, 0..bytes / UNIT_BYTES, &mut reserve);
                 for (page, record) in self.appended.within(segment, 0..u64::MAX) {
                     let end = page + (record.bytes.len() as u64).div_ceil(UNIT_BYTES);
@@ -257,6 +259,20 @@ impl Device {
             self.logs.insert(segment, ring);
         }
         Ok(self.logs.get_mut(&segment).expect("just looked up or inserted"))
+    }
+
+    /// Reads a whole reserve; returns the pages of which nothing is known: all, where the medium gives so little of it that a search ends.
+    ///
+    /// # Errors
+    /// The medium's, where it gives nothing else either: then what the reserve has is still there.
+    fn read_reserve(&self, start: u64, reserve: &mut [u8]) -> Result<BTreeSet<u64>, MediumError> {
+        let error = match read_what_is_there(&*self.medium, start * UNIT_BYTES, reserve) {
+            Err(error @ MediumError::Io { .. }) if self.can_read(0).is_ok() => error,
+            known => return known,
+        };
+        tracing::error!(device = %self.id(), %error, "a reserve cannot be read");
+        reserve.fill(0);
+        Ok((0..reserve.len() as u64 / UNIT_BYTES).collect())
     }
 
     /// Puts what the journal alone has of a log over these pages of its reserve.

@@ -6,6 +6,8 @@
 //! - A read gives what was written under that segment, version and index, or an error; never other bytes.
 //! - A change that carries an epoch older than the highest seen for its segment is refused.
 //! - A failed flush is final: the device only reads until it is opened again, and then, too, where it fails once more.
+//! - A place that takes no new block, or no zeros ahead of a log, is left alone until the device is opened again; a device with too many of
+//!   them has failed. So has one where what was answered cannot be put in place: a change, or a log record that only the journal has.
 //! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!
@@ -54,7 +56,11 @@ use crate::{
     buffer::BufferPool,
     checksum::Granule,
     ids::{BlockIndex, ClusterId, DeviceId, Epoch, SegmentId, Version},
-    index::{Extent, Index, Record, Superblock, journal::Journal, log::Ring},
+    index::{
+        Extent, Index, Record, Superblock,
+        journal::{Journal, Searched},
+        log::Ring,
+    },
     media::Medium,
 };
 
@@ -117,6 +123,8 @@ pub struct ExtentInfo {
     pub created: u64,
     /// How often a data chunk was changed in place; 0 of all else.
     pub changes: u64,
+    /// Whether it is a parity chunk that holds changes of data chunks; its log may hold others.
+    pub merged: bool,
 }
 
 impl ExtentInfo {
@@ -126,6 +134,8 @@ impl ExtentInfo {
     }
 
     fn new(extent: &Extent) -> ExtentInfo {
+        // Only parity has merged anything; what it counts itself are overwrites.
+        let merged = extent.updates.as_ref().is_some_and(|updating| !updating.merged.is_empty());
         let mut blocks: Vec<Range<u32>> = Vec::with_capacity(extent.runs.len());
         for run in &extent.runs {
             match blocks.last_mut() {
@@ -142,12 +152,8 @@ impl ExtentInfo {
             blocks,
             sealed: extent.sealed,
             created: extent.created,
-            // Only parity has merged anything; what it counts itself are overwrites.
-            changes: extent
-                .updates
-                .as_ref()
-                .filter(|updating| updating.merged.is_empty())
-                .map_or(0, |updating| updating.version),
+            changes: extent.updates.as_ref().filter(|_| !merged).map_or(0, |updating| updating.version),
+            merged,
         }
     }
 }
@@ -216,6 +222,8 @@ pub struct Device {
     tables: Tables,
     /// Encoded records since the last flush, and what they mean for others.
     records: Vec<u8>,
+    /// What the journal knows of those records; begins anew with them.
+    searched: Searched,
     /// Whether the records are releases alone, where there are any.
     only_releases: bool,
     unflushed: Vec<(SegmentId, Range<BlockIndex>)>,
@@ -228,7 +236,8 @@ pub struct Device {
     /// Units that are free once the records are flushed.
     freed: Vec<Range<u64>>,
     failed: Option<DeviceError>,
-    corrupt_blocks: u64,
+    /// Blocks that reads found not to be what was written.
+    corrupt: BTreeSet<(SegmentId, BlockIndex)>,
     pool: BufferPool,
     /// Changes in place whose bytes are not.
     overlay: Overlay,
@@ -281,9 +290,9 @@ impl Device {
         self.failed.as_ref()
     }
 
-    /// How many reads found a block that is not what was written.
+    /// How many blocks reads found that are not what was written, since it was opened; 65,536 at most.
     pub fn corrupt_blocks(&self) -> u64 {
-        self.corrupt_blocks
+        self.corrupt.len() as u64
     }
 
     /// One extent.
@@ -337,8 +346,9 @@ impl Device {
             && self.logs_unflushed.is_empty()
     }
 
-    /// Compares the free map with the extents, slowly: every unit is either free, used by one extent, or waits
-    /// for the next flush; and what the journal alone has of logs with the logs that were used: all of it is in force. For tests.
+    /// Compares the free map with the extents, slowly: every unit is either free, used by one extent, waits
+    /// for the next flush, or was given up; and what the journal alone has of logs with the logs that were used: all of it is in
+    /// force. For tests.
     ///
     /// # Panics
     /// Where they disagree.
@@ -351,6 +361,10 @@ impl Device {
         }
         for range in &self.freed {
             assert!(map.reserve(range.clone()), "{range:?} waits to be free but is used");
+        }
+        for unit in self.allocator.given_up().iter().cloned().flatten() {
+            // Nobody's any more, or still the extent's that found it.
+            map.reserve(unit..unit + 1);
         }
         assert!(map.runs().eq(self.allocator.runs()), "the free map differs from the extents");
         for (segment, ring) in &self.logs {

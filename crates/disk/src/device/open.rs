@@ -23,6 +23,10 @@ use crate::{
     media::{Medium, MediumError},
 };
 
+/// Bytes of neighbouring extents whose room is asked for at once. No more than one extent has, 64 MiB of blocks and as much of reserve:
+/// some filesystems want as much free as they are asked for, whether or not any of it is missing.
+const FILLED_AT_ONCE_BYTES: u64 = 128 << 20;
+
 /// How a device is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FormatOptions {
@@ -155,6 +159,7 @@ impl Device {
             checkpoint_slot: loaded.slot,
             tables: Tables::new(TABLE_PAGES_MAX),
             records: Vec::new(),
+            searched: Default::default(),
             unflushed: Vec::new(),
             changing: BTreeSet::new(),
             flushed: Vec::new(),
@@ -162,7 +167,7 @@ impl Device {
             open_run: None,
             freed: Vec::new(),
             failed: None,
-            corrupt_blocks: 0,
+            corrupt: BTreeSet::new(),
             pool: BufferPool::new(POOL_IDLE_BYTES_MAX),
             ready_bound: super::commit::ready_bound(&superblock, overlay.ready_bytes() + appended.bytes()),
             overlay,
@@ -187,7 +192,7 @@ impl Device {
         if device.or_fail(settled).is_ok() {
             device.mend_superblock();
         }
-        device.corrupt_blocks = 0;
+        device.corrupt.clear();
         tracing::debug!(device = %device.id(), frames = records.len(), "opened");
         Ok(device)
     }
@@ -220,12 +225,20 @@ impl Device {
             return fill(0..self.superblock.capacity);
         }
         let mut taken = fill(0..self.superblock.data_start())?;
-        if taken == 0 {
-            // Most of a checkpoint's slot is zeros: who copied that whole left out nothing elsewhere.
-            return Ok(0);
-        }
-        for units in self.index.after(None).flat_map(relied_on) {
-            taken += fill(units.start * UNIT_BYTES..units.end * UNIT_BYTES)?;
+        // Even where that lacked nothing: an open before this one may have come so far and no further, for want of room or of time.
+        let reserves = self.medium.positions() || self.appended.bytes() > 0;
+        let extents = self.index.after(None);
+        let mut ranges: Vec<Range<u64>> = extents.flat_map(|extent| relied_on(extent, reserves)).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, last| {
+            let joins = last.end == next.start && next.end - last.start <= FILLED_AT_ONCE_BYTES;
+            if joins {
+                last.end = next.end;
+            }
+            joins
+        });
+        for range in ranges {
+            taken += fill(range)?;
         }
         Ok(taken)
     }
@@ -287,13 +300,18 @@ impl Device {
     }
 }
 
-/// Units of an extent that are written when nobody can be refused any more.
-fn relied_on(extent: &Extent) -> Vec<Range<u64>> {
-    if extent.updates.is_some() {
-        return extent.used();
-    }
+/// Bytes of an extent that are written when nobody can be refused any more: tables, blocks that change in place, and the reserve where
+/// records of logs come to `reserves` only after they were answered. All of it had its room when the extent was made or the block was
+/// written, so that only a copy lacks any. Of an extent that is sealed and does not change nothing is written.
+fn relied_on(extent: &Extent, reserves: bool) -> Vec<Range<u64>> {
+    let bytes = |units: Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
     let tables = extent.ranges.iter();
-    tables.map(|range| range.start..range.start + extent.table_units(range.slots)).collect()
+    let tables = tables.map(|range| bytes(range.start..range.start + extent.table_units(range.slots)));
+    let Some(updates) = &extent.updates else {
+        return if extent.sealed { Vec::new() } else { tables.collect() };
+    };
+    let blocks = extent.runs.iter().filter_map(|run| extent.data_of(&(run.slot..run.slot + run.count)));
+    tables.chain(blocks).chain(reserves.then(|| bytes(updates.reserve.clone()))).collect()
 }
 
 fn extent_used(index: &Index, segment: SegmentId) -> Vec<Range<u64>> {

@@ -20,6 +20,10 @@ struct Run {
     place: Place,
 }
 
+/// Corrupt blocks that are told apart, so that each counts once however often it is read: 2 MiB of memory; a device that has more is
+/// broken, and its count stays there.
+const CORRUPT_COUNTED_MAX: usize = 1 << 16;
+
 impl Device {
     /// Whether the medium gives what lies around byte `offset`, whatever it is.
     pub(crate) fn can_read(&self, offset: u64) -> Result<(), MediumError> {
@@ -84,7 +88,7 @@ impl Device {
         match checksum::verify(buf, granule, segment, version, index, granules.start, &sums) {
             Ok(()) => Ok(BlockRead { range, sums }),
             Err(mismatch) => {
-                self.corrupt_blocks += 1;
+                self.note_corrupt(segment, index);
                 tracing::warn!(%segment, index, granule = mismatch.granule, "corrupt block");
                 Err(ReadError::Corrupt { segment, index, granule: mismatch.granule })
             }
@@ -137,7 +141,7 @@ impl Device {
                 let position = positions.start + ((first + number) * granule) as u64;
                 let tag = self.index.get(segment).and_then(|e| e.tag(position)).expect("it has a place");
                 if checksum::sum(data, &tag) != stored[number] {
-                    self.corrupt_blocks += 1;
+                    self.note_corrupt(segment, tag.index);
                     tracing::warn!(%segment, index = tag.index, granule = tag.granule_number, "corrupt block");
                     return Err(ReadError::Corrupt {
                         segment,
@@ -149,5 +153,12 @@ impl Device {
             sums[first..first + count].copy_from_slice(&stored);
         }
         Ok(sums)
+    }
+
+    /// A block is not what was written.
+    fn note_corrupt(&mut self, segment: SegmentId, index: BlockIndex) {
+        if self.corrupt.len() < CORRUPT_COUNTED_MAX {
+            self.corrupt.insert((segment, index));
+        }
     }
 }

@@ -88,6 +88,8 @@ pub struct ChunkRead {
 pub struct UpdatesInfo {
     /// The highest epoch seen.
     pub epoch: Epoch,
+    /// Number of its creation on this device: tells a new extent from an earlier one of the same segment.
+    pub created: u64,
     /// The version of the chunk: how many updates a data chunk has seen.
     pub version: u64,
     /// Data chunks, and the version of each that the chunk holds.
@@ -104,6 +106,8 @@ pub struct UpdatesInfo {
     pub chunk_bytes: u64,
     /// Whether the log lost records.
     pub damaged: bool,
+    /// Whether these versions and records are durable.
+    pub durable: bool,
     /// Bytes that one update may have ([`Device::update_bytes_max`]).
     pub update_bytes_max: u64,
     /// Bytes of updates that the whole device may hold ([`Device::held_bytes_max`]).
@@ -419,6 +423,7 @@ impl Device {
         let updating = extent.updates.as_ref().ok_or(UpdateError::NotUpdatable { segment })?;
         let mut info = UpdatesInfo {
             epoch: extent.epoch,
+            created: extent.created,
             version: updating.version,
             merged: updating.merged.iter().map(|(chunk, version)| (*chunk, *version)).collect(),
             log: Vec::new(),
@@ -427,6 +432,7 @@ impl Device {
             reserve_bytes: updating.reserve_units() * UNIT_BYTES,
             chunk_bytes: u64::from(extent.blocks()) * u64::from(extent.block_bytes),
             damaged: false,
+            durable: self.is_durable(segment),
             update_bytes_max: self.update_bytes_max(),
             held_bytes_max: self.held_bytes_max(),
         };
@@ -445,7 +451,8 @@ impl Device {
         let updating = self.index.get(segment)?.updates.as_ref()?;
         let merged = updating.merged.iter().map(|(chunk, version)| (*chunk, *version)).collect();
         let (version, reserve) = (updating.version, updating.reserve_units());
-        // A log that cannot be read may have any.
+        // A log that cannot be read may have any. One that was not used since the open is read back whole, and not just where its first
+        // record would be: that one may be what was lost, which only those behind it tell, and parity without it would pass for the newest.
         let logged = reserve > 0
             && self
                 .log(segment)

@@ -18,6 +18,9 @@ const GROWTH_BYTES_MAX: u64 = 64 << 20;
 /// No growth step, nor what an extent that may grow begins with, takes more than this part of the free space, so that one writer
 /// cannot hold the last of it.
 pub(super) const GROWTH_SHARE_OF_FREE: u64 = 8;
+/// Places that take no writes and are left alone; a medium that has more of them has failed. Picked by eye: a disk that is well has none,
+/// and each costs no more room than the write that found it.
+const UNWRITABLE_MAX: usize = 64;
 /// Room in the index that growth leaves to seals, in bytes; deletes only ever shrink it.
 const INDEX_RESERVE: u64 = 1 << 10;
 
@@ -108,10 +111,12 @@ impl Device {
                 slot = self.growing(segment).next_slot();
                 runs = 0;
             }
+            slot = self.writable_slot(segment, slot);
             match self.prepare_block(segment, block, slot, runs * RUN_BYTES) {
                 Ok(Some(place)) => {
-                    let last = placed.last().map(|p| blocks[p.position].index);
-                    let follows = last.and_then(|last| last.checked_add(1)) == Some(block.index);
+                    let last = placed.last().map(|p| (blocks[p.position].index, p.slot));
+                    let follows = last
+                        .is_some_and(|(last, at)| last.checked_add(1) == Some(block.index) && at + 1 == slot);
                     runs += u64::from(!follows);
                     placed.push(Placed { position, slot, place });
                     slot += 1;
@@ -255,7 +260,21 @@ impl Device {
         Ok(self.growing(segment).place(slot))
     }
 
-    /// Writes blocks that have their slots, neighbours together.
+    /// The first slot from this one on that takes writes, as far as is known; it may have no place yet.
+    fn writable_slot(&self, segment: SegmentId, mut slot: u32) -> u32 {
+        let extent = self.growing(segment);
+        let is_given_up = |place: Place| {
+            let start = place.data / UNIT_BYTES;
+            self.allocator.is_given_up(&(start..start + extent.slot_units()))
+        };
+        while extent.place(slot).is_some_and(is_given_up) {
+            slot += 1;
+        }
+        slot
+    }
+
+    /// Writes blocks that have their slots, neighbours together. A place that fails is left alone from then on, by this extent and by
+    /// those that come after it: the next writer would fail there as well.
     fn write_placed(
         &mut self,
         segment: SegmentId,
@@ -264,6 +283,7 @@ impl Device {
         answers: &mut [Result<(), WriteError>],
     ) {
         let stride = self.growing(segment).slot_units() * UNIT_BYTES;
+        let mut unwritable = None;
         for run in placed.chunk_by(|a, b| a.place.data + stride == b.place.data) {
             let mut slices = Vec::with_capacity(run.len() * 2);
             for placed in run {
@@ -275,6 +295,12 @@ impl Device {
                 }
             }
             let written = self.medium.write_vectored_at(run[0].place.data, &slices);
+            if let Err(error @ MediumError::Io { .. }) = &written {
+                let start = run[0].place.data / UNIT_BYTES;
+                let units = start..start + run.len() as u64 * stride / UNIT_BYTES;
+                self.leave_alone(units, error);
+                unwritable = Some(error.clone());
+            }
             for placed in run {
                 let block = &blocks[placed.position];
                 let outcome = written.clone().and_then(|()| {
@@ -289,6 +315,23 @@ impl Device {
                     Err(error) => answers[placed.position] = Err(WriteError::Medium(error)),
                 }
             }
+        }
+        if let Some(error) = unwritable {
+            self.fail_where_too_much_is_left_alone(error);
+        }
+    }
+
+    /// Gives up a place that took no writes, all of it: which page it was is not known, and nothing is tried again.
+    pub(super) fn leave_alone(&mut self, units: Range<u64>, error: &MediumError) {
+        tracing::warn!(device = %self.id(), ?units, %error, "a place takes no writes and is left alone");
+        self.allocator.give_up(units);
+    }
+
+    /// Belongs behind that, once nothing is under way that a failed device must not do: whoever wrote is told of its own part, and of the
+    /// device by what it does next.
+    pub(super) fn fail_where_too_much_is_left_alone(&mut self, error: MediumError) {
+        if self.allocator.given_up().len() > UNWRITABLE_MAX {
+            let _ = self.or_fail(Err::<(), _>(error));
         }
     }
 

@@ -239,16 +239,17 @@ impl Device {
     }
 
     /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is
-    /// nothing to do. A medium without space for it is asked again when the next record of the log has found some.
+    /// nothing to do. What finds no space is tried again behind the next record of the log, and pages that take no writes are not: nobody
+    /// needs them yet, and the append that does is refused alone.
     ///
     /// # Errors
-    /// Where the medium fails; the device only reads from then on.
+    /// Where the medium fails in another way; the device only reads from then on.
     pub fn prepare_ahead(&mut self) -> Result<bool, DeviceError> {
         self.check_alive()?;
         let Some(segment) = self.logs_to_prepare.pop_first() else { return Ok(false) };
         let pages = self.logs.get(&segment).map_or(0..0, |ring| ring.ahead(PREPARE_PAGES));
         match self.prepare_reserve(segment, pages) {
-            Err(MediumError::Full) => {}
+            Err(MediumError::Full | MediumError::Io { .. }) => {}
             outcome => self.or_fail(outcome)?,
         }
         Ok(true)
@@ -269,8 +270,16 @@ impl Device {
         }
         let reserve = self.index.get(segment).and_then(|e| e.updates.as_ref()).map(|u| u.reserve.start);
         let (Some(start), Some(ring)) = (reserve, self.logs.get_mut(&segment)) else { return Ok(()) };
-        self.medium.prepare((start + pages.start) * UNIT_BYTES..(start + pages.end) * UNIT_BYTES)?;
-        ring.was_prepared(&pages);
-        Ok(())
+        let units = start + pages.start..start + pages.end;
+        let zeroed = self.medium.prepare(units.start * UNIT_BYTES..units.end * UNIT_BYTES);
+        match &zeroed {
+            Ok(()) => ring.was_prepared(&pages),
+            Err(error @ MediumError::Io { .. }) if !self.allocator.is_given_up(&units) => {
+                self.leave_alone(units, error);
+                self.fail_where_too_much_is_left_alone(error.clone());
+            }
+            Err(_) => {}
+        }
+        zeroed
     }
 }

@@ -21,9 +21,10 @@
 //! **What is no frame.** Payloads hold what users wrote, and pages of a payload stay behind when the frame's first page is lost or
 //! written over. So no page of a payload may begin as a frame of this device does, whoever made it up: records that change
 //! nothing are put in front of such a payload, which moves it. Each place in it that begins so, counted by its byte in a page,
-//! spoils one distance; a redo with more than [`LIKE_MAX`] of them is refused, anything else goes to a checkpoint instead.
+//! spoils one distance; a redo with more than [`LIKE_MAX`] of them is refused, anything else goes to a checkpoint instead, and does so
+//! before a redo for which it leaves too few.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{collections::BTreeSet, io, ops::Range};
 
 use super::{
     FORMAT_VERSION, Malformed, Record,
@@ -43,9 +44,11 @@ const PAGE: u64 = 4096;
 const BEGINNING: usize = 4 + 4 + 16;
 /// A redo may hold so many beginnings of frames at different bytes of a page.
 pub(crate) const LIKE_MAX: usize = 16;
-/// Distances by which a payload is moved: one more than a frame with one such redo can spoil, and some for what its records look like
+/// Distances by which a payload is moved: as many as a frame with one such redo can spoil, and some for what its records look like
 /// where they meet.
-const MOVES: usize = LIKE_MAX + 8;
+const MOVES: usize = LIKE_MAX + MEETING;
+/// Those for where records meet: more than a redo spoils that holds no beginnings itself.
+const MEETING: usize = 8;
 /// A record that changes nothing, whatever is there.
 const NOTHING: Record = Record::Epoch { segment: SegmentId(0), epoch: Epoch(0) };
 const NOTHING_BYTES: usize = 1 + 8 + 8;
@@ -65,6 +68,15 @@ pub(crate) struct Journal {
     pub(crate) next_sequence: u64,
     durable_through: u64,
     base: u64,
+}
+
+/// What is known of records that wait for their frame, while others come behind them.
+#[derive(Debug, Default)]
+pub(crate) struct Searched {
+    /// The moves that do not help them.
+    spoiled: [bool; MOVES],
+    /// How many bytes were searched for good.
+    bytes: usize,
 }
 
 /// What replay found.
@@ -130,13 +142,33 @@ impl Journal {
         self.padding(payload).is_some_and(|padding| self.fits(padding + payload.len()))
     }
 
+    /// Whether a redo that holds no beginnings itself may follow these records in their frame: enough moves help them. Every redo asks, so
+    /// only what came behind the last search is searched.
+    pub(crate) fn takes_redo_behind(&self, records: &[u8], searched: &mut Searched) -> bool {
+        // Whether the last bytes begin as a frame does depends on those to come: they are searched again.
+        let sure = records.len().saturating_sub(BEGINNING - 1).max(searched.bytes);
+        let mut helping = 0;
+        for (number, spoiled) in searched.spoiled.iter_mut().enumerate() {
+            let spoils = |part| self.has_beginning(records, number * NOTHING_BYTES, part);
+            *spoiled = *spoiled || spoils(searched.bytes..sure);
+            helping += usize::from(!*spoiled && !spoils(sure..records.len()));
+        }
+        searched.bytes = sure;
+        helping >= MEETING
+    }
+
     /// Bytes to be put in front of a payload so that none of its pages begins as a frame does. `None`: no move helps.
     fn padding(&self, payload: &[u8]) -> Option<usize> {
         let mut moves = (0..MOVES).map(|number| number * NOTHING_BYTES);
-        moves.find(|&moved| {
-            let mut pages = (PAGE as usize - HEADER - moved..payload.len()).step_by(PAGE as usize);
-            !pages.any(|at| self.begins(&payload[at..]))
-        })
+        moves.find(|&moved| !self.has_beginning(payload, moved, 0..payload.len()))
+    }
+
+    /// Whether a page that begins in this part of a payload, which is moved by so much, begins as a frame does.
+    fn has_beginning(&self, payload: &[u8], moved: usize, part: Range<usize>) -> bool {
+        let first = PAGE as usize - HEADER - moved;
+        let before = part.start.saturating_sub(first).div_ceil(PAGE as usize);
+        let mut pages = (first + before * PAGE as usize..part.end).step_by(PAGE as usize);
+        pages.any(|at| self.begins(&payload[at..]))
     }
 
     /// Whether these bytes, with zeros behind them, begin as a frame of this device does.
@@ -154,8 +186,13 @@ impl Journal {
     }
 
     /// Writes a frame; durable after the next flush, which the caller reports by [`Journal::flushed`].
+    ///
+    /// # Errors
+    /// Where the medium fails; as invalid data where no move helps the payload, which the caller rules out before it records anything.
     pub(crate) fn append(&mut self, medium: &dyn Medium, payload: &[u8]) -> Result<(), MediumError> {
-        let padding = self.padding(payload).unwrap_or(0);
+        let invalid =
+            MediumError::Io { kind: io::ErrorKind::InvalidData, offset: self.start + self.head * PAGE };
+        let padding = self.padding(payload).ok_or(invalid)?;
         let len = padding + payload.len();
         assert!(self.fits(len), "the caller checkpoints a full journal");
         let (taken, at) = self.room(len);
@@ -221,7 +258,7 @@ impl Journal {
         }
         if let Some(page) = journal.may_go_on_in(&ring, &missing) {
             let offset = journal.start + page * PAGE;
-            return Err(MediumError::Io { kind: std::io::ErrorKind::Other, offset }.into());
+            return Err(MediumError::Io { kind: io::ErrorKind::Other, offset }.into());
         }
         // Those that were replayed say so, too.
         for page in (0..journal.pages).filter(|page| !inside[*page as usize]) {
@@ -283,4 +320,35 @@ pub(crate) enum ReplayError {
     /// What frames were written behind is missing.
     #[error("checkpoint {lost} is lost, and {found} is older")]
     Checkpoint { lost: u64, found: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_that_are_searched_in_steps_leave_what_they_leave_at_once() {
+        let device = DeviceId(7);
+        let (start, pages, head, used) = (0, 64, 0, 0);
+        let journal =
+            Journal { device, start, pages, head, used, next_sequence: 1, durable_through: 0, base: 0 };
+        let mut records = vec![1_u8; MOVES * PAGE as usize];
+        let beginning_of = |number: usize| (number + 1) * PAGE as usize - HEADER - number * NOTHING_BYTES;
+        for at in (0..MOVES).map(beginning_of) {
+            records[at..at + 4].copy_from_slice(&MAGIC.to_le_bytes());
+            records[at + 8..at + BEGINNING].copy_from_slice(&device.0.to_le_bytes());
+        }
+        // With zeros behind what is there it is one, and it is none any more once its last byte is there.
+        records[beginning_of(LIKE_MAX) + BEGINNING - 1] = 1;
+        let (mut searched, mut taken) = (Searched::default(), Vec::new());
+        for end in (0..records.len()).step_by(7) {
+            let at_once = journal.takes_redo_behind(&records[..end], &mut Searched::default());
+            assert_eq!(journal.takes_redo_behind(&records[..end], &mut searched), at_once, "{end} bytes");
+            taken.push(at_once);
+        }
+        taken.dedup();
+        assert_eq!(taken, [true, false, true, false]);
+        records.fill(1);
+        assert!(!journal.takes_redo_behind(&records, &mut searched), "nothing is searched twice");
+    }
 }

@@ -4,9 +4,9 @@
 //! waits for the medium: [`LaneHandle::status`] and [`LaneHandle::cancel`] answer while the device stalls.
 //!
 //! - **Group commit.** Blocks, seals and deletes are answered after a flush. The lane flushes when no further
-//!   change is queued (where others are likely to follow the last block, a few times as late as a flush takes), when
-//!   [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed change is [`LaneConfig::group_age_max`] old, so that
-//!   a long run of writes to a slow device is confirmed as it goes.
+//!   change is queued, or none that somebody waits for while somebody waits for the flush (where others are likely to follow the last
+//!   block, a few times as late as a flush takes), when [`LaneConfig::group_bytes_max`] are unflushed, or when the oldest unflushed change
+//!   is [`LaneConfig::group_age_max`] old, so that a long run of writes to a slow device is confirmed as it goes.
 //! - **Coalescing.** Queued blocks of one segment are written together, up to [`LaneConfig::batch_bytes_max`].
 //! - **Updates in place.** A staged update is answered at once, so that others can follow it while a [`Op::Barrier`] behind
 //!   it makes it durable. Once the lane was idle for a while it writes back what was released, in small steps.
@@ -365,6 +365,8 @@ pub enum OpOutput {
         sums: Vec<u32>,
         /// What the extent held then.
         state: ChunkState,
+        /// Whether that was durable.
+        durable: bool,
     },
     /// The record is durable.
     Logged {

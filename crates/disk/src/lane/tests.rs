@@ -277,6 +277,38 @@ fn a_block_that_others_follow_is_flushed_with_them_and_not_much_later() {
     assert_eq!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Written));
 }
 
+#[test]
+fn what_somebody_waits_for_is_flushed_before_what_nobody_does() {
+    // No group is ended by its age, however long this takes.
+    let config = LaneConfig { group_age_max: Duration::from_secs(3600), ..patient() };
+    let (lane, control, _) = emulated(config);
+    create(&lane);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    // Stalled while they are queued, so that they meet in the queue.
+    control.redraw("stall".parse().unwrap());
+    let held = submit(&lane, 1, read(0));
+    until_busy(&lane);
+    let background = |index| {
+        let (sender, receiver) = channel();
+        let reply = Box::new(move |result| drop(sender.send(result)));
+        lane.submit(2, Priority::Background, write(index), reply);
+        receiver
+    };
+    let answers: Vec<_> = (1..9).map(background).collect();
+    let (sender, barrier) = channel();
+    let handle = lane.clone();
+    let reply = move |result| drop(sender.send((result, handle.status().queued)));
+    lane.submit(3, Priority::Normal, Op::Barrier, Box::new(reply));
+    control.redraw(EmulationSpec::OFF);
+    let (result, queued) = barrier.recv_timeout(WAIT).unwrap();
+    // Where this took long, one may have been put off for long enough.
+    assert!(result == Ok(OpOutput::Durable) && queued > 4, "{result:?} with {queued} of 8 queued");
+    assert!(matches!(held.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Slice { .. })));
+    for answer in answers {
+        assert_eq!(answer.recv_timeout(WAIT).unwrap(), Ok(OpOutput::Written));
+    }
+}
+
 /// What a stream will read next is fetched behind each read, unless it was cancelled while that was on the medium.
 #[test]
 fn after_a_cancel_nothing_is_fetched_for_what_would_have_come_next() {

@@ -257,7 +257,9 @@ impl Worker {
         if self.group.bytes >= config.group_bytes_max || state.closing {
             return Some(Duration::ZERO);
         }
-        let patience = if state.queue.writes() > 0 {
+        // What nobody waits for keeps nobody waiting who does: it may take as long as a group may, and be more than one holds.
+        let heeded = if self.group.foreground { Priority::Speculative } else { Priority::Background };
+        let patience = if state.queue.writes(heeded) > 0 {
             config.group_age_max
         } else if self.group.more {
             let flush = state.meters.flush_time().unwrap_or_default();
@@ -451,7 +453,9 @@ impl Worker {
                 let range = offset..offset.saturating_add(u64::from(len));
                 let read = self.device.read_chunk(segment, range, &mut buf)?;
                 let state = self.device.chunk_state(segment).unwrap_or_default();
-                OpOutput::Chunk { offset: read.range.start, data: buf.into_bytes(), sums: read.sums, state }
+                let durable = self.device.is_durable(segment);
+                let (offset, data) = (read.range.start, buf.into_bytes());
+                OpOutput::Chunk { offset, data, sums: read.sums, state, durable }
             }
             Op::LogAppend { segment, epoch, sequence, payload } => {
                 let appended = match sequence {

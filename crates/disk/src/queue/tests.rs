@@ -21,9 +21,10 @@ fn classes_first_then_arrival() {
     queue.add(request(2, 2, Priority::Normal, Kind::Write, 0));
     queue.add(request(3, 3, Priority::Interactive, Kind::Write, 0));
     queue.add(request(4, 2, Priority::Normal, Kind::Control, 0));
-    assert_eq!((queue.len(), queue.bytes(), queue.writes()), (4, 40, 3));
+    let writes = |queue: &Queue| [Priority::Normal, Priority::Background].map(|class| queue.writes(class));
+    assert_eq!((queue.len(), queue.bytes(), writes(&queue)), (4, 40, [2, 3]));
     assert_eq!(drain(&mut queue, 0), [3, 2, 4, 1]);
-    assert_eq!((queue.is_empty(), queue.bytes(), queue.writes()), (true, 0, 0));
+    assert_eq!((queue.is_empty(), queue.bytes(), writes(&queue)), (true, 0, [0, 0]));
 }
 
 #[test]
