@@ -230,7 +230,7 @@ fn of_amend(error: &AmendError) -> u8 {
     match error {
         AmendError::Metadata(error) => of_client(error),
         AmendError::Read(error) => of_get(error),
-        AmendError::Unfenced { .. } => OUT_OF_REACH,
+        AmendError::Unfenced { .. } | AmendError::LacksChanges { .. } => OUT_OF_REACH,
         AmendError::Busy(_) | AmendError::LeaseOver => BUSY,
         AmendError::Plan(error) => of_plan(error),
         AmendError::Write(_) | AmendError::Trim(_) => NO_ROOM,
@@ -269,6 +269,7 @@ mod tests {
         for (error, expected) in [
             (anyhow::Error::from(unfenced()), OUT_OF_REACH),
             (FileError::from(unfenced()).into(), OUT_OF_REACH),
+            (AmendError::LacksChanges { segment: SegmentId(1), awaited: Vec::new() }.into(), OUT_OF_REACH),
             (gone().into(), MISSING),
             (GetError::from(gone()).into(), MISSING),
             (FileError::from(AmendError::from(GetError::from(gone()))).into(), MISSING),

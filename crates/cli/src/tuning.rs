@@ -8,7 +8,8 @@ use steadfast_client::{Ingest, Options};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Client")]
 pub(crate) struct Tuning {
-    /// Seconds that an access waits while nothing at all moves [default: 10]
+    /// Seconds that an access waits while nothing at all moves; for a metadata server that went away 10 to 300, and with what is being
+    /// stored its lease at least [default: 10]
     #[arg(long, env = "STEADFAST_PATIENCE", value_name = "SECONDS", hide_short_help = true,
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) patience: Option<u32>,

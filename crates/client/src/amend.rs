@@ -36,6 +36,7 @@ pub use resize::ResizeReport;
 
 use crate::{Client, ClientError, ObjectStat};
 use fences::Left;
+use ranges::STALL_PAUSE;
 use std::time::{Duration, Instant};
 use steadfast_protocol::Version;
 
@@ -102,15 +103,26 @@ impl AmendReport {
 }
 
 impl Client {
-    /// Makes a change of an object, again where another writer was first, or its lease ended before it was made. What `once` leaves
-    /// fenced is opened again where that ends in an error.
+    /// Makes a change of an object, again where another writer was first, its lease ended before it was made, or somebody is awaited who may
+    /// have what chunks lack. What `once` leaves fenced is opened again where that ends in an error.
     async fn amend(
         &self,
         (bucket, key): (&str, &str),
         left: &Left,
         once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let made = self.amend_in_turn((bucket, key), once).await;
+        self.amend_within(self.options.patience, (bucket, key), left, once).await
+    }
+
+    /// The same; who is awaited is so for as long as this `patience`.
+    async fn amend_within(
+        &self,
+        patience: Duration,
+        (bucket, key): (&str, &str),
+        left: &Left,
+        once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
+    ) -> Result<AmendReport, AmendError> {
+        let made = self.amend_in_turn(patience, (bucket, key), once).await;
         if made.is_err() {
             self.reopen((bucket, key), left).await;
         }
@@ -119,19 +131,27 @@ impl Client {
 
     async fn amend_in_turn(
         &self,
+        patience: Duration,
         (bucket, key): (&str, &str),
         mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        for attempt in 1..=ATTEMPTS_MAX {
+        let mut attempts = Attempts::new(patience);
+        loop {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
-            match once(self, found).await {
-                Err(error) if error.is_conflict() => overtaken((bucket, key), base),
-                Err(AmendError::LeaseOver) if attempt < ATTEMPTS_MAX => lease_over((bucket, key)),
-                outcome => return outcome,
+            let error = match once(self, found).await {
+                Err(error) => error,
+                made => return made,
+            };
+            if error.is_conflict() {
+                overtaken((bucket, key), base);
+            }
+            let is_over = matches!(error, AmendError::LeaseOver);
+            attempts.next(error).await?;
+            if is_over {
+                lease_over((bucket, key));
             }
         }
-        Err(AmendError::Contended { attempts: ATTEMPTS_MAX })
     }
 
     /// An object as it is now, and with it where all servers listen.
@@ -139,6 +159,42 @@ impl Client {
         let (found, registry) = tokio::join!(self.stat(bucket, key), self.registry());
         registry?;
         found
+    }
+}
+
+/// How often a change was begun.
+struct Attempts {
+    start: tokio::time::Instant,
+    patience: Duration,
+    counted: u32,
+}
+
+impl Attempts {
+    /// The first is under way.
+    fn new(patience: Duration) -> Self {
+        Self { start: tokio::time::Instant::now(), patience, counted: 1 }
+    }
+
+    /// Returns when the change is to be made again after this error. To wait for somebody takes patience and no attempts: others were not
+    /// first then.
+    ///
+    /// # Errors
+    /// What the change ends with.
+    async fn next(&mut self, error: AmendError) -> Result<(), AmendError> {
+        match error {
+            // Open again meanwhile, its chunks are brought forward, too, where somebody has what they lack.
+            AmendError::LacksChanges { .. } if self.start.elapsed() < self.patience => {
+                tokio::time::sleep(STALL_PAUSE).await;
+                self.counted = 1;
+            }
+            AmendError::LeaseOver if self.counted < ATTEMPTS_MAX => self.counted += 1,
+            error if error.is_conflict() && self.counted < ATTEMPTS_MAX => self.counted += 1,
+            error if error.is_conflict() => {
+                return Err(AmendError::Contended { attempts: ATTEMPTS_MAX });
+            }
+            error => return Err(error),
+        }
+        Ok(())
     }
 }
 
@@ -150,4 +206,40 @@ fn overtaken((bucket, key): (&str, &str), base: Version) {
 /// Nobody heard of the change for longer than its lease: nothing was changed, and it is to be made again.
 fn lease_over((bucket, key): (&str, &str)) {
     tracing::debug!(bucket, key, "the lease of a change ended before it was made");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_protocol::{SegmentId, message::MetaFault};
+
+    #[tokio::test(start_paused = true)]
+    async fn somebody_is_awaited_for_as_long_as_there_is_patience_and_others_are_first_a_few_times() {
+        let lacks = || AmendError::LacksChanges { segment: SegmentId(1), awaited: Vec::new() };
+        for patience in [0, 2, 30].map(Duration::from_secs) {
+            let mut attempts = Attempts::new(patience);
+            let ended = loop {
+                if let Err(error) = attempts.next(lacks()).await {
+                    break error;
+                }
+            };
+            assert!(matches!(ended, AmendError::LacksChanges { .. }), "{ended}");
+            let waited = attempts.start.elapsed();
+            assert!(patience <= waited && waited <= patience + STALL_PAUSE, "{waited:?}");
+        }
+        let conflict = || {
+            let (bucket, key) = ("data".to_owned(), "object".to_owned());
+            let fault = MetaFault::Conflict { bucket, key, base: Version(1), current: None };
+            AmendError::Metadata(ClientError::Refused(fault))
+        };
+        let mut attempts = Attempts::new(Duration::from_secs(30));
+        for _ in 1..ATTEMPTS_MAX {
+            attempts.next(conflict()).await.unwrap();
+        }
+        let ended = attempts.next(conflict()).await;
+        assert!(matches!(ended, Err(AmendError::Contended { attempts: ATTEMPTS_MAX })), "{ended:?}");
+        // They are counted from there on.
+        attempts.next(lacks()).await.unwrap();
+        attempts.next(conflict()).await.unwrap();
+    }
 }

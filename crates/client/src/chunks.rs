@@ -16,7 +16,7 @@ use steadfast_disk::checksum;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     BlockIndex, DeviceId, Epoch, SegmentId,
-    chunks::Fence,
+    chunks::{Fence, awaited},
     layout::{ParityGeometry, SegmentLayout},
     message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     policy::Policy,
@@ -35,6 +35,10 @@ pub(crate) struct Fenced {
     /// Devices whose chunks what is read must not be made of: parity that may take differences still, data that lacks some, and data
     /// that leaves and may have some that parity has not.
     pub(crate) without: BTreeSet<DeviceId>,
+    /// Devices whose data chunks lack changes that the others do not make up for.
+    pub(crate) outdated: Vec<DeviceId>,
+    /// Devices of which nothing is read because their nodes do not answer, and which may do so yet.
+    pub(crate) awaited: BTreeSet<DeviceId>,
 }
 
 impl Client {
@@ -61,19 +65,19 @@ impl Client {
         let silent = holders.iter().zip(&answers);
         let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
         let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
-        let versions = self.chunk_versions(segment, &holders, &silent).await;
+        let said = self.chunk_versions(segment, &holders, &silent).await;
+        let versions: Vec<Option<ChunkVersions>> = said.iter().map(|said| said.clone().ok()).collect();
         let leaves = |chunk: u32| leaving.contains(&device(chunk));
         let changed = fence.changed(&versions, leaves);
-        let without: BTreeSet<DeviceId> = fence.without(&versions, leaves).into_iter().map(device).collect();
+        let without = fence.without(&versions, leaves);
+        let awaited = awaited(&answers, &said, &without).into_iter().map(device).collect();
+        let without: BTreeSet<DeviceId> = without.into_iter().map(device).collect();
         if !without.is_empty() {
             tracing::debug!(%segment, ?without, "read without what is not fenced, lacks changes or may have others");
         }
         let lacking = fence.lacking(&versions).into_iter().map(device);
-        let outdated: Vec<DeviceId> = lacking.filter(|device| !without.contains(device)).collect();
-        if !outdated.is_empty() {
-            tracing::warn!(%segment, ?outdated, "more chunks lack changes than the others make up for: those changes are lost");
-        }
-        Some(Fenced { changed, without })
+        let outdated = lacking.filter(|device| !without.contains(device)).collect();
+        Some(Fenced { changed, without, outdated, awaited })
     }
 
     /// Whether nodes refuse changes in place of a segment under its layout's epoch, for somebody who began before `epoch` to store it anew and
@@ -126,13 +130,13 @@ impl Client {
         Ok(bytes)
     }
 
-    /// What the nodes of all chunks hold; none of those that do not answer, or are on devices `excluded`, which are not asked.
+    /// What the nodes of all chunks hold, or why they do not say; those on devices `excluded` are not asked.
     async fn chunk_versions(
         &self,
         segment: SegmentId,
         holders: &[DeviceId],
         excluded: &BTreeSet<DeviceId>,
-    ) -> Vec<Option<ChunkVersions>> {
+    ) -> Vec<Result<ChunkVersions, Cause>> {
         let ask = |device| NodeRequest::ChunkVersions { device, segment };
         let asked: Vec<DeviceId> =
             holders.iter().copied().filter(|device| !excluded.contains(device)).collect();
@@ -140,8 +144,10 @@ impl Client {
         let held = |device| {
             let answer = if excluded.contains(device) { None } else { answers.next() };
             match answer {
-                Some(Ok(NodeAnswer::ChunkVersions(versions))) => Some(versions),
-                _ => None,
+                Some(Ok(NodeAnswer::ChunkVersions(versions))) => Ok(versions),
+                Some(Ok(_)) => Err(Cause::Fault(Fault::Protocol("no versions in the answer".to_owned()))),
+                Some(Err(cause)) => Err(cause),
+                None => Err(not_asked()),
             }
         };
         holders.iter().map(held).collect()
@@ -184,14 +190,17 @@ impl Client {
                 (place, answer.map(|(answer, _)| answer))
             });
         }
-        let mut answers: Vec<Result<NodeAnswer, Cause>> =
-            devices.iter().map(|_| Err(Cause::Unreachable("it was not asked".to_owned()))).collect();
+        let mut answers: Vec<Result<NodeAnswer, Cause>> = devices.iter().map(|_| Err(not_asked())).collect();
         while let Some(answered) = asking.join_next().await {
             let (place, answer) = answered.expect("asking does not panic");
             answers[place] = answer;
         }
         answers
     }
+}
+
+fn not_asked() -> Cause {
+    Cause::Unreachable("it was not asked".to_owned())
 }
 
 /// Whether the chunks of a segment have room for changes in place.

@@ -297,7 +297,8 @@ impl Client {
                 tell(totals);
                 shown.again(totals);
             };
-            report.totals = self.move_all(&Work::Leave(devices), limits, &before, tell).await?;
+            let work = Work::Leave { devices, lost: options.lost };
+            report.totals = self.move_all(&work, limits, &before, tell).await?;
             if !report.totals.stuck.is_empty() {
                 shown.show(DrainPhase::Over, &report.totals);
                 let mut restored = !options.force && !options.lost;

@@ -152,7 +152,8 @@ pub enum PutError {
     /// The caller's source failed.
     #[error("cannot read what is to be stored: {0}")]
     Source(io::Error),
-    /// The source gave another number of bytes than was announced: it changed meanwhile.
+    /// The source gave fewer bytes than were announced: it changed meanwhile. Of one that has more nothing is read behind them; the program
+    /// says so of files that have grown.
     #[error("announced {announced} bytes, but the source gave {given}; it changed while it was read")]
     SourceLength {
         /// As announced.

@@ -26,6 +26,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 pub(crate) struct Feed<'a> {
     client: &'a Client,
     intent: IntentId,
+    lease_ms: u32,
     version: Version,
     policy: Policy,
     /// Chunks are encoded by a node.
@@ -121,6 +122,7 @@ impl<'a> Feed<'a> {
         Self {
             client,
             intent: begun.intent,
+            lease_ms: begun.lease_ms,
             version: begun.version,
             policy: begun.policy,
             offloads,
@@ -158,17 +160,9 @@ impl<'a> Feed<'a> {
         PutError::SourceLength { announced: self.size.unwrap_or(given), given }
     }
 
-    async fn next_of_known(
-        &mut self,
-        mut source: Pieces,
-        size: u64,
-        room_bytes: u64,
-    ) -> Result<Next, PutError> {
-        let Some(segment) = self.planned.front() else {
-            let ended = tokio::task::spawn_blocking(move || source.take(0));
-            let (_, more) = ended.await.expect("reading does not panic").map_err(PutError::Source)?;
-            return if more { Err(self.wrong_length(size + 1)) } else { Ok(Next::End) };
-        };
+    async fn next_of_known(&mut self, source: Pieces, size: u64, room_bytes: u64) -> Result<Next, PutError> {
+        // What may come behind the bytes announced is not waited for: a connection can stay open for ever.
+        let Some(segment) = self.planned.front() else { return Ok(Next::End) };
         if segment.length > room_bytes {
             self.source = Source::Here(source);
             return Ok(Next::TooLarge);
@@ -187,14 +181,13 @@ impl<'a> Feed<'a> {
     }
 
     /// Of a source whose end is not known: read whole before its blocks are cut.
-    async fn next_of_unknown(&mut self, mut source: Pieces, room_bytes: u64) -> Result<Next, PutError> {
+    async fn next_of_unknown(&mut self, source: Pieces, room_bytes: u64) -> Result<Next, PutError> {
         let most = self.segment_bytes();
         if most > room_bytes {
             self.source = Source::Here(source);
             return Ok(Next::TooLarge);
         }
-        let taking = tokio::task::spawn_blocking(move || (source.take(most), source));
-        let (taken, source) = taking.await.expect("reading a source does not panic");
+        let (taken, source) = source::take(source, most).await;
         let (taken, more) = taken.map_err(PutError::Source)?;
         let length: u64 = taken.iter().map(|piece| piece.len() as u64).sum();
         // Only a whole object can be small enough for replicas: a last short segment stays coded.
@@ -266,7 +259,7 @@ impl<'a> Feed<'a> {
         let known = u32::try_from(self.planned.len()).unwrap_or(u32::MAX).saturating_add(1);
         let segments = known.clamp(4, SEGMENTS_PER_REQUEST_MAX);
         let more = Change::MoreSegments { intent: self.intent, segments };
-        match self.client.metadata.change(more).await? {
+        match self.client.metadata.change_under(self.lease_ms, more).await? {
             MetaAnswer::Segments(names) => {
                 self.names.extend(names);
                 self.names.pop_front().ok_or_else(|| ClientError::Protocol("no segment was named".to_owned()))

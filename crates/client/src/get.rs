@@ -561,6 +561,11 @@ impl<'a> SegmentReader<'a> {
         self.memory_bytes
     }
 
+    /// Whether a device said that its chunk lacks changes that parity has.
+    pub(crate) fn lacks_changes(&self) -> bool {
+        !self.lacking.is_empty()
+    }
+
     /// Payload bytes that arrived so far.
     pub(crate) fn received_bytes(&self) -> u64 {
         self.moved.received_bytes
@@ -591,7 +596,7 @@ impl<'a> SegmentReader<'a> {
                         self.stand_ins.iter_mut().for_each(StandIns::end);
                         return Ok(());
                     }
-                    Action::Failed(error) if !self.lacking.is_empty() => {
+                    Action::Failed(error) if self.reading.as_it_is && !self.lacking.is_empty() => {
                         let (segment, on) = (self.layout.segment, &self.lacking);
                         tracing::warn!(%segment, ?on, %error, "chunks lack changes that others do not make up for");
                         return Ok(());
@@ -722,9 +727,10 @@ impl<'a> SegmentReader<'a> {
         let given_up = &self.reading.excluded;
         let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity());
         let without = spared(parity, given_up.iter().copied(), self.core.late());
-        let priority = self.reading.reserved.priority();
+        let (priority, as_it_is) = (self.reading.reserved.priority(), self.reading.as_it_is);
         let read = |excluded| {
             let parts = Parts::whole(self.layout, self.client.options.patience, priority);
+            let parts = Parts { as_it_is, ..parts };
             originals_at_one_state(self.client, self.layout, excluded, self.wanted.clone(), parts)
         };
         match read(&without).await {
@@ -786,16 +792,4 @@ fn decoding(layout: &SegmentLayout) -> Option<read::Decoding> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_changes_without_progress_end_a_get() {
-        let mut changes = Changes::default();
-        assert!((1..=16).all(|part| changes.one_more(part * 1000)), "it got further each time");
-        assert!((1..CHANGES_MAX).all(|_| changes.one_more(16_000)));
-        assert!(!changes.one_more(16_000));
-        let mut changes = Changes::default();
-        assert!((0..CHANGES_MAX).all(|_| changes.one_more(0)) && !changes.one_more(0));
-    }
-}
+mod tests;

@@ -9,10 +9,7 @@ use std::{
     },
     time::Duration,
 };
-use steadfast_protocol::{
-    IntentId,
-    message::{Change, MetaFault},
-};
+use steadfast_protocol::{IntentId, message::MetaFault};
 
 /// Whether the version of a put or an amendment was asked for: without an answer it may be there.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +59,7 @@ impl Lease<'_> {
         let mut pause = lease / 3;
         loop {
             tokio::time::sleep(pause).await;
-            pause = match self.client.metadata.change(Change::Renew { intent }).await {
+            pause = match self.client.metadata.renew(intent).await {
                 Err(lost @ ClientError::Refused(MetaFault::IntentOver(_))) => return lost,
                 // It has taken its time already: the lease runs.
                 Err(error) => {

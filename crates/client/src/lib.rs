@@ -93,7 +93,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// How much a read asks for beyond the K blocks it needs.
     pub request: RequestRule,
-    /// How long an access waits while nothing at all moves.
+    /// How long an access waits while nothing at all moves. For a metadata server that has answered before, ten seconds at least, five
+    /// minutes at most, and with what was stored under a lease as long as that.
     pub patience: Duration,
     /// Threads that decode; 0 for as many as the machine has.
     pub threads: usize,
@@ -209,7 +210,7 @@ impl Client {
         let hello = Hello { version: VERSION, features: 0, role: Role::Client, cluster: None };
         let pool = Pool::new(hello, options.net.clone());
         // Two clients with one given seed are two clients all the same.
-        let metadata = Metadata::new(cluster, pool.clone(), fresh_seed());
+        let metadata = Metadata::new(cluster, pool.clone(), fresh_seed(), options.patience);
         let (memory, tidying, registry, hedge, unserved) = Default::default();
         let caution = Mutex::new(Caution::new(seed, options.request));
         let lessons = tokio::sync::Notify::new();

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use steadfast_protocol::{
-    NodeId,
-    drain::{Limits, Looked, Mending, REPAIR_LOOKS_MAX, Totals},
+    NodeId, SegmentId,
+    drain::{Limits, Looked, Mending, REPAIR_LOOKS_MAX, Totals, Turn},
     plan::Quality,
 };
 
@@ -21,9 +21,11 @@ pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options)
     let quality = Quality { background: true, ..options.quality };
     // A storage server has other things to do.
     let options = Options { quality, threads: 1, ..options };
-    let (mut client, mut core) = (None, Mending::default());
+    // What cannot be completed would come first each time, and might take all of each turn.
+    let (mut client, mut core, mut reached) = (None, Mending::default(), None);
     loop {
-        tokio::time::sleep(every).await;
+        // Each begins with its turn: who looks in the middle of it would be at it in the next server's, or have little of its own.
+        tokio::time::sleep(turn(every).left).await;
         if !core.looks() {
             continue;
         }
@@ -33,7 +35,7 @@ pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options)
         };
         let looked = async {
             let known = known?;
-            let looked = look(&known, (own, every)).await;
+            let looked = look(&known, (own, every), &mut reached).await;
             known.tidy().await;
             client = Some(known);
             looked
@@ -46,26 +48,38 @@ pub async fn mend(cluster: &str, own: NodeId, every: Duration, options: Options)
     }
 }
 
-async fn look(client: &Client, (own, every): (NodeId, Duration)) -> Result<Looked, ClientError> {
+/// Looks, and completes what is degraded after the segment that was `reached` in its last turn, and then the rest.
+async fn look(
+    client: &Client,
+    (own, every): (NodeId, Duration),
+    reached: &mut Option<SegmentId>,
+) -> Result<Looked, ClientError> {
     // The smaller question first: all servers ask it, always.
     if !client.any_degraded().await? {
         return Ok(Looked::Well);
     }
     // Servers whose clocks differ have the same turn now and then, or none has it: the next comes soon.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let turn = since.as_secs() / every.as_secs().max(1);
-    if !Mending::is_turn(&client.registry().await?, own, turn) {
+    let (start, Turn { number, begins, .. }) = (Instant::now(), turn(every));
+    if !Mending::is_turn(&client.registry().await?, own, number) {
         return Ok(Looked::Others);
     }
-    let start = Instant::now();
-    let totals = client.move_all(&Work::Complete, LIMITS, &Totals::default(), |_| {}).await?;
+    let work = Work::Complete { until: Some(start + begins), after: *reached };
+    let totals = client.move_all(&work, LIMITS, &Totals::default(), |_| {}).await?;
+    *reached = totals.reached;
     let (objects, bytes, stuck) = (totals.objects, totals.bytes, totals.stuck.len());
     if objects > 0 {
         tracing::info!(objects, bytes, stuck, elapsed = ?start.elapsed(), "degraded objects were completed");
     } else if stuck > 0 {
+        let more = totals.more;
         let why = RepairError::Stuck(totals);
-        tracing::debug!(%why, "nothing that is degraded can be completed yet");
-        return Ok(Looked::InVain);
+        tracing::debug!(%why, more, "nothing that is degraded can be completed yet");
+        // Behind what there was time for others may come that can.
+        return Ok(if more { Looked::Well } else { Looked::InVain });
     }
     Ok(Looked::Well)
+}
+
+/// Whose turn it is now, of servers that look so often.
+fn turn(every: Duration) -> Turn {
+    Turn::at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), every)
 }

@@ -4,12 +4,12 @@ use crate::ClientError;
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 use steadfast_net::{CallError, Lost, Open, Pool};
 use steadfast_protocol::{
-    Epoch, RequestId, Time,
+    Epoch, IntentId, RequestId, Time,
     message::{self, Change, Fault, MetaAnswer, MetaFault, MetaRequest, Priority, Query, Role},
     question::{ATTEMPT, Next, Question},
 };
@@ -21,13 +21,17 @@ pub(crate) struct Metadata {
     pool: Pool,
     client: u128,
     count: AtomicU64,
+    /// How long its client waits for a server that has answered before.
+    patience: Duration,
+    answered: AtomicBool,
 }
 
 impl Metadata {
-    pub(crate) fn new(address: &str, pool: Pool, seed: u64) -> Self {
+    pub(crate) fn new(address: &str, pool: Pool, seed: u64, patience: Duration) -> Self {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let client = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
-        Self { address: address.to_owned(), pool, client, count: AtomicU64::new(0) }
+        let (count, answered) = Default::default();
+        Self { address: address.to_owned(), pool, client, count, patience, answered }
     }
 
     /// Where it listens.
@@ -43,23 +47,61 @@ impl Metadata {
 
     /// Makes a change, exactly once however often the answer is lost.
     pub(crate) async fn change(&self, change: Change) -> Result<MetaAnswer, ClientError> {
-        let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };
-        self.request(&MetaRequest::Change { id, change }, true).await
+        self.change_by(self.question(), change).await
+    }
+
+    /// The same for an intent whose lease takes so long: a server that is away for less has it live when it is back, and all that was
+    /// stored under it is worth waiting for.
+    pub(crate) async fn change_under(
+        &self,
+        lease_ms: u32,
+        change: Change,
+    ) -> Result<MetaAnswer, ClientError> {
+        let span = self.patience.max(Duration::from_millis(lease_ms.into()));
+        self.change_by(Question::lasting(Time(0), span), change).await
+    }
+
+    /// Renews an intent's lease, or soon says that nobody answered: an answer that is kept under an old id renews nothing.
+    pub(crate) async fn renew(&self, intent: IntentId) -> Result<MetaAnswer, ClientError> {
+        self.change_by(Question::new(Time(0)), Change::Renew { intent }).await
     }
 
     /// Asks a question.
     pub(crate) async fn ask(&self, query: Query) -> Result<MetaAnswer, ClientError> {
-        self.request(&MetaRequest::Ask(query), false).await
+        self.request(&MetaRequest::Ask(query), false, self.question()).await
     }
 
-    async fn request(&self, request: &MetaRequest, changes: bool) -> Result<MetaAnswer, ClientError> {
+    /// Asked for as long as the client has patience; not where no server may ever have been.
+    fn question(&self) -> Question {
+        match self.answered.load(Ordering::Relaxed) {
+            true => Question::lasting(Time(0), self.patience),
+            false => Question::new(Time(0)),
+        }
+    }
+
+    async fn change_by(&self, question: Question, change: Change) -> Result<MetaAnswer, ClientError> {
+        let id = RequestId { client: self.client, count: self.count.fetch_add(1, Ordering::Relaxed) };
+        self.request(&MetaRequest::Change { id, change }, true, question).await
+    }
+
+    async fn request(
+        &self,
+        request: &MetaRequest,
+        changes: bool,
+        question: Question,
+    ) -> Result<MetaAnswer, ClientError> {
         let body = message::encode(request);
-        let (start, question) = (Instant::now(), Question::new(Time(0)));
+        let start = Instant::now();
         // Whether a server may have taken the request: its answer, not its work, may be what was lost.
         let mut sent = false;
+        // Since when all attempts were answered.
+        let mut undone_since = None;
         loop {
             let (cause, refused) = match self.attempt(body.clone(), changes, &mut sent).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.answered.store(true, Ordering::Relaxed);
+                    return Ok(answer);
+                }
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(cause)) => (Cause::Lost(cause), None),
                 Err(Attempt::Undone(fault)) => (Cause::Undone(fault), None),
@@ -68,7 +110,14 @@ impl Metadata {
                 }
             };
             let now = Time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            match question.failed(now, refused) {
+            let next = match cause {
+                Cause::Undone(_) => question.undone(now, *undone_since.get_or_insert(now)),
+                Cause::Lost(_) => {
+                    undone_since = None;
+                    question.failed(now, refused)
+                }
+            };
+            match next {
                 Next::Again(pause) => tokio::time::sleep(pause).await,
                 Next::GiveUp(waited) => {
                     let address = self.address.clone();

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId,
+    DeviceId, SegmentId,
     drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Stuck, StuckKind, Totals},
     message::{MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX, Query},
     read::ReadError,
@@ -22,9 +22,20 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// What is to become of objects.
 pub(crate) enum Work<'a> {
     /// They have nothing on these devices.
-    Leave(&'a BTreeSet<DeviceId>),
+    Leave {
+        /// Which.
+        devices: &'a BTreeSet<DeviceId>,
+        /// Whether they are gone for good.
+        lost: bool,
+    },
     /// No segment of them is degraded.
-    Complete,
+    Complete {
+        /// When nothing more is to be begun, if ever; something is in any case. What cannot be moved makes it later, by as much again as
+        /// there was at the most.
+        until: Option<Instant>,
+        /// The segment after which the first look begins; the others are looked at after it.
+        after: Option<SegmentId>,
+    },
 }
 
 type Step<'a> = Pin<Box<dyn Future<Output = Result<Input, ClientError>> + 'a>>;
@@ -87,7 +98,8 @@ impl Client {
     ) -> Result<RepairReport, RepairError> {
         let start = Instant::now();
         self.registry().await?;
-        let totals = self.move_all(&Work::Complete, limits, &Totals::default(), tell).await?;
+        let work = Work::Complete { until: None, after: None };
+        let totals = self.move_all(&work, limits, &Totals::default(), tell).await?;
         match totals.stuck.is_empty() {
             true => Ok(RepairReport { totals, latency: start.elapsed() }),
             false => Err(RepairError::Stuck(totals)),
@@ -130,37 +142,62 @@ impl Client {
         before: &Totals,
         mut tell: impl FnMut(&Totals),
     ) -> Result<Totals, ClientError> {
-        let mut core = Drain::new(limits);
+        let (mut until, after) = match work {
+            Work::Complete { until, after } => (*until, *after),
+            Work::Leave { .. } => (None, None),
+        };
+        let latest = until.map(|until| until + until.saturating_duration_since(Instant::now()));
+        let mut core = Drain::after(limits, after);
         let mut running: Vec<Step<'_>> = Vec::new();
+        // When the last object was.
+        let mut begun: Option<Instant> = None;
         loop {
+            if begun.is_some() && until.is_some_and(|until| Instant::now() >= until) {
+                core.handle(Input::Enough);
+            }
             while let Some(action) = core.poll() {
+                if let Action::Move(_) = action {
+                    begun = Some(Instant::now());
+                }
                 match action {
                     Action::Done => return Ok(before.and(core.totals())),
-                    other => running.push(Box::pin(self.carry_out(other, work))),
+                    other => running.push(Box::pin(self.carry_out(other, work, until))),
                 }
             }
             // A large object takes a while: whoever watches sees that somebody is at it.
             if let Ok(input) = tokio::time::timeout(TELL_EVERY, first(&mut running)).await {
-                core.handle(input?);
+                let input = input?;
+                if let (Input::Over { outcome: Outcome::Stuck(_), .. }, Some(begun)) = (&input, begun) {
+                    // What cannot be moved takes nothing of the time for others, as far as those whose turn is next are not kept company
+                    // for long.
+                    until = until.map(|until| until + begun.elapsed()).min(latest);
+                }
+                core.handle(input);
             }
             tell(&before.and(core.totals()));
         }
     }
 
-    async fn carry_out(&self, action: Action, work: &Work<'_>) -> Result<Input, ClientError> {
+    /// Of an object that is to be completed nothing more is begun after `until`.
+    async fn carry_out(
+        &self,
+        action: Action,
+        work: &Work<'_>,
+        until: Option<Instant>,
+    ) -> Result<Input, ClientError> {
         match action {
             Action::Count => Ok(Input::Arrivals(match work {
-                Work::Leave(devices) => self.arrivals(devices).await?,
+                Work::Leave { devices, .. } => self.arrivals(devices).await?,
                 // A look begun later finds what was stored degraded since.
-                Work::Complete => 0,
+                Work::Complete { .. } => 0,
             })),
             Action::Look { after } => {
                 let limit = OBJECTS_ON_PAGE_MAX;
                 let look = match work {
-                    Work::Leave(devices) => {
+                    Work::Leave { devices, .. } => {
                         Query::ObjectsOn { devices: devices.iter().copied().collect(), after, limit }
                     }
-                    Work::Complete => Query::Degraded { after, limit },
+                    Work::Complete { .. } => Query::Degraded { after, limit },
                 };
                 match self.metadata.ask(look).await? {
                     MetaAnswer::ObjectsOn { held, next } => Ok(Input::Page { held, next }),
@@ -170,8 +207,10 @@ impl Client {
             Action::Move(object) => {
                 let ObjectName { bucket, key } = &object;
                 let outcome = match work {
-                    Work::Leave(devices) => left(self.without_devices(bucket, key, devices).await),
-                    Work::Complete => completed(self.complete(bucket, key).await),
+                    Work::Leave { devices, lost } => {
+                        left(self.leave_devices((bucket, key), devices, *lost).await)
+                    }
+                    Work::Complete { .. } => completed(self.complete_until((bucket, key), until).await),
                 };
                 Ok(Input::Over { object, outcome: outcome? })
             }
@@ -231,6 +270,7 @@ fn kind_of(error: &AmendError) -> StuckKind {
         AmendError::Plan(error) if error.is_reserved_by_others() => StuckKind::Busy,
         AmendError::Read(GetError::Read(ReadError::Unsettled { .. })) => StuckKind::Busy,
         AmendError::Read(GetError::Read(_)) | AmendError::Unfenced { .. } => StuckKind::Unreadable,
+        AmendError::LacksChanges { .. } => StuckKind::Unreadable,
         AmendError::Plan(_) | AmendError::Write(_) | AmendError::Trim(_) => StuckKind::NoRoom,
         _ => StuckKind::Other,
     }

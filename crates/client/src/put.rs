@@ -283,7 +283,7 @@ impl Put<'_> {
                     pledge: self.wish.quality.pledge(),
                 }
             };
-            match self.client.metadata.change(commit).await? {
+            match self.client.metadata.change_under(self.begun.lease_ms, commit).await? {
                 MetaAnswer::Committed { freed, .. } => Ok(freed),
                 other => Err(unexpected("Committed", &other).into()),
             }
@@ -481,7 +481,7 @@ impl Put<'_> {
 
     async fn another_name(&self) -> Result<SegmentId, PutError> {
         let more = Change::MoreSegments { intent: self.begun.intent, segments: 1 };
-        match self.client.metadata.change(more).await? {
+        match self.client.metadata.change_under(self.begun.lease_ms, more).await? {
             MetaAnswer::Segments(names) if !names.is_empty() => Ok(names[0]),
             other => Err(unexpected("Segments", &other).into()),
         }

@@ -106,6 +106,8 @@ pub(crate) struct Reading {
     pub(crate) refused: BTreeSet<DeviceId>,
     /// Holders of what must not be read.
     pub(crate) excluded: BTreeSet<DeviceId>,
+    /// Whether chunks that lack changes are read as they are where the others do not make up for it.
+    pub(crate) as_it_is: bool,
     pub(crate) reserved: Arc<Reserved>,
 }
 
@@ -373,7 +375,7 @@ impl Client {
     pub(crate) fn reading(&self, quality: Quality) -> Reading {
         let reserved = Reserved::new(self, Access::Read, quality, 0);
         let (refused, excluded) = Default::default();
-        Reading { rule: self.options.request, refused, excluded, reserved }
+        Reading { rule: self.options.request, refused, excluded, as_it_is: true, reserved }
     }
 
     /// Has the holders of an object's bytes `range` keep the bandwidth that reading them wishes for.
@@ -402,7 +404,7 @@ impl Client {
                     rule => rule,
                 };
                 let (refused, excluded) = (refusals.into_keys().collect(), BTreeSet::new());
-                Ok(Reading { rule, refused, excluded, reserved })
+                Ok(Reading { rule, refused, excluded, as_it_is: true, reserved })
             }
             Err(denied) => Err(denied.into()),
         }
@@ -608,7 +610,7 @@ pub(crate) mod tests {
         let pool = Pool::new(hello, steadfast_net::Options::default());
         let (memory, tidying, hedge, unserved) = Default::default();
         Client {
-            metadata: Metadata::new("127.0.0.1:1", pool.clone(), 1),
+            metadata: Metadata::new("127.0.0.1:1", pool.clone(), 1, Duration::from_secs(10)),
             pool,
             options: crate::Options::default(),
             seed: 1,

@@ -16,7 +16,8 @@ const PIECE_BYTES: usize = BLOCK_BYTES_MAX as usize;
 /// Bytes of a piece read and summed at a time: whole granules, which stay in the processor's cache meanwhile.
 const STEP_BYTES: usize = Granule::KIB_64.bytes() as usize;
 
-/// Where the bytes of a put come from: whatever can be read, or what is in memory already ([`Memory`]).
+/// Where the bytes of a put come from: whatever can be read, or what is in memory already ([`Memory`]). Of one whose size is announced
+/// so many bytes are asked for and no more: it need not end behind them, and what it has there is left out of the object.
 pub trait Source: Send + 'static {
     /// Its next `bytes`, fewer only at its end. `seen` is given all of them in order, before they leave the processor's cache
     /// where they were in it.
@@ -99,23 +100,36 @@ impl Pieces {
         Ok((piece, Some(crcs)))
     }
 
-    /// Reads at most `bytes_max` (whole pieces) and says whether the source goes on behind them.
-    pub(crate) fn take(&mut self, bytes_max: u64) -> io::Result<(Vec<Bytes>, bool)> {
+    /// Reads at most `bytes_max` (whole pieces) and says whether the source goes on behind them. Fails before the next piece where it is not
+    /// `wanted` any more.
+    fn take(&mut self, bytes_max: u64, wanted: impl Fn() -> bool) -> io::Result<(Vec<Bytes>, bool)> {
         let mut pieces = Vec::new();
         let mut taken = 0;
-        while taken < bytes_max {
+        while wanted() {
             let piece = self.next(PIECE_BYTES)?;
             if piece.is_empty() {
                 return Ok((pieces, false));
             }
+            if taken >= bytes_max {
+                self.peeked = Some(piece);
+                return Ok((pieces, true));
+            }
             taken += piece.len() as u64;
             pieces.push(piece);
         }
-        let ahead = self.next(PIECE_BYTES)?;
-        let more = !ahead.is_empty();
-        self.peeked = more.then_some(ahead);
-        Ok((pieces, more))
+        Err(io::Error::other("nobody wants it any more"))
     }
+}
+
+/// Reads at most `bytes_max` on another thread, which gives the source back and says whether it goes on behind them. Where this is dropped
+/// the source is read no further than the piece at hand.
+pub(crate) async fn take(mut source: Pieces, bytes_max: u64) -> (io::Result<(Vec<Bytes>, bool)>, Pieces) {
+    let (wanted, waits) = oneshot::channel::<()>();
+    let taking =
+        tokio::task::spawn_blocking(move || (source.take(bytes_max, || !wanted.is_closed()), source));
+    let taken = taking.await.expect("reading a source does not panic");
+    drop(waits);
+    taken
 }
 
 /// Reads a segment of `length` bytes on another thread; the second value gives the source back, where the next
@@ -165,7 +179,11 @@ impl Segment {
     fn read(mut self, until: u64) -> Result<Self, ReadEnd> {
         // Each block in a buffer of its own: of the size that reads of such objects leave behind.
         while self.read < until {
-            // What lies behind the segment is the next one's, or one byte too many: the caller looks.
+            // Its put has failed, or was dropped: the source is not read on for it, nor what came of it kept.
+            if !self.arriving.is_wanted() {
+                return Err(ReadEnd::GivenUp);
+            }
+            // What lies behind the segment is the next one's, or nobody's.
             let left = usize::try_from(self.length - self.read).unwrap_or(usize::MAX);
             let wanted = left.min(self.block_bytes as usize);
             let (piece, crcs) = match self.granule {
@@ -200,13 +218,17 @@ pub(crate) enum ReadEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    };
 
     #[test]
     fn pieces_end_where_the_source_does() {
         for length in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES] {
             let bytes = vec![7u8; length];
             let mut pieces = Pieces::new(io::Cursor::new(bytes));
-            let (taken, more) = pieces.take(2 * PIECE_BYTES as u64).unwrap();
+            let (taken, more) = pieces.take(2 * PIECE_BYTES as u64, || true).unwrap();
             let sum: usize = taken.iter().map(Bytes::len).sum();
             assert_eq!(sum, length.min(2 * PIECE_BYTES));
             assert_eq!(more, length > 2 * PIECE_BYTES);
@@ -255,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_source_that_changed_its_length_is_told() {
+    async fn a_source_that_is_short_is_told_and_one_that_goes_on_is_left_there() {
         let begin = |given, announced: u64| {
             let pieces = Pieces::new(io::Cursor::new(vec![1u8; given]));
             let originals = u32::try_from(announced.div_ceil(65_536)).unwrap();
@@ -269,7 +291,7 @@ mod tests {
         let (segment, reading) = begin(200_000, 100_000);
         assert!(segment.wait_for(2).await);
         let Ok(mut rest) = reading.await.unwrap() else { panic!("the segment is there") };
-        assert!(rest.take(0).unwrap().1, "there is more");
+        assert_eq!(rest.next(200_000).unwrap().len(), 100_000, "what lies behind it was not read");
     }
 
     #[tokio::test]
@@ -280,5 +302,58 @@ mod tests {
         drop(go);
         assert!(matches!(reading.await.unwrap(), Err(ReadEnd::GivenUp)));
         assert!(segment.wait_for(2).await && !segment.wait_for(3).await);
+    }
+
+    /// Gives a block each time that it may, and all that it is asked for once nobody says any more that it may.
+    struct Allowed {
+        more: mpsc::Receiver<()>,
+        given: Arc<AtomicUsize>,
+    }
+
+    impl Source for Allowed {
+        fn piece(&mut self, bytes: usize, _: &mut dyn FnMut(&[u8])) -> io::Result<Bytes> {
+            // Nobody says so any more: it goes on by itself.
+            let _ = self.more.recv();
+            self.given.fetch_add(1, Ordering::Relaxed);
+            Ok(Bytes::from(vec![1; bytes]))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_nobody_wants_any_more_is_not_read_to_its_end() {
+        let (allow, more) = mpsc::channel();
+        let given = Arc::new(AtomicUsize::new(0));
+        let pieces = Pieces::new(Allowed { more, given: Arc::clone(&given) });
+        let (go, turn) = oneshot::channel();
+        go.send(()).unwrap();
+        let (segment, reading) = read(pieces, 64 << 10, 1 << 10, 64, None, turn);
+        allow.send(()).unwrap();
+        assert!(segment.wait_for(1).await);
+        drop(segment);
+        drop(allow);
+        assert!(matches!(reading.await.unwrap(), Err(ReadEnd::GivenUp)));
+        // The one that it waited for, at most.
+        assert!(given.load(Ordering::Relaxed) <= 2);
+    }
+
+    #[tokio::test]
+    async fn a_source_without_a_known_end_is_not_read_on_for_nobody() {
+        let (allow, more) = mpsc::channel();
+        let given = Arc::new(AtomicUsize::new(0));
+        let pieces = Pieces::new(Allowed { more, given: Arc::clone(&given) });
+        let taking = tokio::spawn(take(pieces, 64 * PIECE_BYTES as u64));
+        allow.send(()).unwrap();
+        while given.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        taking.abort();
+        assert!(taking.await.is_err());
+        drop(allow);
+        // Its thread drops the source when it ends.
+        while Arc::strong_count(&given) > 1 {
+            tokio::task::yield_now().await;
+        }
+        // The one that it waited for, at most.
+        assert!(given.load(Ordering::Relaxed) <= 2);
     }
 }

@@ -5,10 +5,10 @@
 //! order; its times count only where that is asked for. The bytes written are made up, as no trace has them.
 
 use crate::{
-    report::quantile,
+    report::{NotOffered, quantile},
     trace::{CompactingMap, FilePiece, REGION_BYTES, Trace},
 };
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use core::{str::FromStr, time::Duration};
 use rand_core::{Rng, SeedableRng};
@@ -119,7 +119,10 @@ impl Requests {
 
     fn of(requests: Trace, limit: Option<u64>, size: Option<u64>) -> Result<Self> {
         let size = size.unwrap_or(u64::MAX);
-        ensure!(size >= REGION_BYTES, "an object of {size} bytes is too small: a trace needs 1 MiB at least");
+        if size < REGION_BYTES {
+            let why = format!("an object of {size} bytes is too small: a trace needs 1 MiB at least");
+            return Err(NotOffered(why).into());
+        }
         let mut map = CompactingMap::new(size);
         let mut list = Vec::new();
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -250,20 +253,22 @@ pub async fn run(
 ) -> Result<Outcome> {
     ensure!(options.depth > 0, "no requests are made with none outstanding");
     if options.paced && requests.list.iter().any(|request| request.at.is_none()) {
-        bail!("this trace's times are not to be used: leave out `--paced`");
+        let why = "this trace's times are not to be used: leave out `--paced`";
+        return Err(NotOffered(why.to_owned()).into());
     }
     let stored = store(client, &requests, &options, &step).await?;
     let file_options = FileOptions { cache_bytes: options.cache_bytes, ..FileOptions::default() };
     let opened = client.open_file_with(&options.bucket, &options.key, &file_options).await;
     let file = opened.map_err(plain)?;
     let (object_bytes, needed) = (file.size(), requests.object_bytes);
-    ensure!(
-        object_bytes >= needed,
-        "{}/{} is there with {object_bytes} bytes, and these requests need {needed}: `--size {object_bytes}` maps them into \
-         that, `--key` names another object",
-        options.bucket,
-        options.key
-    );
+    if object_bytes < needed {
+        let why = format!(
+            "{}/{} is there with {object_bytes} bytes, and these requests need {needed}: `--size {object_bytes}` maps them into \
+             that, `--key` names another object",
+            options.bucket, options.key
+        );
+        return Err(NotOffered(why).into());
+    }
     let (count, folded_regions) = (requests.count(), requests.folded_regions);
     let longest = requests.list.iter().flat_map(|request| &request.pieces).map(|piece| piece.bytes).max();
     let mut noise = vec![0; longest.unwrap_or(0) as usize + NOISE_STEP * NOISE_PLACES];

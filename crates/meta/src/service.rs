@@ -13,7 +13,9 @@ use std::{
 };
 use steadfast_protocol::{
     ClusterId, Time,
-    message::{DrainPhase, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry},
+    message::{
+        Change, DeviceState, DrainPhase, Heartbeat, MetaAnswer, MetaFault, MetaRequest, Query, Registry,
+    },
     meta::{self, ClientReports, Liveness, Looked, Registered, View},
 };
 use tokio::{sync::Semaphore, task, time::timeout};
@@ -199,7 +201,15 @@ impl Service {
                     self.memory.runs(self.clock.now(), false);
                 }
                 let writer = self.writer.as_ref().expect("there until the service is dropped");
-                writer.change(id, change).await
+                let active = match &change {
+                    Change::SetDeviceState { device, state: DeviceState::Active, .. } => Some(*device),
+                    _ => None,
+                };
+                let outcome = writer.change(id, change).await;
+                if let (Some(device), Ok(_)) = (active, &outcome) {
+                    self.memory.reports().takes_data(device);
+                }
+                outcome
             }
             MetaRequest::Ask(Query::Registry) => {
                 let registered = self.registered().await?;
@@ -353,7 +363,7 @@ mod tests {
     use std::sync::mpsc;
     use steadfast_protocol::{
         DeviceId, NodeId, RequestId, SegmentId,
-        message::{AccessTotals, Change, DrainProgress, NodeRecord},
+        message::{AccessTotals, DrainProgress, NodeRecord},
         meta::ViewError,
     };
 

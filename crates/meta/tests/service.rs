@@ -401,9 +401,13 @@ fn the_registry_is_as_the_last_change_left_it() {
         assert_eq!((after.standings[0].arrivals, after.drains[0].progress.phase), (1, DrainPhase::Moving));
         set(4, DeviceState::Active, 0).await.unwrap();
         assert!(registry().await.standings.is_empty());
+        // What was said of that drain is not said of another.
+        set(5, DeviceState::Draining, 0).await.unwrap();
+        let again = registry().await;
+        assert_eq!((again.standings.len(), again.drains.len()), (1, 0));
         let mut moved = node(6);
         moved.address = "127.0.0.1:1".to_owned();
-        ask(&service, id(5), Change::RegisterNode(moved)).await.unwrap();
+        ask(&service, id(6), Change::RegisterNode(moved)).await.unwrap();
         assert_eq!(registry().await.nodes[5].record.address, "127.0.0.1:1");
     });
 }

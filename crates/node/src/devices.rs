@@ -20,7 +20,7 @@ use crate::{
     identity::{self, Identity},
     paced::Paced,
     roster::{Places, is_plain, resolve},
-    updates::{Merges, returned::Returned},
+    updates::{Logged, Merges, returned::Returned},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,6 +50,8 @@ pub(crate) struct ServedDevice {
     pub(crate) merges: Merges,
     /// Readers that may have one of its logs in memory.
     pub(crate) logs: Semaphore,
+    /// What is known of them.
+    pub(crate) logged: Logged,
     /// Whether its data chunks have all that was acknowledged.
     pub(crate) returned: Returned,
     /// Redraws its emulation, if it was started with one.
@@ -120,6 +122,7 @@ impl ServedDevice {
             paced,
             merges: Merges::default(),
             logs: Semaphore::new(LOGS_MAX),
+            logged: Logged::default(),
             returned: Returned::default(),
             emulation,
             stream_read_bytes,
@@ -269,9 +272,15 @@ pub(crate) fn settle(prepared: &mut Vec<Prepared>, missing: &BTreeSet<DeviceId>)
     }
 }
 
-/// The node that these directories remember.
+/// The node that these directories remember: the first of a device that was here at the last start and takes writes, as others may have an
+/// earlier name; else the first.
 pub(crate) fn remembered(prepared: &[Prepared]) -> Option<NodeId> {
-    prepared.iter().find_map(|device| device.identity).map(|identity| identity.node)
+    let was_named = |device: &&Prepared| match &device.state {
+        State::Found { device: found, .. } => device.had == Some(found.id()) && found.failed().is_none(),
+        _ => false,
+    };
+    let first = prepared.iter().filter(was_named).chain(prepared).find_map(|device| device.identity);
+    first.map(|identity| identity.node)
 }
 
 /// The cluster of the devices that are there already.
@@ -338,7 +347,7 @@ pub(crate) fn start(
     let well = |device: &Prepared| matches!(device.state, State::Found { .. } | State::Removed { .. });
     let is_one_well = prepared.iter().any(well);
     let capacities = capacities(&prepared, options)?;
-    // The first directory that remembers says which node this is.
+    // The directories say which node this is.
     let mut node = known.or(remembered(&prepared));
     let mut served = Vec::new();
     for (Prepared { dir, state, identity, mut made, .. }, capacity) in prepared.into_iter().zip(capacities) {
@@ -371,7 +380,14 @@ pub(crate) fn start(
             if !dir.join(identity::FILE).exists() {
                 made.file(dir.join(identity::FILE));
             }
-            identity::store(&dir, &now)?;
+            match identity::store(&dir, &now) {
+                // Its disk takes no writes any more: it serves what it has all the same.
+                Err(error) if device.failed().is_some() => {
+                    let dir = dir.display();
+                    tracing::warn!(%dir, %node, %error, "the directory keeps what it says of its server");
+                }
+                stored => stored?,
+            }
         }
         let lane = Lane::spawn(device, options.lane).map_err(io("start a thread for", &dir))?;
         if let (Some(control), Some(spec)) = (&emulation, options.emulate) {
@@ -529,4 +545,52 @@ fn capacities(prepared: &[Prepared], options: &NodeOptions) -> Result<Vec<u64>, 
 fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> NodeError {
     let path = path.to_owned();
     move |source| NodeError::Io { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_disk::media::CrashMedium;
+
+    const CLUSTER: ClusterId = ClusterId(9);
+
+    /// A device that was in `dir` at the last start, of a server of that name. Where it `only_reads`, nothing is written beside it either.
+    fn found(dir: PathBuf, device: u128, node: NodeId, only_reads: bool) -> Prepared {
+        let id = DeviceId(device);
+        let medium = Arc::new(CrashMedium::new(4 << 20));
+        Device::format(&*medium, FormatOptions::new(CLUSTER, id)).unwrap();
+        medium.fail_writes(only_reads);
+        let device = Box::new(Device::open(medium, None).unwrap());
+        assert_eq!(device.failed().is_some(), only_reads);
+        let now = Identity { node, device: id, cluster: CLUSTER, removed: false };
+        fs::create_dir(&dir).unwrap();
+        identity::store(&dir, &now).unwrap();
+        if only_reads {
+            // Who runs the tests may write anywhere, but to a directory.
+            fs::create_dir(dir.join("identity.new")).unwrap();
+        }
+        let state = State::Found { device, emulation: None };
+        Prepared { dir, given: true, had: Some(id), state, identity: Some(now), made: Made::default() }
+    }
+
+    #[test]
+    fn a_disk_that_only_reads_keeps_no_other_from_a_new_name() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = |name: &str| root.path().join(name);
+        let (old, new) = (NodeId(1), NodeId(2));
+        let prepared = vec![found(dir("a"), 11, old, true), found(dir("b"), 12, old, false)];
+        assert_eq!(remembered(&prepared), Some(old));
+        let options = NodeOptions::new(Vec::new(), "127.0.0.1:1", "127.0.0.1:0".parse().unwrap());
+        let started = start(prepared, CLUSTER, &options, Some(new)).unwrap();
+        let served: Vec<DeviceId> = started.served.iter().map(|device| device.id).collect();
+        assert_eq!((started.node, served), (new, vec![DeviceId(11), DeviceId(12)]));
+        for device in &started.served {
+            device.lane.shutdown();
+        }
+        let named = |name| identity::load(&dir(name)).unwrap().map(|identity| identity.node);
+        assert_eq!((named("a"), named("b")), (Some(old), Some(new)));
+        // At the next start, without a wish for a new name, the first directory still has the old one.
+        let prepared = [found(dir("c"), 13, old, true), found(dir("d"), 14, new, false)];
+        assert_eq!(remembered(&prepared), Some(new));
+    }
 }

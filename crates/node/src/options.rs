@@ -7,7 +7,7 @@ use steadfast_protocol::serve::{AdmissionPolicy, Limits, ReserveOptions, SweepOp
 /// What a node is started with.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// One directory for each device; the first that remembers says which node this is.
+    /// One directory for each device; the first that remembers, of those that can be written, says which node this is.
     pub dirs: Vec<PathBuf>,
     /// Takes a new name, whatever its directories remember: their disks were moved here from another server.
     pub rename: bool,

@@ -3,7 +3,7 @@
 //! At each period's end the device says what its logs took since the last one and what they hold; what the core then asks for
 //! is done one after the other, by the hosts of the chunks. A chunk whose reserve became smaller is served on as after a restart
 //! of its node: its data nodes connect again, and learn how much of them may be uncommitted from then on. Without a reserve parity
-//! is overwritten in place.
+//! is overwritten in place. What no host can serve any more, as chunks of its segment were moved alone, needs no host for it.
 
 use crate::{
     devices::ServedDevice,

@@ -10,7 +10,8 @@
 //!
 //! [`Drain`] is told what was found and what became of each object ([`Drain::handle`]) and says what to do next
 //! ([`Drain::poll`], until it says nothing); it needs no clock. It remembers nothing that a second run would need: a drain
-//! that was cut short is begun again from the start, and finds only what is still there.
+//! that was cut short is begun again, from the start or from where that was ([`Drain::after`]), and finds only what is still
+//! there. One that is told that it is enough ([`Input::Enough`]) ends what it has begun.
 //!
 //! Invariants: an object is moved once at a time; objects under way take at most [`Limits::bytes_max`] of memory, unless
 //! it is a single one; at most one page is kept; it ends, whatever others write meanwhile.
@@ -19,7 +20,7 @@
 
 mod mending;
 
-pub use mending::{Looked, Mending};
+pub use mending::{Looked, Mending, Turn};
 
 use crate::{
     DeviceId, SegmentId,
@@ -122,6 +123,8 @@ pub enum Input {
         /// What became of it.
         outcome: Outcome,
     },
+    /// No further object is to be begun: it is over when those under way are.
+    Enough,
 }
 
 /// What a drain wants done.
@@ -153,8 +156,10 @@ pub struct Totals {
     pub stuck: BTreeMap<ObjectName, Stuck>,
     /// Looks at all segments.
     pub looks: u64,
-    /// The last look that there may be still found some: there may be more.
+    /// The last look that there may be still found some, or was cut short: there may be more.
     pub more: bool,
+    /// The segment that it came to last.
+    pub reached: Option<SegmentId>,
 }
 
 impl Totals {
@@ -167,6 +172,7 @@ impl Totals {
             stuck: later.stuck.clone(),
             looks: self.looks + later.looks,
             more: later.more,
+            reached: later.reached,
         }
     }
 }
@@ -179,7 +185,9 @@ pub struct Drain {
     step: Step,
     /// Late puts when the look began.
     arrivals: u64,
-    /// Whether this look found anything that was, or is to be, moved.
+    /// Where the first look begins; absent once it has, and at the start.
+    begin: Option<SegmentId>,
+    /// Whether this look found anything that was, or is to be, moved, or has not been at everything.
     found: bool,
     queue: VecDeque<Held>,
     /// Where the look goes on; absent at its end.
@@ -187,6 +195,8 @@ pub struct Drain {
     /// Objects under way and the bytes each takes.
     running: BTreeMap<ObjectName, u64>,
     busy: BTreeMap<ObjectName, u32>,
+    /// Whether no further object is to be begun.
+    enough: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,16 +214,23 @@ enum Step {
 impl Drain {
     /// Nothing is done yet.
     pub fn new(limits: Limits) -> Self {
+        Self::after(limits, None)
+    }
+
+    /// The same, but the first look begins after this segment: others come first than in one that was cut short there.
+    pub fn after(limits: Limits, begin: Option<SegmentId>) -> Self {
         Self {
             limits,
             totals: Totals::default(),
             step: Step::Count,
             arrivals: 0,
+            begin,
             found: true,
             queue: VecDeque::new(),
             next: None,
             running: BTreeMap::new(),
             busy: BTreeMap::new(),
+            enough: false,
         }
     }
 
@@ -227,12 +244,13 @@ impl Drain {
         match input {
             Input::Arrivals(arrivals) => {
                 assert_eq!(self.step, Step::Counting, "counts are asked for");
-                let last = self.limits.looks_max.is_some_and(|most| self.totals.looks >= most);
+                let last = self.enough || self.limits.looks_max.is_some_and(|most| self.totals.looks >= most);
                 if last || !self.found && arrivals == self.arrivals {
                     self.totals.more = self.found;
                     self.step = Step::Over;
                 } else {
-                    (self.arrivals, self.found, self.next, self.step) = (arrivals, false, None, Step::Look);
+                    self.next = self.begin.take();
+                    (self.arrivals, self.found, self.step) = (arrivals, self.next.is_some(), Step::Look);
                     self.totals.looks += 1;
                 }
             }
@@ -241,6 +259,7 @@ impl Drain {
                 (self.queue, self.next, self.step) = (held.into(), next, Step::Moving);
             }
             Input::Over { object, outcome } => self.over(object, outcome),
+            Input::Enough => (self.enough, self.totals.more) = (true, true),
         }
     }
 
@@ -248,6 +267,7 @@ impl Drain {
     pub fn poll(&mut self) -> Option<Action> {
         loop {
             match self.step {
+                Step::Count | Step::Look if self.enough => self.step = Step::Moving,
                 Step::Count => {
                     self.step = Step::Counting;
                     return Some(Action::Count);
@@ -274,6 +294,7 @@ impl Drain {
                     let object = ObjectName { bucket: first.bucket.clone(), key: first.key.clone() };
                     // Moving an object moves all its segments.
                     if self.running.contains_key(&object) || self.totals.stuck.contains_key(&object) {
+                        self.totals.reached = Some(first.segment);
                         self.queue.pop_front();
                         continue;
                     }
@@ -284,6 +305,7 @@ impl Drain {
                     }
                     self.found = true;
                     self.running.insert(object.clone(), first.length);
+                    self.totals.reached = Some(first.segment);
                     self.queue.pop_front();
                     return Some(Action::Move(object));
                 }
@@ -319,7 +341,7 @@ impl Drain {
     /// Whether no further object is to be begun.
     fn stopped(&self) -> bool {
         let stuck = self.totals.stuck.len();
-        stuck > 0 && !self.limits.keep_going || stuck >= STUCK_MAX
+        self.enough || stuck > 0 && !self.limits.keep_going || stuck >= STUCK_MAX
     }
 }
 

@@ -122,6 +122,11 @@ impl Originals {
 }
 
 impl Arriving {
+    /// Whether anybody is left who could use them.
+    pub fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.originals) > 1
+    }
+
     /// The next block.
     ///
     /// # Panics

@@ -64,6 +64,8 @@ impl<R: Route> SegmentWriter<R> {
         ending: impl FnOnce(),
     ) -> Result<WriteDone, WriteError> {
         let start = Instant::now();
+        // Pieces under a name of their own: a segment of chunks that has some is changed in place no more, and none of them needs a log.
+        let moves = !spec.given.is_empty();
         let mut core = Writer::new(spec, Time(0));
         let mut ending = Some(ending);
         let mut streams = Streams::new(self.route.priority());
@@ -76,7 +78,7 @@ impl<R: Route> SegmentWriter<R> {
                 match action {
                     Action::Open { device, expected_blocks, chunk } => {
                         touch(device);
-                        self.open(&mut streams, device, expected_blocks, chunk);
+                        self.open(&mut streams, (device, expected_blocks, chunk), moves);
                     }
                     Action::Push { device, indices } => streams.push(device, indices),
                     Action::Finish { device } => streams.finish(device),
@@ -108,12 +110,18 @@ impl<R: Route> SegmentWriter<R> {
         }
     }
 
-    fn open(&self, streams: &mut Streams, device: DeviceId, expected_blocks: u32, chunk: Option<u32>) {
+    fn open(
+        &self,
+        streams: &mut Streams,
+        (device, expected_blocks, chunk): (DeviceId, u32, Option<u32>),
+        moves: bool,
+    ) {
         let chunk_bytes = u64::from(expected_blocks) * u64::from(self.maker.geometry.block_bytes);
-        let reserve_bytes = match (&self.policy, chunk) {
+        let kept = match (&self.policy, chunk) {
             (Policy::Parity(policy), Some(chunk)) => policy.kept_beside(chunk, chunk_bytes),
             _ => None,
         };
+        let reserve_bytes = kept.map(|bytes| if moves { 0 } else { bytes });
         let request = NodeRequest::Write(WriteOpen {
             device,
             segment: self.maker.segment,

@@ -15,7 +15,7 @@ use std::{
     path::Path,
     time::Instant,
 };
-use steadfast_client::{GetOptions, Options, PutOptions};
+use steadfast_client::{GetOptions, Options, PutError, PutOptions};
 use steadfast_protocol::{
     IndexRanges,
     layout::{CodeKind, Holder, Piece, SegmentLayout},
@@ -31,12 +31,18 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     let (source, size): (Box<dyn Read + Send>, Option<u64>) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
-        let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let metadata = opened.metadata().with_context(|| format!("cannot read {}", file.display()))?;
+        let reading = || format!("cannot read {}", file.display());
+        let opened = File::open(&file).with_context(reading)?;
+        let metadata = opened.metadata().with_context(reading)?;
         if metadata.is_dir() {
             bail!("{} is a directory; put its files one by one", file.display());
         }
-        (Box::new(opened), metadata.is_file().then_some(metadata.len()))
+        if metadata.is_file() {
+            let size = metadata.len();
+            (Box::new(Announced::new(opened, size).with_context(reading)?), Some(size))
+        } else {
+            (Box::new(opened), None)
+        }
     };
     let bar = progress::bytes(size, output.json);
     let client = connect(&cluster).await?;
@@ -241,6 +247,42 @@ pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A plain file of so many bytes. A put reads those and no more, as other sources may stay open behind them; that a file has grown
+/// meanwhile is seen here.
+struct Announced {
+    size: u64,
+    left: io::Take<File>,
+}
+
+impl Announced {
+    /// A file that was just opened.
+    ///
+    /// # Errors
+    /// When it has more by now.
+    fn new(file: File, size: u64) -> io::Result<Self> {
+        let announced = Self { size, left: file.take(size) };
+        announced.check()?;
+        Ok(announced)
+    }
+
+    /// Nothing lies behind its last byte, where that was read.
+    fn check(&self) -> io::Result<()> {
+        if self.left.limit() > 0 || self.left.get_ref().take(1).read_to_end(&mut Vec::new())? == 0 {
+            return Ok(());
+        }
+        let (announced, given) = (self.size, self.size + 1);
+        Err(io::Error::other(PutError::SourceLength { announced, given }))
+    }
+}
+
+impl Read for Announced {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.left.read(buffer)?;
+        self.check()?;
+        Ok(read)
+    }
+}
+
 /// Shows on the bar what passes through.
 pub(super) struct Counted<T> {
     pub(super) inner: T,
@@ -270,5 +312,29 @@ impl<T: Write> Write for Counted<T> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_has_grown_is_not_taken_for_what_it_was() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"abc").unwrap();
+        let mut read = |size| {
+            file.rewind().unwrap();
+            let mut bytes = Vec::new();
+            let announced = Announced::new(file.try_clone().unwrap(), size);
+            announced.and_then(|mut announced| announced.read_to_end(&mut bytes)).map(|_| bytes)
+        };
+        assert_eq!(read(3).unwrap(), b"abc");
+        // That it is short sees whoever wanted more.
+        assert_eq!(read(4).unwrap(), b"abc");
+        for size in 0..3 {
+            let grown = read(size).unwrap_err().to_string();
+            assert!(grown.contains(&format!("announced {size} bytes")), "{grown}");
+        }
     }
 }

@@ -99,7 +99,8 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "patience_s",
                 argument: "patience",
                 kind: Kind::Whole(1, LONGEST_S),
-                help: "Seconds that an access waits while nothing at all moves (--patience, STEADFAST_PATIENCE)",
+                help: "Seconds that an access waits while nothing at all moves, 10 at least for a metadata server that \
+                       went away (--patience, STEADFAST_PATIENCE)",
                 example: "10",
             },
             Key {

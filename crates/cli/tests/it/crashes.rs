@@ -4,14 +4,16 @@ use crate::common::{Bed, WITHIN, block_on, bytes, eventually, seed, shape};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{
-    io::{Cursor, Write},
+    io::{self, Cursor, Read, Write},
     process::Stdio,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     time::Duration,
 };
+use steadfast_client::{Client, Options};
 use steadfast_lab::cluster::Shape;
 
 #[test]
@@ -99,6 +101,67 @@ fn the_metadata_server_killed_at_any_moment_forgets_no_put() {
     assert!(acknowledged.len() > 4, "only {} puts were acknowledged", acknowledged.len());
     for (number, length) in acknowledged {
         bed.get_equals(&number.to_string(), &bytes(length, seed ^ number));
+    }
+}
+
+/// Bytes that stand still once, behind so many of them: it says so, and goes on when it is told.
+struct Gated {
+    content: Cursor<Vec<u8>>,
+    stands_at: u64,
+    gate: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
+}
+
+impl Read for Gated {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.stands_at.saturating_sub(self.content.position()) as usize;
+        if left > 0 {
+            let most = left.min(buffer.len());
+            return self.content.read(&mut buffer[..most]);
+        }
+        if let Some((reached, go_on)) = self.gate.take() {
+            reached.send(()).unwrap();
+            go_on.recv().unwrap();
+        }
+        self.content.read(buffer)
+    }
+}
+
+/// One put asks for names of further segments meanwhile, the other has only its commit to ask for.
+#[test]
+fn an_outage_of_the_metadata_server_that_is_shorter_than_a_lease_fails_no_put() {
+    let shape = Shape { lease_s: 60, ..shape(6, 1) };
+    let mut bed = Bed::with_bucket(&shape, "rateless:redundancy=0.5,tolerate=1");
+    let original = bytes(8 << 20, seed());
+    let puts = [("middle", 9 << 19), ("end", 8 << 20)].map(|(key, stands_at)| {
+        let (reached, stands) = mpsc::channel();
+        let (go_on, told) = mpsc::channel();
+        let content = Cursor::new(original.clone());
+        let source = Gated { content, stands_at, gate: Some((reached, told)) };
+        let address = bed.cluster.address().to_owned();
+        let putting = std::thread::spawn(move || {
+            block_on(async {
+                let options = Options { segment_bytes: 1 << 20, ..Options::default() };
+                let client = Client::connect(&address, options).await.unwrap();
+                client.put("data", key, source, None).await
+            })
+        });
+        (stands, go_on, putting)
+    });
+    for (stands, ..) in &puts {
+        stands.recv_timeout(WITHIN).unwrap();
+    }
+    bed.cluster.kill_meta().unwrap();
+    for (_, go_on, _) in &puts {
+        go_on.send(()).unwrap();
+    }
+    // Longer than a question is asked where nothing is at stake.
+    std::thread::sleep(Duration::from_secs(12));
+    bed.cluster.restart_meta().unwrap();
+    for (_, _, putting) in puts {
+        putting.join().unwrap().unwrap();
+    }
+    for key in ["middle", "end"] {
+        bed.get_equals(key, &original);
     }
 }
 

@@ -6,7 +6,13 @@ use rustix::{
     fs::{FileType, Mode},
     process::Signal,
 };
-use std::{fs, io::Read, process::Stdio, time::Duration};
+use std::{
+    fs,
+    io::{self, Cursor, Read},
+    process::Stdio,
+    sync::mpsc,
+    time::Duration,
+};
 use steadfast_client::Memory;
 
 #[test]
@@ -54,6 +60,48 @@ fn what_is_in_memory_is_stored_from_where_it_lies() {
             }
         }
     });
+}
+
+/// Gives its bytes and then nothing, not even its end, while somebody holds the other end: as a connection that stays open.
+struct StaysOpen {
+    bytes: Cursor<Vec<u8>>,
+    closed: mpsc::Receiver<()>,
+}
+
+impl Read for StaysOpen {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.bytes.read(buffer)?;
+        if read == 0 {
+            // Nothing is ever said.
+            let _ = self.closed.recv();
+        }
+        Ok(read)
+    }
+}
+
+#[test]
+fn nothing_is_waited_for_behind_what_was_announced() {
+    let bed = Bed::with_bucket(&shape(6, 1), "rateless:redundancy=0.5,tolerate=2");
+    bed.ok(&["bucket", "create", "chunks", "--policy", "parity:segment=2MiB"]);
+    block_on(async {
+        let client = bed.client().await;
+        for (bucket, length) in [("data", 1000), ("data", 5 << 20), ("chunks", 5 << 20), ("chunks", 0)] {
+            let content = bytes(length, seed());
+            let store = async || {
+                let (_open, closed) = mpsc::channel();
+                let source = StaysOpen { bytes: Cursor::new(content.clone()), closed };
+                client.put(bucket, "object", source, Some(length as u64)).await
+            };
+            let stored = tokio::time::timeout(WITHIN, settled(store)).await;
+            assert_eq!(stored.expect("it waits for what comes behind").size, length as u64);
+            let got = bed.run(&["get", &format!("{bucket}/object"), "-"]);
+            assert!(got.status.success() && got.stdout == content, "{length} bytes in {bucket}");
+        }
+    });
+    // A file is another when it has more than it had: this one says that it has nothing.
+    let said = bed.fails(1, &["put", "/proc/version", "data/grown"]);
+    assert!(said.contains("announced 0 bytes"), "{said}");
+    bed.fails(3, &["stat", "data/grown"]);
 }
 
 #[test]

@@ -1,14 +1,21 @@
-//! Wishes for bandwidth: met, told to wait, or told what there is.
+//! Wishes for bandwidth: met, told to wait, or told what there is; and for no more than the background.
 
 use crate::{
-    common::{Bed, WITHIN, block_on, bytes, eventually, once_of, seed, shape, within},
+    common::{Bed, WITHIN, block_on, bytes, eventually, once_of, seed, settled, shape, within},
     ranges::ranges_on_one_device,
+    trace::records,
     watch::Metrics,
 };
 use std::{
     fs,
     process::{Child, Output, Stdio},
     time::{Duration, Instant},
+};
+use steadfast_client::{Client, Options};
+use steadfast_lab::cluster::Shape;
+use steadfast_protocol::{
+    message::{NodeRequest, Priority},
+    trace::{Message, Record},
 };
 
 /// Six devices of 40 MB/s whose speeds were measured, one bucket of D = 0.5.
@@ -322,4 +329,35 @@ fn updates_have_wishes_too() {
     let raised: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(raised["redundancy"].as_f64().unwrap() >= 1.2, "{raised}");
     bed.get_equals("object", &content);
+}
+
+/// What it reads to mint blocks is, and so are the blocks.
+#[test]
+fn a_tune_by_a_client_in_the_background_is_in_the_background() {
+    let bed = Bed::with_bucket(&Shape { trace: true, ..shape(4, 1) }, "rateless:redundancy=0.5,tolerate=1");
+    bed.put(&bed.file("original", 4 << 20, seed()), "object");
+    block_on(async {
+        let quality = "priority=background".parse().unwrap();
+        let options = Options { quality, patience: Duration::from_secs(30), ..Options::default() };
+        let client = Client::connect(bed.cluster.address(), options).await.unwrap();
+        settled(async || client.tune("data", "object", 3.0).await).await;
+        // Servers write down what they heard behind their answers. Nobody else reads, and the put was not in the background.
+        eventually("its streams are written down", WITHIN, async || {
+            let (mut reads, mut writes) = (0, 0);
+            let heard = (0..4).flat_map(|node| records(&bed, &format!("node-{node:02}")));
+            for Record { message, .. } in heard {
+                let Message::Open { request, priority, .. } = message else { continue };
+                match *request {
+                    NodeRequest::Read { .. } => {
+                        assert_eq!(priority, Priority::Background);
+                        reads += 1;
+                    }
+                    NodeRequest::Write(_) if priority == Priority::Background => writes += 1,
+                    _ => {}
+                }
+            }
+            reads > 0 && writes > 0
+        })
+        .await;
+    });
 }

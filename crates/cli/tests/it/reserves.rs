@@ -1,11 +1,12 @@
 //! Space reserved for updates: given back where they do not need it, while others go on.
 
 use crate::{
-    common::{Bed, block_on, bytes, once_of, put, seed, settled, shape, within},
+    common::{Bed, WITHIN, block_on, bytes, once_of, put, seed, settled, shape, within},
     files::sync,
     watch::Metrics,
 };
 use std::{
+    collections::BTreeMap,
     io::Cursor,
     sync::{
         Arc,
@@ -15,6 +16,7 @@ use std::{
 };
 use steadfast_client::{Client, Options};
 use steadfast_lab::cluster::Shape;
+use steadfast_protocol::{DeviceId, layout::ParityGeometry};
 
 const SEGMENT: usize = 1 << 20;
 /// Of each of two parity chunks of a segment.
@@ -103,4 +105,49 @@ fn given_back() -> bool {
         bed.restart(second);
     }
     in_place
+}
+
+/// A segment of which chunks were moved alone is not changed in place before it is stored anew: those need no reserve.
+#[test]
+fn chunks_that_a_drain_moves_have_nothing_reserved_beside_them() {
+    // Where a server is held up a segment is stored anew instead, with its reserves.
+    once_of("chunks are moved alone", moved_alone);
+}
+
+/// Whether what was moved had no reserve, and had one again once it was stored anew.
+fn moved_alone() -> bool {
+    let bed = Bed::with_bucket(&shape(7, 1), "parity:segment=1MiB,reserve=1MiB");
+    let mut model = bytes(8 * SEGMENT, seed());
+    let as_expected = block_on(async {
+        let client = patient(&bed).await;
+        put(&client, "object", &model).await;
+        let before = bed.used_bytes(&client).await;
+        let found = client.stat("data", "object").await.unwrap();
+        let mut parity: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
+        for (position, layout) in found.segments.iter().enumerate() {
+            let shape = ParityGeometry::of_layout(layout).unwrap();
+            for &device in &shape.holders(layout).unwrap()[shape.data as usize..] {
+                parity.entry(device).or_default().push(position);
+            }
+        }
+        let (leaving, moved) = parity.into_iter().max_by_key(|(_, moved)| moved.len()).unwrap();
+        bed.settled(&["device", "drain", &leaving.to_string()]);
+        let is_used =
+            async |bytes: u64| within(WITHIN, async || bed.used_bytes(&client).await == bytes).await;
+        let left = before - moved.len() as u64 * RESERVE;
+        if !is_used(left).await {
+            return false;
+        }
+        let (at, length) = (moved[0] * SEGMENT, 100);
+        let mut as_expected = true;
+        for (value, in_place) in [(1, 0), (2, length as u64)] {
+            model[at..at + length].fill(value);
+            let new = || Cursor::new(vec![value; length]);
+            let update = async || client.update("data", "object", at as u64, new()).await;
+            as_expected &= settled(update).await.in_place_bytes == in_place;
+        }
+        as_expected && is_used(left + RESERVE).await
+    });
+    bed.get_equals("object", &model);
+    as_expected
 }

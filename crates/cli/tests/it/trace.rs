@@ -8,7 +8,7 @@ use steadfast_protocol::{
     trace::{Message, Record},
 };
 
-fn records(bed: &Bed, server: &str) -> Vec<Record<SocketAddr>> {
+pub(crate) fn records(bed: &Bed, server: &str) -> Vec<Record<SocketAddr>> {
     let file = bed.cluster.dir().join("logs").join(format!("{server}.trace.jsonl"));
     let text = fs::read_to_string(&file).unwrap();
     // The last line may still be on its way.

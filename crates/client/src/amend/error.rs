@@ -3,7 +3,7 @@
 use crate::{Busy, ClientError, GetError};
 use std::io;
 use steadfast_protocol::{
-    SegmentId,
+    DeviceId, SegmentId,
     message::MetaFault,
     plan::{PlanError, TooLong, TrimError},
     write::WriteError,
@@ -76,6 +76,19 @@ pub enum AmendError {
         /// The segment.
         segment: SegmentId,
     },
+    /// Chunks of a segment lack changes, and those that may make up for it do not answer: stored anew now, it would lack the changes for
+    /// good.
+    #[error(
+        "disks have lost changes of segment {segment}, and devices that may make up for that do not answer ({}): `steadfast status` \
+         shows which servers are missing. `steadfast device remove --lost DEVICE` says of a dead disk that nobody is to wait for it",
+        named(awaited)
+    )]
+    LacksChanges {
+        /// The segment.
+        segment: SegmentId,
+        /// Devices that do not answer.
+        awaited: Vec<DeviceId>,
+    },
     /// So few blocks would not survive what the bucket, or the object, promises.
     #[error("refused: {0}")]
     Trim(#[from] TrimError),
@@ -125,9 +138,20 @@ impl AmendError {
     }
 }
 
+fn named(devices: &[DeviceId]) -> String {
+    devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_awaited_is_named() {
+        let awaited = vec![DeviceId(10), DeviceId(11)];
+        let said = AmendError::LacksChanges { segment: SegmentId(1), awaited: awaited.clone() }.to_string();
+        assert!(said.contains(&format!("({}, {})", awaited[0], awaited[1])), "{said}");
+    }
 
     #[test]
     fn bytes_behind_all_numbers_are_named() {

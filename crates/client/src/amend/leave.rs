@@ -9,7 +9,10 @@ use super::{
 use crate::{Client, ObjectStat};
 use bytes::BytesMut;
 use core::cmp::Reverse;
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 use steadfast_codes::rateless::Kind;
 use steadfast_protocol::{
     DeviceId, IndexRanges,
@@ -35,11 +38,28 @@ impl Client {
         key: &str,
         leaving: &BTreeSet<DeviceId>,
     ) -> Result<AmendReport, AmendError> {
+        self.leave_devices((bucket, key), leaving, false).await
+    }
+
+    /// The same. Those that are `lost` do not come back: what only they made up for is given up.
+    pub(crate) async fn leave_devices(
+        &self,
+        (bucket, key): (&str, &str),
+        leaving: &BTreeSet<DeviceId>,
+        lost: bool,
+    ) -> Result<AmendReport, AmendError> {
         let lies = |layout: &SegmentLayout| layout.pieces().any(|(device, _)| leaving.contains(&device));
         self.segments_of(
             (bucket, key),
+            None,
             |_, layout| Ok(u32::from(lies(layout))),
-            async |amendment, layout, offset| leave(amendment, (layout, offset), leaving).await,
+            async |amendment, layout, offset| {
+                if lost {
+                    // The registry may not say so yet.
+                    amendment.gone.clone_from(leaving);
+                }
+                leave(amendment, (layout, offset), leaving).await
+            },
         )
         .await
     }
@@ -50,8 +70,18 @@ impl Client {
     /// While there are not devices enough for that of any of them; the object is what it was before, or, where it fails later, some of
     /// its segments have more.
     pub async fn complete(&self, bucket: &str, key: &str) -> Result<AmendReport, AmendError> {
+        self.complete_until((bucket, key), None).await
+    }
+
+    /// The same, but of several segments only those that it comes to before `until`, and the first in any case.
+    pub(crate) async fn complete_until(
+        &self,
+        (bucket, key): (&str, &str),
+        until: Option<Instant>,
+    ) -> Result<AmendReport, AmendError> {
         self.segments_of(
             (bucket, key),
+            until,
             |policy, layout| {
                 let missing = layout.missing_chunks(policy);
                 if missing > 0 {
@@ -70,19 +100,23 @@ impl Client {
 
     /// Changes each segment of an object that is `concerned` (above 0), whose bytes stay the same, in one amendment or in several: what
     /// another writer undoes is one lot and not all, of chunks that change in place none is fenced for long, and what was replaced is freed
-    /// in between; the most concerned go first. Those that cannot be changed now are an error where there are no others.
+    /// in between; the most concerned go first. Those that cannot be changed now are an error where there are no others. None but the first is
+    /// begun after `until`, where that is given; nor is anybody awaited then.
     async fn segments_of(
         &self,
         (bucket, key): (&str, &str),
+        until: Option<Instant>,
         concerned: impl Fn(&Policy, &SegmentLayout) -> Result<u32, PlanError>,
         change: impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
     ) -> Result<AmendReport, AmendError> {
         let start = Instant::now();
         let left = &Left::default();
+        // Who has so little time for it comes again.
+        let patience = until.map_or(self.options.patience, |_| Duration::ZERO);
         let mut report: Option<AmendReport> = None;
         loop {
             let (mut more, first) = (false, report.is_none());
-            let lot = self.amend((bucket, key), left, async |client, found| {
+            let lot = self.amend_within(patience, (bucket, key), left, async |client, found| {
                 let (mut affected, mut lacking) = (Vec::new(), None);
                 for (position, layout) in found.segments.iter().enumerate() {
                     match concerned(&found.policy, layout) {
@@ -99,11 +133,17 @@ impl Client {
                 affected = next_lot(affected, found.segments.len(), grows);
                 more = affected.len() < all;
                 let affected = affected.into_iter().map(|(position, _)| position).collect();
-                change_some((client, left), (bucket, key), found, affected, &change).await
+                match change_some((client, left), (bucket, key), found, (affected, until), &change).await {
+                    // Whoever was first may be the next at the same: to begin again would undo that.
+                    Err(error) if error.is_conflict() && is_over(until) => {
+                        Err(AmendError::Contended { attempts: 1 })
+                    }
+                    changed => changed,
+                }
             });
             let lot = lot.await?;
             let so_far = report.map_or(lot, |before| both(before, lot));
-            if !more {
+            if !more || is_over(until) {
                 return Ok(AmendReport { latency: start.elapsed(), ..so_far });
             }
             report = Some(so_far);
@@ -133,12 +173,17 @@ pub(super) fn tolerates(layout: &SegmentLayout) -> u32 {
     ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity())
 }
 
-/// Changes these segments of an object as found, in one amendment.
+/// Whether nothing more is to be begun.
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
+}
+
+/// Changes these segments of an object as found, in one amendment: those that it comes to before `until`, and the first in any case.
 async fn change_some(
     (client, left): (&Client, &Left),
     object: (&str, &str),
     found: ObjectStat,
-    affected: Vec<usize>,
+    (affected, until): (Vec<usize>, Option<Instant>),
     change: &impl AsyncFn(&mut Amendment<'_>, &SegmentLayout, u64) -> Result<SegmentLayout, AmendError>,
 ) -> Result<AmendReport, AmendError> {
     let start = Instant::now();
@@ -150,7 +195,10 @@ async fn change_some(
     let amendment = Amendment::begin(client, left, object, found, of, (wish, 0)).await?;
     amendment
         .finish(start, async |amendment| {
-            for position in affected {
+            for (changed, position) in affected.into_iter().enumerate() {
+                if changed > 0 && is_over(until) {
+                    break;
+                }
                 let layout = amendment.layouts[position].clone();
                 let before = &amendment.layouts[..position];
                 let offset = before.iter().map(|layout| layout.length).sum();

@@ -28,8 +28,8 @@ use steadfast_protocol::{
 };
 use steadfast_transfer::Originals;
 
-/// Between two looks at a cluster in which a device stalls, or in which too few serve. Picked by eye: about what lies between two
-/// heartbeats.
+/// Between two looks at a cluster in which a device stalls, in which too few serve, or of which somebody is awaited. Picked by eye: about
+/// what lies between two heartbeats.
 pub(super) const STALL_PAUSE: Duration = Duration::from_millis(500);
 
 /// What became of a change of many places.
@@ -180,6 +180,11 @@ impl Client {
                     if !self.may_be_in_place((bucket, key), what).await {
                         return Err(error);
                     }
+                    tokio::time::sleep(STALL_PAUSE).await;
+                    (tried, attempts) = (&[], 0);
+                }
+                // Open again meanwhile, its chunks are brought forward, too, where somebody has what they lack.
+                Err(AmendError::LacksChanges { .. }) if start.elapsed() < self.options.patience => {
                     tokio::time::sleep(STALL_PAUSE).await;
                     (tried, attempts) = (&[], 0);
                 }

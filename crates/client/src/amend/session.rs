@@ -3,6 +3,7 @@
 use super::{AmendError, AmendReport, fences::Left};
 use crate::{
     Client, ClientError, GetError, ObjectStat,
+    chunks::Fenced,
     feed::no_code,
     get::SegmentReader,
     lease::{Committing, Lease},
@@ -73,9 +74,10 @@ pub(super) struct Amendment<'a> {
     fenced: BTreeSet<SegmentId>,
     /// Where those are noted if it fails.
     left: &'a Left,
-    /// Of the segment fenced last parity that could not be told so, and data that lacks changes or may have others: nothing is read of
-    /// it. What is decoded is fenced just before.
-    without: BTreeSet<DeviceId>,
+    /// Devices that do not come back, as who makes this knows, beside those of which the registry says so: what they had is not waited for.
+    pub(super) gone: BTreeSet<DeviceId>,
+    /// How the segment fenced last is read. What is decoded is fenced just before.
+    ended: Fenced,
     committing: Committing,
 }
 
@@ -140,7 +142,8 @@ impl<'a> Amendment<'a> {
             refused: BTreeSet::new(),
             fenced: BTreeSet::new(),
             left,
-            without: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            ended: Fenced::default(),
             committing: Committing::default(),
         })
     }
@@ -221,10 +224,20 @@ impl<'a> Amendment<'a> {
                 if !(self.committing.has_begun() && asked(&error)) {
                     client.give_up(self.ending(), self.begun.epoch, &self.touched).await;
                     self.left.add(&self.fenced, self.begun.epoch);
+                    if let AmendError::LacksChanges { segment, .. } = &error {
+                        self.level(*segment);
+                    }
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Has chunks brought forward that lack changes, as far as anybody answers who has those: no node begins with that by a fence, and
+    /// they are read by nobody. In vain before the segment is open again.
+    fn level(&self, segment: SegmentId) {
+        let level = |&device: &DeviceId| (device, NodeRequest::Level { device, segment }, self.begun.epoch);
+        self.client.tell_all(self.ended.outdated.iter().map(level).collect());
     }
 
     /// What ends it without a version of its own: what was fenced is listed as it was under its epoch, so that it can be changed in place
@@ -236,7 +249,7 @@ impl<'a> Amendment<'a> {
     /// The error, or that another writer was first, where that explains it: what was to be read may have been replaced meanwhile. Asked
     /// before a version of our own tells the same ([`Self::ending`]).
     async fn unless_overtaken(&self, error: AmendError) -> AmendError {
-        if !matches!(error, AmendError::Read(_)) {
+        if !matches!(error, AmendError::Read(_) | AmendError::LacksChanges { .. }) {
             return error;
         }
         let (bucket, key) = &self.object;
@@ -260,7 +273,7 @@ impl<'a> Amendment<'a> {
             segments: self.layouts.clone(),
             pledge: Pledge::default(),
         };
-        match self.client.metadata.change(commit).await? {
+        match self.client.metadata.change_under(self.begun.lease_ms, commit).await? {
             MetaAnswer::Committed { freed, .. } => Ok(freed),
             other => Err(unexpected("Committed", &other).into()),
         }
@@ -287,7 +300,7 @@ impl<'a> Amendment<'a> {
     async fn name(&mut self) -> Result<SegmentId, ClientError> {
         if self.names.is_empty() {
             let more = Change::MoreSegments { intent: self.begun.intent, segments: MORE_SEGMENTS };
-            match self.client.metadata.change(more).await? {
+            match self.client.metadata.change_under(self.begun.lease_ms, more).await? {
                 MetaAnswer::Segments(names) => self.names.extend(names),
                 other => return Err(unexpected("Segments", &other)),
             }
@@ -323,9 +336,11 @@ impl<'a> Amendment<'a> {
     ) -> Result<bool, AmendError> {
         self.fenced.insert(layout.segment);
         match self.client.fence(layout, self.begun.epoch, leaving).await {
-            Some(fenced) => {
-                self.without = fenced.without;
-                Ok(fenced.changed)
+            Some(mut ended) => {
+                let is_gone = |device: &DeviceId| self.gone.contains(device) || self.client.is_lost(*device);
+                ended.awaited.retain(|device| !is_gone(device));
+                self.ended = ended;
+                Ok(self.ended.changed)
             }
             None => Err(AmendError::Unfenced { segment: layout.segment }),
         }
@@ -348,21 +363,41 @@ impl<'a> Amendment<'a> {
     }
 
     /// The original blocks of a segment, decoded.
-    pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, GetError> {
+    pub(super) async fn decode(&mut self, layout: &SegmentLayout) -> Result<Vec<BytesMut>, AmendError> {
         self.decode_part(layout, 0..layout.length).await
     }
 
-    /// The original blocks that hold a part of a segment, which is not empty.
+    /// The original blocks that hold a part of a segment, which is not empty. What a chunk lacks is given up by storing it so: not while
+    /// somebody is awaited who may make up for it.
     pub(super) async fn decode_part(
         &mut self,
         layout: &SegmentLayout,
         part: Range<u64>,
-    ) -> Result<Vec<BytesMut>, GetError> {
+    ) -> Result<Vec<BytesMut>, AmendError> {
+        let segment = layout.segment;
+        let (Fenced { outdated, awaited, .. }, excluded) = (&self.ended, self.ended.without.clone());
+        let as_it_is = awaited.is_empty();
+        let lacks_changes =
+            || AmendError::LacksChanges { segment, awaited: awaited.iter().copied().collect() };
+        if !outdated.is_empty() {
+            if !as_it_is {
+                tracing::debug!(%segment, ?outdated, ?awaited, "not read while others may have what these lack");
+                return Err(lacks_changes());
+            }
+            tracing::warn!(%segment, ?outdated, "more chunks lack changes than the others make up for: those changes are lost");
+        }
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
-        let (rule, excluded) = (self.client.options.request, self.without.clone());
-        let reading = Reading { rule, refused, excluded, reserved };
+        let rule = self.client.options.request;
+        let reading = Reading { rule, refused, excluded, as_it_is, reserved };
         let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, None, &reading)?;
-        let originals = reader.run().await?;
+        let read = reader.run().await;
+        let originals = match read {
+            Err(GetError::Read(error)) if !as_it_is && reader.lacks_changes() => {
+                tracing::debug!(%segment, %error, ?awaited, "not decoded while others may have what chunks lack");
+                return Err(lacks_changes());
+            }
+            read => read?,
+        };
         self.report.decoded_segments += 1;
         self.report.read_bytes += reader.received_bytes();
         Ok(originals)
@@ -608,6 +643,11 @@ impl Client {
         plan::to_be_had(pledge, &self.candidates())
     }
 
+    /// Whether somebody has said that a device does not come back, as last heard of.
+    fn is_lost(&self, device: DeviceId) -> bool {
+        self.registry.lock().expect("never poisoned: no panic while held").is_lost(device)
+    }
+
     /// The devices as last heard of.
     fn candidates(&self) -> Vec<plan::Candidate> {
         plan::candidates(&self.registry.lock().expect("never poisoned: no panic while held"))
@@ -683,21 +723,4 @@ async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::amend::parts::tests::found;
-    use steadfast_protocol::Epoch;
-
-    #[test]
-    fn growth_of_the_last_segment_replaces_none() {
-        let before = found(&[100, 50]).segments;
-        assert!(only_grown(&before, &before) && only_grown(&[], &[]));
-        assert!(only_grown(&before, &found(&[100, 80]).segments));
-        for now in [&[100, 40][..], &[90, 50], &[100, 50, 1], &[100], &[]] {
-            assert!(!only_grown(&before, &found(now).segments), "{now:?}");
-        }
-        let mut raised = before.clone();
-        raised[1].epoch = Epoch(9);
-        assert!(!only_grown(&before, &raised));
-    }
-}
+mod tests;

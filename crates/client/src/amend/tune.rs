@@ -13,7 +13,7 @@ use steadfast_protocol::{
     IndexRanges,
     durability::Rule,
     layout::{CodeKind, ParityGeometry, SegmentLayout},
-    plan::{self, Places, Replaced, TrimError},
+    plan::{self, Places, Replaced, TrimError, Wish},
     policy::Policy,
 };
 use steadfast_transfer::Originals;
@@ -51,8 +51,9 @@ impl Client {
             }
             let segments = found.segments.len();
             let object = (bucket, key);
+            let class = Wish { quality: client.options.quality.class(), ..Wish::default() };
             let amendment =
-                Amendment::begin(client, left, object, found, (segments, false), Default::default()).await?;
+                Amendment::begin(client, left, object, found, (segments, false), (class, 0)).await?;
             amendment
                 .finish(start, async |amendment| {
                     let rule = Rule { redundancy, ..Rule::of(&amendment.begun.policy) };

@@ -28,12 +28,14 @@ pub(crate) struct Parts {
     pub(crate) patience: Duration,
     /// The class of the questions.
     pub(crate) priority: Priority,
+    /// Whether what lacks changes is read as it is where the others do not make up for it.
+    pub(crate) as_it_is: bool,
 }
 
 impl Parts {
-    /// All of it.
+    /// All of it, as it can be had.
     pub(crate) fn whole(layout: &SegmentLayout, patience: Duration, priority: Priority) -> Self {
-        Self { within: 0..layout.block_bytes, patience, priority }
+        Self { within: 0..layout.block_bytes, patience, priority, as_it_is: true }
     }
 
     fn len(&self) -> usize {
@@ -55,7 +57,8 @@ pub(crate) async fn originals(
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
     let found = ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)));
     let (shape, holders) = found.ok_or_else(|| unusable(layout, "its chunks do not fit each other"))?;
-    let mut core = Gather::new(shape, &holders, excluded, wanted);
+    let core = Gather::new(shape, &holders, excluded, wanted);
+    let mut core = if parts.as_it_is { core } else { core.up_to_date() };
     let mut reading = JoinSet::new();
     let mut received = 0;
     // Of the row in hand, by chunk; and what is done, by index.
@@ -70,7 +73,7 @@ pub(crate) async fn originals(
                     tokio::time::sleep(after).await;
                     let versions = client.chunk_versions(layout.segment, &holders, excluded).await;
                     for (chunk, held) in (0..).zip(versions) {
-                        core.handle(GatherInput::Versions { chunk, held });
+                        core.handle(GatherInput::Versions { chunk, held: held.ok() });
                     }
                 }
                 GatherAction::Read { chunk, row, at } => {

@@ -208,7 +208,8 @@ async fn stand_in(
     (piece, priority): (&Piece, Priority),
     spared: BTreeSet<DeviceId>,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
-    let parts = Parts { within: piece.granules.clone(), patience: ANSWERS_WITHIN, priority };
+    let within = piece.granules.clone();
+    let parts = Parts { within, patience: ANSWERS_WITHIN, priority, as_it_is: true };
     originals(client, layout, &spared, piece.index..piece.index + 1, parts).await
 }
 

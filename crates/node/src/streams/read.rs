@@ -21,7 +21,7 @@ use steadfast_disk::{
 };
 use steadfast_net::{Event, Opened, Stream, StreamSender};
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, ReservationId, SegmentId,
+    BlockIndex, DeviceId, Epoch, IndexRanges, ReservationId, SegmentId,
     layout::PIECES_PER_HOLDER_MAX,
     message::{
         self, Fault, NodeAnswer, NodeEvent, NodeFault, NodePush, PAYLOAD_BYTES_MAX, ReadPiece, ReadState,
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         let load = service.load(served, false, reservation);
         let _looking = service.admit_quietly(reader, opened.priority, load)?;
         tokio::select! {
-            found = find(service, served, &pieces) => found?,
+            found = find(service, served, &pieces, opened.epoch) => found?,
             fault = gone(stream, &mut early) => return Err(fault),
         }
     };
@@ -126,7 +126,12 @@ impl Places {
 }
 
 /// Finds the pieces, once they may be read. One that is not here is left out: its blocks are gone, as blocks are that its extent has no more.
-async fn find(service: &Service, served: &ServedDevice, pieces: &[ReadPiece]) -> Result<Found, Fault> {
+async fn find(
+    service: &Service,
+    served: &ServedDevice,
+    pieces: &[ReadPiece],
+    epoch: Epoch,
+) -> Result<Found, Fault> {
     let device = served.id;
     let describe = pieces.iter().map(|piece| Op::Describe { segment: piece.segment });
     let described = operations(service, served, LanePriority::Interactive, describe).await;
@@ -139,7 +144,7 @@ async fn find(service: &Service, served: &ServedDevice, pieces: &[ReadPiece]) ->
             Ok(other) => unreachable!("a description answers a description, not {other:?}"),
             Err(error) => return Err(Fault::Node(fault(device, error))),
         };
-        returned::before_read(service, served, &extent).await?;
+        returned::before_blocks(service, served, &extent, epoch).await?;
         if *block_bytes.get_or_insert(extent.block_bytes) != extent.block_bytes {
             let detail = format!("segment {} has blocks of another size than the first", piece.segment);
             return Err(Fault::Node(NodeFault::Invalid(detail)));

@@ -634,11 +634,14 @@ impl Host {
                 self.kept.insert(version, record);
                 self.core.handle(DataInput::Fetched { version });
             }
-            // Nobody asked for it.
-            LinkEvent::Heard(LogEvent::Record { .. }, _) => {}
-            LinkEvent::Heard(LogEvent::NotHeld { version }, _) => {
+            LinkEvent::Heard(LogEvent::NotHeld { version }, _)
+                if self.fetching == Some((parity, version)) =>
+            {
+                self.fetching = None;
                 self.core.handle(DataInput::NotFetched { version });
             }
+            // Nobody asked for it.
+            LinkEvent::Heard(LogEvent::Record { .. } | LogEvent::NotHeld { .. }, _) => {}
             // Also what is stamped: it may never be committed, and storing the segment anew begins with a fence.
             LinkEvent::Heard(LogEvent::HeldUp, _) => {
                 let why = "changes of another chunk hold up its log, and whoever made those is gone";

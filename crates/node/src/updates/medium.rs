@@ -1,15 +1,15 @@
 //! What hosts and readers ask of a device: one operation of its lane at a time, and its answer.
 
-use super::damaged_parity;
+use super::{damaged_parity, logged::Records};
 use crate::{devices::ServedDevice, fault::fault};
 use steadfast_disk::{
     DeviceId, Op, OpError, OpOutput, Priority as LanePriority, SegmentId,
-    device::{LogError, ReadError, Staged, UpdateError, UpdatesInfo},
+    device::{LogEntry, LogError, ReadError, Staged, UpdateError, UpdatesInfo},
     media::MediumError,
 };
 use steadfast_protocol::{
     message::{Fault, NodeFault},
-    serve::parity_log::Difference,
+    serve::parity_log::{Difference, VersionsByChunk},
 };
 use tokio::sync::{SemaphorePermit, oneshot};
 
@@ -88,6 +88,30 @@ pub(super) async fn held(
     }
 }
 
+/// What a device says of a chunk, and which versions of data chunks it holds, with its log: of that only those records are read that nobody
+/// has read since it is served.
+pub(super) async fn versions(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+) -> Result<(UpdatesInfo, VersionsByChunk), Fault> {
+    // Before the device is asked: whether all of this is durable it says then.
+    let known = device.logged.of(segment);
+    let mut info = describe(device, lane, segment).await?;
+    let mut behind = Vec::new();
+    let is_behind = |last: &LogEntry| last.sequence >= known.unknown_from(&info);
+    if info.damaged || info.log.last().is_some_and(is_behind) {
+        let _one_of_few = device.logs.acquire().await.expect("it is never closed");
+        // Not their bytes, which are as many as the log has.
+        let keep = |difference: Difference| (difference.chunk, difference.version);
+        (info, behind) = log_behind(device, lane, segment, &known, keep).await?;
+    }
+    let known = known.and(&info, behind);
+    let held = known.held(&info);
+    device.logged.learn(segment, known);
+    Ok((info, held))
+}
+
 /// What a device says of a parity chunk, and what a reader keeps of the records of its log: only so many have a log of the device in memory
 /// at a time, and this one for as long as it keeps what comes with it.
 pub(super) async fn log_for_reader<Kept>(
@@ -113,15 +137,28 @@ pub(super) async fn log<Kept>(
     segment: SegmentId,
     keep: impl Fn(Difference) -> Kept,
 ) -> Result<(UpdatesInfo, Vec<Kept>), Fault> {
+    log_behind(device, lane, segment, &Records::default(), keep).await
+}
+
+/// The same of those of its records alone that are behind what is known of it.
+async fn log_behind<Kept>(
+    device: &ServedDevice,
+    lane: Lane,
+    segment: SegmentId,
+    known: &Records,
+    keep: impl Fn(Difference) -> Kept,
+) -> Result<(UpdatesInfo, Vec<Kept>), Fault> {
     const ATTEMPTS: u32 = 8;
     'again: for _ in 0..ATTEMPTS {
         let info = describe(device, lane, segment).await?;
         if info.damaged {
             return Err(damaged_parity(device.id, segment, "its log lost records"));
         }
-        let mut log = Vec::with_capacity(info.log.len());
-        while let Some(next) = info.log.get(log.len()) {
-            let end = info.log.last().map_or(next.sequence, |last| last.sequence + 1);
+        let behind = info.log.partition_point(|entry| entry.sequence < known.unknown_from(&info));
+        let entries = &info.log[behind..];
+        let mut log = Vec::with_capacity(entries.len());
+        while let Some(next) = entries.get(log.len()) {
+            let end = entries.last().map_or(next.sequence, |last| last.sequence + 1);
             let op = Op::LogReadRun { segment, sequences: next.sequence..end, bytes_max: READ_BYTES };
             match ask(device, lane, op).await {
                 Ok(OpOutput::LogRecords(records)) => {

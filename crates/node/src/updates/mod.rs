@@ -14,6 +14,7 @@ mod data;
 mod device_room;
 mod host;
 mod link;
+mod logged;
 mod medium;
 mod merge;
 mod merges;
@@ -26,6 +27,7 @@ pub(crate) mod rows;
 mod tests;
 mod waiting;
 
+pub(crate) use logged::Logged;
 pub(crate) use merges::{Merges, merge_left};
 pub(crate) use parity::Shrunk;
 pub(crate) use recover::recover;
@@ -41,6 +43,7 @@ use std::{
     },
     time::Duration,
 };
+use steadfast_disk::{Op, Priority as LanePriority};
 use steadfast_net::{Pool, Stream};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId, Version,
@@ -174,11 +177,39 @@ impl Updates {
     ) -> Shrunk {
         let (shrunk, answered) = oneshot::channel();
         let event = parity::Event::Shrink { reserve_bytes, shrunk };
-        match self.tell::<parity::Host>(device, segment, event) {
+        match self.tell::<parity::Host>(device.clone(), segment, event) {
             Ok(_) => match tokio::time::timeout(QUIET_MAX, answered).await {
                 Ok(Ok(shrunk)) => shrunk,
-                _ => Shrunk::NotNow,
+                // No host serves the chunk, or none does any more.
+                Ok(Err(_)) => self.shrink_unserved(&device, segment, reserve_bytes).await,
+                Err(_) => Shrunk::NotNow,
             },
+            Err(_) => Shrunk::NotNow,
+        }
+    }
+
+    /// The same of a chunk that no host serves, where none can any more: chunks of its segment do not lie as they were stored, which stays so
+    /// until it is stored anew, or it is gone. Nobody logs anything in its reserve then.
+    async fn shrink_unserved(
+        &self,
+        device: &Arc<ServedDevice>,
+        segment: SegmentId,
+        reserve_bytes: u64,
+    ) -> Shrunk {
+        let is_unserved = matches!(
+            self.chunk(device.clone(), segment).await,
+            Err(Fault::Node(NodeFault::NotInPlace { .. }))
+        );
+        if !is_unserved {
+            return Shrunk::NotNow;
+        }
+        let lane = (self.number(), LanePriority::Background);
+        let Ok(info) = medium::describe(device, lane, segment).await else { return Shrunk::NotNow };
+        // Under the epoch that it has: whoever has raised it by then is about to move or to replace it.
+        let op = Op::ShrinkReserve { segment, epoch: info.epoch, reserve_bytes };
+        match medium::ask(device, lane, op).await {
+            Ok(_) => Shrunk::Done,
+            // Its log has something, or it is gone by now.
             Err(_) => Shrunk::NotNow,
         }
     }

@@ -142,6 +142,12 @@ impl Peers {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
     }
 
+    /// As it was known before a device moved.
+    #[cfg(test)]
+    pub(super) fn is_served_at(&self, device: DeviceId, address: String) {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner).insert(device, address);
+    }
+
     fn address(&self, device: DeviceId) -> Option<String> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }

@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_disk::{Op, OpOutput, Priority as LanePriority, SegmentId};
-use steadfast_net::Open;
+use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     DeviceId, Epoch,
-    message::{self, NodeRequest, Priority},
+    message::{self, Fault, NodeFault, NodeRequest, Priority},
 };
 use tokio::task::JoinSet;
 
@@ -101,6 +101,10 @@ pub(super) async fn ask_to_level(updates: &Updates, holder: DeviceId, segment: S
     let (body, deadline) = (message::encode(&request), Some(AGAIN));
     let open = Open { body, priority: Priority::Background, epoch, deadline, credit: 0 };
     if let Err(error) = connection.call(open).await {
+        if matches!(error, CallError::Fault(Fault::Node(NodeFault::UnknownDevice(_)))) {
+            // It moved: the next question leads to where it is.
+            updates.peers.forget(holder);
+        }
         tracing::debug!(device = %holder, %segment, %error, "not asked to level");
     }
 }

@@ -1,7 +1,7 @@
 //! Rows of a chunk at given versions, for whoever decodes: by operations of the lane alone, so that updates go on.
 
 use super::{
-    medium::{held, log_for_reader, overtaken},
+    medium::{self, held, log_for_reader, overtaken},
     returned,
 };
 use crate::{
@@ -19,7 +19,7 @@ use steadfast_protocol::{
     BlockIndex, SegmentId,
     layout::BLOCK_BYTES_MAX,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, PAYLOAD_BYTES_MAX, ReadRows, RowsAt},
-    serve::parity_log::{Difference, ParityOf, VersionsByChunk, take_back},
+    serve::parity_log::{ParityOf, VersionsByChunk, take_back},
 };
 
 const CLASS: LanePriority = LanePriority::Normal;
@@ -40,21 +40,15 @@ pub(crate) async fn versions(
         // It never changes.
         return Ok(ChunkVersions::default());
     }
-    let (version, held) = {
-        let lane = (service.lane_stream(), CLASS);
-        // Not their bytes, which are as many as the log has.
-        let keep = |difference: Difference| (difference.chunk, difference.version);
-        let (info, log, _one_of_few) = log_for_reader(device, lane, segment, keep).await?;
-        let mut held: VersionsByChunk = info.merged.into_iter().collect();
-        held.extend(log);
-        (info.version, held)
-    };
-    durable(service, device).await?;
-    Ok(ChunkVersions { version, held: held.into_iter().collect() })
+    let (info, held) = medium::versions(device, (service.lane_stream(), CLASS), segment).await?;
+    if !info.durable {
+        durable(service, device).await?;
+    }
+    Ok(ChunkVersions { version: info.version, held: held.into_iter().collect() })
 }
 
 /// Waits until what was read is durable: a version that is named is not lost and stamped again with other bytes, which parity
-/// would show under the same number.
+/// would show under the same number. What is durable already is not to wait for what others change, nor for a device that only reads.
 async fn durable(service: &Service, device: &ServedDevice) -> Result<(), Fault> {
     match operation(service, device, CLASS, Op::Barrier).await {
         Ok(_) => Ok(()),
@@ -176,7 +170,7 @@ async fn data(
 ) -> Result<(Vec<u8>, u64), Fault> {
     let failed = |error| Fault::Node(fault(device.id, error));
     let (segment, len) = (wanted.segment, wanted.length);
-    let (bytes, now) = match operation(
+    let (mut bytes, now, is_durable) = match operation(
         service,
         device,
         CLASS,
@@ -184,21 +178,17 @@ async fn data(
     )
     .await
     {
-        Ok(OpOutput::Chunk { data, state, .. }) => (data.to_vec(), state.version),
+        Ok(OpOutput::Chunk { data, state, durable, .. }) => (data.to_vec(), state.version, durable),
         Err(OpError::Update(UpdateError::NotUpdatable { .. })) => {
-            (never_updated(service, device, wanted, index).await?, 0)
+            (never_updated(service, device, wanted, index).await?, 0, true)
         }
         Ok(other) => unreachable!("rows are answered by rows, not {other:?}"),
         Err(error) => return Err(failed(error)),
     };
-    let mut bytes = bytes;
-    let version = match version {
-        Some(version) => version,
-        None => {
-            durable(service, device).await?;
-            now
-        }
-    };
+    if version.is_none() && !is_durable {
+        durable(service, device).await?;
+    }
+    let version = version.unwrap_or(now);
     if now == version {
         return Ok((bytes, version));
     }

@@ -7,6 +7,7 @@
 mod ends;
 mod logs;
 mod merges;
+mod reserves;
 mod returned;
 mod room;
 mod turns;
@@ -52,6 +53,8 @@ use tokio::{sync::mpsc, task::JoinHandle, task::JoinSet};
 const SEGMENT: SegmentId = SegmentId(7);
 /// Another one, whose data lies where the first has parity, and the other way round.
 const CROSSED: SegmentId = SegmentId(8);
+/// One of which a data chunk was moved alone, and so not as it was stored.
+const MOVED: SegmentId = SegmentId(9);
 const VERSION: Version = Version(1);
 const EPOCH: Epoch = Epoch(1);
 const CLUSTER: ClusterId = ClusterId(1);
@@ -161,7 +164,7 @@ fn layout(segment: SegmentId) -> SegmentLayout {
         let device = device_of(crossed(segment, chunk));
         Holder::whole(device, segment, VERSION, SHAPE.blocks_of(chunk).into())
     };
-    SegmentLayout {
+    let mut layout = SegmentLayout {
         segment,
         version: VERSION,
         epoch: EPOCH,
@@ -174,7 +177,12 @@ fn layout(segment: SegmentId) -> SegmentLayout {
         block_bytes: SHAPE.block_bytes,
         granule_bytes: PARITY_GRANULE_BYTES,
         holders: (0..SHAPE.chunks).map(holder).collect(),
+    };
+    if segment == MOVED {
+        let piece = &mut layout.holders[0].pieces[0];
+        (piece.segment, piece.version) = (SegmentId(MOVED.0 + 1), Version(VERSION.0 + 1));
     }
+    layout
 }
 
 /// A device with a chunk of zeros, as a power loss after the put leaves it.

@@ -6,14 +6,16 @@
 //! Invariant: where [`Fence::changed`] says no, every chunk that stays is what the put stored, and stays so under these epochs; and so is
 //! all that is read of those that leave, [`Fence::without`] the others.
 //!
-//! What a device has lost of a data chunk its bytes do not show: their checksums are as right as when they were the newest. Only that
-//! parity has later versions does, and only here, where nothing changes between the two answers ([`Fence::without`]).
+//! What a device has lost of a chunk its bytes do not show: their checksums are as right as when they were the newest. Only that others
+//! have later versions does, and only here, where nothing changes between the answers ([`Fence::without`]). What a parity chunk lacks of a
+//! data chunk shows where that is read beside it; where it is lost or late, what it was would pass for the newest.
 
 use crate::{
     layout::ParityGeometry,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault},
     read::Cause,
 };
+use core::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// A fence that holds; see the module's doc.
@@ -93,9 +95,12 @@ impl Fence {
     }
 
     /// Chunks that what is read must not be made of: parity that is [unfenced](Fence::unfenced), data chunks that leave unchanged parity
-    /// and may have been changed themselves, and data chunks that are [`lacking`](Fence::lacking) versions. To read without one of the last
+    /// and may have been changed themselves, and chunks that lack versions which others have. To read without one of the last
     /// does no harm where nothing acknowledged is missing, so they are as many at most as the others make up for, who said what they
-    /// hold: beyond, what they lack is lost.
+    /// hold: beyond, what they lack is lost. Whose turn comes first is what counts where there are more of them, and not all can have lost
+    /// something: what nothing else would show, by what may have been acknowledged. What parity lacks of chunks that are read shows beside
+    /// those, and another state is gathered; it passes for the newest where one of those is late or dies meanwhile. So for that alone no more
+    /// is left out than lets one chunk fail yet; and first what lacks the most, as what was on its way lacks little.
     pub fn without(&self, versions: &[Option<ChunkVersions>], leaves: impl Fn(u32) -> bool) -> BTreeSet<u32> {
         let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
         let mut without: BTreeSet<u32> = self.unfenced().collect();
@@ -104,11 +109,66 @@ impl Fence {
         }
         let gone = (0..self.shape.chunks).filter(|chunk| named(*chunk).is_none() && !without.contains(chunk));
         let spare = (self.shape.parity() as usize).saturating_sub(without.len() + gone.count());
-        without.extend(self.lacking(versions).into_iter().take(spare));
+        let most = without.len() + spare;
+        let behind: Vec<Vec<(u64, u32)>> =
+            (0..self.shape.data).map(|of| self.behind(of, versions, &without, spare)).collect();
+        let parity_behind = |of: &u32| -> Vec<(u64, u32)> {
+            behind[*of as usize].iter().copied().filter(|&(_, chunk)| chunk >= self.shape.data).collect()
+        };
+        let is_behind = |of: &u32| behind[*of as usize].iter().any(|(_, chunk)| chunk == of);
+        add(&mut without, (0..self.shape.data).filter(is_behind), most);
+        let is_read = |of: &u32| named(*of).is_some() && !without.contains(of);
+        let (read, unread): (Vec<u32>, Vec<u32>) = (0..self.shape.data).partition(is_read);
+        add(&mut without, unread.iter().flat_map(parity_behind).map(|(_, chunk)| chunk), most);
+        add(&mut without, self.lacking(versions), most);
+        let mut shown: Vec<(u64, u32)> = read.iter().flat_map(parity_behind).collect();
+        shown.sort_unstable_by_key(|&(lacks, chunk)| (Reverse(lacks), chunk));
+        add(&mut without, shown.into_iter().map(|(_, chunk)| chunk), most.saturating_sub(1));
         without
+    }
+
+    /// The data chunk `of`, and parity, that hold less of it than was acknowledged, if all but `lost` of those that are not done `without`
+    /// hold that; and how many changes they lack then.
+    fn behind(
+        &self,
+        of: u32,
+        versions: &[Option<ChunkVersions>],
+        without: &BTreeSet<u32>,
+        lost: usize,
+    ) -> Vec<(u64, u32)> {
+        let named = |chunk: u32| {
+            let named = versions.get(chunk as usize).and_then(Option::as_ref)?;
+            (!without.contains(&chunk)).then_some((chunk, named))
+        };
+        let held = |(chunk, named): (u32, &ChunkVersions)| {
+            let of_it = named.held.iter().find(|(other, _)| u32::from(*other) == of);
+            (of_it.map_or(0, |(_, version)| *version), chunk)
+        };
+        let mut all: Vec<(u64, u32)> =
+            (self.shape.data..self.shape.chunks).filter_map(named).map(held).collect();
+        // What all of parity lacks was never acknowledged.
+        let of_parity = all.iter().map(|(version, _)| *version).max();
+        let acknowledged_max = of_parity.filter(|_| all.len() == self.shape.parity() as usize);
+        let of_data = |(chunk, data): (u32, &ChunkVersions)| {
+            (data.version.min(acknowledged_max.unwrap_or(u64::MAX)), chunk)
+        };
+        all.extend(named(of).map(of_data));
+        all.sort_unstable();
+        let acknowledged = all.get(lost).map_or(0, |(version, _)| *version);
+        let behind = all.into_iter().filter(|(version, _)| *version < acknowledged);
+        behind.map(|(version, chunk)| (acknowledged - version, chunk)).collect()
     }
 
     fn is_fenced(&self, chunk: u32) -> bool {
         self.fenced[chunk as usize]
+    }
+}
+
+/// Adds chunks, the first first, until there are so many.
+fn add(chunks: &mut BTreeSet<u32>, more: impl IntoIterator<Item = u32>, most: usize) {
+    for chunk in more {
+        if chunks.len() < most {
+            chunks.insert(chunk);
+        }
     }
 }

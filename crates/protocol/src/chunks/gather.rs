@@ -20,7 +20,7 @@
 //!
 //! A data chunk whose node knows that it lacks changes ([`NodeFault::LacksChanges`]) counts as lost as far as the others make up for it, as
 //! behind a fence ([`Fence::without`](super::Fence::without)). Beyond that it is read as it is, at the state that it names: what it lacks is
-//! lost.
+//! lost. Not so for who ends what is read by it, while others may make up for it yet ([`Gather::up_to_date`]).
 //!
 //! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, in that row alone where what lies
 //! there is damaged or cannot be read (each of several disks may have one bad place), unless that is so again and again; but one that
@@ -176,6 +176,8 @@ pub struct Gather {
     /// Nothing is read of these chunks.
     excluded: BTreeSet<u32>,
     wanted: Range<BlockIndex>,
+    /// Whether what lacks changes is read as it is where the others do not make up for it.
+    as_it_is: bool,
     attempt: u32,
     step: Step,
     /// By chunk.
@@ -205,6 +207,7 @@ impl Gather {
             holders: holders.to_vec(),
             excluded: (0..shape.chunks).filter(is_excluded).collect(),
             wanted,
+            as_it_is: true,
             attempt: 0,
             step: Step::Asking(BTreeMap::new()),
             failed: BTreeMap::new(),
@@ -213,6 +216,11 @@ impl Gather {
             refused_for: Duration::ZERO,
             actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
         }
+    }
+
+    /// The same, which fails where it would read as it is what lacks changes.
+    pub fn up_to_date(self) -> Self {
+        Self { as_it_is: false, ..self }
     }
 
     /// The next thing to do.
@@ -299,7 +307,10 @@ impl Gather {
         };
         let mut data: Vec<u32> = (0..shape.data).filter(lives).collect();
         let mut parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).collect();
-        let spare = (data.len() + parity.len()).saturating_sub(shape.data as usize);
+        let spare = match self.as_it_is {
+            true => (data.len() + parity.len()).saturating_sub(shape.data as usize),
+            false => data.len(),
+        };
         let outdated: Vec<u32> = data.iter().copied().filter(|chunk| self.lacking.contains(chunk)).collect();
         data.retain(|chunk| !outdated.iter().take(spare).any(|other| other == chunk));
         let lost: Vec<u32> = (0..shape.data).filter(|chunk| !data.contains(chunk)).collect();

@@ -171,6 +171,85 @@ fn bounded_looks_end_whatever_others_do() {
     }
 }
 
+/// Those that cannot be moved are found first, and the first of them take all the time each time.
+#[test]
+fn what_begins_where_another_was_cut_short_comes_to_everything() {
+    let there = (0..12).map(|segment| (segment, held(segment, segment, 10))).collect();
+    let (mut model, mut reached) = (Model { there, arrivals: 0, page: 4 }, None);
+    for _ in 0..6 {
+        let mut drain = Drain::after(Limits { objects_max: 1, keep_going: true, ..LIMITS }, reached);
+        let mut begun = 0;
+        loop {
+            match drain.poll().expect("nothing is under way") {
+                Action::Count => drain.handle(Input::Arrivals(0)),
+                Action::Look { after } => drain.handle(model.page(after)),
+                Action::Move(object) => {
+                    let is_stuck = (0..6).any(|key| object == name(key));
+                    let outcome = if is_stuck { Outcome::Stuck(last_copy()) } else { model.moved(&object) };
+                    drain.handle(Input::Over { object, outcome });
+                    begun += 1;
+                    if begun == 2 {
+                        drain.handle(Input::Enough);
+                    }
+                }
+                Action::Done => break,
+            }
+        }
+        reached = drain.totals().reached;
+    }
+    assert_eq!(model.there.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    // One that is not cut short has been at everything all the same.
+    let mut drain = Drain::after(LIMITS, Some(SegmentId(8)));
+    let mut looks = Vec::new();
+    while looks.len() < 2 {
+        match drain.poll().expect("nothing is under way") {
+            Action::Count => drain.handle(Input::Arrivals(0)),
+            Action::Look { after } => {
+                looks.push(after);
+                drain.handle(Input::Page { held: Vec::new(), next: None });
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(looks, [Some(SegmentId(8)), None]);
+}
+
+/// Whatever it was about to do by then.
+#[test]
+fn what_is_told_that_it_is_enough_begins_nothing_more() {
+    for told_at in 0..80 {
+        let there = (0..12).map(|segment| (segment, held(segment, segment, 10))).collect();
+        let mut model = Model { there, arrivals: 0, page: 4 };
+        let mut drain = Drain::new(Limits { objects_max: 2, ..LIMITS });
+        let (mut under_way, mut step) = (VecDeque::new(), 0);
+        loop {
+            if step == told_at {
+                drain.handle(Input::Enough);
+            }
+            step += 1;
+            match drain.poll() {
+                Some(Action::Done) => break,
+                Some(action) => {
+                    assert!(step <= told_at, "{action:?} was begun, {told_at}");
+                    under_way.push_back(action);
+                }
+                None => match under_way.pop_front().expect("it waits for something") {
+                    Action::Count => drain.handle(Input::Arrivals(0)),
+                    Action::Look { after } => drain.handle(model.page(after)),
+                    Action::Move(object) => {
+                        let outcome = model.moved(&object);
+                        drain.handle(Input::Over { object, outcome });
+                    }
+                    Action::Done => unreachable!("it was over then"),
+                },
+            }
+            assert!(step < 500, "it goes on for ever, {told_at}");
+        }
+        assert!(under_way.is_empty(), "{under_way:?} is not over, {told_at}");
+        assert!(drain.totals().more || model.there.is_empty(), "{told_at}");
+    }
+}
+
 #[test]
 fn the_first_bucket_that_could_not_keep_its_promise_is_named() {
     // Four nodes of two devices each, one of them down: it may come back.

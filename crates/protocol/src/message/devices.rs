@@ -58,8 +58,8 @@ pub struct Holding {
     pub bytes: u64,
 }
 
-/// How far a drain, or the repair after a loss, is, as the client that moves the objects says it. For whoever watches:
-/// nothing is decided on it.
+/// How far a drain, or the repair after a loss, is, as the client that moves the objects says it. For whoever watches; all that is decided
+/// on it is that nobody waits any more for what `lost` devices had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainProgress {
     /// The devices that are emptied together.

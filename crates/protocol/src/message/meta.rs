@@ -429,6 +429,11 @@ impl Registry {
     pub fn drain(&self, device: DeviceId) -> Option<&DrainState> {
         self.drains.iter().find(|drain| drain.progress.devices.contains(&device))
     }
+
+    /// Whether somebody has said that a device does not come back.
+    pub fn is_lost(&self, device: DeviceId) -> bool {
+        self.drain(device).is_some_and(|drain| drain.progress.lost)
+    }
 }
 
 /// A registered storage server.

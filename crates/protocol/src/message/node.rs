@@ -17,8 +17,8 @@ pub enum NodeRequest {
     /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
     /// [`NodeAnswer::Read`], which counts all pieces together. [`NodePush::Finish`] takes back the credit that is not in
     /// use. Refused with [`NodeFault::UnknownSegment`] where the
-    /// device has none of the pieces, and with [`NodeFault::LacksChanges`] where one of them is a data chunk that does; one that is
-    /// missing beside others is left out like blocks that are gone.
+    /// device has none of the pieces, and with [`NodeFault::LacksChanges`] where one of them is a chunk that does, of parity unless its
+    /// changes were ended since the epoch of the request; one that is missing beside others is left out like blocks that are gone.
     Read {
         /// The device to read from.
         device: DeviceId,
@@ -545,7 +545,7 @@ pub enum NodeFault {
         /// What of it.
         detail: String,
     },
-    /// A data chunk that lacks changes which its parity has: it is not read as the newest.
+    /// A chunk that lacks changes which its parity has, or other parity: it is not read as the newest.
     #[error(
         "device {device} lacks changes of segment {segment} that its parity has: the other chunks make up for it"
     )]

@@ -300,6 +300,15 @@ fn only_epochs(before: &[SegmentLayout], after: &[SegmentLayout]) -> bool {
     before.len() == after.len() && before.iter().zip(after).all(same)
 }
 
+/// Why an intent ends without its version.
+#[derive(Clone, Copy)]
+enum End<'a> {
+    /// Its writer gives it up: an amendment that has fenced these segments, where it says so, or any.
+    Given(Option<&'a [SegmentId]>),
+    /// Its lease is over: its writer is dead, as far as is known, and sees to nothing any more.
+    Lease,
+}
+
 /// Gives a put up, or an amendment that has fenced the segments `fenced`, where it says so, or any. Refused where it is over: it may
 /// have committed.
 pub(super) fn abort(
@@ -310,7 +319,7 @@ pub(super) fn abort(
 ) -> Result<MetaAnswer, MetaFault> {
     // An ended lease is no reason to refuse: the put is over either way.
     let intent = read(txn, id)?.ok_or(MetaFault::IntentOver(id))?;
-    give_up(txn, now, (id, &intent), fenced)?;
+    give_up(txn, now, (id, &intent), End::Given(fenced))?;
     Ok(MetaAnswer::Done)
 }
 
@@ -319,37 +328,36 @@ fn give_up(
     txn: &mut Txn<'_>,
     now: Time,
     (id, intent): (IntentId, &Intent),
-    fenced: Option<&[SegmentId]>,
+    why: End<'_>,
 ) -> Result<usize, ViewError> {
     end(txn, id, intent);
-    reopen(txn, now, intent, fenced)
+    reopen(txn, now, intent, why)
 }
 
 /// Lists segments that an amendment has fenced (these, where it says so, or any) under its epoch, now that it is over: who changes them
 /// in place by their older one is refused. How many layouts were looked at.
 ///
-/// That is another version. An amendment that began from the same one may have read them before, and its commit would take back what is
+/// That is another version. An amendment that began from the one before may have read them before, and its commit would take back what is
 /// changed in place from now on; or it fences them too late, where the epoch is as high already. It has to begin again.
 ///
-/// Where the object is another by now nothing is done: of amendments that overtake each other each would else make the others begin
-/// again, for ever. Who was overtaken begins again and stores them anew, or sees to it by another amendment.
-fn reopen(
-    txn: &mut Txn<'_>,
-    now: Time,
-    intent: &Intent,
-    fenced: Option<&[SegmentId]>,
-) -> Result<usize, ViewError> {
+/// Where the object is another by the time that a writer gives up nothing is done: of amendments that overtake each other each would else make
+/// the others begin again, for ever. Who was overtaken begins again and stores them anew, or sees to it by another amendment. One that is dead
+/// does neither, and makes others begin again once: those that stayed are listed under its epoch all the same, but for such as somebody who
+/// began later has stored anew, or opened.
+fn reopen(txn: &mut Txn<'_>, now: Time, intent: &Intent, why: End<'_>) -> Result<usize, ViewError> {
     let Basis::Version { base, .. } = intent.basis else { return Ok(0) };
     let (bucket, key) = (intent.bucket.as_str(), intent.key.as_str());
     let object = match objects::read(txn, bucket, key) {
-        Ok(Some(object)) if object.was(base) => object,
+        Ok(Some(object)) if object.was(base) || matches!(why, End::Lease) => object,
         Ok(_) => return Ok(0),
         Err(error) => return unless_failed(txn, &keys::object(bucket, key), error).map(|()| 0),
     };
     let listed: BTreeSet<SegmentId> = object.segments.iter().copied().collect();
-    let names: BTreeSet<SegmentId> = match fenced {
-        Some(fenced) => fenced.iter().copied().filter(|segment| listed.contains(segment)).collect(),
-        None => listed,
+    let names: BTreeSet<SegmentId> = match why {
+        End::Given(Some(fenced)) => {
+            fenced.iter().copied().filter(|segment| listed.contains(segment)).collect()
+        }
+        End::Given(None) | End::Lease => listed,
     };
     let mut reopened = false;
     for &segment in &names {
@@ -364,8 +372,14 @@ fn reopen(
         }
     }
     if reopened {
-        let (version, grown) = (intent.version, None);
-        let object = StoredObject { version, committed: now, grown, ..object };
+        let mut version = intent.version;
+        if !object.was(base) {
+            // Somebody's who began later may be there: versions go up.
+            let mut counters = Counters::read(txn)?;
+            version = counters.version();
+            counters.write(txn);
+        }
+        let object = StoredObject { version, committed: now, grown: None, ..object };
         objects::write(txn, bucket, key, &object);
     }
     Ok(names.len())
@@ -398,7 +412,7 @@ pub(super) fn any_into(txn: &mut Txn<'_>, now: Time, terms: &Terms, bucket: &str
                 return Ok(true);
             }
             if let Some(id) = keys::intent_of(key) {
-                give_up(txn, now, (id, &intent), None)?;
+                give_up(txn, now, (id, &intent), End::Lease)?;
             }
         }
         match step.last() {
@@ -438,7 +452,7 @@ pub(super) fn expire(txn: &mut Txn<'_>, now: Time, terms: &Terms) -> Result<(usi
         };
         let key = keys::intent(id);
         match txn.get(&key)?.map(|value| keys::whole::<Intent>(txn, "intent", &key, &value)) {
-            Some(Some(intent)) => looked_at += give_up(txn, now, (id, &intent), None)?,
+            Some(Some(intent)) => looked_at += give_up(txn, now, (id, &intent), End::Lease)?,
             Some(None) => {
                 txn.delete(key);
                 damaged.insert(id);

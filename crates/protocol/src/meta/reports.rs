@@ -1,5 +1,6 @@
-//! What clients say that they do: accesses, and drains that go on. For whoever watches: nothing is decided by it, it is kept in
-//! memory only, and apart from what is, so that it is taken whatever else is under way.
+//! What clients say that they do: accesses, and drains that go on. For whoever watches: the metadata server decides nothing by it, and
+//! clients only for whom they wait no more. It is kept in memory only, and apart from what is, so that it is taken whatever else is under
+//! way.
 
 use super::registry::DEVICES_MAX;
 use crate::{
@@ -67,6 +68,15 @@ impl ClientReports {
             self.drains.remove(0);
         }
         Ok(MetaAnswer::Done)
+    }
+
+    /// A device takes data again: what was said of its drain is not true of another one.
+    pub fn takes_data(&mut self, device: DeviceId) {
+        for told in &mut self.drains {
+            told.progress.devices.retain(|&drained| drained != device);
+            told.over.retain(|standing| standing.device != device);
+        }
+        self.drains.retain(|told| !told.progress.devices.is_empty());
     }
 
     /// What was said of drains of devices that are `draining`. One on whose devices puts have committed since it was over is not: somebody

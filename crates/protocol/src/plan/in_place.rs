@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What is not made so is stored anew: a segment whose chunks do not lie as a put stored them, one whose policy has too little room
-//! for a log, and a change that is so large that storing anew moves less. For each byte changed, with m = n - k:
+//! for a log, and a change that is so large that storing anew moves less. For each byte of the granules that a range touches, with
+//! m = n - k:
 //!
 //! | | data chunk | each of the m parity chunks | n, k = 6, 4 |
 //! |---|---|---|---|
@@ -21,7 +22,7 @@
 //! | anew | what stays, at most 1 | n / k | 1 + n / k = 2.5 |
 //!
 //! So a change in place moves less where it is below (1 + n / k) / (3 + 3m) of the segment: 1 / 3.6 of it for the default code. One
-//! part of [`SHARE_MAX`] is the rule for all codes.
+//! part of [`SHARE_MAX`] is the rule for all codes. Ranges that share a granule are requests of their own, each of which moves it.
 //!
 //! Invariants: what is sent covers the ranges, each byte once; two that are sent share a granule only where the ranges do;
 //! each lies within one chunk and has no more bytes than the policy allows.
@@ -32,7 +33,7 @@
 use super::choose::serves;
 use crate::{
     DeviceId,
-    layout::{ParityGeometry, SegmentLayout},
+    layout::{PARITY_GRANULE_BYTES, ParityGeometry, SegmentLayout},
     message::Registry,
     policy::Policy,
 };
@@ -40,6 +41,10 @@ use core::ops::Range;
 
 /// A change of more than one part of so many of a segment is stored anew; see the module's doc.
 const SHARE_MAX: u64 = 4;
+/// So many granules are no reason for that, however short the segment is. Picked by eye: their requests are under way at the same time, and
+/// storing anew takes several questions one after the other.
+const GRANULES_LEAST: u64 = 16;
+const GRANULE: u64 = PARITY_GRANULE_BYTES as u64;
 
 /// A change of bytes of one data chunk, as it is sent to the chunk's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +73,10 @@ pub fn in_place(policy: &Policy, layout: &SegmentLayout, ranges: &[Range<u64>]) 
     let shape = ParityGeometry::of_layout(layout)?;
     let holders = shape.updatable(layout)?;
     let largest = u64::from(policy.update_bytes_max(shape.chunk_bytes())?);
+    let most = shape.capacity_bytes() / SHARE_MAX;
     let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    if bytes.saturating_mul(SHARE_MAX) > shape.capacity_bytes() {
+    let granules: u64 = ranges.iter().map(|range| range.end.div_ceil(GRANULE) - range.start / GRANULE).sum();
+    if bytes > most || granules > (most / GRANULE).max(GRANULES_LEAST) {
         return None;
     }
     let mut changes = Vec::new();
@@ -93,7 +100,7 @@ mod tests {
     use crate::message::DeviceHealth;
     use crate::{
         Epoch, SegmentId, Version,
-        layout::{CodeSpec, Holder, PARITY_GRANULE_BYTES},
+        layout::{CodeSpec, Holder},
         message::UPDATE_BYTES_MAX,
         policy::Parity,
     };
@@ -105,7 +112,12 @@ mod tests {
     /// A full segment as a put stores it: chunk `c` on device `10 + c`.
     fn layout(policy: &Policy) -> SegmentLayout {
         let Policy::Parity(parity) = policy else { panic!("{policy}") };
-        let shape = ParityGeometry::of(parity, parity.segment_bytes);
+        layout_of(policy, parity.segment_bytes)
+    }
+
+    fn layout_of(policy: &Policy, length: u64) -> SegmentLayout {
+        let Policy::Parity(parity) = policy else { panic!("{policy}") };
+        let shape = ParityGeometry::of(parity, length);
         let holder = |chunk: u32| {
             let (device, blocks) = (DeviceId(10 + u128::from(chunk)), shape.blocks_of(chunk));
             Holder::whole(device, SegmentId(1), Version(1), blocks.into())
@@ -114,7 +126,7 @@ mod tests {
             segment: SegmentId(1),
             version: Version(1),
             epoch: Epoch(1),
-            length: parity.segment_bytes,
+            length,
             code: CodeSpec { kind: shape.code(), originals: shape.originals(), seed: 0 },
             block_bytes: shape.block_bytes,
             granule_bytes: PARITY_GRANULE_BYTES,
@@ -131,16 +143,43 @@ mod tests {
         let policy = policy("parity");
         let layout = layout(&policy);
         let quarter = layout.length / 4;
-        let changes = one(&policy, &layout, 100..100 + quarter).unwrap();
+        let changes = one(&policy, &layout, GRANULE..GRANULE + quarter).unwrap();
         assert_eq!(
             changes.iter().map(|change| change.within.end - change.within.start).sum::<u64>(),
             quarter
         );
-        assert_eq!(one(&policy, &layout, 100..101 + quarter), None);
+        assert_eq!(one(&policy, &layout, GRANULE..GRANULE + 1 + quarter), None);
+        assert_eq!(one(&policy, &layout, 100..100 + quarter), None, "it touches one granule more");
         // It is the sum of all ranges that counts.
         let halves = [0..quarter / 2, quarter..quarter + quarter / 2];
         assert!(in_place(&policy, &layout, &halves).is_some());
         assert_eq!(in_place(&policy, &layout, &[halves[0].clone(), quarter..quarter * 3 / 2 + 1]), None);
+    }
+
+    #[test]
+    fn each_range_counts_with_all_that_is_moved_for_it() {
+        let policy = policy("parity");
+        let layout = layout(&policy);
+        let quarter = layout.length / 4 / GRANULE;
+        // How many changes there are of single bytes, so far from each other.
+        let changes = |ranges: u64, apart: u64| {
+            let ranges: Vec<_> = (0..ranges).map(|number| number * apart + 7..number * apart + 8).collect();
+            in_place(&policy, &layout, &ranges).map(|changes| changes.len() as u64)
+        };
+        assert_eq!(changes(quarter, GRANULE), Some(quarter));
+        assert_eq!(changes(quarter + quarter / 4, GRANULE), None);
+        // Each of them writes the granule that it shares with others.
+        assert_eq!((changes(quarter, 64), changes(quarter + 1, 64)), (Some(quarter), None));
+    }
+
+    #[test]
+    fn a_few_bytes_of_a_short_segment_go_in_place() {
+        let policy = policy("parity:code=rs(4,2),update=fo");
+        let layout = layout_of(&policy, 8000);
+        assert_eq!(ParityGeometry::of_layout(&layout).unwrap().capacity_bytes(), 2 * GRANULE);
+        // Of either chunk.
+        assert_eq!(one(&policy, &layout, 4090..4100).map(|changes| changes.len()), Some(2));
+        assert_eq!(one(&policy, &layout, 0..2 * GRANULE / 4 + 1), None);
     }
 
     #[test]

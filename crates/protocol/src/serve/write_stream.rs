@@ -10,7 +10,7 @@
 //! other streams' the [`Budget`]; a block index is taken once; no block is confirmed before it is durable. Until its first slice a
 //! stream is granted its floor and no more. One that is silent, its source being slow, is refused once others find no room, which its floor
 //! alone may be: all it got is confirmed, and its writer opens another where it goes on. The window follows the device's measured pace and
-//! how long blocks stay, and is a small share of what is expected.
+//! how long blocks stay, and is a small share of what is expected, and never more than so many blocks: each costs more than its bytes.
 
 use super::{Budget, admission::refused, assembly::Assembly, budget::Share};
 use crate::{
@@ -26,6 +26,9 @@ use std::collections::{BTreeMap, VecDeque};
 const EXPECTED_SHARE: u64 = 4;
 /// Blocks whose being on the way keeps a device busy: one arriving, one being written.
 const BLOCKS_MIN: u64 = 2;
+/// Blocks on the way at most: what a server keeps for each beside its bytes, about half a KiB, is not under the budget. 64 MiB of the
+/// smallest blocks that are coded, more than one stream gets of a usual budget; a chunk has no more than 64 blocks.
+const BLOCKS_MAX: u64 = 1024;
 /// A writer that could send and does not for so long is silent; so is a reader that grants nothing. Picked by eye: long beside the pauses of
 /// a source that goes on, short beside how often those are tried again that find no room.
 pub(super) const SILENT: Duration = Duration::from_secs(2);
@@ -155,7 +158,7 @@ impl WriteStream {
         let mut stream = Self {
             block_bytes: open.block_bytes,
             awaited: open.expected_blocks,
-            window: Window::new(floor, first, ceiling),
+            window: Window::new(floor, first, ceiling.min(BLOCKS_MAX * block)),
             credit_bytes: 0,
             assembly: Assembly::new(open.block_bytes, open.granule_bytes),
             writing: BTreeMap::new(),

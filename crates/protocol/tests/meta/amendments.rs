@@ -302,6 +302,38 @@ fn what_an_amendment_has_fenced_is_listed_under_its_epoch_when_it_is_over() {
     }
 }
 
+/// It begins again no more, so that it cannot make others begin again for ever; and nobody else knows what it has fenced.
+#[test]
+fn what_a_writer_had_fenced_that_was_overtaken_and_died_is_listed_under_its_epoch() {
+    let (mut world, put) = file();
+    let dead = world.amend("k", put.version, 1, false).unwrap();
+    let other = world.amend("k", put.version, 1, true).unwrap();
+    let (_, mut layouts) = world.object("k");
+    layouts[1] = in_chunks(&other, other.segments[0], 1000);
+    world.commit_layouts(&other, &layouts).unwrap();
+    let late = world.amend("k", other.version, 1, true).unwrap();
+    world.pass(Duration::from_secs(20));
+    world.change(Change::Renew { intent: late.intent }).unwrap();
+    assert_eq!(world.object("k").1, layouts, "it may yet begin again");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.expire().intents, 1);
+    let (object, listed) = world.object("k");
+    // The other segment is somebody's who began later, and whose epoch is above.
+    let mut expected = layouts;
+    expected[0].epoch = dead.epoch;
+    assert_eq!(listed, expected);
+    assert_eq!((object.contents, object.size), (other.version, MIB + 1000));
+    assert!(object.version > late.version, "versions go up");
+    // Who began since may have read it before it was open.
+    let mut anew = listed.clone();
+    anew[0] = in_chunks(&late, late.segments[0], MIB);
+    let Err(MetaFault::Conflict { current, .. }) = world.commit_layouts(&late, &anew) else { panic!() };
+    assert_eq!(current, Some(object.version));
+    world.change(Change::Abort { intent: late.intent }).unwrap();
+    assert_eq!(world.object("k"), (object, listed));
+    assert_eq!(world.states(&dead.segments, 1), [SegmentState::Gone]);
+}
+
 #[test]
 fn what_was_fenced_is_opened_again_though_the_file_has_grown() {
     let (mut world, put) = file();

@@ -175,8 +175,10 @@ fn a_device_that_its_node_names_no_more_is_repaired_and_removed() {
     assert_eq!((seen.state(DeviceId(11)), seen.standings[0].arrivals), (DeviceState::Draining, 0));
     let progress = DrainProgress { devices: vec![DeviceId(11)], lost: true, ..DrainProgress::default() };
     let now = world.now;
+    assert!(!registry(&world).is_lost(DeviceId(11)));
     world.liveness.drain(now, progress).unwrap();
     assert!(registry(&world).drain(DeviceId(11)).is_some());
+    assert!(registry(&world).is_lost(DeviceId(11)));
     let (held, _) = page(&world, &[11], None, 10);
     assert_eq!((held[0].key.as_str(), sums(&world)[&11].segments), ("k", 1));
     let repair = world.amend("k", begun.version, 1, false).unwrap();

@@ -1,7 +1,7 @@
 //! Streams of differences as the node of a data chunk opens them, against the host of a parity chunk.
 
 use super::{
-    super::{CROWDED_IDLE_MAX, HOSTS_MAX, IDLE_MAX, medium, parity},
+    super::{CROWDED_IDLE_MAX, HOSTS_MAX, IDLE_MAX, medium, parity, rows},
     *,
 };
 use steadfast_net::{Event, Open, Stream};
@@ -170,6 +170,65 @@ async fn a_record_that_cannot_be_read_is_told_as_damage_and_not_as_one_that_was_
     log.say(LogPush::Fetch { version: 1 }, Bytes::new());
     let ended = log.hear_or_end().await;
     assert!(matches!(ended, Err(Fault::Node(NodeFault::DamagedParity { .. }))), "{ended:?}");
+    life.end().await;
+}
+
+/// Whoever decodes some bytes of a chunk that is lost asks for versions each time.
+#[tokio::test]
+async fn versions_cost_no_read_of_a_log_that_did_not_go_on() {
+    // Of a record with one granule.
+    const RECORD_BYTES: u64 = 8192;
+    let life = life().await;
+    let device = life.device(PARITY);
+    let versions = || rows::versions(&life.service, &device, SEGMENT);
+    let read_bytes = || device.lane.status().counters.bytes_read;
+    let mut log = Log::open(&life).await;
+    log.ask(LATE);
+    log.hear().await;
+    for version in 1..=3 {
+        log.difference(LATE, version);
+        assert_eq!(log.hear().await, LogEvent::Acked { through: version });
+        let before = read_bytes();
+        for _ in 0..2 {
+            assert_eq!(versions().await.unwrap().held, [(CHUNK, version)]);
+            assert_eq!(read_bytes() - before, RECORD_BYTES, "the record that came is read once");
+        }
+    }
+    // Merged they are read no more either, and the chunk holds the same.
+    log.say(LogPush::Committed { epoch: EPOCH, through: 3 }, Bytes::new());
+    while life.service.updates.merge(device.clone(), SEGMENT).await.expect("its log is merged") > 0 {}
+    let before = read_bytes();
+    assert_eq!(versions().await.unwrap().held, [(CHUNK, 3)]);
+    assert_eq!(read_bytes(), before);
+    life.end().await;
+}
+
+/// A chunk that is stored in the place of another of its segment has a log of its own, which begins with the same numbers.
+#[tokio::test]
+async fn versions_say_nothing_of_a_chunk_that_is_gone() {
+    const STORED: SegmentId = SegmentId(99);
+    let life = life().await;
+    let device = life.device(PARITY);
+    let ask = |op| medium::ask(&device, (1, Priority::Normal), op);
+    for (chunk, version) in [(0, 3), (1, 1)] {
+        let spec = ExtentSpec {
+            segment: STORED,
+            version: VERSION,
+            epoch: EPOCH,
+            block_bytes: SHAPE.block_bytes,
+            granule: Granule::KIB_4,
+            expected_blocks: 1,
+            updates: Some(Updates { reserve_bytes: 32 << 10 }),
+        };
+        ask(Op::CreateExtent(spec)).await.unwrap();
+        let bytes = vec![1; PARITY_GRANULE_BYTES as usize].into();
+        let payload = Difference { chunk, version, offset: 0, sums: vec![0], bytes }.encode();
+        let append = Op::LogAppend { segment: STORED, epoch: EPOCH, sequence: None, payload };
+        assert_eq!(ask(append).await, Ok(OpOutput::Logged { sequence: 1 }));
+        let versions = rows::versions(&life.service, &device, STORED).await.unwrap();
+        assert_eq!(versions.held, [(chunk, version)]);
+        ask(Op::Delete { segment: STORED, epoch: EPOCH }).await.unwrap();
+    }
     life.end().await;
 }
 

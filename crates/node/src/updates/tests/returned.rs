@@ -6,6 +6,7 @@ use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     IndexRanges,
     message::{NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt, Want},
+    serve::parity_log::Levels,
 };
 
 /// The data chunk whose device comes back.
@@ -18,6 +19,14 @@ async fn change(life: &Life, value: u8) -> u64 {
     make(life, &Update { chunk: CHUNK, offset: 0, bytes, version: None }).await.unwrap()
 }
 
+/// Merges all logs.
+async fn merge(life: &Life) {
+    for parity in SHAPE.data..SHAPE.chunks {
+        let merge = || life.service.updates.merge(life.device(parity), SEGMENT);
+        while merge().await.expect("its log is merged") > 0 {}
+    }
+}
+
 /// Two changes were answered, and the device has the first alone: parity has both in its log, or merged.
 async fn come_back(merged: bool) -> Life {
     let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
@@ -25,13 +34,32 @@ async fn come_back(merged: bool) -> Life {
     assert_eq!(change(&life, 1).await, 1);
     let mut before = life.power_loss(|_| true);
     assert_eq!(change(&life, 2).await, 2);
-    for parity in SHAPE.data..SHAPE.chunks {
-        let merge = || life.service.updates.merge(life.device(parity), SEGMENT);
-        while merged && merge().await.expect("its log is merged") > 0 {}
+    if merged {
+        merge(&life).await;
     }
     let mut images = life.power_loss(|_| true);
     life.end().await;
     images[CHUNK as usize] = before.swap_remove(CHUNK as usize);
+    Life::begin(images, SHAPE.chunks).await
+}
+
+/// Three changes were answered, and the device of the first parity chunk has merged the first alone: the other one has all of them, the last
+/// two in its log, or merged as well. The data chunk's node keeps no more than the last.
+async fn parity_comes_back(merged: bool) -> Life {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    assert_eq!(change(&life, 1).await, 1);
+    merge(&life).await;
+    let mut before = life.power_loss(|_| true);
+    for value in 2..=3 {
+        assert_eq!(change(&life, value).await, u64::from(value));
+    }
+    if merged {
+        merge(&life).await;
+    }
+    let mut images = life.power_loss(|_| true);
+    life.end().await;
+    images[SHAPE.data as usize] = before.swap_remove(SHAPE.data as usize);
     Life::begin(images, SHAPE.chunks).await
 }
 
@@ -42,9 +70,14 @@ fn rows(at: RowsAt) -> NodeRequest {
 
 /// What a get asks for.
 fn block() -> NodeRequest {
-    let want = Want::Blocks(IndexRanges::from(0..1));
+    block_of(CHUNK)
+}
+
+fn block_of(chunk: u32) -> NodeRequest {
+    let first = SHAPE.blocks_of(chunk).start;
+    let want = Want::Blocks(IndexRanges::from(first..first + 1));
     let pieces = vec![ReadPiece { segment: SEGMENT, version: VERSION, want }];
-    NodeRequest::Read { device: device_of(CHUNK), pieces }
+    NodeRequest::Read { device: device_of(chunk), pieces }
 }
 
 /// The value of the first granule, which its bytes all have.
@@ -101,13 +134,97 @@ async fn a_chunk_whose_changes_nobody_keeps_is_not_read_as_the_newest() {
     life.end().await;
 }
 
-/// The devices of all parity chunks stand still until what this returns is dropped.
-fn stand_still(life: &Life) -> Vec<std::sync::mpsc::Sender<()>> {
-    let mut standing = Vec::new();
+/// Where its data chunk is lost or late it would stand in for that.
+#[tokio::test]
+async fn parity_that_comes_back_with_old_data_is_not_read_as_the_newest() {
+    let life = parity_comes_back(true).await;
+    let [returned, other] = [SHAPE.data, SHAPE.data + 1].map(block_of);
+    for _ in 0..2 {
+        let told = asked(&life, &returned).await;
+        assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    }
+    let told = asked(&life, &other).await;
+    assert!(told.is_ok(), "{told:?}");
+    // Who has ended its changes knows that, and decides.
+    let device = life.device(SHAPE.data);
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let fence = Op::Fence { segment: SEGMENT, epoch: Epoch(EPOCH.0 + 1) };
+    crate::updates::medium::ask(&device, lane, fence).await.unwrap();
+    let told = asked(&life, &returned).await;
+    assert!(told.is_ok(), "{told:?}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn parity_that_comes_back_with_old_data_is_brought_forward_where_somebody_keeps_what_it_lacks() {
+    let life = parity_comes_back(false).await;
+    let returned = block_of(SHAPE.data);
+    let brought = async {
+        while let Err(fault) = asked(&life, &returned).await {
+            // It may take longer than a read waits.
+            assert!(lacks_changes(&fault), "{fault}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), brought).await.expect("somebody brings it forward");
+    let device = life.device(SHAPE.data);
+    let versions = crate::updates::rows::versions(&life.service, &device, SEGMENT).await.unwrap();
+    assert_eq!(versions.held, [(CHUNK as u16, 3)]);
+    life.end().await;
+}
+
+/// Nobody says that it was brought forward, and the device of the data chunk does not.
+#[tokio::test]
+async fn parity_that_lacks_changes_is_refused_once_it_had_a_while_for_them() {
+    let life = parity_comes_back(false).await;
+    let standing = stand_still(&life, CHUNK..CHUNK + 1);
+    let begun = std::time::Instant::now();
+    let told = asked(&life, &block_of(SHAPE.data)).await;
+    let took = begun.elapsed();
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    // It has half of the time of whoever reads.
+    assert!(took < Levels::PATIENCE * 9 / 10, "{took:?}");
+    drop(standing);
+    life.end().await;
+}
+
+/// The address of a server that serves none of the devices.
+async fn former_server() -> String {
+    let server = Server::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let greeting = hello(Role::Node(NODE), Some(CLUSTER));
+    tokio::spawn(server.serve(greeting, Options::default(), |connected| async move {
+        let mut incoming = connected.incoming;
+        while let Some((_, stream)) = incoming.next().await {
+            stream.fail(&Fault::Node(NodeFault::UnknownDevice(device_of(SHAPE.data))));
+        }
+    }));
+    address
+}
+
+#[tokio::test]
+async fn parity_that_was_moved_is_asked_where_it_is() {
+    let life = come_back(true).await;
+    let address = former_server().await;
     for parity in SHAPE.data..SHAPE.chunks {
+        life.service.updates.peers.is_served_at(device_of(parity), address.clone());
+    }
+    let device = life.device(CHUNK);
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let described = crate::updates::medium::ask(&device, lane, Op::Describe { segment: SEGMENT }).await;
+    let Ok(OpOutput::Described(Some(extent))) = described else { panic!("it is there: {described:?}") };
+    let read = crate::updates::returned::before_read(&life.service, &device, &extent).await;
+    assert!(read.as_ref().is_err_and(lacks_changes), "{read:?}");
+    life.end().await;
+}
+
+/// The devices of these chunks stand still until what this returns is dropped.
+fn stand_still(life: &Life, chunks: Range<u32>) -> Vec<std::sync::mpsc::Sender<()>> {
+    let mut standing = Vec::new();
+    for chunk in chunks {
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
         let still = Box::new(move |_: Result<OpOutput, OpError>| assert!(waits.recv().is_err()));
-        let lane = &life.device(parity).lane;
+        let lane = &life.device(chunk).lane;
         lane.submit(life.service.lane_stream(), Priority::Normal, Op::Barrier, still);
         standing.push(go_on);
     }
@@ -118,10 +235,31 @@ fn stand_still(life: &Life) -> Vec<std::sync::mpsc::Sender<()>> {
 #[tokio::test]
 async fn a_chunk_is_read_where_its_parity_says_nothing() {
     let life = come_back(false).await;
-    let standing = stand_still(&life);
+    let standing = stand_still(&life, SHAPE.data..SHAPE.chunks);
     let read = tokio::time::timeout(Duration::from_secs(5), asked(&life, &rows(RowsAt::Newest))).await;
     assert_eq!(read.expect("it is read in time"), Ok(1), "nobody knows better");
     drop(standing);
+    life.end().await;
+}
+
+/// An answer that comes when nobody waits for it any more counts for who reads next.
+#[tokio::test]
+async fn what_parity_says_late_is_heard() {
+    let life = come_back(false).await;
+    let standing = stand_still(&life, SHAPE.data..SHAPE.chunks);
+    assert_eq!(asked(&life, &rows(RowsAt::Newest)).await, Ok(1), "nobody knows better yet");
+    drop(standing);
+    let heard = async {
+        loop {
+            match asked(&life, &rows(RowsAt::Newest)).await {
+                Ok(1) => tokio::time::sleep(Duration::from_millis(10)).await,
+                now => return now,
+            }
+        }
+    };
+    // Less than from one question to the next.
+    let now = tokio::time::timeout(Duration::from_secs(3), heard).await.expect("it is heard");
+    assert!(now == Ok(2) || now.as_ref().is_err_and(lacks_changes), "{now:?}");
     life.end().await;
 }
 
@@ -134,7 +272,7 @@ async fn many_chunks_are_read_where_their_parity_says_nothing() {
     let lane = (life.service.lane_stream(), Priority::Normal);
     let described = crate::updates::medium::ask(&device, lane, Op::Describe { segment: SEGMENT }).await;
     let Ok(OpOutput::Described(Some(known))) = described else { panic!("it is there: {described:?}") };
-    let standing = stand_still(&life);
+    let standing = stand_still(&life, SHAPE.data..SHAPE.chunks);
     let reads = async {
         for segment in (100..200).map(SegmentId) {
             let extent = ExtentInfo { segment, changes: 1, ..known.clone() };
@@ -145,4 +283,53 @@ async fn many_chunks_are_read_where_their_parity_says_nothing() {
     assert!(read.is_ok(), "each of them waits anew");
     drop(standing);
     life.end().await;
+}
+
+/// Nor does one of them that stands still keep others, of which the rest answers, from being asked about.
+#[tokio::test]
+async fn many_chunks_are_read_where_one_of_their_parity_says_nothing() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let device = life.device(CHUNK);
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let described = crate::updates::medium::ask(&device, lane, Op::Describe { segment: SEGMENT }).await;
+    let Ok(OpOutput::Described(Some(known))) = described else { panic!("it is there: {described:?}") };
+    let standing = stand_still(&life, SHAPE.chunks - 1..SHAPE.chunks);
+    let reads = async {
+        for segment in (100..400).map(SegmentId) {
+            let extent = ExtentInfo { segment, changes: 1, ..known.clone() };
+            crate::updates::returned::before_read(&life.service, &device, &extent).await.unwrap();
+        }
+    };
+    let read = tokio::time::timeout(Duration::from_secs(5), reads).await;
+    assert!(read.is_ok(), "a few of them have all turns for a second");
+    drop(standing);
+    life.end().await;
+}
+
+/// What is durable waits for no flush, and a device that takes none any more tells it; what is not durable nobody is told.
+#[tokio::test]
+async fn a_device_that_only_reads_tells_rows_and_versions_that_are_durable() {
+    for staged in [false, true] {
+        let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+        let life = Life::begin(images, SHAPE.chunks).await;
+        let device = life.device(CHUNK);
+        let lane = (life.service.lane_stream(), Priority::Normal);
+        let ask = |op| crate::updates::medium::ask(&device, lane, op);
+        life.media[CHUNK as usize].fail_flushes(true);
+        if staged {
+            let new = Bytes::from(vec![1; GRANULE]);
+            let stage = Op::Stage { segment: SEGMENT, epoch: EPOCH, offset: 0, new, spend: None };
+            ask(stage).await.unwrap();
+        }
+        let failed = ask(Op::Fence { segment: SegmentId(99), epoch: EPOCH }).await;
+        assert!(failed.is_err(), "{failed:?}");
+        let read = asked(&life, &rows(RowsAt::Newest)).await;
+        let versions = crate::updates::rows::versions(&life.service, &device, SEGMENT).await;
+        match staged {
+            false => assert_eq!((read, versions.map(|versions| versions.version)), (Ok(0), Ok(0))),
+            true => assert!(read.is_err() && versions.is_err(), "{read:?}, {versions:?}"),
+        }
+        life.end().await;
+    }
 }

@@ -203,6 +203,23 @@ fn a_chunk_that_lacks_changes_is_left_out_as_far_as_the_others_make_up_for_it() 
     assert_eq!(row(&mut core, 2, 0), next);
 }
 
+#[test]
+fn who_ends_what_a_chunk_lacks_is_not_given_it_as_it_is() {
+    let (old, of_both) = (|| Some(of_data(4)), || Some(of_parity([5, 2])));
+    let mut core = gather(&[], 0..4).up_to_date();
+    drain(&mut core);
+    let two = || [old(), None, of_both(), None];
+    assert_eq!(answer(&mut core, two()), [read(0, 0, RowsAt::Newest)]);
+    assert_eq!(failed(&mut core, 0, lacks_changes(0)), [AGAIN]);
+    assert_eq!(answer(&mut core, two()), [AGAIN], "others may be back by then");
+    let mut again = core.clone();
+    let end = answer(&mut core, two());
+    assert!(matches!(end[..], [GatherAction::Failed(ReadError::NotEnough { .. })]), "{end:?}");
+    // One is, and makes up for it.
+    let three = [old(), Some(of_data(2)), of_both(), None];
+    assert_eq!(answer(&mut again, three), [read(1, 0, RowsAt::Newest)]);
+}
+
 /// A node without room for an answer is asked again when it says, many times, and not for ever.
 #[test]
 fn who_refuses_is_waited_for_as_long_as_it_says() {

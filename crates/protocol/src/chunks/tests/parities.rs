@@ -4,6 +4,7 @@ use super::{SHAPE, of_data, of_parity, unreachable};
 use crate::{
     DeviceId, SegmentId,
     chunks::{Fence, Gather, GatherAction, GatherInput},
+    layout::ParityGeometry,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, RowsAt},
     read::Cause,
 };
@@ -33,7 +34,7 @@ fn nothing_is_read_of_a_data_chunk_that_lacks_versions_that_parity_has() {
     assert_eq!(without(all, versions([5, 8], [[5, 7]; 2])), NONE, "what parity lacks was never acknowledged");
     // Its device came back with an old image, after both had merged what it lacks.
     assert_eq!(without(all, versions([4, 7], [[5, 7]; 2])), [0]);
-    assert_eq!(without(all, versions([5, 6], [[5, 6], [5, 7]])), [1], "one that has it is enough");
+    assert_eq!(without(all, versions([5, 6], [[5, 6], [5, 7]])), [1, 2], "one that has it is enough");
     // What may take differences still says nothing, and is not read either.
     let second_not_told = [true, true, true, false];
     assert_eq!(without(second_not_told, versions([4, 7], [[4, 7], [5, 7]])), [3]);
@@ -55,6 +56,58 @@ fn no_more_is_done_without_than_the_others_make_up_for() {
     let mut versions = outdated();
     versions[1] = None;
     assert_eq!(without([true, true, true, false], versions), [3]);
+}
+
+/// A parity chunk's device came back with an old image, in which it had merged what it held then.
+#[test]
+fn nothing_is_decoded_of_parity_that_lacks_versions_that_others_have() {
+    let (all, of_data) = ([true; 4], |version| Some(of_data(version)));
+    let of_parity = |held: [u64; 2]| Some(of_parity(held));
+    // The data chunk whose versions it lacks is lost.
+    assert_eq!(without(all, [None, of_data(0), of_parity([3, 0]), of_parity([5, 0])]), [2]);
+    assert_eq!(without(all, [None, of_data(0), of_parity([5, 0]), of_parity([3, 0])]), [3]);
+    // Or may be late; where the other parity chunk is lost, too, it shows beside that which is not.
+    assert_eq!(without(all, [of_data(5), of_data(0), of_parity([3, 0]), of_parity([5, 0])]), [2]);
+    assert_eq!(without(all, [of_data(5), of_data(0), of_parity([3, 0]), None]), NONE, "one may fail yet");
+    assert_eq!(without(all, [of_data(5), None, of_parity([3, 0]), None]), NONE, "nobody makes up for more");
+}
+
+/// Where more chunks hold less than can have lost something, as differences were on their way when the fence came.
+#[test]
+fn what_nothing_else_would_show_is_left_out_first() {
+    let of_data = |version| Some(of_data(version));
+    let of_parity = |held: [u64; 2]| Some(of_parity(held));
+    let without = |shape, versions: [Option<ChunkVersions>; 5]| -> Vec<u32> {
+        let told = [(); 5].map(|()| Ok(NodeAnswer::Done));
+        let fence = Fence::of(shape, &told).unwrap();
+        fence.without(&versions, |_| false).into_iter().collect()
+    };
+    let three_of_parity = ParityGeometry { chunks: 5, ..SHAPE };
+    let of_first = |last| [None, of_data(7), of_parity([5, 6]), of_parity([4, 7]), last];
+    assert_eq!(without(three_of_parity, of_first(of_parity([5, 7]))), [3], "one may fail yet");
+    // What parity lacks of a chunk that is read beside it shows.
+    assert_eq!(without(three_of_parity, of_first(None)), [3]);
+    // Not so what a data chunk lacks.
+    let three_of_data = ParityGeometry { chunks: 5, data: 3, ..SHAPE };
+    let of_second = |third| [of_data(3), of_data(7), third, of_parity([5, 7]), of_parity([5, 6])];
+    assert_eq!(without(three_of_data, of_second(of_data(0))), [0]);
+    assert_eq!(without(three_of_data, of_second(None)), [0]);
+}
+
+/// Under load each parity chunk may miss a difference that was on its way when the fence came.
+#[test]
+fn parity_that_lacks_what_is_read_beside_it_is_left_out_while_another_chunk_may_fail_yet() {
+    let all = [true; 4];
+    let versions = |data: [u64; 2], parity: [[u64; 2]; 2]| {
+        let ([first, second], [one, other]) = (data.map(of_data), parity.map(of_parity));
+        [first, second, one, other].map(Some)
+    };
+    assert_eq!(without(all, versions([6, 7], [[6, 6], [5, 7]])), [2]);
+    // First what lacks the most: its device may have come back with an old image.
+    assert_eq!(without(all, versions([6, 7], [[6, 6], [3, 7]])), [3]);
+    let mut one_is_lost = versions([6, 7], [[6, 6], [5, 7]]);
+    one_is_lost[2] = None;
+    assert_eq!(without(all, one_is_lost), NONE);
 }
 
 /// A gather of the first block, whose chunk is lost; the other data chunk says that it is at `version`.

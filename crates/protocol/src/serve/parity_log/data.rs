@@ -20,7 +20,7 @@
 use super::ParityNumber;
 use crate::Epoch;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What stands behind a data chunk at the node that answers for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +78,7 @@ pub enum DataInput {
         /// Which.
         version: u64,
     },
-    /// The other answer to it: the log does not hold that difference.
+    /// The other answer to it: the log that was asked does not hold that difference.
     NotFetched {
         /// Which.
         version: u64,
@@ -207,7 +207,7 @@ pub enum DataAction {
         /// Who.
         parity: ParityNumber,
     },
-    /// The logs hold later versions than this chunk and their differences are gone: the chunk must be made anew from the
+    /// The logs hold later versions than this chunk and none has their differences any more: the chunk must be made anew from the
     /// others. It changes no more, and is not read as the newest ([`Levels::outdated`](super::Levels::outdated)); its old bytes are what
     /// there is where the others do not make up for it.
     Outdated,
@@ -218,7 +218,8 @@ enum Phase {
     Unconfigured,
     /// Not all parity nodes have said what they hold.
     Asking,
-    /// Differences are fetched from `first` to `target`, and adopted where this node lacks them.
+    /// Differences are fetched from `first` to `target`, and adopted where this node lacks them. Logs merge each for itself: what one has
+    /// no more another may have.
     Fetching {
         first: u64,
         next: u64,
@@ -276,6 +277,8 @@ pub struct DataChunk {
     staging: VecDeque<u64>,
     /// A version on its way into the chunk; nothing is levelled meanwhile.
     adopting: Option<u64>,
+    /// Parity nodes whose logs do not hold the version that is being fetched.
+    merged_at: BTreeSet<ParityNumber>,
     staged: u64,
     durable: u64,
     committed: u64,
@@ -301,6 +304,7 @@ impl DataChunk {
             staged_requests: BTreeMap::new(),
             staging: VecDeque::new(),
             adopting: None,
+            merged_at: BTreeSet::new(),
             staged: version,
             durable: version,
             // What is committed is what all logs have, and they were not asked yet.
@@ -450,12 +454,9 @@ impl DataChunk {
 
     /// Once all have answered: gets what this node, or any of them, lacks.
     fn level(&mut self) {
-        let held: Option<Vec<(u64, ParityNumber)>> =
-            self.peers.iter().map(|(parity, peer)| Some((peer.received?, *parity))).collect();
-        let Some(held) = held.filter(|_| self.adopting.is_none()) else { return };
-        let highest = held.iter().copied().max_by_key(|(received, parity)| (*received, u16::MAX - parity));
-        let lowest = held.iter().map(|(received, _)| *received).min().unwrap_or(self.staged);
-        let Some((target, from)) = highest else { return self.serve() };
+        let Some(held) = self.held().filter(|_| self.adopting.is_none()) else { return };
+        let lowest = held.iter().min().copied().unwrap_or(self.staged);
+        let Some(target) = held.into_iter().max() else { return self.serve() };
         if self.medium == Medium::StandIn && lowest > self.staged {
             // Nothing lies here: what all logs have is the chunk, and needs no one's help.
             (self.staged, self.durable, self.kept_from) = (lowest, lowest, lowest + 1);
@@ -463,17 +464,40 @@ impl DataChunk {
         // What this node lacks itself, and what a log lacks of which this node has no difference any more: it brought it
         // forward before a crash.
         let next = if lowest + 1 < self.kept_from { lowest + 1 } else { self.staged + 1 };
-        self.fetch(next, target, from);
+        self.fetch(next, target);
     }
 
-    /// Gets the differences from `next` to `target`, if there are any, and serves then.
-    fn fetch(&mut self, next: u64, target: u64, from: ParityNumber) {
-        if next <= target {
-            self.phase = Phase::Fetching { first: next, next, target, from };
-            self.actions.push_back(DataAction::Fetch { parity: from, version: next });
-        } else {
-            self.serve();
+    /// What each parity node holds; none where not all have said so.
+    fn held(&self) -> Option<Vec<u64>> {
+        self.peers.values().map(|peer| peer.received).collect()
+    }
+
+    /// Gets the differences from `first` to `target`, if there are any, and serves then.
+    fn fetch(&mut self, first: u64, target: u64) {
+        self.merged_at.clear();
+        if first > target {
+            return self.serve();
         }
+        let from = self.source(first);
+        self.fetch_from(from, (first, first, target));
+    }
+
+    /// Whose log may hold a version: the highest, or the first of several.
+    fn source(&self, version: u64) -> Option<ParityNumber> {
+        let received = self.peers.iter().filter_map(|(parity, peer)| Some((peer.received?, *parity)));
+        let may_hold =
+            received.filter(|(received, parity)| *received >= version && !self.merged_at.contains(parity));
+        may_hold.max_by_key(|(received, parity)| (*received, u16::MAX - parity)).map(|(_, parity)| parity)
+    }
+
+    /// Gets the next difference from a log; where none that is known may hold it, by what all say that they have once they have said so.
+    fn fetch_from(&mut self, from: Option<ParityNumber>, (first, next, target): (u64, u64, u64)) {
+        let Some(from) = from else {
+            self.phase = Phase::Asking;
+            return self.level();
+        };
+        self.phase = Phase::Fetching { first, next, target, from };
+        self.actions.push_back(DataAction::Fetch { parity: from, version: next });
     }
 
     fn was_fetched(&mut self, version: u64) {
@@ -494,15 +518,20 @@ impl DataChunk {
         }
     }
 
-    /// The highest log has merged it.
+    /// The log that was asked has merged it.
     fn was_not_fetched(&mut self, version: u64) {
-        let Phase::Fetching { next, target, from, .. } = self.phase else { return };
-        if version != next {
+        let Phase::Fetching { first, next, target, from } = self.phase else { return };
+        if version != next || self.adopting.is_some() {
             return;
         }
+        self.merged_at.insert(from);
+        let other = self.source(version);
+        let Some(held) = self.held().filter(|_| other.is_none()) else {
+            return self.fetch_from(other, (first, next, target));
+        };
         if version <= self.staged {
             // Only another log lacks it, and for good: sending to it tells.
-            return self.fetch(self.staged + 1, target, from);
+            return self.fetch(self.staged + 1, held.into_iter().max().unwrap_or(0));
         }
         // What is merged was committed, so this chunk had it once.
         self.fence(Why::Outdated);
@@ -531,8 +560,12 @@ impl DataChunk {
             }
             return self.serve();
         }
-        self.phase = Phase::Fetching { first, next: version + 1, target, from };
-        self.actions.push_back(DataAction::Fetch { parity: from, version: version + 1 });
+        // Of the one that had this, where it may have the next.
+        self.merged_at.clear();
+        let next = version + 1;
+        let may_hold = |peer: &Peer| peer.received.is_some_and(|received| received >= next);
+        let same = self.peers.get(&from).is_some_and(may_hold);
+        self.fetch_from(if same { Some(from) } else { self.source(next) }, (first, next, target));
     }
 
     fn serve(&mut self) {

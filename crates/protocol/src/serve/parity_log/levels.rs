@@ -1,31 +1,37 @@
-//! Whether data chunks have all that was acknowledged, before they are read: a device may come back with old data (an image put back, a
+//! Whether chunks have all that was acknowledged, before they are read: a device may come back with old data (an image put back, a
 //! last write that never was), whose checksums are as right as when it was the newest.
 //!
 //! ```text
-//!            first read         some have answered, none has more
+//!            first read         all have answered, none has more
 //!   unknown ───────────▶ Asking ─────────────────────────────────▶ Level
-//!      ▲                  │  │                                       ▲
-//!      │ a while later    │  │ one has more                          │ its host has brought it forward
-//!      └──── InVain ◀─────┘  └──────────▶ Behind ───────────────────┤
-//!          none has answered               │ the logs have merged what it lacks
-//!                                          ▼
-//!                                       Outdated
+//!      ▲                 │ │ │  ▲                                    ▲
+//!      │ a while later   │ │ │  └─ a while later ── SoFar            │ its host has brought it forward
+//!      └──── InVain ◀────┘ │ └── some have, none more ─▲             │
+//!          none has yet    └──── one has more ──▶ Behind ────────────┤
+//!                                                   │ the logs have merged what it lacks
+//!                                                   ▼
+//!                                                Outdated
 //! ```
 //!
 //! What was acknowledged every parity chunk or its log has. So before a chunk that was ever changed is read for the first time since its
 //! device was opened, the nodes of its parity are asked what they hold of it. One that lacks changes is brought forward by its host, which
 //! stamps nothing before it is level: from then on it is, until the device is opened again. Meanwhile, and where it cannot be, the others
-//! make up for it.
+//! make up for it. A parity chunk is compared with the other parity chunks in the same way, and brought forward by the hosts of data chunks.
+//! Those say nothing of it here, and may be gone, with changes that were never acknowledged: where it lacks some after a while for that it is
+//! `Lagging`, refused, and asked for again later, with nobody waiting.
+//!
+//! One that has lost changes, too, says nothing of them. So what only some have answered for is read, and asked for again, ever less often;
+//! and an answer counts that comes when nobody waits for it any more.
 //!
 //! Who was waited for in vain is remembered beyond the chunk: while all that could answer for a chunk were silent a moment ago, nobody waits
-//! for them again with every other chunk of theirs, but for one that finds out whether they are back. It is kept of each of them, not of the
-//! device: what others answer for is still asked for before it is read.
+//! for them again with every other chunk of theirs, but for one that finds out whether they are back. Once one is, what was read without it
+//! is asked for again. It is kept of each of them, not of the device: what others answer for is still asked for before it is read.
 //!
 //! Invariants: what is known to lack changes is not read as the newest; a read waits for [`Levels::PATIENCE`] at most, and where nobody has
 //! answered by then what is there is read; at most [`CHUNKS_MAX`] chunks are remembered: what is forgotten is asked for again.
 //!
-//! Left out: chunks that, as their device says, were never changed. Nobody is asked about those, so nobody learns that one lost its
-//! first change before the next one.
+//! Left out: chunks that, as their device says, were never changed, and parity that has merged nothing yet. Nobody is asked about those, so
+//! nobody learns that one lost its first change before the next one.
 
 use crate::{DeviceId, SegmentId, Time};
 use core::time::Duration;
@@ -34,6 +40,9 @@ use std::collections::BTreeMap;
 /// Between two questions about one chunk that was not found to be level, and between two to who said nothing. Picked by eye:
 /// parity that is out of reach, or a change that cannot be brought forward, stays so for longer than a moment.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Where some have answered: doubled each time, and this at most. Picked by eye: who lost changes and is alone in that is found by the
+/// first answer, and nobody waits for these questions.
+const SO_FAR_AGAIN_MAX: Duration = Duration::from_secs(320);
 /// Chunks that are remembered: some megabytes.
 const CHUNKS_MAX: usize = 1 << 18;
 
@@ -65,14 +74,18 @@ pub enum Asked {
 /// What is known of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Parity is asked about it; whoever reads it waits until then.
-    Asking { until: Time },
+    /// Parity is asked about it; whoever reads it waits until then. Where only some answer, that is done again so long after.
+    Asking { until: Time, again: Duration },
     /// Nobody has answered.
     InVain { since: Time },
+    /// It has all that those have who have answered; the others are asked again so long after.
+    SoFar { since: Time, again: Duration },
     /// It has all that parity has.
     Level,
     /// Parity has more; whoever reads it waits until then for its host to bring it forward.
     Behind { until: Time },
+    /// Other parity has more than this; asked again a while later.
+    Lagging { since: Time },
     /// Nobody keeps what it lacks.
     Outdated,
 }
@@ -83,29 +96,52 @@ pub struct Levels {
     chunks: BTreeMap<SegmentId, Standing>,
     /// Who was waited for in vain, and when, or when somebody began to find out whether they are back.
     silent: BTreeMap<Asked, Time>,
+    /// When one of those was last back.
+    back: Option<Time>,
 }
 
 impl Levels {
     /// How long a read waits. Picked by eye: as long as updates wait for parity that is out of reach; a node answers, and a host begins and
     /// fetches what is lacking, in some milliseconds.
     pub const PATIENCE: Duration = Duration::from_secs(1);
+    /// How long answers are heard that nobody waits for any more: until who reads next asks anew.
+    pub const HEARD_FOR: Duration = AGAIN;
 
     /// Somebody is about to read a chunk that was changed.
     pub fn before_read(&mut self, now: Time, segment: SegmentId) -> BeforeRead {
-        match self.chunks.get(&segment).copied() {
+        let known = self.chunks.get(&segment).copied();
+        let nobody_is_back = |since: Time| self.back.is_none_or(|back| back <= since);
+        match known {
             Some(Standing::Level) => BeforeRead::Serve,
             Some(Standing::Outdated) => BeforeRead::Refuse,
-            Some(Standing::Asking { until } | Standing::Behind { until }) if now < until => {
+            Some(Standing::Asking { until, .. } | Standing::Behind { until }) if now < until => {
                 BeforeRead::Wait { until }
             }
-            Some(Standing::Behind { until }) if now.since(until) < AGAIN => BeforeRead::Refuse,
-            Some(Standing::Asking { until: since } | Standing::InVain { since })
+            Some(Standing::Behind { until: since } | Standing::Lagging { since })
                 if now.since(since) < AGAIN =>
             {
+                BeforeRead::Refuse
+            }
+            // It is refused as before.
+            Some(Standing::Lagging { .. }) => {
+                self.put(segment, Standing::Lagging { since: now });
+                BeforeRead::Ask
+            }
+            // Who answers yet is heard.
+            Some(Standing::Asking { until, .. }) if now.since(until) < AGAIN => BeforeRead::Serve,
+            Some(Standing::InVain { since }) if now.since(since) < AGAIN && nobody_is_back(since) => {
+                BeforeRead::Serve
+            }
+            Some(Standing::SoFar { since, again }) if now.since(since) < again && nobody_is_back(since) => {
                 BeforeRead::Serve
             }
             _ => {
-                self.put(segment, Standing::Asking { until: now + Self::PATIENCE });
+                let (until, again) = match known {
+                    // It is read as it was before.
+                    Some(Standing::SoFar { again, .. }) => (now, (2 * again).min(SO_FAR_AGAIN_MAX)),
+                    _ => (now + Self::PATIENCE, AGAIN),
+                };
+                self.put(segment, Standing::Asking { until, again });
                 BeforeRead::Ask
             }
         }
@@ -127,14 +163,15 @@ impl Levels {
     /// Somebody who was asked has said something, or was waited for in vain.
     pub fn told(&mut self, now: Time, who: Asked, something: bool) {
         if something {
-            self.silent.remove(&who);
+            let is_back = self.silent.remove(&who).is_some();
+            self.back = if is_back { Some(now) } else { self.back };
         } else {
             self.silent.insert(who, now);
         }
     }
 
-    /// What the nodes of its parity hold of a chunk, none of those that did not say so; it was at `version` when they were asked. Whether its
-    /// host is to bring it forward.
+    /// What the nodes of its parity hold of a chunk, none of those that have not said so; it was at `version` when they were asked. Whether
+    /// its host is to bring it forward. Told again of who answers later.
     pub fn answered(
         &mut self,
         now: Time,
@@ -142,21 +179,35 @@ impl Levels {
         version: u64,
         held: impl IntoIterator<Item = Option<u64>>,
     ) -> bool {
-        let until = match self.chunks.get(&segment).copied() {
-            // Its host knows better, and may have stamped more since.
-            Some(Standing::Level | Standing::Outdated) => return false,
-            Some(Standing::Asking { until }) => until,
-            _ => now,
+        let (until, again) = match self.chunks.get(&segment).copied() {
+            // Its host knows better, and may have stamped more since, or is about to.
+            Some(Standing::Level | Standing::Outdated | Standing::Behind { .. }) => return false,
+            Some(Standing::Asking { until, again }) => (until, again),
+            Some(Standing::SoFar { again, .. }) => (now, again),
+            Some(Standing::InVain { .. } | Standing::Lagging { .. }) | None => (now, AGAIN),
         };
-        let highest = held.into_iter().flatten().max();
+        let (mut highest, mut all): (Option<u64>, bool) = (None, true);
+        for held in held {
+            highest = highest.max(held);
+            all &= held.is_some();
+        }
         let is_behind = highest.is_some_and(|highest| highest > version);
         let standing = match highest {
-            None => Standing::InVain { since: now },
             Some(_) if is_behind => Standing::Behind { until },
-            Some(_) => Standing::Level,
+            Some(_) if all => Standing::Level,
+            // Some have answered now, or before.
+            _ if highest.is_some() || again > AGAIN => Standing::SoFar { since: now, again },
+            _ => Standing::InVain { since: now },
         };
         self.put(segment, standing);
         is_behind
+    }
+
+    /// A parity chunk lacks changes that another one has, and had a while for them: it is not waited for once more.
+    pub fn lags(&mut self, now: Time, segment: SegmentId) {
+        if !matches!(self.chunks.get(&segment), Some(Standing::Level | Standing::Outdated)) {
+            self.put(segment, Standing::Lagging { since: now });
+        }
     }
 
     /// A chunk's host says that it has all that parity has.

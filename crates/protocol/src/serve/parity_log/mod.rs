@@ -9,7 +9,7 @@
 //! | [`Behind`] | a parity chunk's node | how much of a log may lie behind what is not committed |
 //! | [`Overwrites`] | a parity chunk's node | the order in which differences go into the chunk at once, and what may be released |
 //! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, whom to ask where it is held up, and when a reserve may shrink |
-//! | [`Levels`] | the data chunk's node | whether a chunk has all that was acknowledged, before it is read |
+//! | [`Levels`] | a chunk's node | whether it has all that was acknowledged, before it is read |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
 //! | [`common`], [`take_back`], [`ParityOf`] | a reader, a data chunk's node, a parity chunk's | rows of several chunks at one state |
 //!

@@ -22,10 +22,58 @@ fn asked() -> Levels {
 #[test]
 fn a_chunk_that_parity_has_no_more_of_is_read_from_then_on() {
     let mut levels = asked();
-    // One of them is out of reach; another lacks changes itself.
-    assert!(!levels.answered(at(20), CHUNK, 4, [None, Some(3), Some(4)]));
+    // One of them lacks changes itself.
+    assert!(!levels.answered(at(20), CHUNK, 4, [Some(4), Some(3), Some(4)]));
     for now in [20, 1_000_000] {
         assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Serve);
+    }
+}
+
+/// Another may have lost the same, and one that says nothing yet have it.
+#[test]
+fn what_only_some_have_answered_for_is_read_and_asked_for_again_ever_less_often() {
+    let mut levels = asked();
+    assert!(!levels.answered(at(20), CHUNK, 4, [None, Some(4)]));
+    assert_eq!(levels.before_read(at(20), CHUNK), BeforeRead::Serve);
+    let mut later = levels.clone();
+    assert_eq!(levels.before_read(at(5019), CHUNK), BeforeRead::Serve);
+    assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Ask);
+    assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Serve, "nobody waits for that");
+    assert!(!levels.answered(at(6010), CHUNK, 4, [None, None]), "no more of them than before");
+    assert_eq!(levels.before_read(at(16_009), CHUNK), BeforeRead::Serve);
+    assert_eq!(levels.before_read(at(16_010), CHUNK), BeforeRead::Ask);
+    // It says so when nobody waits for it any more.
+    assert!(later.answered(at(70), CHUNK, 4, [Some(5), Some(4)]), "its host begins");
+    assert!(!later.answered(at(80), CHUNK, 4, [Some(4), Some(4)]), "which is asked as well");
+    assert_eq!(later.before_read(at(80), CHUNK), BeforeRead::Refuse);
+}
+
+#[test]
+fn an_answer_counts_that_comes_when_nobody_waits_for_it() {
+    let mut levels = asked();
+    assert!(!levels.answered(at(1000), CHUNK, 4, [None, None]));
+    assert_eq!(levels.before_read(at(1000), CHUNK), BeforeRead::Serve);
+    let mut level = levels.clone();
+    assert!(levels.answered(at(1200), CHUNK, 4, [None, Some(5)]));
+    assert_eq!(levels.before_read(at(1200), CHUNK), BeforeRead::Refuse);
+    assert!(!level.answered(at(1200), CHUNK, 4, [Some(4), Some(4)]));
+    assert_eq!(level.before_read(at(1_000_000), CHUNK), BeforeRead::Serve);
+}
+
+#[test]
+fn what_was_read_without_those_that_are_back_is_asked_for_again() {
+    let parity = Asked::Parity(DeviceId(1));
+    for held in [[None, None], [None, Some(4)]] {
+        let mut levels = asked();
+        levels.told(at(1000), parity, false);
+        assert!(!levels.answered(at(1000), CHUNK, 4, held));
+        assert_eq!(levels.before_read(at(1100), CHUNK), BeforeRead::Serve);
+        levels.told(at(1200), parity, true);
+        assert_eq!(levels.before_read(at(1200), CHUNK), BeforeRead::Ask, "{held:?}");
+        // That it answers from then on is no news.
+        assert!(!levels.answered(at(1210), CHUNK, 4, held));
+        levels.told(at(1210), parity, true);
+        assert_eq!(levels.before_read(at(1220), CHUNK), BeforeRead::Serve, "{held:?}");
     }
 }
 
@@ -58,6 +106,27 @@ fn one_that_lacks_changes_is_waited_for_then_refused_and_read_once_it_has_them()
     assert_eq!(levels.before_read(at(6000), CHUNK), BeforeRead::Ask);
     assert!(!levels.answered(at(6010), CHUNK, 4, [None, None]));
     assert_eq!(levels.before_read(at(6010), CHUNK), BeforeRead::Serve);
+}
+
+/// Nobody says when it is brought forward, or whether.
+#[test]
+fn parity_that_lacks_changes_is_refused_at_once_and_also_while_it_is_asked_for_again() {
+    let mut levels = asked();
+    levels.lags(at(500), CHUNK);
+    for now in [500, 5499] {
+        assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Refuse);
+    }
+    assert_eq!(levels.before_read(at(5500), CHUNK), BeforeRead::Ask);
+    assert_eq!(levels.before_read(at(5500), CHUNK), BeforeRead::Refuse, "nobody waits for that");
+    let (mut brought, mut alone) = (levels.clone(), levels.clone());
+    levels.lags(at(6000), CHUNK);
+    assert_eq!(levels.before_read(at(10_999), CHUNK), BeforeRead::Refuse);
+    assert_eq!(levels.before_read(at(11_000), CHUNK), BeforeRead::Ask);
+    assert!(!brought.answered(at(5600), CHUNK, 0, [Some(0)]));
+    assert_eq!(brought.before_read(at(1_000_000), CHUNK), BeforeRead::Serve);
+    // Who has more is gone: what is there is all there is.
+    assert!(!alone.answered(at(6500), CHUNK, 0, [None]));
+    assert_eq!(alone.before_read(at(6500), CHUNK), BeforeRead::Serve);
 }
 
 #[test]

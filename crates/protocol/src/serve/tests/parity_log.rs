@@ -230,6 +230,39 @@ fn a_chunk_that_lacks_what_the_logs_merged_serves_nothing() {
     assert_eq!(actions[2..], [DataAction::Unknown { request: 1 }, DataAction::Outdated]);
 }
 
+/// Each log is merged when its own device rests.
+#[test]
+fn what_one_log_has_merged_is_fetched_from_another() {
+    let mut chunk = DataChunk::new(Medium::Own, 1, 3, 4);
+    chunk.handle(DataInput::Configure { epoch: Epoch(2), parities: vec![0, 1] });
+    drain(|| chunk.poll());
+    chunk.handle(DataInput::Versions { parity: 0, epoch: Epoch(2), received: 6 });
+    chunk.handle(DataInput::Versions { parity: 1, epoch: Epoch(2), received: 5 });
+    let fetch = |parity, version| DataAction::Fetch { parity, version };
+    assert_eq!(drain(|| chunk.poll()), [fetch(0, 4)]);
+    chunk.handle(DataInput::NotFetched { version: 4 });
+    assert_eq!(drain(|| chunk.poll()), [fetch(1, 4)]);
+    let mut nowhere = chunk.clone();
+    for version in 4..=5 {
+        chunk.handle(DataInput::Fetched { version });
+        assert_eq!(drain(|| chunk.poll()), [DataAction::Adopt { version }]);
+        chunk.handle(DataInput::Adopted { version });
+        // The highest has what the other lacks.
+        let next = if version == 4 { fetch(1, 5) } else { fetch(0, 6) };
+        assert_eq!(drain(|| chunk.poll()), [next]);
+    }
+    let mut lost = nowhere.clone();
+    nowhere.handle(DataInput::NotFetched { version: 4 });
+    assert_eq!(drain(|| nowhere.poll()), [DataAction::Outdated], "nobody has it any more");
+    // The one that has merged it is gone meanwhile: it may be brought back with another log.
+    lost.handle(DataInput::Lost { parity: 0 });
+    lost.handle(DataInput::NotFetched { version: 4 });
+    assert_eq!((drain(|| lost.poll()), lost.fenced()), (vec![], None));
+    lost.handle(DataInput::Connected { parity: 0 });
+    lost.handle(DataInput::Versions { parity: 0, epoch: Epoch(2), received: 6 });
+    assert_eq!(drain(|| lost.poll()).last(), Some(&fetch(0, 4)));
+}
+
 #[test]
 fn each_version_is_taken_once_and_in_order_under_the_latest_epoch_and_life() {
     let mut parity = ParityChunk::new(Mode::Logged, ParityState::default(), 1 << 20).unwrap();

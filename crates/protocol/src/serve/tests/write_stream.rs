@@ -203,6 +203,40 @@ fn the_window_is_a_share_of_what_is_expected_and_follows_the_device() {
     drop(begin(&open(64 * KIB, 1), &mut budget));
 }
 
+/// What a block costs beside its bytes is not under the budget: of the smallest, too, no more than so many are on the way.
+#[test]
+fn blocks_on_the_way_are_few_however_small_they_are() {
+    for reserve_bytes in [None, Some(0)] {
+        let mut budget = Budget::new(64 << 10);
+        let mut stream = begin(&WriteOpen { reserve_bytes, ..open(1, u32::MAX) }, &mut budget);
+        let (mut next, mut most) = (0, 0);
+        // All that is granted is sent at once, and durable one round later: the window doubles each time.
+        for round in 0..16 {
+            let now = Time(round * 1_000_000);
+            for index in next - stream.writing() as u32..next {
+                stream.handle(now, durable(index), &mut budget);
+            }
+            loop {
+                let granted = drain(&mut stream).into_iter().map(|action| match action {
+                    WriteAction::Grant(bytes) => bytes,
+                    _ => 0,
+                });
+                let granted: u32 = granted.sum();
+                if granted == 0 {
+                    break;
+                }
+                for index in next..next + granted {
+                    stream.handle(now, slice(index, 0, 1), &mut budget);
+                }
+                next += granted;
+            }
+            most = most.max(stream.writing());
+        }
+        assert!((256..=1024).contains(&most), "{most} blocks on the way, {reserve_bytes:?}");
+        stream.abandon(&mut budget);
+    }
+}
+
 #[test]
 fn many_streams_share_one_budget_and_none_starves() {
     let mut budget = Budget::new(8 * MIB);

@@ -1,0 +1,172 @@
+//! What an amendment is made of, by servers that lack some of it.
+
+use super::*;
+use crate::{
+    amend::parts::tests::found,
+    reserve::tests::{client, device_of, layout, serving},
+};
+use std::sync::Mutex;
+use steadfast_protocol::{
+    Epoch, IntentId,
+    message::{
+        self, ChunkVersions, DrainProgress, DrainState, Fault, NodeAnswer, NodeFault, ReadRows, RowsAt,
+        Standing,
+    },
+};
+
+/// One that has begun, of an object of one segment of chunks.
+fn amendment<'a>(client: &'a Client, left: &'a Left) -> Amendment<'a> {
+    let begun = PutBegun {
+        intent: IntentId(1),
+        version: Version(2),
+        epoch: Epoch(2),
+        segments: Vec::new(),
+        policy: "parity".parse().unwrap(),
+        lease_ms: 30_000,
+    };
+    let quality = Quality::default();
+    Amendment {
+        client,
+        begun,
+        names: VecDeque::new(),
+        used: BTreeSet::new(),
+        touched: BTreeSet::new(),
+        object: ("data".to_owned(), "object".to_owned()),
+        pledge: Pledge::default(),
+        base: Version(1),
+        size: layout().length,
+        layouts: vec![layout()],
+        report: AmendReport::default(),
+        wish: Wish::default(),
+        asked: quality,
+        reserved: Reserved::new(client, Access::Write, quality, 0),
+        refused: BTreeSet::new(),
+        found: vec![layout()],
+        fenced: BTreeSet::new(),
+        left,
+        gone: BTreeSet::new(),
+        ended: Fenced::default(),
+        committing: Committing::default(),
+    }
+}
+
+/// Where a server listens whose data chunks are at version 3, of the first of which parity has 5, and which brings that one forward where
+/// it is told to. It is `asked` for rows in vain.
+async fn outdated(asked: &Arc<Mutex<Vec<NodeRequest>>>) -> String {
+    let asked = Arc::clone(asked);
+    serving(move |request, stream| {
+        let answer = match &request {
+            NodeRequest::Fence { .. } => NodeAnswer::Done,
+            NodeRequest::ChunkVersions { device, .. } => {
+                let levels = |request: &NodeRequest| {
+                    matches!(request, NodeRequest::Level { device: level, .. } if level == device)
+                };
+                let there = if asked.lock().unwrap().iter().any(levels) { 5 } else { 3 };
+                let is_data = *device < device_of(2);
+                let (version, held) = if is_data { (there, vec![]) } else { (0, vec![(0, 5), (1, 3)]) };
+                NodeAnswer::ChunkVersions(ChunkVersions { version, held })
+            }
+            NodeRequest::Level { .. } => {
+                asked.lock().unwrap().push(request.clone());
+                NodeAnswer::Done
+            }
+            _ => {
+                asked.lock().unwrap().push(request.clone());
+                let (device, segment) = (device_of(0), layout().segment);
+                return stream.fail(&Fault::Node(NodeFault::LacksChanges { device, segment }));
+            }
+        };
+        // The client may be gone.
+        let _ = stream.end(message::encode(&answer));
+    })
+    .await
+}
+
+/// Of two data and two parity chunks these say nothing: what is left is not enough to do without the one that lacks changes, or
+/// nobody but its own node knows that it does.
+#[tokio::test]
+async fn what_a_chunk_lacks_is_given_up_only_when_nobody_may_have_it() {
+    for silent in [[1, 3], [2, 3]] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let address = outdated(&asked).await;
+        let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
+        let silent = silent.map(device_of);
+        let serves = |(device, _): &(DeviceId, u64)| !silent.contains(device);
+        client.registry.lock().unwrap().nodes[0].record.devices.retain(serves);
+        let read_as_it_is = || {
+            let is_so = |request: &NodeRequest| {
+                matches!(request, NodeRequest::ReadRows(ReadRows { at: RowsAt::Data(3), .. }))
+            };
+            asked.lock().unwrap().iter().any(is_so)
+        };
+        let mut amendment = amendment(&client, &left);
+        assert!(amendment.fence(&layout, &BTreeSet::new()).await.unwrap(), "it was changed");
+        let read = amendment.decode(&layout).await;
+        let Err(AmendError::LacksChanges { awaited, .. }) = read else { panic!("{read:?}") };
+        assert_eq!(awaited, silent);
+        assert!(!read_as_it_is());
+        // They do not come back: what is there is all there is.
+        amendment.gone = silent.into();
+        amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+        let read = amendment.decode(&layout).await;
+        assert!(matches!(read, Err(AmendError::Read(_))), "{read:?}");
+        assert!(read_as_it_is());
+    }
+}
+
+/// Whom somebody has told as lost nobody waits for; one that only drains may have what others lack.
+#[tokio::test]
+async fn whoever_makes_it_waits_for_what_drains_and_not_for_what_is_told_as_lost() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let address = outdated(&asked).await;
+    let silent = [1, 3].map(device_of);
+    let standings = silent.map(|device| Standing { device, arrivals: 0 });
+    let (client, left, layout) = (client(&address, standings.to_vec()), Left::default(), layout());
+    let serves = |(device, _): &(DeviceId, u64)| !silent.contains(device);
+    client.registry.lock().unwrap().nodes[0].record.devices.retain(serves);
+    let mut amendment = amendment(&client, &left);
+    for told in 0..=silent.len() {
+        let (lost, is_awaited) = silent.split_at(told);
+        let drain = |&device: &DeviceId| {
+            let lost = lost.contains(&device);
+            let progress = DrainProgress { devices: vec![device], lost, ..DrainProgress::default() };
+            DrainState { progress, silent_ms: 0 }
+        };
+        client.registry.lock().unwrap().drains = silent.iter().map(drain).collect();
+        amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+        match amendment.decode(&layout).await {
+            Err(AmendError::LacksChanges { awaited, .. }) => assert_eq!(awaited, is_awaited),
+            read => assert!(is_awaited.is_empty() && matches!(read, Err(AmendError::Read(_))), "{read:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_lacks_changes_is_brought_forward_for_the_next_try() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let address = outdated(&asked).await;
+    let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
+    let silent = [1, 3].map(device_of);
+    let serves = |(device, _): &(DeviceId, u64)| !silent.contains(device);
+    client.registry.lock().unwrap().nodes[0].record.devices.retain(serves);
+    let mut amendment = amendment(&client, &left);
+    amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+    assert_eq!(amendment.ended.outdated, [device_of(0)]);
+    amendment.level(layout.segment);
+    client.tidying.settled(std::time::Duration::from_secs(10)).await;
+    amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+    assert!(amendment.ended.outdated.is_empty(), "{:?}", amendment.ended);
+}
+
+#[test]
+fn growth_of_the_last_segment_replaces_none() {
+    let before = found(&[100, 50]).segments;
+    assert!(only_grown(&before, &before) && only_grown(&[], &[]));
+    assert!(only_grown(&before, &found(&[100, 80]).segments));
+    for now in [&[100, 40][..], &[90, 50], &[100, 50, 1], &[100], &[]] {
+        assert!(!only_grown(&before, &found(now).segments), "{now:?}");
+    }
+    let mut raised = before.clone();
+    raised[1].epoch = Epoch(9);
+    assert!(!only_grown(&before, &raised));
+}
