@@ -185,7 +185,8 @@ async fn versions_cost_no_read_of_a_log_that_did_not_go_on() {
     let mut log = Log::open(&life).await;
     log.ask(LATE);
     log.hear().await;
-    for version in 1..=3 {
+    // No more of them are taken before the first is committed.
+    for version in 1..=2 {
         log.difference(LATE, version);
         assert_eq!(log.hear().await, LogEvent::Acked { through: version });
         let before = read_bytes();
@@ -195,10 +196,10 @@ async fn versions_cost_no_read_of_a_log_that_did_not_go_on() {
         }
     }
     // Merged they are read no more either, and the chunk holds the same.
-    log.say(LogPush::Committed { epoch: EPOCH, through: 3 }, Bytes::new());
+    log.say(LogPush::Committed { epoch: EPOCH, through: 2 }, Bytes::new());
     while life.service.updates.merge(device.clone(), SEGMENT).await.expect("its log is merged") > 0 {}
     let before = read_bytes();
-    assert_eq!(versions().await.unwrap().held, [(CHUNK, 3)]);
+    assert_eq!(versions().await.unwrap().held, [(CHUNK, 2)]);
     assert_eq!(read_bytes(), before);
     life.end().await;
 }
