@@ -67,14 +67,15 @@ async fn look(
     let totals = client.move_all(&work, LIMITS, &Totals::default(), |_| {}).await?;
     *reached = totals.reached;
     let (objects, bytes, stuck) = (totals.objects, totals.bytes, totals.stuck.len());
+    // A second look began at the front again: it had come to the end.
+    let (more, looks) = (totals.more, totals.looks);
     if objects > 0 {
         tracing::info!(objects, bytes, stuck, elapsed = ?start.elapsed(), "degraded objects were completed");
     } else if stuck > 0 {
-        let more = totals.more;
         let why = RepairError::Stuck(totals);
         tracing::debug!(%why, more, "nothing that is degraded can be completed yet");
         // Behind what there was time for others may come that can.
-        return Ok(if more { Looked::Well } else { Looked::InVain });
+        return Ok(if more && looks < 2 { Looked::More } else { Looked::InVain });
     }
     Ok(Looked::Well)
 }

@@ -201,13 +201,18 @@ impl Service {
                     self.memory.runs(self.clock.now(), false);
                 }
                 let writer = self.writer.as_ref().expect("there until the service is dropped");
-                let active = match &change {
-                    Change::SetDeviceState { device, state: DeviceState::Active, .. } => Some(*device),
-                    _ => None,
+                let (active, served) = match &change {
+                    Change::SetDeviceState { device, state: DeviceState::Active, .. } => {
+                        (Some(*device), Vec::new())
+                    }
+                    Change::RegisterNode(record) => (None, record.devices.clone()),
+                    _ => (None, Vec::new()),
                 };
                 let outcome = writer.change(id, change).await;
-                if let (Some(device), Ok(_)) = (active, &outcome) {
-                    self.memory.reports().takes_data(device);
+                if outcome.is_ok() {
+                    let mut reports = self.memory.reports();
+                    active.into_iter().for_each(|device| reports.takes_data(device));
+                    reports.are_back(&served);
                 }
                 outcome
             }

@@ -405,6 +405,17 @@ fn the_registry_is_as_the_last_change_left_it() {
         set(5, DeviceState::Draining, 0).await.unwrap();
         let again = registry().await;
         assert_eq!((again.standings.len(), again.drains.len()), (1, 0));
+        // A device that was given up for lost, and is served all the same.
+        let devices = vec![DeviceId(1)];
+        let progress = DrainProgress { devices, lost: true, ..DrainProgress::default() };
+        service.handle(MetaRequest::Drain(progress)).await.unwrap();
+        let lost = registry().await;
+        assert!(lost.is_lost(DeviceId(1)));
+        let mut records = lost.nodes.iter().map(|node| &node.record);
+        let record = records.find(|record| record.devices[0].0 == DeviceId(1)).unwrap().clone();
+        ask(&service, id(7), Change::RegisterNode(record)).await.unwrap();
+        let back = registry().await;
+        assert!(!back.is_lost(DeviceId(1)) && back.standings.len() == 1);
         let mut moved = node(6);
         moved.address = "127.0.0.1:1".to_owned();
         ask(&service, id(6), Change::RegisterNode(moved)).await.unwrap();

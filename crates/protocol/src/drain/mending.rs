@@ -25,8 +25,10 @@ const ENDING_PART: u128 = 4;
 pub enum Looked {
     /// It is another server's turn.
     Others,
-    /// Nothing is degraded, something was completed, or there was no time for all.
+    /// Nothing is degraded, or something was completed.
     Well,
+    /// Nothing could be completed, and there was no time for all.
+    More,
     /// Nothing could be completed.
     InVain,
 }
@@ -85,7 +87,8 @@ impl Mending {
     /// Takes what came of a look.
     pub fn looked(&mut self, looked: Looked) {
         match looked {
-            Looked::Others => {}
+            // Whether it was in vain is told by who comes to the end of what there is.
+            Looked::Others | Looked::More => {}
             Looked::Well => self.in_vain = 0,
             Looked::InVain => {
                 self.in_vain = (2 * self.in_vain).clamp(1, LEFT_OUT_MAX);
@@ -146,6 +149,11 @@ mod tests {
         assert_eq!([(); 8].map(|()| periods(Looked::InVain)), [1, 2, 3, 5, 9, 17, 17, 17]);
         // Another's turn says nothing.
         assert_eq!([(); 3].map(|()| periods(Looked::Others)), [17, 1, 1]);
-        assert_eq!([Looked::InVain, Looked::Well, Looked::InVain, Looked::Well].map(periods), [1, 17, 1, 2]);
+        assert_eq!(
+            [Looked::InVain, Looked::Well, Looked::InVain, Looked::Well].map(&mut periods),
+            [1, 17, 1, 2]
+        );
+        // Nor does a turn that ended before all were tried.
+        assert_eq!([Looked::InVain, Looked::More, Looked::InVain, Looked::More].map(periods), [1, 2, 1, 3]);
     }
 }

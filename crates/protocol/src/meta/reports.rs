@@ -79,6 +79,14 @@ impl ClientReports {
         self.drains.retain(|told| !told.progress.devices.is_empty());
     }
 
+    /// Devices are served: who repaired them said that they are lost, which they are not, or not any more.
+    pub fn are_back(&mut self, devices: &[(DeviceId, u64)]) {
+        for told in self.drains.iter_mut().filter(|told| told.progress.lost) {
+            told.progress.devices.retain(|lost| devices.iter().all(|(device, _)| device != lost));
+        }
+        self.drains.retain(|told| !told.progress.devices.is_empty());
+    }
+
     /// What was said of drains of devices that are `draining`. One on whose devices puts have committed since it was over is not: somebody
     /// is to go on with it.
     pub(super) fn drains(&self, now: Time, draining: &[Standing]) -> Vec<DrainState> {

@@ -122,8 +122,8 @@ impl Levels {
             {
                 BeforeRead::Refuse
             }
-            // It is refused as before.
-            Some(Standing::Lagging { .. }) => {
+            // It is refused as before, where that is not long ago.
+            Some(Standing::Lagging { since }) if now.since(since) < 2 * AGAIN => {
                 self.put(segment, Standing::Lagging { since: now });
                 BeforeRead::Ask
             }

@@ -120,6 +120,12 @@ fn parity_that_lacks_changes_is_refused_at_once_and_also_while_it_is_asked_for_a
     assert_eq!(levels.before_read(at(5500), CHUNK), BeforeRead::Refuse, "nobody waits for that");
     let (mut brought, mut alone) = (levels.clone(), levels.clone());
     levels.lags(at(6000), CHUNK);
+    // Brought forward long ago, as far as anybody knows.
+    let mut later = levels.clone();
+    assert_eq!(later.before_read(at(3_600_000), CHUNK), BeforeRead::Ask);
+    assert!(matches!(later.before_read(at(3_600_000), CHUNK), BeforeRead::Wait { .. }));
+    assert!(!later.answered(at(3_600_010), CHUNK, 0, [Some(0)]));
+    assert_eq!(later.before_read(at(3_600_010), CHUNK), BeforeRead::Serve);
     assert_eq!(levels.before_read(at(10_999), CHUNK), BeforeRead::Refuse);
     assert_eq!(levels.before_read(at(11_000), CHUNK), BeforeRead::Ask);
     assert!(!brought.answered(at(5600), CHUNK, 0, [Some(0)]));
