@@ -1,5 +1,6 @@
 //! BUCKET/KEY on the command line.
 
+use crate::harmless::harmless;
 use std::{fmt, str::FromStr};
 
 /// An object as named on the command line; the metadata server judges the names themselves.
@@ -9,9 +10,10 @@ pub(crate) struct ObjectName {
     pub(crate) key: String,
 }
 
+/// For people: whoever chose the key tells their terminal nothing.
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.bucket, self.key)
+        write!(f, "{}/{}", harmless(&self.bucket), harmless(&self.key))
     }
 }
 
@@ -25,5 +27,17 @@ impl FromStr for ObjectName {
             }
             _ => Err(format!("`{text}` names no object: write BUCKET/KEY")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_tells_a_terminal_no_commands() {
+        let object: ObjectName = "photos/\u{1b}[2Ja\n".parse().unwrap();
+        assert_eq!(object.key, "\u{1b}[2Ja\n");
+        assert_eq!(object.to_string(), "photos/\\u{1b}[2Ja\\n");
     }
 }

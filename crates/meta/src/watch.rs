@@ -122,7 +122,11 @@ fn clients(page: &mut Page, registry: &Registry) {
         ("meta_client_puts", "Objects stored, as clients say", accesses.puts),
         ("meta_client_put_bytes", "Bytes of the objects stored, as clients say", accesses.put_bytes),
         ("meta_client_put_sent_bytes", "Bytes of blocks sent to store them", accesses.put_sent_bytes),
-        ("meta_client_amends", "Changes of objects that were there, as clients say", accesses.amends),
+        (
+            "meta_client_amends",
+            "Changes that stored some of an object anew, or moved it, as clients say: not those made in place",
+            accesses.amends,
+        ),
         (
             "meta_client_amend_received_bytes",
             "Bytes of blocks that reached clients for changes",

@@ -66,9 +66,7 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
         }))?;
     } else {
         say!(
-            "stored {}/{}: {} as {} of blocks in {:.2} s ({})",
-            object.bucket,
-            object.key,
+            "stored {object}: {} as {} of blocks in {:.2} s ({})",
             show_bytes(stored.size),
             show_bytes(stored.stored_bytes),
             stored.latency.as_secs_f64(),
@@ -124,9 +122,7 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
         if to_stdout { tell!("{report}") } else { print_json(&report)? }
     } else if !to_stdout {
         say!(
-            "fetched {}/{}: {} in {:.2} s ({})",
-            object.bucket,
-            object.key,
+            "fetched {object}: {} in {:.2} s ({})",
             show_bytes(got.size),
             took.as_secs_f64(),
             show_rate(got.size, took)
@@ -149,7 +145,7 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             "segments": Vec::from_iter(found.segments.iter().map(segment_json)),
         }));
     }
-    say!("{}/{}", object.bucket, object.key)?;
+    say!("{object}")?;
     say!("size       {} ({} bytes)", show_bytes(found.object.size), found.object.size)?;
     say!("version    {}", found.object.version)?;
     say!("committed  {} UTC", show_time(found.object.committed))?;
@@ -242,7 +238,7 @@ pub(crate) async fn remove(arguments: Remove) -> anyhow::Result<()> {
     if output.json {
         print_json(&json!({ "removed": format!("{}/{}", object.bucket, object.key) }))?;
     } else {
-        say!("removed {}/{}", object.bucket, object.key)?;
+        say!("removed {object}")?;
     }
     Ok(())
 }
