@@ -11,18 +11,22 @@
 //! as fast without, at 0.88 of the servers' processor time.
 //!
 //! Invariants: a buffer is handed out only while nobody else can see its bytes; what is kept takes at most [`KEPT_BYTES`], or what
-//! [`keep_buffers`] asked for since the last [`release_buffers`], those in use then not counted. A buffer that is held for long
+//! [`keep_buffers`] asked for since the last [`release_buffers`], those in use then, and blocks in use that were made at once ([`Batch`]),
+//! not counted. A buffer that is held for long
 //! holds its page, of what may be kept; where nothing is left of that, buffers are allocated one by one.
 
 use bytes::BytesMut;
 use std::sync::{Mutex, MutexGuard};
 
 mod ahead;
+mod batch;
 mod slabs;
 #[cfg(test)]
 mod tests;
 
 use ahead::Ahead;
+pub use batch::Batch;
+use batch::Pieces;
 use slabs::{SLAB_BYTES, Slabs};
 
 /// Sizes of buffers that are kept, up to the largest block; smaller ones are the allocator's business, it does them
@@ -42,6 +46,7 @@ struct Kept {
     bytes: usize,
     bytes_max: usize,
     ahead: Ahead,
+    batch: Pieces,
 }
 
 /// An empty buffer with room for `len` bytes; it may have more. From 16 KiB on it begins with a page.
@@ -75,6 +80,7 @@ pub fn release_buffers() {
     kept.bytes = 0;
     kept.slabs.iter_mut().for_each(Slabs::release);
     kept.ahead.release();
+    kept.batch.release();
 }
 
 /// A buffer that is not kept.
@@ -90,7 +96,13 @@ fn kept() -> MutexGuard<'static, Kept> {
 
 impl Kept {
     const fn new(bytes_max: usize) -> Self {
-        Self { slabs: [const { Slabs::new() }; SIZES.len()], bytes: 0, bytes_max, ahead: Ahead::new() }
+        Self {
+            slabs: [const { Slabs::new() }; SIZES.len()],
+            bytes: 0,
+            bytes_max,
+            ahead: Ahead::new(),
+            batch: Pieces::new(),
+        }
     }
 
     fn keep_more(&mut self, bytes: usize) {
@@ -106,6 +118,7 @@ impl Kept {
         if let Some(buffer) = self.slabs[class].take(SIZES[class]) {
             return Some(buffer);
         }
+        while self.bytes + self.batch.bytes() + SLAB_BYTES > self.bytes_max && self.batch.give_one_back() {}
         if self.bytes + SLAB_BYTES > self.bytes_max {
             // One of another size; at last also one that is being cut, of a size that is not asked for any more.
             let others = || (0..SIZES.len()).filter(|&other| other != class);

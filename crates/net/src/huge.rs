@@ -16,13 +16,23 @@ pub fn huge_pages(memory: &mut [MaybeUninit<u8>]) -> bool {
     advise(memory, Advice::LinuxHugepage)
 }
 
-/// Gives the large pages within `memory` back to the system, and with them what was written there: the allocator, to
-/// which such memory returns, may keep it.
-pub(crate) fn discard(memory: &mut [MaybeUninit<u8>]) {
+/// The same for memory that has something in it.
+pub(crate) fn huge_pages_of(memory: &mut [u8]) -> bool {
+    advise(memory, Advice::LinuxHugepage)
+}
+
+/// Gives the large pages within `memory` back to the system, and with them what was written there: they are zero from then on. The allocator,
+/// to which such memory returns, may keep it.
+pub(crate) fn discard(memory: &mut [impl Byte]) {
     advise(memory, Advice::LinuxDontNeed);
 }
 
-fn advise(memory: &mut [MaybeUninit<u8>], advice: Advice) -> bool {
+/// A byte that may be zero.
+pub(crate) trait Byte {}
+impl Byte for u8 {}
+impl Byte for MaybeUninit<u8> {}
+
+fn advise(memory: &mut [impl Byte], advice: Advice) -> bool {
     let offset = memory.as_ptr().align_offset(HUGE_PAGE_BYTES);
     let Some(fits) = memory.len().checked_sub(offset) else { return false };
     let len = fits - fits % HUGE_PAGE_BYTES;
@@ -30,8 +40,8 @@ fn advise(memory: &mut [MaybeUninit<u8>], advice: Advice) -> bool {
         return false;
     }
     let start = memory[offset..].as_mut_ptr();
-    // SAFETY: the pages lie within memory that the caller holds alone and takes for uninitialised. The one advice
-    // changes no byte of it, the other makes them zero.
+    // SAFETY: the pages lie within memory that the caller holds alone, of bytes that may be zero. The one advice changes none of them, the
+    // other makes them zero.
     unsafe { madvise(start.cast(), len, advice) }.is_ok()
 }
 

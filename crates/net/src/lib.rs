@@ -38,7 +38,7 @@ mod tap;
 mod unacknowledged;
 mod writer;
 
-pub use buffer::{keep_buffers, payload_buffer, release_buffers, zeroed_buffer};
+pub use buffer::{Batch, keep_buffers, payload_buffer, release_buffers, zeroed_buffer};
 pub use connection::{Connection, Incoming, Open, Opened};
 pub use counters::Counters;
 pub use error::{CallError, ConnectError, Lost, Violation};

@@ -77,7 +77,7 @@ impl Kept {
         let ready = self.ahead.ready.len();
         self.ahead.wanted
             && ready < SLABS_AHEAD
-            && self.bytes + (ready + 1) * slabs::SLAB_BYTES <= self.bytes_max
+            && self.bytes + self.batch.bytes() + (ready + 1) * slabs::SLAB_BYTES <= self.bytes_max
     }
 }
 
