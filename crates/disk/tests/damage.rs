@@ -1,115 +1,27 @@
 //! Parts of a device's own area that cannot be read, or are not what was written: the second copy serves as far as it has all
-//! that was acknowledged, and no further. And places that cannot be written: they cost what was to be written there, once.
+//! that was acknowledged, and no further.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something fails")]
 
 mod common;
 
 use std::{
-    io::{self, IoSlice},
+    io,
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
-use common::*;
+use common::{one_page::OnePage, *};
 use steadfast_disk::{
-    AlignedBuf, Device, Epoch, FormatOptions, Granule, Medium, MemoryMedium, SegmentId, checksum,
-    device::{Apply, DeviceError, LogError, NewBlock, OpenError, ReadError, UpdateError, WriteError},
-    media::{Counters, CrashMedium, MediumError},
+    AlignedBuf, Device, Epoch, FormatOptions, Medium, MemoryMedium, SegmentId,
+    device::{Apply, DeviceError, LogError, OpenError, ReadError, UpdateError, WriteError},
+    media::{Counters, MediumError},
 };
 
 const S: SegmentId = SegmentId(5);
 const CAPACITY: u64 = 4 << 20;
 /// Slots of a device that was formatted small.
 const SLOTS: [u64; 2] = [4096, 4096 + (16 << 10)];
-
-/// Memory of which one page cannot be read, or more, and one not written.
-struct OnePage {
-    below: MemoryMedium,
-    /// Its first byte.
-    unreadable: AtomicU64,
-    /// How many bytes from there on fail a read that wants any of them.
-    unreadable_bytes: AtomicU64,
-    /// Reads that failed.
-    failed: AtomicU64,
-    /// First byte of the page that takes no writes.
-    unwritable: AtomicU64,
-    /// Writes that failed.
-    unwritten: AtomicU64,
-}
-
-impl OnePage {
-    fn new(image: Vec<u8>) -> Arc<OnePage> {
-        let below = MemoryMedium::from_image(image);
-        let [unreadable, unreadable_bytes, failed, unwritable, unwritten] =
-            [u64::MAX, 1, 0, u64::MAX, 0].map(AtomicU64::new);
-        Arc::new(OnePage { below, unreadable, unreadable_bytes, failed, unwritable, unwritten })
-    }
-
-    /// The same content, with this page unreadable.
-    fn without(&self, page: u64) -> Arc<OnePage> {
-        let copy = OnePage::new(self.below.image());
-        copy.unreadable.store(page, Ordering::Relaxed);
-        copy
-    }
-
-    fn lose(&self, part: Range<u64>) {
-        self.unreadable.store(part.start, Ordering::Relaxed);
-        self.unreadable_bytes.store(part.end - part.start, Ordering::Relaxed);
-    }
-
-    fn check_writable(&self, bytes: Range<u64>) -> Result<(), MediumError> {
-        if bytes.contains(&self.unwritable.load(Ordering::Relaxed)) {
-            self.unwritten.fetch_add(1, Ordering::Relaxed);
-            return Err(MediumError::Io { kind: io::ErrorKind::Other, offset: bytes.start });
-        }
-        Ok(())
-    }
-}
-
-impl Medium for OnePage {
-    fn capacity(&self) -> u64 {
-        self.below.capacity()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        let start = self.unreadable.load(Ordering::Relaxed);
-        let end = start.saturating_add(self.unreadable_bytes.load(Ordering::Relaxed));
-        if offset < end && start < offset + buf.len() as u64 {
-            self.failed.fetch_add(1, Ordering::Relaxed);
-            return Err(MediumError::Io { kind: io::ErrorKind::Other, offset });
-        }
-        self.below.read_at(offset, buf)
-    }
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), MediumError> {
-        self.write_vectored_at(offset, &[IoSlice::new(buf)])
-    }
-    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), MediumError> {
-        self.check_writable(offset..offset + bufs.iter().map(|buf| buf.len() as u64).sum::<u64>())?;
-        self.below.write_vectored_at(offset, bufs)
-    }
-    fn flush(&self) -> Result<(), MediumError> {
-        self.below.flush()
-    }
-    fn allocate(&self, range: Range<u64>) -> Result<(), MediumError> {
-        self.below.allocate(range)
-    }
-    fn prepare(&self, range: Range<u64>) -> Result<(), MediumError> {
-        self.check_writable(range.clone())?;
-        self.below.prepare(range)
-    }
-    fn trim(&self, range: Range<u64>) -> Result<(), MediumError> {
-        self.below.trim(range)
-    }
-    fn counters(&self) -> Counters {
-        self.below.counters()
-    }
-    fn describe(&self) -> String {
-        self.below.describe()
-    }
-}
 
 /// Memory that takes nothing.
 struct ReadOnly {
@@ -426,141 +338,6 @@ fn a_bad_page_of_checksums_costs_its_granules_and_not_the_device() {
     assert_eq!(device.write_back(u64::MAX).unwrap(), 4096);
     content[..100].fill(2);
     assert_eq!(chunk_content(&mut device, OTHER).unwrap(), content);
-}
-
-/// Whoever meets it fails, and its writer goes elsewhere; whoever comes next must not be sent there again.
-#[test]
-fn a_page_that_takes_no_writes_is_met_once() {
-    let medium = OnePage::new(vec![0; CAPACITY as usize]);
-    small(&*medium);
-    let mut device = open(medium.clone());
-    device.create_extent(spec(S, 4096, 8)).unwrap();
-    write(&mut device, S, 0).unwrap();
-    // The next slot's.
-    medium.unwritable.store(device.locate(S, 0).unwrap() + 4096, Ordering::Relaxed);
-    let refused = write(&mut device, S, 1);
-    assert!(matches!(refused, Err(WriteError::Medium(MediumError::Io { .. }))), "{refused:?}");
-    let all = |device: &mut Device| {
-        (0..12).for_each(|index| assert_eq!(write(device, S, index), Ok(()), "{index}"));
-        device.flush().unwrap();
-        device.self_check();
-        (0..12).for_each(|index| assert_eq!(read(device, S, index), Ok(()), "{index}"));
-    };
-    all(&mut device);
-    // A seal leaves it to nobody either, nor does a delete.
-    device.seal(S, EPOCH, &[0..1, 4..5]).unwrap();
-    for _ in 0..2 {
-        device.flush().unwrap();
-        device.self_check();
-        assert_eq!(device.delete(S, EPOCH), Ok(true));
-        device.flush().unwrap();
-        device.self_check();
-        let usage = device.usage();
-        assert_eq!((usage.free, device.failed()), (usage.capacity - 4096, None));
-        device.create_extent(spec(S, 4096, 8)).unwrap();
-        all(&mut device);
-    }
-    // Blocks that are written together, with the page among them: their slots are one place.
-    device.create_extent(spec(SegmentId(6), 4096, 8)).unwrap();
-    write(&mut device, SegmentId(6), 0).unwrap();
-    medium.unwritable.store(device.locate(SegmentId(6), 0).unwrap() + 8192, Ordering::Relaxed);
-    let contents: Vec<_> = (1..5).map(|index| block(SegmentId(6), index, 4096)).collect();
-    let sums: Vec<_> = (1..)
-        .zip(&contents)
-        .map(|(index, bytes)| checksum::sums(bytes, Granule::KIB_4, SegmentId(6), VERSION, index))
-        .collect();
-    let blocks: Vec<_> = (1..)
-        .zip(contents.iter().zip(&sums))
-        .map(|(index, (bytes, sums))| NewBlock { index, pieces: vec![&bytes[..]], sums })
-        .collect();
-    let answers = device.write_blocks(SegmentId(6), EPOCH, &blocks);
-    assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    let answers = device.write_blocks(SegmentId(6), EPOCH, &blocks);
-    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-    device.flush().unwrap();
-    // An open knows nothing of it, and finds all that was written beside it.
-    let mut device = reopen(device);
-    (0..5).for_each(|index| assert_eq!(read(&mut device, SegmentId(6), index), Ok(()), "{index}"));
-    (0..12).for_each(|index| assert_eq!(read(&mut device, S, index), Ok(()), "{index}"));
-}
-
-#[test]
-fn a_medium_of_which_ever_more_places_take_no_writes_has_failed() {
-    let medium = Arc::new(CrashMedium::new(CAPACITY));
-    small(&*medium);
-    let mut device = open(medium.clone());
-    device.create_extent(spec(S, 4096, 100)).unwrap();
-    write(&mut device, S, 0).unwrap();
-    device.flush().unwrap();
-    medium.fail_writes(true);
-    let mut places = 0;
-    while device.failed().is_none() {
-        places += 1;
-        assert!(places < 100, "{:?}", device.usage());
-        let refused = write(&mut device, S, places);
-        assert!(matches!(refused, Err(WriteError::Medium(MediumError::Io { .. }))), "{refused:?}");
-    }
-    assert!(places > 8, "{places}");
-    medium.fail_writes(false);
-    assert!(matches!(write(&mut device, S, 1), Err(WriteError::Device(DeviceError::Failed { .. }))));
-    assert_eq!(read(&mut device, S, 0), Ok(()));
-}
-
-/// Nobody needs it before a record gets there, and then it costs that log.
-#[test]
-fn a_page_ahead_of_a_log_that_takes_no_writes_costs_its_log_and_not_the_device() {
-    const OTHER: SegmentId = SegmentId(6);
-    let medium = OnePage::new(vec![0; CAPACITY as usize]);
-    updatable(&*medium, false);
-    let mut device = open(medium.clone());
-    let content = chunk(&mut device, S, 2, 600 << 10);
-    let reserve = device.locate(S, 3).unwrap() + content.len() as u64;
-    medium.unwritable.store(reserve + 100 * 4096, Ordering::Relaxed);
-    device.log_append(S, EPOCH, &[1; 5000]).unwrap();
-    device.flush().unwrap();
-    assert_eq!((device.has_to_prepare(), device.prepare_ahead()), (true, Ok(true)));
-    assert_eq!((device.has_to_prepare(), device.failed()), (false, None));
-    let mut logged = 1;
-    while logged < 11 {
-        logged = device.log_append(S, EPOCH, &[1; 5000]).unwrap();
-        // As the lane does where it has time.
-        device.prepare_ahead().unwrap();
-    }
-    assert_eq!(medium.unwritten.load(Ordering::Relaxed), 1, "it is not tried again behind each record");
-    let refused = loop {
-        match device.log_append(S, EPOCH, &[1; 5000]) {
-            Ok(sequence) => logged = sequence,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refused, LogError::Medium(MediumError::Io { .. })), "{refused}");
-    assert!((20..50).contains(&logged), "{logged}");
-    device.create_extent(spec(OTHER, 4096, 4)).unwrap();
-    write(&mut device, OTHER, 0).unwrap();
-    device.flush().unwrap();
-    let mut device = reopen(device);
-    assert_eq!(device.log_entries(S).unwrap().len() as u64, logged);
-    assert_eq!((read(&mut device, OTHER, 0), chunk_content(&mut device, S)), (Ok(()), Ok(content)));
-}
-
-/// It is nobody else's to find either.
-#[test]
-fn a_page_ahead_of_a_log_that_takes_no_writes_is_left_alone_when_its_extent_is_gone() {
-    let medium = OnePage::new(vec![0; CAPACITY as usize]);
-    updatable(&*medium, false);
-    let mut device = open(medium.clone());
-    let content = chunk(&mut device, S, 2, 600 << 10);
-    let reserve = device.locate(S, 3).unwrap() + content.len() as u64;
-    medium.unwritable.store(reserve + 100 * 4096, Ordering::Relaxed);
-    device.log_append(S, EPOCH, &[1; 5000]).unwrap();
-    assert_eq!((device.prepare_ahead(), medium.unwritten.load(Ordering::Relaxed)), (Ok(true), 1));
-    device.self_check();
-    assert_eq!(device.delete(S, EPOCH), Ok(true));
-    device.flush().unwrap();
-    device.self_check();
-    // With all that was to be zeroed at once.
-    let usage = device.usage();
-    assert_eq!((usage.capacity - usage.free, device.failed()), (64 * 4096, None));
 }
 
 /// A drive at its end, a filesystem that was mounted anew: what it has may be all that is left of it.

@@ -8,7 +8,10 @@ use std::{
     collections::BTreeSet,
     io::IoSlice,
     ops::Range,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use common::*;
@@ -27,13 +30,13 @@ struct Sparse {
     below: MemoryMedium,
     /// Pages that have space, and how many there can be.
     taken: Mutex<(BTreeSet<u64>, usize)>,
-    positions: bool,
+    positions: AtomicBool,
 }
 
 impl Sparse {
     fn new(capacity: u64, positions: bool) -> Arc<Sparse> {
         let taken = Mutex::new((BTreeSet::new(), usize::MAX));
-        Arc::new(Sparse { below: MemoryMedium::new(capacity), taken, positions })
+        Arc::new(Sparse { below: MemoryMedium::new(capacity), taken, positions: AtomicBool::new(positions) })
     }
 
     /// So many pages are left from now on.
@@ -104,7 +107,7 @@ impl Medium for Sparse {
         self.below.trim(range)
     }
     fn positions(&self) -> bool {
-        self.positions
+        self.positions.load(Ordering::Relaxed)
     }
     fn counters(&self) -> Counters {
         self.below.counters()
@@ -262,4 +265,50 @@ fn a_sparse_copy_that_found_too_little_room_takes_the_rest_when_it_is_opened_aga
         assert_eq!(open(medium.clone()).failed(), None);
         assert!(medium.pages() == had, "positions: {positions}");
     }
+}
+
+/// Counts what is said to whoever keeps the device.
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// How many warnings an open gives.
+fn warnings(medium: &Arc<Sparse>) -> usize {
+    let count = Arc::new(AtomicUsize::new(0));
+    // With a single subscriber the thread that comes to a place first says whether any event of it counts: another test's has none.
+    let _second = tracing::Dispatch::new(Warnings(Arc::default()));
+    tracing::subscriber::with_default(Warnings(count.clone()), || drop(open(medium.clone())));
+    count.load(Ordering::Relaxed)
+}
+
+/// A reserve has no room before it is used where the medium does not position. Where it does from the next start on it gets some, and
+/// nobody copied anything.
+#[test]
+fn only_a_sparse_copy_is_called_one() {
+    let medium = Sparse::new(4 << 20, false);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    chunk(&mut device, SegmentId(1), 2, 128 << 10);
+    drop(device);
+    let had = medium.pages().len();
+    assert_eq!((warnings(&medium), medium.pages().len()), (0, had));
+    medium.positions.store(true, Ordering::Relaxed);
+    assert_eq!((warnings(&medium), medium.pages().len()), (0, had + 32));
+    medium.copy();
+    assert_eq!((warnings(&medium), medium.pages().len()), (1, had + 32));
+    assert_eq!(warnings(&medium), 0);
 }

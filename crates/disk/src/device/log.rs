@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use bytes::Bytes;
 
-use super::{Device, LogError, write_back::PREPARE_PAGES};
+use super::{Device, LogError, write::check_not_given_up, write_back::PREPARE_PAGES};
 use crate::{
     allocator::UNIT_BYTES,
     buffer::AlignedBuf,
@@ -17,7 +17,7 @@ use crate::{
     index::{
         Record, Updating,
         journal::LIKE_MAX,
-        log::{HEADER, Owner, Ring, record_pages},
+        log::{Entry, HEADER, Owner, Ring, record_pages},
     },
     media::{MediumError, read_what_is_there},
 };
@@ -85,15 +85,24 @@ impl Device {
         page: u64,
         payload: &[u8],
     ) -> Result<(), LogError> {
+        let pages = record_pages(payload.len());
+        let start = self.updating(segment)?.reserve.start;
+        let units = start + page..start + page + pages;
         let ring = self.log(segment)?;
-        let fresh = ring.to_prepare(page, record_pages(payload.len()), PREPARE_PAGES);
-        if !fresh.is_empty() {
-            self.prepare_reserve(segment, fresh)?;
-        }
+        let (head, fresh) = (start + ring.head(), ring.to_prepare(page, pages, PREPARE_PAGES));
+        check_not_given_up(&self.allocator, &units)?;
+        // A record that could not be written there may be there all the same, and would go before one of its number elsewhere.
+        check_not_given_up(&self.allocator, &(head..head + 1))?;
+        self.prepare_reserve(segment, fresh)?;
         let base = self.checkpoint_number;
         let record = self.log(segment)?.encode(base, payload);
-        let start = self.updating(segment)?.reserve.start;
-        self.medium.write_at((start + page) * UNIT_BYTES, &record)?;
+        if let Err(error) = self.medium.write_at(units.start * UNIT_BYTES, &record) {
+            if matches!(error, MediumError::Io { .. }) {
+                self.leave_alone(units, &error);
+                self.fail_where_too_much_is_left_alone(error.clone());
+            }
+            return Err(error.into());
+        }
         self.reserve_unflushed = true;
         self.raise(segment, epoch);
         let ring = self.log(segment)?;
@@ -188,18 +197,24 @@ impl Device {
             sequences.end = sequences.end.min(here);
         }
         let run = self.sound_log(segment)?.run(sequences, bytes_max / UNIT_BYTES);
-        let Some((pages, entries)) = run else {
+        let Some((mut pages, mut entries)) = run else {
             let ring = self.sound_log(segment)?;
             let next = ring.next_sequence();
             let start = ring.entries().next().map_or(next, |e| e.sequence);
             return Err(LogError::NoRecord { segment, sequence: first, first: start, next });
         };
         let start = self.updating(segment)?.reserve.start;
+        // Not over what the journal has: pages that took no writes may not be read either.
+        let is_here = |entry: &Entry| self.appended.within(segment, entry.page..entry.end()).next().is_some();
+        let here = is_here(&entries[0]);
+        entries.truncate(entries.iter().take_while(|&entry| is_here(entry) == here).count());
+        pages.end = entries.last().map_or(pages.start, Entry::end);
         let mut buf = AlignedBuf::zeroed(((pages.end - pages.start) * UNIT_BYTES) as usize);
-        if self.appended.within(segment, pages.clone()).count() < entries.len() {
+        if here {
+            self.lay_over(segment, pages.clone(), &mut buf);
+        } else {
             self.medium.read_at((start + pages.start) * UNIT_BYTES, &mut buf)?;
         }
-        self.lay_over(segment, pages.clone(), &mut buf);
         let ring = self.log(segment)?;
         let payloads = entries.iter().map(|entry| {
             let at = ((entry.page - pages.start) * UNIT_BYTES) as usize;
@@ -245,13 +260,16 @@ impl Device {
             let stale = if self.failed.is_none() { ring.take_stale() } else { Vec::new() };
             for page in stale {
                 let at = (start + page) * UNIT_BYTES;
-                let zeroed = self.medium.prepare(at..at + UNIT_BYTES);
-                if zeroed.is_err() && unknown.contains(&page) {
-                    // It may give what it has one day, when the log has come to begin there.
-                    ring.lack(ring.next_sequence());
-                    break;
+                let Err(error) = self.medium.prepare(at..at + UNIT_BYTES) else { continue };
+                if matches!(error, MediumError::Io { .. }) {
+                    self.leave_alone(start + page..start + page + 1, &error);
+                    self.fail_where_too_much_is_left_alone(error);
+                } else if !unknown.contains(&page) {
+                    return Err(error.into());
                 }
-                zeroed?;
+                // It has a record that is not in force, or may give one some day, when the log has come to begin there.
+                ring.lack(ring.next_sequence());
+                break;
             }
             if let Some(missing) = ring.damaged() {
                 tracing::error!(%segment, ?missing, "the log in the reserve lost records");

@@ -6,8 +6,9 @@
 //! - A read gives what was written under that segment, version and index, or an error; never other bytes.
 //! - A change that carries an epoch older than the highest seen for its segment is refused.
 //! - A failed flush is final: the device only reads until it is opened again, and then, too, where it fails once more.
-//! - A place that takes no new block, or no zeros ahead of a log, is left alone until the device is opened again; a device with too many of
-//!   them has failed. So has one where what was answered cannot be put in place: a change, or a log record that only the journal has.
+//! - A place that takes no writes is left alone until the device is opened again; a device with too many of them has failed. What was
+//!   answered and belongs there, a change or a log record that only the journal has, stays in the journal and its checkpoints, and in
+//!   memory; what was not is refused.
 //! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!
@@ -247,6 +248,8 @@ pub struct Device {
     appended: Appended,
     /// Bytes of both that may wait to be written in place; more than usual for a while where an open found more.
     ready_bound: u64,
+    /// Places, one after the other, of which none took what belongs there.
+    refusals: u32,
     /// How many commits were made durable: each with all records before it.
     commits: u64,
     /// The records up to this byte must be in a flushed frame before a checkpoint; 0: none need.

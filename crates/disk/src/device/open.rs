@@ -173,6 +173,7 @@ impl Device {
             overlay,
             reserved: Default::default(),
             appended,
+            refusals: 0,
             commits: 1,
             ahead_end: 0,
             logs: BTreeMap::new(),
@@ -201,8 +202,12 @@ impl Device {
     fn restore_room(&self) {
         let device = self.id();
         match self.fill_holes() {
-            Ok(0) => {}
-            Ok(bytes) => {
+            Ok((0, 0)) => {}
+            // Of its own area, which was filled when it was made and has many zeros, any copy without those lacks some. A reserve may never
+            // have had its room: where its extent was made the medium did not position, as one whose emulation was another then.
+            Ok((0, bytes)) => tracing::debug!(%device, bytes, "reserves have their room now"),
+            Ok((own, extents)) => {
+                let bytes = own + extents;
                 tracing::warn!(%device, bytes, "it had holes, as a sparse copy has: their room is taken")
             }
             Err((bytes, MediumError::Full)) => tracing::warn!(
@@ -215,16 +220,17 @@ impl Device {
         }
     }
 
-    /// How many bytes were taken; or of how many there is no room for all.
-    fn fill_holes(&self) -> Result<u64, (u64, MediumError)> {
+    /// How many bytes were taken for its own area, or for all of it where it is thick, and for extents; or of how many there is no room
+    /// for all.
+    fn fill_holes(&self) -> Result<(u64, u64), (u64, MediumError)> {
         let fill = |range: Range<u64>| {
             let bytes = range.end - range.start;
             self.medium.fill_holes(range).map_err(|error| (bytes, error))
         };
         if self.superblock.thick {
-            return fill(0..self.superblock.capacity);
+            return fill(0..self.superblock.capacity).map(|taken| (taken, 0));
         }
-        let mut taken = fill(0..self.superblock.data_start())?;
+        let own = fill(0..self.superblock.data_start())?;
         // Even where that lacked nothing: an open before this one may have come so far and no further, for want of room or of time.
         let reserves = self.medium.positions() || self.appended.bytes() > 0;
         let extents = self.index.after(None);
@@ -237,10 +243,11 @@ impl Device {
             }
             joins
         });
+        let mut of_extents = 0;
         for range in ranges {
-            taken += fill(range)?;
+            of_extents += fill(range)?;
         }
-        Ok(taken)
+        Ok((own, of_extents))
     }
 
     /// Writes the superblock again where one of its copies is bad: with one left the device is one bad page away from its end. One
@@ -302,7 +309,8 @@ impl Device {
 
 /// Bytes of an extent that are written when nobody can be refused any more: tables, blocks that change in place, and the reserve where
 /// records of logs come to `reserves` only after they were answered. All of it had its room when the extent was made or the block was
-/// written, so that only a copy lacks any. Of an extent that is sealed and does not change nothing is written.
+/// written, so that only a copy lacks any; but for reserves that were made where the medium did not position. Of an extent that is sealed
+/// and does not change nothing is written.
 fn relied_on(extent: &Extent, reserves: bool) -> Vec<Range<u64>> {
     let bytes = |units: Range<u64>| units.start * UNIT_BYTES..units.end * UNIT_BYTES;
     let tables = extent.ranges.iter();

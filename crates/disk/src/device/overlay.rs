@@ -16,6 +16,8 @@
 //! On a medium that positions, what lies between granules of `ready` and stays is written with them. It has no redo, changes nothing,
 //! and is dropped at will.
 //!
+//! What finds that its place takes no writes is *kept*: it stays in `ready` for good, and its redo in the checkpoints.
+//!
 //! Live operation and replay give the same records to [`Overlay::follow`].
 
 use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
@@ -57,8 +59,18 @@ pub(super) struct Ready {
     pub(super) sum: u32,
     /// The commit that must be durable first.
     pub(super) commit: u64,
-    /// Whether the medium has just this, and it is only written with its neighbours.
-    filler: bool,
+    kind: Kind,
+}
+
+/// Why a granule is to go in place, or stays here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It differs from what is there.
+    Changed,
+    /// The medium has just this, and it is only written with its neighbours.
+    Filler,
+    /// Its place takes no writes.
+    Kept,
 }
 
 #[derive(Debug, Default)]
@@ -66,15 +78,26 @@ struct Layers {
     queue: VecDeque<Change>,
     /// By position.
     ready: BTreeMap<u64, Ready>,
-    /// How many of those are fillers.
+    /// How many of those are fillers, and how many are kept.
     fillers: usize,
+    kept: usize,
     granule: u64,
 }
 
 impl Layers {
-    /// What may go in place and differs from what is there.
+    /// What differs from what is in place.
     fn changed(&self) -> impl Iterator<Item = (&u64, &Ready)> {
-        self.ready.iter().filter(|(_, ready)| !ready.filler)
+        self.ready.iter().filter(|(_, ready)| ready.kind != Kind::Filler)
+    }
+
+    /// Bytes that may go in place, with fillers.
+    fn ready_bytes(&self) -> u64 {
+        (self.ready.len() - self.kept) as u64 * self.granule
+    }
+
+    /// Bytes of the redo of one granule, at most.
+    fn redo_bytes(&self) -> u64 {
+        REDO_BYTES + self.granule
     }
 }
 
@@ -84,6 +107,7 @@ pub(super) struct Overlay {
     segments: BTreeMap<SegmentId, Layers>,
     ready_bytes: u64,
     queued_bytes: u64,
+    kept_bytes: u64,
 }
 
 impl Patch {
@@ -114,6 +138,11 @@ impl Overlay {
     /// Bytes of redo that are held.
     pub(super) fn queued_bytes(&self) -> u64 {
         self.queued_bytes
+    }
+
+    /// Bytes of the redo of what is kept, at most.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes
     }
 
     /// Whether anything of a segment is newer than the medium.
@@ -148,23 +177,23 @@ impl Overlay {
     /// Granules of a segment that may go in place and whose commit is durable, when so many commits are.
     pub(super) fn ready(&self, segment: SegmentId, commits: u64) -> impl Iterator<Item = (u64, &Ready)> + '_ {
         let ready = self.segments.get(&segment).into_iter().flat_map(|layers| &layers.ready);
-        ready.filter(move |(_, ready)| ready.commit < commits).map(|(position, ready)| (*position, ready))
+        ready
+            .filter(move |(_, ready)| ready.kind != Kind::Kept && ready.commit < commits)
+            .map(|(position, ready)| (*position, ready))
     }
 
     /// Segments of which anything may go in place, durable or not, and how many bytes of each.
     pub(super) fn ready_by_segment(&self) -> impl Iterator<Item = (SegmentId, u64)> + '_ {
-        let of = |layers: &Layers| layers.ready.len() as u64 * layers.granule;
         self.segments
             .iter()
-            .map(move |(segment, layers)| (*segment, of(layers)))
+            .map(|(segment, layers)| (*segment, layers.ready_bytes()))
             .filter(|&(_, bytes)| bytes > 0)
     }
 
-    /// Bytes of the redo of all that may go in place, at most.
+    /// Bytes of the redo of all that may go in place or is kept, at most.
     pub(super) fn ready_redo_bytes(&self) -> u64 {
-        let of = |layers: &Layers| {
-            REDO_BYTES + (layers.ready.len() - layers.fillers) as u64 * (REDO_BYTES + layers.granule)
-        };
+        let of =
+            |layers: &Layers| REDO_BYTES + (layers.ready.len() - layers.fillers) as u64 * layers.redo_bytes();
         self.segments.values().map(of).sum()
     }
 
@@ -179,9 +208,33 @@ impl Overlay {
     pub(super) fn written(&mut self, segment: SegmentId, position: u64) {
         let Some(layers) = self.segments.get_mut(&segment) else { return };
         if let Some(ready) = layers.ready.remove(&position) {
-            self.ready_bytes -= ready.bytes.len() as u64;
-            layers.fillers -= usize::from(ready.filler);
+            match ready.kind {
+                Kind::Changed => self.ready_bytes -= layers.granule,
+                Kind::Filler => {
+                    self.ready_bytes -= layers.granule;
+                    layers.fillers -= 1;
+                }
+                Kind::Kept => {
+                    self.kept_bytes -= layers.redo_bytes();
+                    layers.kept -= 1;
+                }
+            }
         }
+        self.tidy(segment);
+    }
+
+    /// The place of this granule takes no writes. A filler becomes a change: the write that failed may have destroyed what was there.
+    pub(super) fn keep(&mut self, segment: SegmentId, position: u64) {
+        let Some(layers) = self.segments.get_mut(&segment) else { return };
+        let Some(ready) = layers.ready.get_mut(&position) else { return };
+        match std::mem::replace(&mut ready.kind, Kind::Kept) {
+            Kind::Changed => {}
+            Kind::Filler => layers.fillers -= 1,
+            Kind::Kept => return,
+        }
+        layers.kept += 1;
+        self.ready_bytes -= layers.granule;
+        self.kept_bytes += layers.redo_bytes();
         self.tidy(segment);
     }
 
@@ -204,7 +257,8 @@ impl Overlay {
             Record::Released { segment, through } => self.drain(*segment, *through, commit),
             Record::Deleted { segment, .. } => {
                 if let Some(layers) = self.segments.remove(segment) {
-                    self.ready_bytes -= layers.ready.values().map(|r| r.bytes.len() as u64).sum::<u64>();
+                    self.ready_bytes -= layers.ready_bytes();
+                    self.kept_bytes -= layers.kept as u64 * layers.redo_bytes();
                     self.queued_bytes -= layers.queue.iter().map(|c| c.record_bytes).sum::<u64>();
                 }
             }
@@ -245,7 +299,7 @@ impl Overlay {
         let Some(layers) = self.segments.get_mut(&segment) else { return };
         for (position, bytes, sum) in between {
             if let Entry::Vacant(vacant) = layers.ready.entry(position) {
-                vacant.insert(Ready { bytes, sum, commit, filler: true });
+                vacant.insert(Ready { bytes, sum, commit, kind: Kind::Filler });
                 layers.fillers += 1;
                 self.ready_bytes += layers.granule;
             }
@@ -279,9 +333,16 @@ impl Overlay {
                 for (number, &sum) in patch.sums.iter().enumerate() {
                     let from = number * layers.granule as usize;
                     let bytes = patch.bytes.slice(from..from + layers.granule as usize);
-                    let ready = Ready { bytes, sum, commit, filler: false };
-                    match layers.ready.insert(patch.position + from as u64, ready) {
-                        Some(before) => layers.fillers -= usize::from(before.filler),
+                    let ready = Ready { bytes, sum, commit, kind: Kind::Changed };
+                    let before = layers.ready.insert(patch.position + from as u64, ready);
+                    match before.map(|before| before.kind) {
+                        Some(Kind::Changed) => {}
+                        Some(Kind::Filler) => layers.fillers -= 1,
+                        Some(Kind::Kept) => {
+                            self.ready_bytes += layers.granule;
+                            self.kept_bytes -= layers.redo_bytes();
+                            layers.kept -= 1;
+                        }
                         None => self.ready_bytes += layers.granule,
                     }
                 }
@@ -291,11 +352,11 @@ impl Overlay {
 
     fn tidy(&mut self, segment: SegmentId) {
         let Some(layers) = self.segments.get_mut(&segment) else { return };
-        if layers.ready.len() == layers.fillers {
-            // Nothing is left that they lie between.
+        if layers.ready.len() == layers.fillers + layers.kept {
+            // Nothing is left that fillers lie between.
             self.ready_bytes -= std::mem::take(&mut layers.fillers) as u64 * layers.granule;
-            layers.ready.clear();
-            if layers.queue.is_empty() {
+            layers.ready.retain(|_, ready| ready.kind == Kind::Kept);
+            if layers.ready.is_empty() && layers.queue.is_empty() {
                 self.segments.remove(&segment);
             }
         }

@@ -77,11 +77,16 @@ impl Device {
         checkpoint::held_max(&self.superblock)
     }
 
+    /// Bytes of redo that stay in checkpoints for want of a place: they take room of what may be held.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.overlay.kept_bytes() + self.appended.kept_bytes()
+    }
+
     /// Keeps up to `bytes` of room for overwrites of this owner, beside what it has, but nothing where that is less than `least`; how
     /// much. None while a change ([`Device::overwrite_from`],
     /// [`Device::stage_from`]) waits for room that was not reserved.
     pub fn reserve(&mut self, owner: u64, least: u64, bytes: u64) -> u64 {
-        let taken = self.overlay.queued_bytes() + self.reserved.bytes();
+        let taken = self.overlay.queued_bytes() + self.kept_bytes() + self.reserved.bytes();
         let free = self.held_bytes_max().saturating_sub(taken);
         let bytes = bytes.min(free);
         if bytes == 0 || bytes < least || !self.reserved.waiting.is_empty() {

@@ -554,7 +554,7 @@ impl Device {
 
     /// Whether one more change may be held, for which so much is reserved.
     fn check_held(&self, record: &Record, reserved: u64) -> Result<(), UpdateError> {
-        let held = self.overlay.queued_bytes() + self.reserved.bytes() - reserved;
+        let held = self.overlay.queued_bytes() + self.kept_bytes() + self.reserved.bytes() - reserved;
         let (given, max) = (record.redo_bytes() as u64, self.held_bytes_max());
         if held + given > max { Err(UpdateError::Held { held, given, max }) } else { Ok(()) }
     }

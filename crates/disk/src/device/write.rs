@@ -1,6 +1,9 @@
 //! Writing, sealing and deleting extents.
 
-use std::{io::IoSlice, ops::Range};
+use std::{
+    io::{self, IoSlice},
+    ops::Range,
+};
 
 use super::{ChangeError, Device, DeviceError, NewBlock, Sealed, WriteError};
 use crate::{
@@ -330,9 +333,13 @@ impl Device {
     /// Belongs behind that, once nothing is under way that a failed device must not do: whoever wrote is told of its own part, and of the
     /// device by what it does next.
     pub(super) fn fail_where_too_much_is_left_alone(&mut self, error: MediumError) {
-        if self.allocator.given_up().len() > UNWRITABLE_MAX {
+        if self.too_much_is_left_alone() {
             let _ = self.or_fail(Err::<(), _>(error));
         }
+    }
+
+    pub(super) fn too_much_is_left_alone(&self) -> bool {
+        self.allocator.given_up().len() > UNWRITABLE_MAX
     }
 
     pub(super) fn growing(&self, segment: SegmentId) -> &Extent {
@@ -454,4 +461,12 @@ impl Device {
         let usage = self.usage();
         error(usage.free, usage.longest)
     }
+}
+
+/// Refuses a place that took no writes before: each try costs a disk seconds, and all who wait for it.
+pub(super) fn check_not_given_up(allocator: &Allocator, units: &Range<u64>) -> Result<(), MediumError> {
+    if allocator.is_given_up(units) {
+        return Err(MediumError::Io { kind: io::ErrorKind::Other, offset: units.start * UNIT_BYTES });
+    }
+    Ok(())
 }

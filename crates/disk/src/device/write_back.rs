@@ -3,12 +3,15 @@
 //! What is written here stays in the journal until a checkpoint, so a granule that a crash tears is healed by replay. A checkpoint
 //! takes the redo of what is not in place yet with it: nobody waits for that on a disk that positions for each granule. Log records that
 //! only the journal has (`appended`) go into their reserves by the same rules.
+//!
+//! A place that takes no writes costs nothing of what was answered: what belongs there is *kept*, in memory and in every checkpoint, and
+//! counts as held. It is tried again by the next open, as an open knows of no bad places.
 
 use std::{cmp::Reverse, io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
-use super::{Device, DeviceError};
+use super::{Device, DeviceError, write::check_not_given_up};
 use crate::{allocator::UNIT_BYTES, ids::SegmentId, index::Place, media::MediumError};
 
 /// Pieces of one write, and their bytes: well below the 1024 pieces that the system takes at once, two of them a log record's.
@@ -16,6 +19,9 @@ const RUN_PIECES_MAX: usize = 256;
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Pages of a reserve that are zeroed at once: 256 KiB, 2.5 ms of a disk of 100 MB/s for 64 small records.
 pub(super) const PREPARE_PAGES: u64 = 64;
+/// Places, one after the other, of which none took what belongs there, after which it is the medium that takes nothing: each costs a disk
+/// seconds. Picked by eye: more granules of 4 KiB than lie in one damaged spot.
+const REFUSALS_MAX: u32 = 16;
 
 /// What fills the last page of a log record.
 static ZEROS: [u8; UNIT_BYTES as usize] = [0; UNIT_BYTES as usize];
@@ -44,6 +50,11 @@ impl Piece {
     /// Bytes on the medium.
     fn len(&self) -> u64 {
         (self.bytes.len() as u64).next_multiple_of(UNIT_BYTES)
+    }
+
+    /// Where it goes.
+    fn units(&self) -> Range<u64> {
+        self.at / UNIT_BYTES..(self.at + self.len()) / UNIT_BYTES
     }
 
     /// Whether one write can have both, with their checksums.
@@ -81,17 +92,17 @@ fn runs(pieces: &[Piece]) -> Vec<&[Piece]> {
 }
 
 impl Device {
-    /// Bytes of changes, of what lies between them, and of log records that are not in place and not held. Some may wait for a flush
-    /// first.
+    /// Bytes of changes, of what lies between them, and of log records that are not in place, and neither held nor kept. Some may wait for
+    /// a flush first.
     pub fn to_write_back(&self) -> u64 {
         self.overlay.ready_bytes() + self.appended.bytes()
     }
 
     /// Writes changes in place, at most `max_bytes` of them (but one piece at least, and on a medium that positions a run to its end):
-    /// those whose redo and release are durable. Returns how many bytes it wrote; they need no flush of their own.
+    /// those whose redo and release are durable. Returns how many bytes wait for it no more; they need no flush of their own.
     ///
     /// # Errors
-    /// Where the medium fails; the device only reads from then on.
+    /// Where the medium fails, and not just at one place; the device only reads from then on.
     pub fn write_back(&mut self, max_bytes: u64) -> Result<u64, DeviceError> {
         self.check_alive()?;
         let outcome = self.put_in_place(max_bytes);
@@ -189,6 +200,13 @@ impl Device {
     }
 
     fn put(&mut self, mut pieces: Vec<Piece>, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
+        pieces.retain(|piece| {
+            let is_given_up = self.allocator.is_given_up(&piece.units());
+            if is_given_up {
+                self.keep(piece);
+            }
+            !is_given_up
+        });
         pieces.sort_unstable_by_key(|piece| piece.at);
         // What follows in a run would position for itself. Of one run no more than was asked for: it is small for those who come
         // meanwhile.
@@ -211,15 +229,42 @@ impl Device {
         Ok(written)
     }
 
-    /// Writes neighbours, and returns how many bytes they are.
+    /// Writes neighbours, or keeps those whose places take no writes, and returns how many bytes they are.
     fn put_run(&mut self, run: &[Piece]) -> Result<u64, MediumError> {
-        let Some(first) = run.first() else { return Ok(0) };
-        if let Home::Granule { place, .. } = &first.home {
-            let sum =
-                |piece: &Piece| if let Home::Granule { sum, .. } = piece.home { Some(sum) } else { None };
-            let sums: Vec<u32> = run.iter().filter_map(sum).collect();
-            self.tables.change(&*self.medium, place.table, place.table_byte, &sums)?;
+        self.put_sums(run)?;
+        match (self.write_run(run), run) {
+            (Err(error @ MediumError::Io { .. }), [piece]) => {
+                let (device, segment) = (self.id(), piece.segment);
+                tracing::warn!(%device, %segment, "what belongs to a bad place stays in the journal");
+                self.leave_alone(piece.units(), &error);
+                self.keep(piece);
+                self.refusals += 1;
+                if self.refusals > REFUSALS_MAX || self.too_much_is_left_alone() {
+                    return Err(error);
+                }
+            }
+            // One place of them may be bad, and is to cost the others nothing.
+            (Err(MediumError::Io { .. }), _) => {
+                for piece in run {
+                    self.put_run(std::slice::from_ref(piece))?;
+                }
+            }
+            (written, _) => written?,
         }
+        Ok(run.iter().map(Piece::len).sum())
+    }
+
+    /// Puts the checksums of neighbours into their table, which is written later.
+    fn put_sums(&mut self, run: &[Piece]) -> Result<(), MediumError> {
+        let Some(Piece { home: Home::Granule { place, .. }, .. }) = run.first() else { return Ok(()) };
+        let sum = |piece: &Piece| if let Home::Granule { sum, .. } = piece.home { Some(sum) } else { None };
+        let sums: Vec<u32> = run.iter().filter_map(sum).collect();
+        self.tables.change(&*self.medium, place.table, place.table_byte, &sums)
+    }
+
+    /// Writes neighbours by one operation.
+    fn write_run(&mut self, run: &[Piece]) -> Result<(), MediumError> {
+        let Some(first) = run.first() else { return Ok(()) };
         let mut slices = Vec::with_capacity(2 * run.len());
         for piece in run {
             slices.push(IoSlice::new(&piece.bytes));
@@ -229,13 +274,22 @@ impl Device {
             }
         }
         self.medium.write_vectored_at(first.at, &slices)?;
+        self.refusals = 0;
         for piece in run {
             match piece.home {
                 Home::Granule { position, .. } => self.overlay.written(piece.segment, position),
                 Home::Page(page) => self.appended.written(piece.segment, page),
             }
         }
-        Ok(run.iter().map(Piece::len).sum())
+        Ok(())
+    }
+
+    /// What belongs to a place that takes no writes stays in memory, and in checkpoints.
+    fn keep(&mut self, piece: &Piece) {
+        match piece.home {
+            Home::Granule { position, .. } => self.overlay.keep(piece.segment, position),
+            Home::Page(page) => self.appended.keep(piece.segment, page),
+        }
     }
 
     /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is
@@ -271,10 +325,11 @@ impl Device {
         let reserve = self.index.get(segment).and_then(|e| e.updates.as_ref()).map(|u| u.reserve.start);
         let (Some(start), Some(ring)) = (reserve, self.logs.get_mut(&segment)) else { return Ok(()) };
         let units = start + pages.start..start + pages.end;
+        check_not_given_up(&self.allocator, &units)?;
         let zeroed = self.medium.prepare(units.start * UNIT_BYTES..units.end * UNIT_BYTES);
         match &zeroed {
             Ok(()) => ring.was_prepared(&pages),
-            Err(error @ MediumError::Io { .. }) if !self.allocator.is_given_up(&units) => {
+            Err(error @ MediumError::Io { .. }) => {
                 self.leave_alone(units, error);
                 self.fail_where_too_much_is_left_alone(error.clone());
             }

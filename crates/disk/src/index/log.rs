@@ -61,7 +61,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    fn end(&self) -> u64 {
+    /// The page behind it.
+    pub(crate) fn end(&self) -> u64 {
         self.page + record_pages(self.bytes as usize)
     }
 }
@@ -182,6 +183,11 @@ impl Ring {
     /// Number of the next record.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.next_sequence
+    }
+
+    /// Where the next record goes, unless it finds room at page 0 alone.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
     }
 
     /// The records in force, in order.

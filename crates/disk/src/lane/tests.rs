@@ -465,6 +465,20 @@ fn reads_that_fail_are_counted_and_one_bad_place_is_one() {
     assert_eq!(counts(), (14, 8));
 }
 
+#[test]
+fn an_append_that_fails_is_no_read_that_does() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    medium.set_positions(false);
+    let lane = start_updatable(medium.clone());
+    create_updatable(&lane, S);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    medium.fail_writes(true);
+    let payload = Bytes::from_static(b"a delta");
+    let append = Op::LogAppend { segment: S, epoch: Epoch(1), sequence: None, payload };
+    assert!(matches!(call(&lane, append), Err(OpError::Update(UpdateError::Log(_)))));
+    assert_eq!((lane.status().reads, lane.status().failed), (Reads::default(), None));
+}
+
 /// A lane of one object, which looks all the time.
 fn that_looks(blocks: u32) -> (LaneHandle, Arc<CrashMedium>) {
     let medium = Arc::new(CrashMedium::new(8 << 20));

@@ -367,9 +367,13 @@ impl Worker {
         let Pending { op, class, reply, .. } = pending;
         let (kind, joins_group, is_update) = (op.kind(), op.joins_group(), op.is_update());
         let bytes = op.bytes();
+        // What an append meets is a place that takes no writes.
+        let reads = !matches!(op, Op::LogAppend { .. });
         let result = self.execute(op);
         let busy = since.elapsed();
-        self.reads.note(&result);
+        if reads {
+            self.reads.note(&result);
+        }
         self.look_at = match self.reads.has_to_look() {
             true => self.look_at.or(Some(Instant::now() + self.shared.config.look_every)),
             false => None,

@@ -7,6 +7,8 @@
     reason = "each test file uses its part"
 )]
 
+pub mod one_page;
+
 use std::sync::Arc;
 
 use rand_core::{Rng, SeedableRng};
