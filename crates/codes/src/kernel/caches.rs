@@ -5,43 +5,64 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Ways where the processor does not say.
 const USUAL: usize = 8;
 
-/// Lines that the first-level data cache keeps of addresses a power of two apart. The processor is asked once: a virtual machine stops
-/// for that.
+/// Lines that the first-level data cache keeps of addresses a power of two apart.
 pub(super) fn first_cache_ways() -> usize {
-    // 0 before it was asked. Relaxed: it guards nothing.
+    // 0 before it was asked.
     static WAYS: AtomicUsize = AtomicUsize::new(0);
-    match WAYS.load(Ordering::Relaxed) {
+    once(&WAYS, || cache(1).map_or(USUAL, |cache| cache.ways))
+}
+
+/// Bytes of the second-level cache; 1 where the processor does not say.
+pub(super) fn second_cache_bytes() -> usize {
+    static BYTES: AtomicUsize = AtomicUsize::new(0);
+    once(&BYTES, || cache(2).map_or(1, |cache| cache.bytes))
+}
+
+/// Asks the processor once: a virtual machine stops for that.
+fn once(known: &AtomicUsize, ask: impl FnOnce() -> usize) -> usize {
+    // Relaxed: it guards nothing.
+    match known.load(Ordering::Relaxed) {
         0 => {
-            let ways = ask().filter(|ways| *ways > 0).unwrap_or(USUAL);
-            WAYS.store(ways, Ordering::Relaxed);
-            ways
+            let asked = ask().max(1);
+            known.store(asked, Ordering::Relaxed);
+            asked
         }
-        ways => ways,
+        known => known,
     }
+}
+
+struct Cache {
+    ways: usize,
+    bytes: usize,
 }
 
 /// Intel's leaf 4 and AMD's of the same form, one cache a subleaf (Intel 64 and IA-32 Architectures Software Developer's Manual,
 /// CPUID; AMD64 Architecture Programmer's Manual, volume 3, appendix E.4.15).
 #[cfg(target_arch = "x86_64")]
 #[cold]
-fn ask() -> Option<usize> {
+fn cache(level: u32) -> Option<Cache> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     /// As many caches as no processor has.
     const CACHES_MAX: u32 = 16;
     const DATA: u32 = 1;
     const UNIFIED: u32 = 3;
     [4, 0x8000_001d].into_iter().filter(|leaf| __cpuid(leaf & 0x8000_0000).eax >= *leaf).find_map(|leaf| {
-        let caches =
+        let mut caches =
             (0..CACHES_MAX).map(|at| __cpuid_count(leaf, at)).take_while(|cache| cache.eax & 0x1f != 0);
-        let mut first =
-            caches.filter(|cache| matches!(cache.eax & 0x1f, DATA | UNIFIED) && cache.eax >> 5 & 7 == 1);
-        first.next().map(|cache| (cache.ebx >> 22) as usize + 1)
+        let found = caches
+            .find(|cache| matches!(cache.eax & 0x1f, DATA | UNIFIED) && cache.eax >> 5 & 7 == level)?;
+        let count = |bits: u32| bits as usize + 1;
+        let (ways, partitions, line) =
+            (count(found.ebx >> 22), count(found.ebx >> 12 & 0x3ff), count(found.ebx & 0xfff));
+        // A hypervisor may say anything.
+        let bytes = [partitions, line, count(found.ecx)].into_iter().fold(ways, usize::saturating_mul);
+        Some(Cache { ways, bytes })
     })
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[cold]
-fn ask() -> Option<usize> {
+fn cache(_: u32) -> Option<Cache> {
     None
 }
 
@@ -54,5 +75,13 @@ mod tests {
         let ways = first_cache_ways();
         assert!((1..=64).contains(&ways), "{ways}");
         assert_eq!(first_cache_ways(), ways);
+    }
+
+    #[test]
+    fn the_second_cache_is_no_smaller_than_the_first_and_keeps_its_size() {
+        let bytes = second_cache_bytes();
+        let first = cache(1).map_or(1, |cache| cache.bytes);
+        assert!(bytes >= first && bytes < 1 << 30, "{bytes} beside {first}");
+        assert_eq!(second_cache_bytes(), bytes);
     }
 }

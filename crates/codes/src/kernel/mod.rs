@@ -31,7 +31,7 @@ pub mod xor;
 
 pub use force::TierError;
 
-use caches::first_cache_ways;
+use caches::{first_cache_ways, second_cache_bytes};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes touched from which what is only written goes past the caches: twice a second-level cache of 1 MiB. From memory that gives a

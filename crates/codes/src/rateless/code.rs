@@ -305,8 +305,8 @@ impl Code {
         }
     }
 
-    /// Makes the blocks of `indices` into `out`, in that order. All blocks have the length of the originals; a
-    /// short last original is padded by the caller. Sums that several blocks share are made once.
+    /// Makes the blocks of `indices` into `out`, in that order: every byte of them is written, whatever they hold. All blocks have the
+    /// length of the originals; a short last original is padded by the caller. Sums that several blocks share are made once.
     ///
     /// # Errors
     /// Not K originals, not an output for each index, blocks of several lengths, an index from [`Code::end`] on; nothing is
