@@ -49,8 +49,8 @@ fn cache(level: u32) -> Option<Cache> {
     [4, 0x8000_001d].into_iter().filter(|leaf| __cpuid(leaf & 0x8000_0000).eax >= *leaf).find_map(|leaf| {
         let mut caches =
             (0..CACHES_MAX).map(|at| __cpuid_count(leaf, at)).take_while(|cache| cache.eax & 0x1f != 0);
-        let found = caches
-            .find(|cache| matches!(cache.eax & 0x1f, DATA | UNIFIED) && cache.eax >> 5 & 7 == level)?;
+        let found =
+            caches.find(|cache| matches!(cache.eax & 0x1f, DATA | UNIFIED) && cache.eax >> 5 & 7 == level)?;
         let count = |bits: u32| bits as usize + 1;
         let (ways, partitions, line) =
             (count(found.ebx >> 22), count(found.ebx >> 12 & 0x3ff), count(found.ebx & 0xfff));

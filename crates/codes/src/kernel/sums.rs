@@ -724,7 +724,8 @@ mod tests {
     /// What `rateless::Decoder::solve` says of its memory.
     #[test]
     fn all_scratch_stays_below_its_bound() {
-        let steps = |scratch| Steps::new([0, 1, scratch], Vec::new(), Vec::new(), Vec::new(), Vec::new(), None);
+        let steps =
+            |scratch| Steps::new([0, 1, scratch], Vec::new(), Vec::new(), Vec::new(), Vec::new(), None);
         for (second_cache, fetched_up_to) in
             [(1, 1408), (1 << 20, 1408), (2 << 20, 768), (3 << 20, 1152), (1 << 30, 1408)]
         {
