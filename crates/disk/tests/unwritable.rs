@@ -8,13 +8,35 @@ use std::sync::{Arc, atomic::Ordering};
 
 use common::{one_page::OnePage, *};
 use steadfast_disk::{
-    Device, Epoch, Granule, SegmentId, checksum,
-    device::{Apply, DeviceError, LogError, NewBlock, WriteError},
+    Device, Epoch, Granule, Medium, SegmentId, checksum,
+    device::{Apply, DeviceError, LogError, NewBlock, Spend, UpdateError, WriteError},
     media::{CrashMedium, Event, MediumError},
 };
 
 const S: SegmentId = SegmentId(5);
 const CAPACITY: u64 = 4 << 20;
+
+/// Changes granules of a chunk of `S`, whose content this is, and flushes.
+fn change(device: &mut Device, content: &mut [u8], granules: &[usize], fill: u8) {
+    let patch = |&granule: &usize| {
+        content[granule << 12..(granule + 1) << 12].fill(fill);
+        ((granule as u64) << 12, vec![fill; 4096].into())
+    };
+    let patches = granules.iter().map(patch).collect();
+    device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
+    device.flush().unwrap();
+}
+
+/// Writes back all that waits: each step ends at a place that is found to take no writes.
+fn put_all(device: &mut Device) -> Result<u64, DeviceError> {
+    let mut bytes = 0;
+    loop {
+        match device.write_back(u64::MAX)? {
+            0 => return Ok(bytes),
+            more => bytes += more,
+        }
+    }
+}
 
 /// Whoever meets it fails, and its writer goes elsewhere; whoever comes next must not be sent there again.
 #[test]
@@ -94,9 +116,9 @@ fn a_medium_of_which_ever_more_places_take_no_writes_has_failed() {
     assert_eq!(read(&mut device, S, 0), Ok(()));
 }
 
-/// Nobody needs it before a record gets there, and then it costs that log.
+/// Nobody needs it before a record gets there. Those that do stay in the journal, as many as may be held, and a merge makes room for more.
 #[test]
-fn a_page_ahead_of_a_log_that_takes_no_writes_costs_its_log_and_not_the_device() {
+fn a_log_goes_past_a_page_ahead_of_it_that_takes_no_writes() {
     const OTHER: SegmentId = SegmentId(6);
     let medium = OnePage::new(vec![0; CAPACITY as usize]);
     updatable(&*medium, false);
@@ -108,30 +130,34 @@ fn a_page_ahead_of_a_log_that_takes_no_writes_costs_its_log_and_not_the_device()
     device.flush().unwrap();
     assert_eq!((device.has_to_prepare(), device.prepare_ahead()), (true, Ok(true)));
     assert_eq!((device.has_to_prepare(), device.failed()), (false, None));
-    let mut logged = 1;
-    while logged < 11 {
-        logged = device.log_append(S, EPOCH, &[1; 5000]).unwrap();
+    // Two pages each, of 150: it goes round.
+    let (mut logged, mut merged, mut merges) = (1, 0, 0);
+    while logged < 100 {
+        match device.log_append(S, EPOCH, &[1; 5000]) {
+            Ok(sequence) => logged = sequence,
+            Err(refused) => {
+                assert!(matches!(refused, LogError::Medium(MediumError::Io { .. })), "{refused}");
+                (merged, merges) = (logged, merges + 1);
+                device.apply(S, EPOCH, Apply { log_start: Some(logged + 1), ..Apply::default() }).unwrap();
+                device.flush().unwrap();
+                assert_eq!(device.reserve(1, 0, u64::MAX), device.held_bytes_max(), "nothing is kept");
+                device.unreserve(1, u64::MAX);
+            }
+        }
         // As the lane does where it has time.
         device.prepare_ahead().unwrap();
     }
-    assert_eq!(medium.unwritten.load(Ordering::Relaxed), 1, "it is not tried again behind each record");
-    let refused = loop {
-        match device.log_append(S, EPOCH, &[1; 5000]) {
-            Ok(sequence) => logged = sequence,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(refused, LogError::Medium(MediumError::Io { .. })), "{refused}");
-    assert!((20..50).contains(&logged), "{logged}");
-    for len in [5000, 100] {
-        assert!(device.log_append(S, EPOCH, &vec![1; len]).is_err());
-    }
-    assert_eq!(medium.unwritten.load(Ordering::Relaxed), 1, "nor by the appends that need it");
+    assert!((4..=6).contains(&merges) && merged < 66, "{merges} merges, the last of {merged}");
+    assert_eq!((medium.unwritten.load(Ordering::Relaxed), device.to_write_back()), (1, 0), "it is known");
     device.create_extent(spec(OTHER, 4096, 4)).unwrap();
     write(&mut device, OTHER, 0).unwrap();
     device.flush().unwrap();
+    device.self_check();
     let mut device = reopen(device);
-    assert_eq!(device.log_entries(S).unwrap().len() as u64, logged);
+    assert_eq!(device.log_entries(S).unwrap().len() as u64, logged - merged);
+    for sequence in merged + 1..=logged {
+        assert_eq!(device.log_read(S, sequence).unwrap(), &[1; 5000][..], "{sequence}");
+    }
     assert_eq!((read(&mut device, OTHER, 0), chunk_content(&mut device, S)), (Ok(()), Ok(content)));
 }
 
@@ -155,7 +181,7 @@ fn a_page_ahead_of_a_log_that_takes_no_writes_is_left_alone_when_its_extent_is_g
     assert_eq!((usage.capacity - usage.free, device.failed()), (64 * 4096, None));
 }
 
-/// Of a log nothing but its head is lost to it, and what was answered is there at the next open.
+/// It costs its log that record alone, and what was answered is there at the next open.
 #[test]
 fn a_page_that_takes_no_record_is_met_once() {
     let medium = OnePage::new(vec![0; CAPACITY as usize]);
@@ -167,17 +193,49 @@ fn a_page_that_takes_no_record_is_met_once() {
         device.log_append(S, EPOCH, &[fill; 5000]).unwrap();
     }
     medium.unwritable.store(reserve + 4 * 4096, Ordering::Relaxed);
-    for len in [5000, 5000, 100] {
-        let refused = device.log_append(S, EPOCH, &vec![3; len]);
-        assert!(matches!(refused, Err(LogError::Medium(MediumError::Io { .. }))), "{refused:?}");
-    }
+    let refused = device.log_append(S, EPOCH, &[9; 5000]);
+    assert!(matches!(refused, Err(LogError::Medium(MediumError::Io { .. }))), "{refused:?}");
+    assert_eq!(device.log_append(S, EPOCH, &[3; 6000]), Ok(3));
+    assert_eq!(device.log_append(S, EPOCH, &[4; 100]), Ok(4));
     assert_eq!((medium.unwritten.load(Ordering::Relaxed), device.failed()), (1, None));
     device.flush().unwrap();
     device.self_check();
     medium.unwritable.store(u64::MAX, Ordering::Relaxed);
     let mut device = reopen(device);
-    assert_eq!(device.log_entries(S).unwrap().len(), 2);
-    assert_eq!(device.log_append(S, EPOCH, &[3; 5000]), Ok(3));
+    assert_eq!(device.log_read(S, 3).unwrap(), &[3; 6000][..]);
+    assert_eq!(device.log_read(S, 4).unwrap(), &[4; 100][..]);
+    assert_eq!(device.log_append(S, EPOCH, &[5; 5000]), Ok(5));
+}
+
+/// A scan would come to it first, and to nothing that has its number elsewhere.
+#[test]
+fn a_record_that_is_there_though_its_write_failed_hides_none_that_was_answered() {
+    for positions in [false, true] {
+        let medium = OnePage::new(vec![0; CAPACITY as usize]);
+        updatable(&*medium, false);
+        let mut device = open(medium.clone());
+        let content = chunk(&mut device, S, 2, 64 << 10);
+        let reserve = device.locate(S, 3).unwrap() + content.len() as u64;
+        // Of 16 pages two are left at the head, and the first twelve.
+        for fill in 1..=7 {
+            device.log_append(S, EPOCH, &[fill; 5000]).unwrap();
+        }
+        device.apply(S, EPOCH, Apply { log_start: Some(7), ..Apply::default() }).unwrap();
+        device.flush().unwrap();
+        medium.unwritable.store(reserve + 14 * 4096, Ordering::Relaxed);
+        medium.written_all_the_same.store(true, Ordering::Relaxed);
+        assert!(device.log_append(S, EPOCH, &[99; 100]).is_err());
+        medium.positions.store(positions, Ordering::Relaxed);
+        let elsewhere = device.log_append(S, EPOCH, &[8; 10_000]);
+        assert!(matches!(elsewhere, Err(LogError::Medium(MediumError::Io { .. }))), "{elsewhere:?}");
+        assert_eq!(device.log_append(S, EPOCH, &[8; 100]), Ok(8), "in front of it, in the journal");
+        assert_eq!(device.log_append(S, EPOCH, &[9; 10_000]), Ok(9));
+        device.flush().unwrap();
+        put_all(&mut device).unwrap();
+        let mut device = reopen(device);
+        let first = |sequence| device.log_read(S, sequence).map(|record| (record[0], record.len()));
+        assert_eq!([7, 8, 9].map(first), [Ok((7, 5000)), Ok((8, 100)), Ok((9, 10_000))]);
+    }
 }
 
 /// A log must not come to begin with it, and nobody is to wait for it with each read of the chunk.
@@ -235,7 +293,7 @@ fn a_change_whose_place_takes_no_writes_stays_in_the_journal() {
         let patches = vec![(0, vec![fill; 12 << 10].into())];
         device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
         device.flush().unwrap();
-        assert_eq!(device.write_back(u64::MAX), Ok(in_place));
+        assert_eq!(put_all(&mut device), Ok(in_place));
         assert_eq!((device.to_write_back(), device.failed(), unwritten()), (0, None, 2));
         assert_eq!([first, bad + 4096].map(byte), [fill; 2]);
         assert_eq!(chunk_content(&mut device, S).unwrap(), content);
@@ -333,7 +391,10 @@ fn what_stays_in_the_journal_survives_a_power_loss() {
     device.flush().unwrap();
     let start = medium.len();
     medium.fail_writes(true);
-    assert_eq!((device.write_back(u64::MAX), device.to_write_back()), (Ok(12 << 10), 0));
+    // Each step ends at such a place: somebody may wait for the device.
+    for left in [8 << 10, 4 << 10, 0] {
+        assert_eq!((device.write_back(u64::MAX), device.to_write_back()), (Ok(4 << 10), left));
+    }
     medium.fail_writes(false);
     other_groups(&mut device, 20);
     let slots = 4096..4096 + 2 * (128 << 10);
@@ -367,7 +428,7 @@ fn a_log_record_whose_pages_take_no_writes_stays_in_the_journal_until_it_is_merg
     };
     (1..=5).for_each(|fill| append(&mut device, fill));
     device.flush().unwrap();
-    assert_eq!(device.write_back(u64::MAX), Ok(40 << 10));
+    assert_eq!(put_all(&mut device), Ok(40 << 10));
     assert_eq!((device.to_write_back(), device.failed(), unwritten()), (0, None, 2));
     forget_frames(&mut device);
     // Nor can they be read.
@@ -403,14 +464,9 @@ fn a_medium_that_takes_no_change_at_one_place_after_the_other_has_failed() {
         updatable(&*medium, false);
         let mut device = open(medium.clone());
         let mut content = chunk(&mut device, S, 64, 0);
-        for at in (0..content.len()).step_by(16 << 10).take(changes) {
-            content[at..at + 4096].fill(7);
-            let patches = vec![(at as u64, vec![7; 4096].into())];
-            device.apply(S, EPOCH, Apply { patches, ..Apply::default() }).unwrap();
-        }
-        device.flush().unwrap();
+        (0..changes).for_each(|number| change(&mut device, &mut content, &[4 * number], 7));
         medium.fail_writes(true);
-        let outcome = device.write_back(u64::MAX);
+        let outcome = put_all(&mut device);
         assert_eq!(matches!(outcome, Err(DeviceError::Failed { .. })), has_failed, "{outcome:?}");
         assert_eq!(device.failed().is_some(), has_failed);
         medium.fail_writes(false);
@@ -419,4 +475,200 @@ fn a_medium_that_takes_no_change_at_one_place_after_the_other_has_failed() {
         assert_eq!(device.write_back(u64::MAX), Ok(changes as u64 * 4096));
         assert!(chunk_content(&mut device, S).unwrap() == content);
     }
+}
+
+/// One that takes a change in between is no row, but ever more places are.
+#[test]
+fn a_medium_of_which_ever_more_places_take_no_change_has_failed() {
+    let medium = Arc::new(CrashMedium::new(16 << 20));
+    format_large(&*medium);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 128, 0);
+    let mut granules = (0..256).step_by(2);
+    for row in 0..5 {
+        change(&mut device, &mut content, &[granules.next().unwrap()], 1);
+        assert_eq!(device.write_back(u64::MAX), Ok(4096));
+        let bad = granules.by_ref().take(16);
+        bad.for_each(|granule| change(&mut device, &mut content, &[granule], 2));
+        medium.fail_writes(true);
+        let outcome = put_all(&mut device);
+        medium.fail_writes(false);
+        assert_eq!(outcome.is_err(), row == 4, "row {row}: {outcome:?}");
+        assert!(chunk_content(&mut device, S).unwrap() == content);
+    }
+    assert!(device.failed().is_some());
+    assert!(chunk_content(&mut reopen(device), S).unwrap() == content);
+}
+
+/// Index, held changes, and what is kept.
+#[test]
+fn a_medium_for_which_a_checkpoint_cannot_keep_all_has_failed() {
+    let medium = Arc::new(CrashMedium::new(CAPACITY));
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    chunk(&mut device, S, 2, 256 << 10);
+    for sequence in 1..=10 {
+        assert_eq!(device.log_append(S, EPOCH, &[sequence as u8; 15_000]), Ok(sequence));
+        device.flush().unwrap();
+    }
+    medium.fail_writes(true);
+    let mut kept = 0;
+    let failed = loop {
+        match device.write_back(u64::MAX) {
+            Ok(bytes) => assert_eq!(bytes, 16 << 10, "after {kept}"),
+            Err(failed) => break failed,
+        }
+        kept += 1;
+    };
+    assert!(matches!(failed, DeviceError::Failed { cause: MediumError::Io { .. } }), "{failed}");
+    assert!((5..9).contains(&kept), "{kept}");
+    medium.fail_writes(false);
+    let mut device = reopen(device);
+    put_all(&mut device).unwrap();
+    for sequence in 1..=10 {
+        assert_eq!(device.log_read(S, sequence).unwrap(), &[sequence as u8; 15_000][..]);
+    }
+}
+
+/// What a checkpoint has no room for goes in place before it, behind the bad place, too.
+#[test]
+fn a_checkpoint_with_too_little_room_goes_past_a_place_that_takes_no_writes() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 64, 0);
+    medium.unwritable.store(device.locate(S, 3).unwrap(), Ordering::Relaxed);
+    for first in (0..40).step_by(2) {
+        change(&mut device, &mut content, &[first, first + 1], 5);
+    }
+    assert_eq!(device.to_write_back(), 40 * 4096);
+    forget_frames(&mut device);
+    assert_eq!((device.to_write_back(), device.failed()), (0, None));
+    assert!(chunk_content(&mut reopen(device), S).unwrap() == content);
+}
+
+/// It is written as it is there, and the write that fails may have destroyed that.
+#[test]
+fn what_lies_between_changes_and_takes_no_writes_stays_in_the_journal() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    medium.positions.store(true, Ordering::Relaxed);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 4, 0);
+    let first = device.locate(S, 3).unwrap();
+    let turns_bad = |granule: u64| medium.unwritable.store(first + (granule << 12), Ordering::Relaxed);
+    turns_bad(2);
+    change(&mut device, &mut content, &[2], 1);
+    assert_eq!((put_all(&mut device), device.to_write_back()), (Ok(4096), 0));
+    // Granule 1 lies between one that is written alone, and one whose place is known.
+    turns_bad(1);
+    let change_around = |device: &mut Device, content: &mut [u8], fill: u8| {
+        let between = vec![(4096, content[4096..8192].to_vec().into())];
+        let patches = vec![(0, vec![fill; 4096].into()), (8192, vec![fill; 4096].into())];
+        device.apply(S, EPOCH, Apply { patches, between, ..Apply::default() }).unwrap();
+        device.flush().unwrap();
+        content[..4096].fill(fill);
+        content[8192..12_288].fill(fill);
+    };
+    change_around(&mut device, &mut content, 2);
+    assert_eq!((put_all(&mut device), device.to_write_back(), device.failed()), (Ok(8192), 0, None));
+    medium.lose(first + 4096..first + 8192);
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+    forget_frames(&mut device);
+    let mut device = reopen(device);
+    assert_eq!((chunk_content(&mut device, S).unwrap(), device.to_write_back()), (content.clone(), 8192));
+
+    // All is well again, but for what is left alone.
+    medium.lose(0..0);
+    medium.unwritable.store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(put_all(&mut device), Ok(8192));
+    turns_bad(2);
+    change(&mut device, &mut content, &[2], 3);
+    assert_eq!(put_all(&mut device), Ok(4096));
+    // Both it lies between stay, so that nothing else asks for it.
+    turns_bad(0);
+    change_around(&mut device, &mut content, 4);
+    assert_eq!((device.write_back(u64::MAX), device.to_write_back()), (Ok(4096), 4096));
+    medium.below.write_at(first + 4096, &[0; 4096]).unwrap();
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+    assert_eq!((put_all(&mut device), device.to_write_back()), (Ok(4096), 0));
+    device.flush().unwrap();
+    assert_eq!(medium.below.image()[first as usize + 4096..][..4096], content[4096..8192]);
+    assert_eq!(chunk_content(&mut reopen(device), S).unwrap(), content);
+}
+
+/// Whoever staged it forms its difference with what is in memory alone.
+#[test]
+fn a_change_is_staged_over_one_that_stays_in_the_journal() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 4, 0);
+    let bad = device.locate(S, 3).unwrap();
+    medium.unwritable.store(bad, Ordering::Relaxed);
+    change(&mut device, &mut content, &[0], 1);
+    assert_eq!(put_all(&mut device), Ok(4096));
+    medium.lose(bad..bad + 4096);
+    let difference = xor(&[1; 4096], &[2; 4096]);
+    assert_eq!(device.stage(S, EPOCH, 0, &[2; 4096]).unwrap().difference, difference);
+    forget_frames(&mut device);
+    let mut device = reopen(device);
+    assert_eq!(device.held(S).unwrap()[0].difference, difference);
+    assert_eq!((put_all(&mut device), device.to_write_back()), (Ok(4096), 0), "what it was staged over");
+    assert_eq!(device.held(S).unwrap()[0].difference, difference);
+    device.release(S, 1).unwrap();
+    device.flush().unwrap();
+    assert_eq!((put_all(&mut device), device.to_write_back()), (Ok(0), 0), "its place is known");
+    content[..4096].fill(2);
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+    forget_frames(&mut device);
+    assert_eq!(chunk_content(&mut reopen(device), S).unwrap(), content);
+}
+
+#[test]
+fn a_seal_leaves_nothing_in_the_journal_of_blocks_that_it_drops() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 4, 0);
+    // The first granule of the third block.
+    medium.unwritable.store(device.locate(S, 5).unwrap(), Ordering::Relaxed);
+    change(&mut device, &mut content, &[0, 4], 1);
+    assert_eq!(put_all(&mut device), Ok(8192));
+    assert!(device.reserve(1, 0, u64::MAX) < device.held_bytes_max());
+    device.unreserve(1, u64::MAX);
+    device.seal(S, EPOCH, &[3..4, 4..5]).unwrap();
+    assert_eq!(device.reserve(1, 0, u64::MAX), device.held_bytes_max(), "nothing is kept any more");
+    device.flush().unwrap();
+    device.self_check();
+    content.truncate(16 << 10);
+    assert_eq!(chunk_content(&mut device, S).unwrap(), content);
+    assert_eq!(chunk_content(&mut reopen(device), S).unwrap(), content);
+}
+
+/// Nobody who has room waits for it, or two would wait for each other.
+#[test]
+fn what_stays_in_the_journal_takes_no_room_that_was_reserved_before() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 4, 0);
+    medium.unwritable.store(device.locate(S, 3).unwrap(), Ordering::Relaxed);
+    assert_eq!(device.reserve(1, 0, u64::MAX), device.held_bytes_max());
+    change(&mut device, &mut content, &[0], 1);
+    assert_eq!(put_all(&mut device), Ok(4096));
+    // A granule, and what a redo has beside it.
+    let spend = Some(Spend { owner: 1, bytes: 4200 });
+    let overwrite = |device: &mut Device, version| {
+        device.overwrite_from(S, EPOCH, (8192, &[1; 4096]), (0, version), spend)
+    };
+    let reserved_for = device.held_bytes_max() / 4200;
+    for version in 1..=reserved_for {
+        overwrite(&mut device, version).unwrap();
+    }
+    let refused = overwrite(&mut device, reserved_for + 1);
+    assert!(matches!(refused, Err(UpdateError::Held { .. })), "{refused:?}");
+    forget_frames(&mut device);
+    let mut device = reopen(device);
+    assert_eq!((device.held(S).unwrap().len() as u64, device.failed()), (reserved_for, None));
 }

@@ -275,10 +275,16 @@ mod tests {
 
     /// A put of 64 blocks under D = 0.5.
     fn maker() -> Maker {
-        let geometry = Geometry { block_bytes: BLOCK as u32, originals: 64, granule_bytes: BLOCK as u32 };
+        maker_of(BLOCK)
+    }
+
+    /// The same, of blocks of so many bytes.
+    fn maker_of(block_bytes: usize) -> Maker {
+        let geometry =
+            Geometry { block_bytes: block_bytes as u32, originals: 64, granule_bytes: BLOCK as u32 };
         let spec = CodeSpec { kind: CodeKind::Mix, originals: 64, seed: 5 };
-        let object: Vec<u8> = (0..64 * BLOCK).map(|at| (at * 7 + at / BLOCK) as u8).collect();
-        let originals = Originals::whole(vec![object.into()], BLOCK as u32, 64);
+        let object: Vec<u8> = (0..64 * block_bytes).map(|at| (at * 7 + at / BLOCK) as u8).collect();
+        let originals = Originals::whole(vec![object.into()], block_bytes as u32, 64);
         Maker::new((SegmentId(1), Version(1)), geometry, &spec.code().unwrap(), spec, originals, 0.5, 0)
     }
 
@@ -309,6 +315,21 @@ mod tests {
                     (before.index, &before.block, &before.sums)
                 );
             }
+        }
+    }
+
+    /// Memory of a batch that fills more than half a piece holds what the batch before left in it.
+    #[tokio::test]
+    async fn blocks_are_the_same_whatever_their_memory_held() {
+        let block_bytes = 16 * BLOCK;
+        let mut before = Batch::new(64, block_bytes);
+        before.blocks().into_iter().for_each(|block| block.fill(0xa5));
+        drop(before.freeze());
+        let (maker, other) = (maker_of(block_bytes), maker_of(block_bytes));
+        for made in maker.make(64..112).await.into_iter().step_by(5) {
+            // One by one they have memory of their own, which is new.
+            let alone = other.encode(made.index..made.index + 1).await;
+            assert!(alone == [made.block], "block {}", made.index);
         }
     }
 }

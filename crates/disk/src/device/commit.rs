@@ -243,7 +243,8 @@ impl Device {
         let taken = self.index.full_bytes() + self.overlay.queued_bytes();
         let redo = self.overlay.ready_redo_bytes() + self.appended.redo_bytes();
         if taken + redo > checkpoint::body_max(&self.superblock) {
-            self.put_in_place(u64::MAX)?;
+            // All of it, whatever places take no writes: each step ends at one.
+            while self.put_in_place(u64::MAX)? > 0 {}
         } else {
             self.overlay.detach_ready();
         }

@@ -10,9 +10,9 @@ use crate::{
 /// The device no longer takes changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A write to the index, or a flush, failed earlier, or when it was opened, or there was no room for what changed in place, or too
-    /// many places took no writes. What was not acknowledged may or may not be there; only opening the device again tells. Reads still
-    /// work.
+    /// A write to the index or to a table of checksums, or a flush, failed earlier, or when it was opened, or there was no room for what
+    /// changed in place, or too many places took no writes. What was not acknowledged may or may not be there; only opening the device
+    /// again tells, which fails it once more where the page is still bad. Reads still work.
     #[error("the device failed ({cause}) and only reads until it is opened again")]
     Failed {
         /// The first failure.

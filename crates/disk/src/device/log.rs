@@ -1,6 +1,7 @@
 //! The log in an extent's reserve: append, list, read. See `index::log` for its form and what a crash leaves of it.
 //!
-//! On a medium that positions a record goes to the journal first and into its reserve later: see `appended`.
+//! On a medium that positions a record goes to the journal first and into its reserve later: see `appended`. On any, one that needs a page
+//! known to take no writes stays there until its log is merged, as long as there is room: the page costs the log the record that met it.
 //!
 //! The reserve is read back when its log is first used after an open, not at the open: a device with many reserves
 //! opens as fast as one without. One that the medium does not give has a damaged log, until the next open: nobody searches it again.
@@ -58,14 +59,25 @@ impl Device {
             let free = self.log_free(segment)?;
             return Err(LogError::Full { needed: payload.len() as u64, free });
         };
-        let sequence = self.log(segment)?.next_sequence();
+        let ring = self.log(segment)?;
+        let (sequence, head, is_hidden) = (ring.next_sequence(), ring.head(), ring.is_hidden(page));
+        if is_hidden {
+            let head = self.updating(segment)?.reserve.start + head;
+            check_not_given_up(&self.allocator, &(head..head + 1))?;
+        }
         let positions = self.medium.positions();
         let journaled_max = JOURNALED_BYTES_MAX.min(self.update_bytes_max());
         let fits = (HEADER + payload.len()) as u64 <= journaled_max;
-        let beginnings = if positions && fits { self.journal.beginnings(payload) } else { 0 };
-        let payload = if positions && fits && beginnings <= LIKE_MAX {
+        let stays = fits && self.can_only_stay_in_journal(segment, page, payload.len())?;
+        let journaled = stays || positions && fits;
+        let beginnings = if journaled { self.journal.beginnings(payload) } else { 0 };
+        let payload = if journaled && beginnings <= LIKE_MAX {
             self.set_apart(beginnings)?;
-            self.append_to_journal(segment, epoch, page, payload)?
+            let payload = self.append_to_journal(segment, epoch, page, payload)?;
+            if stays {
+                self.appended.keep(segment, page);
+            }
+            payload
         } else {
             self.append_to_reserve(segment, epoch, page, payload)?;
             Bytes::copy_from_slice(payload)
@@ -78,6 +90,24 @@ impl Device {
         Ok(sequence)
     }
 
+    /// Whether a record needs pages of the reserve that take no writes, as far as is known, and there is room to keep it instead.
+    fn can_only_stay_in_journal(
+        &mut self,
+        segment: SegmentId,
+        page: u64,
+        payload_bytes: usize,
+    ) -> Result<bool, LogError> {
+        let pages = page..page + record_pages(payload_bytes);
+        let start = self.updating(segment)?.reserve.start;
+        let fresh = self.log(segment)?.to_prepare(page, pages.end - page, PREPARE_PAGES);
+        let is_bad = |pages: Range<u64>| {
+            !pages.is_empty() && self.allocator.is_given_up(&(start + pages.start..start + pages.end))
+        };
+        let redo_bytes = Record::logged_redo_bytes(HEADER + payload_bytes) as u64;
+        let has_room = self.taken_bytes() + redo_bytes <= self.held_bytes_max();
+        Ok(has_room && (is_bad(pages) || is_bad(fresh)))
+    }
+
     fn append_to_reserve(
         &mut self,
         segment: SegmentId,
@@ -88,16 +118,14 @@ impl Device {
         let pages = record_pages(payload.len());
         let start = self.updating(segment)?.reserve.start;
         let units = start + page..start + page + pages;
-        let ring = self.log(segment)?;
-        let (head, fresh) = (start + ring.head(), ring.to_prepare(page, pages, PREPARE_PAGES));
+        let fresh = self.log(segment)?.to_prepare(page, pages, PREPARE_PAGES);
         check_not_given_up(&self.allocator, &units)?;
-        // A record that could not be written there may be there all the same, and would go before one of its number elsewhere.
-        check_not_given_up(&self.allocator, &(head..head + 1))?;
         self.prepare_reserve(segment, fresh)?;
         let base = self.checkpoint_number;
         let record = self.log(segment)?.encode(base, payload);
         if let Err(error) = self.medium.write_at(units.start * UNIT_BYTES, &record) {
             if matches!(error, MediumError::Io { .. }) {
+                self.log(segment)?.was_refused(page);
                 self.leave_alone(units, &error);
                 self.fail_where_too_much_is_left_alone(error.clone());
             }
@@ -115,8 +143,8 @@ impl Device {
         Ok(())
     }
 
-    /// Where a place of its own is dear: to the frame that other records are written with. It goes into the reserve later, as what
-    /// changes in place does. Returns the payload.
+    /// Where a place of its own is dear, or takes no writes: to the frame that other records are written with. It goes into the reserve
+    /// later, as what changes in place does. Returns the payload.
     fn append_to_journal(
         &mut self,
         segment: SegmentId,

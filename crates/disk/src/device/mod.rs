@@ -8,7 +8,9 @@
 //! - A failed flush is final: the device only reads until it is opened again, and then, too, where it fails once more.
 //! - A place that takes no writes is left alone until the device is opened again; a device with too many of them has failed. What was
 //!   answered and belongs there, a change or a log record that only the journal has, stays in the journal and its checkpoints, and in
-//!   memory; what was not is refused.
+//!   memory; what was not is refused. A place that cannot be read either reads as failed, and changes that need what it has are refused;
+//!   what stays in the journal is read from memory.
+//! - The index is no such place, nor is a page of a table of checksums: one that takes no writes fails the device, each time it is opened.
 //! - Blocks never change, except those of an extent that was created for it: see `update`.
 //! - A full device refuses new blocks cleanly; reads, seals and deletes still work.
 //!

@@ -14,9 +14,10 @@
 //! waits for is durable: that of its redo, or of its release.
 //!
 //! On a medium that positions, what lies between granules of `ready` and stays is written with them. It has no redo, changes nothing,
-//! and is dropped at will.
+//! and is dropped at will, unless a write over it failed: what is there then is not known, and it is a change as any other.
 //!
-//! What finds that its place takes no writes is *kept*: it stays in `ready` for good, and its redo in the checkpoints.
+//! What finds that its place takes no writes is *kept*: it stays in `ready`, and its redo in the checkpoints, until it is changed anew,
+//! its block or extent goes, or the device is opened again.
 //!
 //! Live operation and replay give the same records to [`Overlay::follow`].
 
@@ -223,7 +224,26 @@ impl Overlay {
         self.tidy(segment);
     }
 
-    /// The place of this granule takes no writes. A filler becomes a change: the write that failed may have destroyed what was there.
+    /// A write over this granule failed, and may have destroyed what was there: one that lay between changes is a change from now on. Its
+    /// entry may be gone, where nothing is left that it lies between. There is no redo of it before the next checkpoint.
+    pub(super) fn doubt(&mut self, segment: SegmentId, position: u64, bytes: &Bytes, sum: u32) {
+        let layers = self.segments.entry(segment).or_default();
+        layers.granule = bytes.len() as u64;
+        match layers.ready.entry(position) {
+            Entry::Occupied(mut ready) => {
+                if ready.get().kind == Kind::Filler {
+                    ready.get_mut().kind = Kind::Changed;
+                    layers.fillers -= 1;
+                }
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Ready { bytes: bytes.clone(), sum, commit: 0, kind: Kind::Changed });
+                self.ready_bytes += layers.granule;
+            }
+        }
+    }
+
+    /// The place of this granule takes no writes.
     pub(super) fn keep(&mut self, segment: SegmentId, position: u64) {
         let Some(layers) = self.segments.get_mut(&segment) else { return };
         let Some(ready) = layers.ready.get_mut(&position) else { return };
@@ -255,6 +275,17 @@ impl Overlay {
                 }
             }
             Record::Released { segment, through } => self.drain(*segment, *through, commit),
+            Record::Sealed { segment, .. } => {
+                let (Some(extent), Some(layers)) = (index.get(*segment), self.segments.get(segment)) else {
+                    return;
+                };
+                // Of blocks that it dropped: what is kept nobody would come by again.
+                let has_no_place = |position: &u64| extent.granule_place(*position).is_none();
+                let gone: Vec<u64> = layers.ready.keys().copied().filter(has_no_place).collect();
+                for position in gone {
+                    self.written(*segment, position);
+                }
+            }
             Record::Deleted { segment, .. } => {
                 if let Some(layers) = self.segments.remove(segment) {
                     self.ready_bytes -= layers.ready_bytes();

@@ -72,22 +72,28 @@ impl Reserved {
 }
 
 impl Device {
-    /// The most bytes of updates that may be held and not released, and be reserved for more, whole device.
+    /// The most bytes of updates that may be held and not released, and be reserved for more, whole device. What stays in the journal for
+    /// want of a place takes room of it.
     pub fn held_bytes_max(&self) -> u64 {
         checkpoint::held_max(&self.superblock)
     }
 
-    /// Bytes of redo that stay in checkpoints for want of a place: they take room of what may be held.
+    /// Bytes of redo that stay in checkpoints for want of a place: they take room of what may be held. They come unasked, so with what was
+    /// reserved before they may be more than there is room for.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.overlay.kept_bytes() + self.appended.kept_bytes()
+    }
+
+    /// Bytes of redo that are held or kept, or reserved for.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        self.overlay.queued_bytes() + self.kept_bytes() + self.reserved.bytes()
     }
 
     /// Keeps up to `bytes` of room for overwrites of this owner, beside what it has, but nothing where that is less than `least`; how
     /// much. None while a change ([`Device::overwrite_from`],
     /// [`Device::stage_from`]) waits for room that was not reserved.
     pub fn reserve(&mut self, owner: u64, least: u64, bytes: u64) -> u64 {
-        let taken = self.overlay.queued_bytes() + self.kept_bytes() + self.reserved.bytes();
-        let free = self.held_bytes_max().saturating_sub(taken);
+        let free = self.held_bytes_max().saturating_sub(self.taken_bytes());
         let bytes = bytes.min(free);
         if bytes == 0 || bytes < least || !self.reserved.waiting.is_empty() {
             return 0;

@@ -110,7 +110,8 @@ pub struct UpdatesInfo {
     pub durable: bool,
     /// Bytes that one update may have ([`Device::update_bytes_max`]).
     pub update_bytes_max: u64,
-    /// Bytes of updates that the whole device may hold ([`Device::held_bytes_max`]).
+    /// Bytes of updates that the whole device may hold ([`Device::held_bytes_max`]). What stays in its journal for want of a place takes
+    /// room of it.
     pub held_bytes_max: u64,
 }
 
@@ -554,9 +555,11 @@ impl Device {
 
     /// Whether one more change may be held, for which so much is reserved.
     fn check_held(&self, record: &Record, reserved: u64) -> Result<(), UpdateError> {
-        let held = self.overlay.queued_bytes() + self.kept_bytes() + self.reserved.bytes() - reserved;
+        let held = self.taken_bytes() - reserved;
         let (given, max) = (record.redo_bytes() as u64, self.held_bytes_max());
-        if held + given > max { Err(UpdateError::Held { held, given, max }) } else { Ok(()) }
+        // What was reserved was promised, and what is kept comes unasked: it takes nothing of that back.
+        let is_promised = given <= reserved;
+        if is_promised || held + given <= max { Ok(()) } else { Err(UpdateError::Held { held, given, max }) }
     }
 
     /// A change that is not held itself counts where it has to wait behind one that is.

@@ -21,8 +21,12 @@ const GROWTH_BYTES_MAX: u64 = 64 << 20;
 /// No growth step, nor what an extent that may grow begins with, takes more than this part of the free space, so that one writer
 /// cannot hold the last of it.
 pub(super) const GROWTH_SHARE_OF_FREE: u64 = 8;
-/// Places that take no writes and are left alone; a medium that has more of them has failed. Picked by eye: a disk that is well has none,
-/// and each costs no more room than the write that found it.
+/// Places that take no writes and are left alone; a medium that has more of them has failed. Picked by eye: a disk that is well has none.
+///
+/// Each costs the room of the write that found it, and what was answered and belongs there stays in memory and in checkpoints: so many
+/// granules of 4 KiB are 64 x 4160 B, 260 KiB, and a log record up to 256 KiB. A checkpoint's body has room for the largest index and all
+/// that may be held; what is kept counts as held, but comes unasked, on top of what was held or reserved before. So `write_back` fails the
+/// device where index, held and kept are more than a body.
 const UNWRITABLE_MAX: usize = 64;
 /// Room in the index that growth leaves to seals, in bytes; deletes only ever shrink it.
 const INDEX_RESERVE: u64 = 1 << 10;

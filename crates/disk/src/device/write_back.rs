@@ -5,14 +5,21 @@
 //! only the journal has (`appended`) go into their reserves by the same rules.
 //!
 //! A place that takes no writes costs nothing of what was answered: what belongs there is *kept*, in memory and in every checkpoint, and
-//! counts as held. It is tried again by the next open, as an open knows of no bad places.
+//! counts as held. It is tried again by the next open, as an open knows of no bad places. Granules that were only written with their
+//! neighbours have no redo in the journal: of those whose place fails there is some from the next checkpoint on, and a crash before it
+//! leaves what the failed write did.
 
 use std::{cmp::Reverse, io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
 use super::{Device, DeviceError, write::check_not_given_up};
-use crate::{allocator::UNIT_BYTES, ids::SegmentId, index::Place, media::MediumError};
+use crate::{
+    allocator::UNIT_BYTES,
+    ids::SegmentId,
+    index::{Place, checkpoint},
+    media::MediumError,
+};
 
 /// Pieces of one write, and their bytes: well below the 1024 pieces that the system takes at once, two of them a log record's.
 const RUN_PIECES_MAX: usize = 256;
@@ -99,7 +106,9 @@ impl Device {
     }
 
     /// Writes changes in place, at most `max_bytes` of them (but one piece at least, and on a medium that positions a run to its end):
-    /// those whose redo and release are durable. Returns how many bytes wait for it no more; they need no flush of their own.
+    /// those whose redo and release are durable. Returns how many bytes wait for it no more, beside what belongs to places known to take no
+    /// writes; they need no flush of their own. It ends at a place that is found to take none, which costs a disk seconds: the next call
+    /// goes on behind it, and one that returns 0 has found nothing to do.
     ///
     /// # Errors
     /// Where the medium fails, and not just at one place; the device only reads from then on.
@@ -110,7 +119,8 @@ impl Device {
     }
 
     /// The same for the first that are neighbours, and never more than `max_bytes` of them (but one at least): one operation, and one
-    /// for their checksums. Log records come after all else: where there is time for it their log may be merged before.
+    /// for their checksums; where it fails, one for each of them up to a place that takes no writes. Log records come after all else: where
+    /// there is time for it their log may be merged before.
     ///
     /// # Errors
     /// As [`Device::write_back`].
@@ -199,14 +209,16 @@ impl Device {
         pieces
     }
 
-    fn put(&mut self, mut pieces: Vec<Piece>, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
-        pieces.retain(|piece| {
-            let is_given_up = self.allocator.is_given_up(&piece.units());
-            if is_given_up {
-                self.keep(piece);
+    /// Writes pieces in the order of the medium, up to the first place that takes no writes: whoever comes meanwhile waits for no more of
+    /// them.
+    fn put(&mut self, waiting: Vec<Piece>, max_bytes: u64, runs_max: usize) -> Result<u64, MediumError> {
+        let mut pieces = Vec::with_capacity(waiting.len());
+        for piece in waiting {
+            match check_not_given_up(&self.allocator, &piece.units()) {
+                Ok(()) => pieces.push(piece),
+                Err(error) => self.keep(&piece, error)?,
             }
-            !is_given_up
-        });
+        }
         pieces.sort_unstable_by_key(|piece| piece.at);
         // What follows in a run would position for itself. Of one run no more than was asked for: it is small for those who come
         // meanwhile.
@@ -222,36 +234,56 @@ impl Device {
             let fits = fits.count().max(usize::from(written == 0));
             let count = if whole && written < max_bytes { run.len() } else { fits };
             written += self.put_run(&run[..count])?;
-            if count < run.len() {
+            if count < run.len() || self.refusals > 0 {
                 break;
             }
         }
         Ok(written)
     }
 
-    /// Writes neighbours, or keeps those whose places take no writes, and returns how many bytes they are.
+    /// Writes neighbours and returns how many bytes they are. Where one of their places takes no writes, what belongs there is kept, and
+    /// what comes behind it neither written nor counted.
     fn put_run(&mut self, run: &[Piece]) -> Result<u64, MediumError> {
         self.put_sums(run)?;
-        match (self.write_run(run), run) {
-            (Err(error @ MediumError::Io { .. }), [piece]) => {
-                let (device, segment) = (self.id(), piece.segment);
-                tracing::warn!(%device, %segment, "what belongs to a bad place stays in the journal");
-                self.leave_alone(piece.units(), &error);
-                self.keep(piece);
-                self.refusals += 1;
-                if self.refusals > REFUSALS_MAX || self.too_much_is_left_alone() {
-                    return Err(error);
-                }
+        let error = match self.write_run(run) {
+            Err(error @ MediumError::Io { .. }) => error,
+            written => return written.map(|()| run.iter().map(Piece::len).sum()),
+        };
+        for piece in run {
+            if let Home::Granule { position, sum, .. } = piece.home {
+                self.overlay.doubt(piece.segment, position, &piece.bytes, sum);
             }
-            // One place of them may be bad, and is to cost the others nothing.
-            (Err(MediumError::Io { .. }), _) => {
-                for piece in run {
-                    self.put_run(std::slice::from_ref(piece))?;
-                }
-            }
-            (written, _) => written?,
         }
-        Ok(run.iter().map(Piece::len).sum())
+        if let [piece] = run {
+            self.refuse(piece, error)?;
+            return Ok(piece.len());
+        }
+        // One place of them may be bad, and is to cost the others nothing.
+        let mut bytes = 0;
+        for piece in run {
+            bytes += self.put_run(std::slice::from_ref(piece))?;
+            if self.refusals > 0 {
+                break;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// A place took no writes: it is left alone, and what belongs there is kept.
+    ///
+    /// # Errors
+    /// This one, where there are too many such places, or checkpoints have no room for it.
+    fn refuse(&mut self, piece: &Piece, error: MediumError) -> Result<(), MediumError> {
+        let (device, segment, units) = (self.id(), piece.segment, piece.units());
+        tracing::warn!(
+            %device, %segment, ?units, %error,
+            "a place takes no writes: what belongs there stays in the journal"
+        );
+        self.allocator.give_up(units);
+        self.refusals += 1;
+        self.keep(piece, error.clone())?;
+        let too_many = self.refusals > REFUSALS_MAX || self.too_much_is_left_alone();
+        if too_many { Err(error) } else { Ok(()) }
     }
 
     /// Puts the checksums of neighbours into their table, which is written later.
@@ -285,16 +317,21 @@ impl Device {
     }
 
     /// What belongs to a place that takes no writes stays in memory, and in checkpoints.
-    fn keep(&mut self, piece: &Piece) {
+    ///
+    /// # Errors
+    /// The place's, which is given, where checkpoints have no room for it.
+    fn keep(&mut self, piece: &Piece, error: MediumError) -> Result<(), MediumError> {
         match piece.home {
             Home::Granule { position, .. } => self.overlay.keep(piece.segment, position),
             Home::Page(page) => self.appended.keep(piece.segment, page),
         }
+        let taken = self.index.full_bytes() + self.overlay.queued_bytes() + self.kept_bytes();
+        if taken > checkpoint::body_max(&self.superblock) { Err(error) } else { Ok(()) }
     }
 
     /// Zeroes a reserve ahead of its log's head, by at most 512 KiB, so that no append has to. `false`: there is
     /// nothing to do. What finds no space is tried again behind the next record of the log, and pages that take no writes are not: nobody
-    /// needs them yet, and the append that does is refused alone.
+    /// needs them yet, and the append that does goes to the journal.
     ///
     /// # Errors
     /// Where the medium fails in another way; the device only reads from then on.

@@ -73,6 +73,8 @@ pub(crate) struct Ring {
     owner: Owner,
     pages: u64,
     head: u64,
+    /// Whether the next record could not be written there: it may be there all the same.
+    head_is_doubtful: bool,
     next_sequence: u64,
     durable_through: u64,
     entries: VecDeque<Entry>,
@@ -108,6 +110,7 @@ impl Ring {
             owner,
             pages,
             head: start.page,
+            head_is_doubtful: false,
             next_sequence: start.sequence,
             durable_through: start.sequence - 1,
             entries: VecDeque::new(),
@@ -266,6 +269,17 @@ impl Ring {
         record
     }
 
+    /// A write of the next record at this page failed.
+    pub(crate) fn was_refused(&mut self, page: u64) {
+        self.head_is_doubtful |= page == self.head;
+    }
+
+    /// Whether a scan may not come to the next record at this page, but take one of the same number that lies at the head: there it could
+    /// not be written.
+    pub(crate) fn is_hidden(&self, page: u64) -> bool {
+        self.head_is_doubtful && page != self.head
+    }
+
     /// The next record stands at this page now.
     pub(crate) fn push(&mut self, page: u64, bytes: u32) {
         let entry = Entry { sequence: self.next_sequence, page, bytes };
@@ -274,6 +288,7 @@ impl Ring {
         self.prepared = self.prepared.max(entry.end());
         self.appended += entry.end() - page;
         self.head = if entry.end() >= self.pages { 0 } else { entry.end() };
+        self.head_is_doubtful = false;
     }
 
     /// All that was written is durable.
@@ -306,6 +321,7 @@ impl Ring {
     pub(crate) fn shrink(&mut self, pages: u64) {
         self.pages = pages;
         self.head = 0;
+        self.head_is_doubtful = false;
         self.prepared = self.prepared.min(pages);
         self.leaving.clear();
     }

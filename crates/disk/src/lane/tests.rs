@@ -10,7 +10,7 @@ use std::{
 use super::*;
 use crate::{
     checksum::{self, Granule},
-    device::{DeviceError, FormatOptions},
+    device::{DeviceError, FormatOptions, LogError},
     ids::Version,
     media::{
         Counters, CrashMedium, EmulatedMedium, EmulationControl, EmulationSpec, Medium, MediumError,
@@ -477,6 +477,25 @@ fn an_append_that_fails_is_no_read_that_does() {
     let append = Op::LogAppend { segment: S, epoch: Epoch(1), sequence: None, payload };
     assert!(matches!(call(&lane, append), Err(OpError::Update(UpdateError::Log(_)))));
     assert_eq!((lane.status().reads, lane.status().failed), (Reads::default(), None));
+}
+
+/// The log is read back by the first one.
+#[test]
+fn an_append_that_cannot_read_its_log_is_a_read_that_fails() {
+    let medium = Arc::new(CrashMedium::new(8 << 20));
+    let lane = start_updatable(medium.clone());
+    create_updatable(&lane, S);
+    assert_eq!(call(&lane, write(0)), Ok(OpOutput::Written));
+    assert_eq!(lane.shutdown(), Shutdown::Joined);
+    let lane = Lane::spawn(Device::open(medium.clone(), None).unwrap(), patient()).unwrap();
+    medium.fail_reads(true);
+    let payload = Bytes::from_static(b"a delta");
+    let append = Op::LogAppend { segment: S, epoch: Epoch(1), sequence: None, payload };
+    let refused = call(&lane, append.clone());
+    assert!(matches!(refused, Err(OpError::Update(UpdateError::Log(LogError::Medium(_))))), "{refused:?}");
+    assert_eq!(lane.status().reads.failed, 1);
+    medium.fail_reads(false);
+    assert_eq!(call(&lane, append), Ok(OpOutput::Logged { sequence: 1 }));
 }
 
 /// A lane of one object, which looks all the time.

@@ -17,7 +17,7 @@ use super::{
     InFlight, Op, OpError, OpOutput, Pending, Reads, Shared, State, answer::Answer, status::Snapshot,
 };
 use crate::{
-    device::{ChangeError, Device, DeviceError, NewBlock, UpdateError, WriteError},
+    device::{ChangeError, Device, DeviceError, LogError, NewBlock, UpdateError, WriteError},
     ids::{Epoch, SegmentId},
     media::MediumError,
     queue::{Kind, NoEstimate, Priority, Request, RequestId},
@@ -367,9 +367,18 @@ impl Worker {
         let Pending { op, class, reply, .. } = pending;
         let (kind, joins_group, is_update) = (op.kind(), op.joins_group(), op.is_update());
         let bytes = op.bytes();
-        // What an append meets is a place that takes no writes.
-        let reads = !matches!(op, Op::LogAppend { .. });
-        let result = self.execute(op);
+        let (result, reads) = match op {
+            // It reads its log back, where that was not done. What it meets behind that is a place that takes no writes.
+            Op::LogAppend { segment, .. } if self.device.failed().is_none() => {
+                match self.device.log_free(segment) {
+                    Err(error @ LogError::Medium(MediumError::Io { .. })) => {
+                        (Err(UpdateError::from(error).into()), true)
+                    }
+                    _ => (self.execute(op), false),
+                }
+            }
+            _ => (self.execute(op), true),
+        };
         let busy = since.elapsed();
         if reads {
             self.reads.note(&result);

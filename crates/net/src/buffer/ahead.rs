@@ -53,6 +53,16 @@ impl Ahead {
         memory
     }
 
+    /// One more slab is ahead, of which this is the memory.
+    pub(super) fn add(&mut self, memory: BytesMut) {
+        self.ready.push(memory);
+    }
+
+    /// Bytes of what is ahead.
+    pub(super) fn bytes(&self) -> usize {
+        self.ready.len() * slabs::SLAB_BYTES
+    }
+
     /// Many slabs will be taken from now on.
     pub(super) fn begin(&mut self) {
         self.wanted = true;
@@ -74,10 +84,10 @@ impl Ahead {
 impl Kept {
     /// Whether another slab is to be touched.
     fn lacks_ahead(&self) -> bool {
-        let ready = self.ahead.ready.len();
+        let taken = self.bytes + self.batch.bytes() + self.ahead.bytes();
         self.ahead.wanted
-            && ready < SLABS_AHEAD
-            && self.bytes + self.batch.bytes() + (ready + 1) * slabs::SLAB_BYTES <= self.bytes_max
+            && self.ahead.ready.len() < SLABS_AHEAD
+            && taken + slabs::SLAB_BYTES <= self.bytes_max
     }
 }
 
@@ -98,7 +108,7 @@ fn run() {
         slabs::touch(&mut memory);
         let mut kept = self::kept();
         if kept.lacks_ahead() {
-            kept.ahead.ready.push(memory);
+            kept.ahead.add(memory);
         } else {
             slabs::give_back(memory);
         }

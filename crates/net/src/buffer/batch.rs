@@ -150,7 +150,7 @@ impl Kept {
     /// A piece that nobody uses any more: kept, if that is no more than may be.
     fn take_back(&mut self, piece: BytesMut) {
         self.batch.idle.push(piece);
-        if self.bytes + self.batch.bytes() > self.bytes_max {
+        if self.bytes + self.ahead.bytes() + self.batch.bytes() > self.bytes_max {
             self.batch.give_one_back();
         }
     }
@@ -166,7 +166,7 @@ fn arena() -> Vec<BytesMut> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::tests::pool;
+    use crate::buffer::{slabs, tests::pool};
 
     const LENGTHS: [usize; 6] = [1, 4096, 5000, 256 << 10, 700_416, PIECE_BYTES + 1];
 
@@ -213,6 +213,12 @@ mod tests {
         assert_eq!(pool.batch.bytes(), 0);
         pool.bytes = PIECE_BYTES;
         kept.into_iter().for_each(|piece| pool.take_back(piece));
+        assert_eq!(pool.batch.bytes(), PIECE_BYTES);
+        // So has what was touched ahead.
+        pool.bytes = 0;
+        pool.ahead.add(slabs::fresh());
+        let both: Vec<BytesMut> = (0..2).map(|_| pool.batch.take()).collect();
+        both.into_iter().for_each(|piece| pool.take_back(piece));
         assert_eq!(pool.batch.bytes(), PIECE_BYTES);
         pool.batch.release();
         assert!(pool.batch.bytes() == 0 && pool.batch.untouched.is_empty());
