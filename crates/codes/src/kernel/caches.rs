@@ -80,8 +80,9 @@ mod tests {
     #[test]
     fn the_second_cache_is_no_smaller_than_the_first_and_keeps_its_size() {
         let bytes = second_cache_bytes();
-        let first = cache(1).map_or(1, |cache| cache.bytes);
-        assert!(bytes >= first && bytes < 1 << 30, "{bytes} beside {first}");
+        // A hypervisor may hide it.
+        let first = cache(2).and(cache(1)).map_or(1, |cache| cache.bytes);
+        assert!((first..1 << 30).contains(&bytes), "{bytes} beside {first}");
         assert_eq!(second_cache_bytes(), bytes);
     }
 }

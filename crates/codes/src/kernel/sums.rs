@@ -33,7 +33,7 @@ use super::{
 pub(crate) const SCRATCH_BYTES: usize = 2816 << 10;
 /// Where the second-level cache has so much, the third lies far off, and scratch keeps to the second: of it a quarter is left to what is
 /// fetched and written meanwhile. K = 1024 on Intel with 2 MiB, strips of 2 and 1 KiB: decoding 3.6 and 4.1 GB/s, by two threads 6.3 and
-/// 7.2, encoding 8.4 in both; nine tenths of it gave 4.0.
+/// 7.2, encoding 8.4 in both; seven eighths of it gave 3.9.
 const LARGE_SECOND_CACHE: usize = 2 << 20;
 /// Below this where strips are longer than [`FETCHED_STRIP`].
 const NEAR_BYTES: usize = 1280 << 10;
