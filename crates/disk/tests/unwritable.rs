@@ -137,6 +137,11 @@ fn a_log_goes_past_a_page_ahead_of_it_that_takes_no_writes() {
             Ok(sequence) => logged = sequence,
             Err(refused) => {
                 assert!(matches!(refused, LogError::Medium(MediumError::Io { .. })), "{refused}");
+                assert!(
+                    device.reserve(1, 0, u64::MAX) < 6000,
+                    "no record was refused for which there was room"
+                );
+                device.unreserve(1, u64::MAX);
                 (merged, merges) = (logged, merges + 1);
                 device.apply(S, EPOCH, Apply { log_start: Some(logged + 1), ..Apply::default() }).unwrap();
                 device.flush().unwrap();
@@ -595,6 +600,50 @@ fn what_lies_between_changes_and_takes_no_writes_stays_in_the_journal() {
     device.flush().unwrap();
     assert_eq!(medium.below.image()[first as usize + 4096..][..4096], content[4096..8192]);
     assert_eq!(chunk_content(&mut reopen(device), S).unwrap(), content);
+}
+
+/// Of two writes the first leaves nothing that granules of the second lie between.
+#[test]
+fn what_lies_between_changes_of_other_writes_stays_in_the_journal() {
+    const LAST: usize = 299;
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    medium.positions.store(true, Ordering::Relaxed);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, LAST as u32 / 2 + 1, 0);
+    let first = device.locate(S, 3).unwrap();
+    let turns_bad = |granule: u64| medium.unwritable.store(first + (granule << 12), Ordering::Relaxed);
+    turns_bad(LAST as u64);
+    change(&mut device, &mut content, &[LAST], 1);
+    assert_eq!(put_all(&mut device), Ok(4096));
+    // The first write has 256 pieces.
+    turns_bad(270);
+    let between =
+        (1..LAST).map(|granule| ((granule as u64) << 12, content[granule << 12..][..4096].to_vec()));
+    let between = between.map(|(at, bytes)| (at, bytes.into())).collect();
+    let patches = [0, LAST as u64].map(|granule| (granule << 12, vec![2; 4096].into())).to_vec();
+    device.apply(S, EPOCH, Apply { patches, between, ..Apply::default() }).unwrap();
+    device.flush().unwrap();
+    [0, LAST].into_iter().for_each(|granule| content[granule << 12..][..4096].fill(2));
+    put_all(&mut device).unwrap();
+    assert_eq!((device.to_write_back(), device.failed()), (0, None));
+    medium.lose(first + (270 << 12)..first + (271 << 12));
+    assert!(chunk_content(&mut device, S) == Ok(content.clone()));
+    forget_frames(&mut device);
+    assert!(chunk_content(&mut reopen(device), S) == Ok(content));
+}
+
+/// A try costs a disk seconds, and whoever comes meanwhile waits for one.
+#[test]
+fn a_step_ends_at_a_place_that_takes_no_writes() {
+    let medium = OnePage::new(vec![0; CAPACITY as usize]);
+    updatable(&*medium, false);
+    let mut device = open(medium.clone());
+    let mut content = chunk(&mut device, S, 8, 0);
+    medium.unwritable.store(device.locate(S, 3).unwrap(), Ordering::Relaxed);
+    change(&mut device, &mut content, &[0, 2, 4], 1);
+    assert_eq!((device.write_back(u64::MAX), device.to_write_back()), (Ok(4096), 2 * 4096));
+    assert_eq!((device.write_back(u64::MAX), device.to_write_back()), (Ok(2 * 4096), 0));
 }
 
 /// Whoever staged it forms its difference with what is in memory alone.

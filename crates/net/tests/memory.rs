@@ -7,7 +7,7 @@ use std::{
     fs, thread,
     time::{Duration, Instant},
 };
-use steadfast_net::{keep_buffers, payload_buffer, release_buffers};
+use steadfast_net::{Batch, keep_buffers, payload_buffer, release_buffers};
 
 /// Resident memory of this process, bytes.
 fn resident() -> usize {
@@ -33,6 +33,7 @@ fn segments_take_their_size_and_are_given_back() {
     const SLACK: usize = 12 << 20;
     let before = resident();
     little_is_touched_ahead(SEGMENT);
+    blocks_made_at_once_take_their_size_and_are_given_back(SEGMENT, SLACK);
     for len in [64 << 10, 256 << 10, 1 << 20] {
         keep_buffers(SEGMENT);
         for _ in 0..3 {
@@ -64,4 +65,25 @@ fn little_is_touched_ahead(segment: usize) {
     assert!(ahead() < 2 * AHEAD, "{} bytes are ahead", ahead());
     release_buffers();
     assert!(ahead() < AHEAD, "{} bytes are left", ahead());
+}
+
+fn blocks_made_at_once_take_their_size_and_are_given_back(segment: usize, slack: usize) {
+    const LEN: usize = 256 << 10;
+    let before = resident();
+    keep_buffers(segment);
+    for round in 0..3 {
+        let mut batch = Batch::new(segment / LEN, LEN);
+        // As the last ones left it, but for what is ahead beside it.
+        let left = |block: &&&mut [u8]| block.iter().all(|&byte| byte == round);
+        assert!(batch.blocks().iter().filter(left).count() >= (segment - slack) / LEN);
+        batch.blocks().into_iter().for_each(|block| block.fill(round + 1));
+        let blocks = batch.freeze();
+        let taken = resident() - before;
+        assert!((segment..segment + slack).contains(&taken), "{round}: {taken}");
+        drop(blocks);
+        assert!(resident() - before >= segment, "kept for the next");
+    }
+    release_buffers();
+    let left = resident().saturating_sub(before);
+    assert!(left < slack, "{left} bytes left");
 }
