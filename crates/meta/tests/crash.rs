@@ -104,7 +104,7 @@ fn worker() {
                     let (id, change) = plan.next();
                     let answer = ask(&service, id, change.clone()).await;
                     let hex: String = encode(&answer).iter().map(|byte| format!("{byte:02x}")).collect();
-                    writeln!(std::io::stdout(), "acknowledged {client} {} {hex}", plan.count).unwrap();
+                    writeln!(std::io::stdout(), "acknowledged {client} {} {hex} whole", plan.count).unwrap();
                     plan.take(&change, &answer);
                 }
             });
@@ -138,7 +138,8 @@ fn run_and_kill(dir: &Path, round: u64, changes: usize) -> BTreeMap<(u64, u64), 
     let mut take = |line: String| {
         let mut words = line.split(' ').skip_while(|&word| word != "acknowledged").skip(1);
         let mut word = || words.next();
-        if let (Some(client), Some(count), Some(answer)) = (word(), word(), word()) {
+        // What was cut short was not acknowledged whole; what was is all its client's next change needs to be on its way.
+        if let (Some(client), Some(count), Some(answer), Some("whole")) = (word(), word(), word(), word()) {
             acknowledged.insert((client.parse().unwrap(), count.parse().unwrap()), answer.to_owned());
         }
     };
@@ -154,10 +155,8 @@ fn run_and_kill(dir: &Path, round: u64, changes: usize) -> BTreeMap<(u64, u64), 
     }
     worker.kill().unwrap();
     worker.wait().unwrap();
-    // What it still wrote before it died. A last line cut short was not acknowledged whole.
-    let rest: Vec<String> = lines.iter().collect();
-    let whole = rest.len().saturating_sub(1);
-    rest.into_iter().take(whole).for_each(&mut take);
+    // What it still wrote before it died.
+    lines.iter().for_each(&mut take);
     acknowledged
 }
 
