@@ -36,13 +36,11 @@ pub use resize::ResizeReport;
 
 use crate::{Client, ClientError, ObjectStat};
 use fences::Left;
-use ranges::STALL_PAUSE;
 use std::time::{Duration, Instant};
-use steadfast_protocol::Version;
-
-/// How often a change is begun where others are first. Each time another writer got further, so among a few writers it
-/// is soon one's turn.
-const ATTEMPTS_MAX: u32 = 12;
+use steadfast_protocol::{
+    Version,
+    plan::{Again, Attempts, Unmade},
+};
 
 /// What a change of an object took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -75,6 +73,10 @@ pub struct AmendReport {
     pub dropped_blocks: u32,
     /// Payload bytes of those.
     pub freed_bytes: u64,
+    /// Of those dropped: blocks on devices that it has left.
+    pub left_blocks: u32,
+    /// Payload bytes of those.
+    pub left_bytes: u64,
 }
 
 impl AmendReport {
@@ -135,7 +137,7 @@ impl Client {
         (bucket, key): (&str, &str),
         mut once: impl AsyncFnMut(&Self, ObjectStat) -> Result<AmendReport, AmendError>,
     ) -> Result<AmendReport, AmendError> {
-        let mut attempts = Attempts::new(patience);
+        let mut attempts = Attempts::new(self.now(), patience);
         loop {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
@@ -143,13 +145,13 @@ impl Client {
                 Err(error) => error,
                 made => return made,
             };
-            if error.is_conflict() {
-                overtaken((bucket, key), base);
-            }
-            let is_over = matches!(error, AmendError::LeaseOver);
-            attempts.next(error).await?;
-            if is_over {
-                lease_over((bucket, key));
+            // What stores anew what it changes does not wait for devices.
+            let why = error.unmade(false);
+            match attempts.unmade(self.now(), why) {
+                Again::AtOnce => log_unmade((bucket, key), base, why),
+                Again::After(pause) => tokio::time::sleep(pause).await,
+                Again::Contended { attempts } => return Err(AmendError::Contended { attempts }),
+                Again::InPlace(_) | Again::Served(_) | Again::Never => return Err(error),
             }
         }
     }
@@ -162,84 +164,10 @@ impl Client {
     }
 }
 
-/// How often a change was begun.
-struct Attempts {
-    start: tokio::time::Instant,
-    patience: Duration,
-    counted: u32,
-}
-
-impl Attempts {
-    /// The first is under way.
-    fn new(patience: Duration) -> Self {
-        Self { start: tokio::time::Instant::now(), patience, counted: 1 }
-    }
-
-    /// Returns when the change is to be made again after this error. To wait for somebody takes patience and no attempts: others were not
-    /// first then.
-    ///
-    /// # Errors
-    /// What the change ends with.
-    async fn next(&mut self, error: AmendError) -> Result<(), AmendError> {
-        match error {
-            // Open again meanwhile, its chunks are brought forward, too, where somebody has what they lack.
-            AmendError::LacksChanges { .. } if self.start.elapsed() < self.patience => {
-                tokio::time::sleep(STALL_PAUSE).await;
-                self.counted = 1;
-            }
-            AmendError::LeaseOver if self.counted < ATTEMPTS_MAX => self.counted += 1,
-            error if error.is_conflict() && self.counted < ATTEMPTS_MAX => self.counted += 1,
-            error if error.is_conflict() => {
-                return Err(AmendError::Contended { attempts: ATTEMPTS_MAX });
-            }
-            error => return Err(error),
-        }
-        Ok(())
-    }
-}
-
-/// Another writer was first: the change is to be made again on the new version.
-fn overtaken((bucket, key): (&str, &str), base: Version) {
-    tracing::debug!(bucket, key, %base, "another writer was first");
-}
-
-/// Nobody heard of the change for longer than its lease: nothing was changed, and it is to be made again.
-fn lease_over((bucket, key): (&str, &str)) {
-    tracing::debug!(bucket, key, "the lease of a change ended before it was made");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use steadfast_protocol::{SegmentId, message::MetaFault};
-
-    #[tokio::test(start_paused = true)]
-    async fn somebody_is_awaited_for_as_long_as_there_is_patience_and_others_are_first_a_few_times() {
-        let lacks = || AmendError::LacksChanges { segment: SegmentId(1), awaited: Vec::new() };
-        for patience in [0, 2, 30].map(Duration::from_secs) {
-            let mut attempts = Attempts::new(patience);
-            let ended = loop {
-                if let Err(error) = attempts.next(lacks()).await {
-                    break error;
-                }
-            };
-            assert!(matches!(ended, AmendError::LacksChanges { .. }), "{ended}");
-            let waited = attempts.start.elapsed();
-            assert!(patience <= waited && waited <= patience + STALL_PAUSE, "{waited:?}");
-        }
-        let conflict = || {
-            let (bucket, key) = ("data".to_owned(), "object".to_owned());
-            let fault = MetaFault::Conflict { bucket, key, base: Version(1), current: None };
-            AmendError::Metadata(ClientError::Refused(fault))
-        };
-        let mut attempts = Attempts::new(Duration::from_secs(30));
-        for _ in 1..ATTEMPTS_MAX {
-            attempts.next(conflict()).await.unwrap();
-        }
-        let ended = attempts.next(conflict()).await;
-        assert!(matches!(ended, Err(AmendError::Contended { attempts: ATTEMPTS_MAX })), "{ended:?}");
-        // They are counted from there on.
-        attempts.next(lacks()).await.unwrap();
-        attempts.next(conflict()).await.unwrap();
+/// Says why a change of an object is made again at once.
+fn log_unmade((bucket, key): (&str, &str), base: Version, why: Unmade) {
+    match why {
+        Unmade::LeaseOver => tracing::debug!(bucket, key, "the lease of a change ended before it was made"),
+        _ => tracing::debug!(bucket, key, %base, "another writer was first"),
     }
 }

@@ -2,6 +2,8 @@
 
 mod decoded;
 mod direct;
+#[cfg(test)]
+pub(crate) mod zeros;
 
 pub(crate) use decoded::{Parts, originals};
 pub(crate) use direct::direct;
@@ -21,6 +23,7 @@ use steadfast_protocol::{
     message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
     policy::Policy,
     read::Cause,
+    serve::parity_log::VersionsByChunk,
 };
 use tokio::task::JoinSet;
 
@@ -39,6 +42,12 @@ pub(crate) struct Fenced {
     pub(crate) outdated: Vec<DeviceId>,
     /// Devices of which nothing is read because their nodes do not answer, and which may do so yet.
     pub(crate) awaited: BTreeSet<DeviceId>,
+    /// Changes of data chunks that their nodes named and some parity lacks, which does not stand in for them.
+    pub(crate) ahead: VersionsByChunk,
+    /// The devices of those chunks.
+    pub(crate) ahead_on: BTreeSet<DeviceId>,
+    /// All changes that data chunks named.
+    pub(crate) named: VersionsByChunk,
 }
 
 impl Client {
@@ -57,19 +66,23 @@ impl Client {
             return Some(Fenced::default());
         };
         let segment = layout.segment;
-        let ask = |device| NodeRequest::Fence { device, segment };
-        let answers = self.ask_all(&holders, epoch, ask).await;
+        let ask = |device| (NodeRequest::Fence { device, segment }, epoch);
+        let answers = self.ask_all(&holders, ask).await;
         let fence = Fence::of(shape, &answers)?;
         let device = |chunk: u32| holders[chunk as usize];
         // Who said nothing would be waited for once more in vain.
         let silent = holders.iter().zip(&answers);
         let silent = silent.filter(|(_, answer)| matches!(answer, Err(Cause::Unreachable(_))));
         let silent: BTreeSet<DeviceId> = silent.map(|(device, _)| *device).collect();
-        let said = self.chunk_versions(segment, &holders, &silent).await;
+        let said = self.chunk_versions(segment, &holders, &silent, |_| Epoch(0)).await;
         let versions: Vec<Option<ChunkVersions>> = said.iter().map(|said| said.clone().ok()).collect();
         let leaves = |chunk: u32| leaving.contains(&device(chunk));
         let changed = fence.changed(&versions, leaves);
         let without = fence.without(&versions, leaves);
+        let ahead = fence.ahead(&versions, &without);
+        let ahead_on = ahead.keys().map(|&chunk| device(chunk.into())).collect();
+        let data = (0..).zip(&versions).take(shape.data as usize);
+        let named = data.filter_map(|(chunk, named)| Some((chunk, named.as_ref()?.version))).collect();
         let awaited = awaited(&answers, &said, &without).into_iter().map(device).collect();
         let without: BTreeSet<DeviceId> = without.into_iter().map(device).collect();
         if !without.is_empty() {
@@ -77,7 +90,7 @@ impl Client {
         }
         let lacking = fence.lacking(&versions).into_iter().map(device);
         let outdated = lacking.filter(|device| !without.contains(device)).collect();
-        Some(Fenced { changed, without, outdated, awaited })
+        Some(Fenced { changed, without, outdated, awaited, ahead, ahead_on, named })
     }
 
     /// Whether nodes refuse changes in place of a segment under its layout's epoch, for somebody who began before `epoch` to store it anew and
@@ -89,8 +102,8 @@ impl Client {
         };
         // Under that epoch a fence ends nothing that the layout has not ended.
         let segment = layout.segment;
-        let ask = |device| NodeRequest::Fence { device, segment };
-        let answers = self.ask_all(&holders, layout.epoch, ask).await;
+        let ask = |device| (NodeRequest::Fence { device, segment }, layout.epoch);
+        let answers = self.ask_all(&holders, ask).await;
         let fenced = answers.iter().filter_map(|answer| match answer {
             Err(Cause::Fault(Fault::Node(NodeFault::StaleEpoch { current, .. }))) => Some(*current),
             _ => None,
@@ -130,17 +143,18 @@ impl Client {
         Ok(bytes)
     }
 
-    /// What the nodes of all chunks hold, or why they do not say; those on devices `excluded` are not asked.
+    /// What the nodes of all chunks hold, or why they do not say, each asked under its epoch; those on devices `excluded` are not asked.
     async fn chunk_versions(
         &self,
         segment: SegmentId,
         holders: &[DeviceId],
         excluded: &BTreeSet<DeviceId>,
+        epoch: impl Fn(&DeviceId) -> Epoch,
     ) -> Vec<Result<ChunkVersions, Cause>> {
-        let ask = |device| NodeRequest::ChunkVersions { device, segment };
+        let ask = |device| (NodeRequest::ChunkVersions { device, segment }, epoch(&device));
         let asked: Vec<DeviceId> =
             holders.iter().copied().filter(|device| !excluded.contains(device)).collect();
-        let mut answers = self.ask_all(&asked, Epoch(0), ask).await.into_iter();
+        let mut answers = self.ask_all(&asked, ask).await.into_iter();
         let held = |device| {
             let answer = if excluded.contains(device) { None } else { answers.next() };
             match answer {
@@ -153,17 +167,18 @@ impl Client {
         holders.iter().map(held).collect()
     }
 
-    /// Asks the same of several devices at once, those again that have no room for it now; their answers in the devices' order.
+    /// Asks something of several devices at once, each under an epoch, those again that have no room for it now; their answers in the
+    /// devices' order.
     async fn ask_all(
         &self,
         devices: &[DeviceId],
-        epoch: Epoch,
-        request: impl Fn(DeviceId) -> NodeRequest,
+        request: impl Fn(DeviceId) -> (NodeRequest, Epoch),
     ) -> Vec<Result<NodeAnswer, Cause>> {
         let mut asking = JoinSet::new();
         for (place, &device) in devices.iter().enumerate() {
+            let (request, epoch) = request(device);
             let (pool, address, body) =
-                (self.pool.clone(), self.address_of(device), message::encode(&request(device)));
+                (self.pool.clone(), self.address_of(device), message::encode(&request));
             asking.spawn(async move {
                 let until = Instant::now() + ANSWERS_WITHIN;
                 let answer = loop {
@@ -266,8 +281,8 @@ mod tests {
         .await;
         let (client, segment) = (client(&address, Vec::new()), layout().segment);
         let devices: Vec<DeviceId> = (0..4).map(device_of).collect();
-        let fence = |device| NodeRequest::Fence { device, segment };
-        let answers = client.ask_all(&devices, Epoch(2), fence).await;
+        let fence = |device| (NodeRequest::Fence { device, segment }, Epoch(2));
+        let answers = client.ask_all(&devices, fence).await;
         assert!(answers.iter().all(|answer| matches!(answer, Ok(NodeAnswer::Done))), "{answers:?}");
     }
 }

@@ -28,6 +28,7 @@ use steadfast_protocol::{
     layout::{CodeKind, Holder, SegmentLayout},
     message::{ReadState, Slice},
     read::Cause,
+    serve::parity_log::VersionsByChunk,
 };
 use steadfast_transfer::Event;
 use tokio::sync::{mpsc, oneshot};
@@ -106,7 +107,13 @@ fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
 impl Decoding {
     /// A worker that checks and decodes blocks of this segment; it ends with this handle.
     /// Of originals that come as they are, those `wanted` are kept for [`Decoding::solve`] also where the decoder has no use for them.
-    pub(crate) fn start(code: &Code, layout: &SegmentLayout, wanted: Range<BlockIndex>) -> Self {
+    /// Parity that has fewer changes of a data chunk than `least` does not stand in for that.
+    pub(crate) fn start(
+        code: &Code,
+        layout: &SegmentLayout,
+        wanted: Range<BlockIndex>,
+        least: VersionsByChunk,
+    ) -> Self {
         let (say, verified) = mpsc::unbounded_channel();
         let worker = Worker {
             decoder: Decoder::new(code, layout.block_bytes as usize),
@@ -117,7 +124,7 @@ impl Decoding {
             holders: layout.holders.iter().map(|holder| (holder.device, holder.clone())).collect(),
             block_bytes: layout.block_bytes as usize,
             granule_bytes: layout.granule_bytes,
-            states: States::new(layout),
+            states: States::new(layout, least),
             say,
         };
         let desk = Desk { jobs: VecDeque::new(), resting: Some(Box::new(worker)), over: false };
@@ -362,6 +369,10 @@ mod tests {
 
     const BLOCK: usize = 6000;
 
+    fn start(code: &Code, layout: &SegmentLayout) -> Decoding {
+        Decoding::start(code, layout, 0..2, VersionsByChunk::new())
+    }
+
     fn piece(segment: u64, version: u64, index: BlockIndex) -> Piece {
         let blocks = [index].into_iter().collect();
         Piece { segment: SegmentId(segment), version: Version(version), blocks }
@@ -397,7 +408,7 @@ mod tests {
     async fn a_block_is_taken_only_under_the_name_that_the_layout_lists_it_by() {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
-        let mut decoding = Decoding::start(&code, &layout, 0..2);
+        let mut decoding = start(&code, &layout);
         for (device, index, segment, version, taken) in [
             (1, 1, 1, 1, false),
             (1, 1, 9, 1, false),
@@ -435,16 +446,18 @@ mod tests {
             ..layout()
         };
         let code = layout.code.code().expect("one original and one block of parity");
-        for logged in [false, true] {
-            let mut decoding = Decoding::start(&code, &layout, 0..2);
+        // Of the last its data chunk has named more, and is late.
+        let cases = [(false, 0, 0, false), (true, 0, 0, true), (false, 5, 5, false), (false, 3, 5, true)];
+        for (logged, has, least, is_mixed) in cases {
+            let mut decoding = Decoding::start(&code, &layout, 0..2, [(0, least)].into());
             let parity = DeviceId(2);
-            decoding.state(parity, ReadState { logged, ..ReadState::default() });
+            decoding.state(parity, ReadState { logged, merged: vec![(0, has)], ..ReadState::default() });
             let (slice, block) = slice_of(1, 1, 1, 4096);
             decoding.slice(parity, slice, block);
             while !matches!(decoding.next().await, Verified::Block { missing: 0, .. }) {}
             match decoding.solve(1, 0..1).await {
-                Ok(originals) => assert!(!logged && originals[0][..] == [1; 4096]),
-                Err(error) => assert!(logged && matches!(error, SolveError::Mixed), "{error:?}"),
+                Ok(originals) => assert!(!is_mixed && originals[0][..] == [1; 4096]),
+                Err(error) => assert!(is_mixed && matches!(error, SolveError::Mixed), "{error:?}"),
             }
         }
     }
@@ -453,7 +466,7 @@ mod tests {
     async fn a_damaged_block_is_told_once_however_many_slices_it_has() {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
-        let mut decoding = Decoding::start(&code, &layout, 0..2);
+        let mut decoding = start(&code, &layout);
         let device = DeviceId(1);
         let parts = |index, segment, version| {
             let (whole, mut payload) = slice(index, segment, version);
@@ -495,7 +508,7 @@ mod tests {
             ..layout()
         };
         let code = layout.code.code().expect("two rows of four blocks");
-        let mut decoding = Decoding::start(&code, &layout, 0..2);
+        let mut decoding = start(&code, &layout);
         for index in [2, 4, 0] {
             let (slice, block) = slice_of(index, 1, 1, 4096);
             decoding.slice(DeviceId(u128::from(index) / 2), slice, block);
@@ -511,7 +524,7 @@ mod tests {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
         for ended in [true, false] {
-            let mut decoding = Decoding::start(&code, &layout, 0..2);
+            let mut decoding = start(&code, &layout);
             let device = DeviceId(1);
             let (whole, bytes) = slice(0, 1, 1);
             let first = Slice { sums: whole.sums[..1].to_vec(), ..whole.clone() };
@@ -541,7 +554,7 @@ mod tests {
         let layout = layout();
         let code = layout.code.code().expect("two originals");
         let read = async {
-            let mut all: Vec<Decoding> = (0..5).map(|_| Decoding::start(&code, &layout, 0..2)).collect();
+            let mut all: Vec<Decoding> = (0..5).map(|_| start(&code, &layout)).collect();
             for (index, segment, version) in [(0, 1, 1), (1, 9, 2)] {
                 for decoding in &mut all {
                     let (slice, payload) = slice(index, segment, version);

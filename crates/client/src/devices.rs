@@ -5,13 +5,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
-use steadfast_net::Open;
+use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     DeviceId,
     drain::{self, Limits, Stuck, Totals},
     message::{
-        self, Change, DeviceState, DrainPhase, DrainProgress, Holding, MetaAnswer, MetaFault, NodeAnswer,
-        NodeRequest, Priority, Query, Registry,
+        self, Change, DeviceState, DrainPhase, DrainProgress, Fault, Holding, MetaAnswer, MetaFault,
+        NodeAnswer, NodeFault, NodeRequest, Priority, Query, Registry,
     },
     words::counted,
 };
@@ -237,7 +237,8 @@ impl Client {
     /// server was started so.
     ///
     /// # Errors
-    /// When the server cannot be reached, or the directory cannot be a device of this cluster.
+    /// When the server cannot be reached, or fails at it; [`ClientError::NotAdded`] when the directory cannot be a device of this
+    /// cluster, or not with that capacity.
     pub async fn add_device(
         &self,
         address: &str,
@@ -255,7 +256,15 @@ impl Client {
             deadline: Some(ADDED_WITHIN + Duration::from_secs(filled)),
             ..Open::default()
         };
-        let (body, _) = connection.call(open).await.map_err(|error| failed(error.to_string()))?;
+        let refused = |error: CallError| match error {
+            CallError::Fault(Fault::Node(NodeFault::NotAdded { dir, detail })) => {
+                ClientError::NotAdded { address: address.to_owned(), dir, detail }
+            }
+            // It says itself that no device was added: the request may be as it should be.
+            CallError::Fault(Fault::Node(NodeFault::Invalid(detail))) => failed(detail),
+            error => failed(error.to_string()),
+        };
+        let (body, _) = connection.call(open).await.map_err(refused)?;
         match message::decode(&body).map_err(|error| failed(error.to_string()))? {
             NodeAnswer::Added { device } => Ok(device),
             other => Err(ClientError::Protocol(format!("expected Added, got {other:?}"))),

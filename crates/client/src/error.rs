@@ -54,6 +54,16 @@ pub enum ClientError {
     /// No registered device has this name.
     #[error("no device {0} in this cluster; `steadfast status` names them")]
     UnknownDevice(DeviceId),
+    /// A storage server does not take a directory of its machine for a device, or not with that capacity: another is to be named.
+    #[error("storage server {address}: no device was added in {dir}: {detail}")]
+    NotAdded {
+        /// Which.
+        address: String,
+        /// The directory.
+        dir: String,
+        /// Why.
+        detail: String,
+    },
     /// A storage server could not be reached or could not do what was asked.
     #[error("storage server {address}: {cause}")]
     Node {
@@ -199,11 +209,11 @@ pub enum FileError {
     /// It could not be changed. What was written and is not stored is kept for the next sync.
     #[error(transparent)]
     Write(#[from] AmendError),
-    /// Objects of this bucket are not opened for writing.
+    /// Objects of this bucket are not opened for writing, and keep their length.
     #[error(
-        "bucket `{bucket}` has policy `{policy}`, whose objects are not written through a handle: choose policy `parity` for \
-         files that change (`steadfast bucket create NAME --policy parity`). Objects of this one are read through a handle that \
-         is opened for reading, and changed by `put --range`"
+        "objects in bucket `{bucket}`, whose policy is `{policy}`, keep their length, and are opened for reading only: \
+         `steadfast put` stores one anew, and `put --range` changes bytes that it has. For files that grow, shrink and change \
+         choose policy `parity` (`steadfast bucket create NAME --policy parity`)"
     )]
     Policy {
         /// The bucket.

@@ -1,9 +1,10 @@
 //! Fetching: drives the reading cores over TCP, checks every granule, decodes, hands the bytes over in order.
 
+mod one_state;
+
 use crate::{
     Client, ClientError, GetError, ObjectStat,
     ahead::{Ahead, Arrived},
-    chunks::{Parts, originals as originals_at_one_state},
     decode::{Decoding, SolveError, Verified},
     leaving::{Leaving, Moved},
     memory::Held,
@@ -18,13 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    BlockIndex, DeviceId, IndexRanges, Time, Version,
-    chunks::spared,
-    layout::{CodeKind, ParityGeometry, SegmentLayout},
-    message::{AccessTotals, Fault, MetaFault, NodeFault, NodeRequest, ReadPiece, Want},
+    BlockIndex, DeviceId, Epoch, IndexRanges, Time, Version,
+    layout::{CodeKind, SegmentLayout},
+    message::{AccessTotals, MetaFault, NodeRequest, ReadPiece, Want},
     plan::{Quality, Wish},
     policy::Policy,
-    read::{self, Action, Cause, Input, Ranged, ReadCore, ReadPlan, Replicas, Striped},
+    read::{self, Action, Input, Ranged, ReadCore, ReadPlan, Replicas, Striped},
 };
 use steadfast_transfer::{Event, Streams};
 
@@ -537,7 +537,7 @@ impl<'a> SegmentReader<'a> {
             read::whole(Time(0), plan, layout, policy)
         };
         let streams = Streams::new(reading.reserved.priority());
-        let decoding = Decoding::start(&code, layout, wanted.clone());
+        let decoding = Decoding::start(&code, layout, wanted.clone(), reading.least.clone());
         Ok(Self {
             part,
             wanted,
@@ -637,7 +637,8 @@ impl<'a> SegmentReader<'a> {
         let request = NodeRequest::Read { device, pieces: ReadPiece::wanted(holder, &want) };
         let request = self.reading.reserved.under(device, request);
         let address = self.client.address_of(device);
-        let epoch = self.layout.epoch;
+        // By no layout: parity gives what it has, whatever it lacks.
+        let epoch = if self.reading.ended { Epoch(0) } else { self.layout.epoch };
         self.streams.open(&self.client.pool, device, address, &request, epoch, credit_bytes, None);
     }
 
@@ -667,8 +668,8 @@ impl<'a> SegmentReader<'a> {
     /// Tells the core what the decoder found.
     fn verified(&mut self, verified: Verified) {
         let now = self.now();
-        if let Verified::Failed { device, cause: Cause::Fault(Fault::Node(fault)) } = &verified
-            && matches!(fault, NodeFault::LacksChanges { .. })
+        if let Verified::Failed { device, cause } = &verified
+            && cause.lacks_changes()
         {
             self.lacking.insert(*device);
         }
@@ -718,27 +719,6 @@ impl<'a> SegmentReader<'a> {
                 self.moved.received_bytes += bytes;
                 Ok(originals)
             }
-        }
-    }
-
-    /// The originals that hold the part, of chunks that changed while they were read. Devices that this read has waited for in vain are
-    /// asked only where the others do not suffice.
-    async fn at_one_state(&mut self) -> Result<(Vec<BytesMut>, u64), GetError> {
-        let given_up = &self.reading.excluded;
-        let parity = ParityGeometry::of_layout(self.layout).map_or(0, |shape| shape.parity());
-        let without = spared(parity, given_up.iter().copied(), self.core.late());
-        let (priority, as_it_is) = (self.reading.reserved.priority(), self.reading.as_it_is);
-        let read = |excluded| {
-            let parts = Parts::whole(self.layout, self.client.options.patience, priority);
-            let parts = Parts { as_it_is, ..parts };
-            originals_at_one_state(self.client, self.layout, excluded, self.wanted.clone(), parts)
-        };
-        match read(&without).await {
-            Err(GetError::Read(error)) if without != *given_up => {
-                tracing::debug!(segment = %self.layout.segment, %error, "not without those that are late");
-                read(given_up).await
-            }
-            other => other,
         }
     }
 

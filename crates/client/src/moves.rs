@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    DeviceId, SegmentId,
-    drain::{Action, Drain, Input, Limits, ObjectName, Outcome, Stuck, StuckKind, Totals},
+    DeviceId, SegmentId, Time,
+    drain::{Action, Allotment, Drain, Input, Limits, ObjectName, Outcome, Stuck, StuckKind, Totals},
     message::{MetaAnswer, MetaFault, OBJECTS_ON_PAGE_MAX, Query},
     read::ReadError,
     words::counted,
@@ -30,8 +30,7 @@ pub(crate) enum Work<'a> {
     },
     /// No segment of them is degraded.
     Complete {
-        /// When nothing more is to be begun, if ever; something is in any case. What cannot be moved makes it later, by as much again as
-        /// there was at the most.
+        /// When nothing more is to be begun, if ever ([`Allotment`]).
         until: Option<Instant>,
         /// The segment after which the first look begins; the others are looked at after it.
         after: Option<SegmentId>,
@@ -142,23 +141,24 @@ impl Client {
         before: &Totals,
         mut tell: impl FnMut(&Totals),
     ) -> Result<Totals, ClientError> {
-        let (mut until, after) = match work {
+        let (until, after) = match work {
             Work::Complete { until, after } => (*until, *after),
             Work::Leave { .. } => (None, None),
         };
-        let latest = until.map(|until| until + until.saturating_duration_since(Instant::now()));
-        let mut core = Drain::after(limits, after);
+        let start = Instant::now();
+        let now = || Time(0) + start.elapsed();
+        let span = until.map(|until| until.saturating_duration_since(start));
+        let (mut core, mut allotment) = (Drain::after(limits, after), Allotment::new(Time(0), span));
         let mut running: Vec<Step<'_>> = Vec::new();
-        // When the last object was.
-        let mut begun: Option<Instant> = None;
         loop {
-            if begun.is_some() && until.is_some_and(|until| Instant::now() >= until) {
+            if allotment.is_over(now()) {
                 core.handle(Input::Enough);
             }
             while let Some(action) = core.poll() {
                 if let Action::Move(_) = action {
-                    begun = Some(Instant::now());
+                    allotment.begin(now());
                 }
+                let until = allotment.until().map(|until| start + until.since(Time(0)));
                 match action {
                     Action::Done => return Ok(before.and(core.totals())),
                     other => running.push(Box::pin(self.carry_out(other, work, until))),
@@ -167,10 +167,8 @@ impl Client {
             // A large object takes a while: whoever watches sees that somebody is at it.
             if let Ok(input) = tokio::time::timeout(TELL_EVERY, first(&mut running)).await {
                 let input = input?;
-                if let (Input::Over { outcome: Outcome::Stuck(_), .. }, Some(begun)) = (&input, begun) {
-                    // What cannot be moved takes nothing of the time for others, as far as those whose turn is next are not kept company
-                    // for long.
-                    until = until.map(|until| until + begun.elapsed()).min(latest);
+                if let Input::Over { outcome, .. } = &input {
+                    allotment.end(now(), outcome);
                 }
                 core.handle(input);
             }
@@ -221,7 +219,7 @@ impl Client {
 
 /// What became of an object that was to leave devices.
 fn left(moved: Result<AmendReport, AmendError>) -> Result<Outcome, ClientError> {
-    outcome(moved, |report| (report.dropped_blocks, report.freed_bytes))
+    outcome(moved, |report| (report.left_blocks, report.left_bytes))
 }
 
 /// What became of an object that was to be completed: what it has more counts.
@@ -293,6 +291,15 @@ async fn first(running: &mut Vec<Step<'_>>) -> Result<Input, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A segment of chunks that changes in place is stored anew whole, whichever of them leaves.
+    #[test]
+    fn what_lay_on_the_devices_counts_as_moved_and_nothing_else_of_what_was_dropped() {
+        let whole = AmendReport { dropped_blocks: 16, freed_bytes: 256 << 10, ..AmendReport::default() };
+        let report = AmendReport { left_blocks: 4, left_bytes: 64 << 10, ..whole };
+        assert_eq!(left(Ok(report)).unwrap(), Outcome::Moved { blocks: 4, bytes: 64 << 10 });
+        assert_eq!(left(Ok(AmendReport::default())).unwrap(), Outcome::Gone);
+    }
 
     #[test]
     fn chunks_that_change_too_fast_are_busy_and_not_out_of_reach() {

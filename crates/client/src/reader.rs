@@ -330,7 +330,7 @@ mod tests {
     use super::*;
     use crate::{
         Quality,
-        reserve::tests::{client, device_of, found, serving_classes},
+        reserve::tests::{client, device_of, found, serving_opened},
     };
     use std::{
         collections::BTreeMap,
@@ -346,7 +346,7 @@ mod tests {
     async fn heard() -> (Arc<Client>, mpsc::UnboundedReceiver<(NodeRequest, Priority)>) {
         let (tell, told) = mpsc::unbounded_channel();
         let reading = Mutex::new(Vec::new());
-        let address = serving_classes(move |request, priority, stream| {
+        let address = serving_opened(move |request, opened, stream| {
             match &request {
                 NodeRequest::Reserve(_) => {
                     let _ = stream.end(message::encode(&NodeAnswer::Reserved { lease_ms: 10_000 }));
@@ -360,7 +360,7 @@ mod tests {
                 _ => reading.lock().unwrap_or_else(PoisonError::into_inner).push(stream),
             }
             // Nobody counts them any more.
-            let _ = tell.send((request, priority));
+            let _ = tell.send((request, opened.priority));
         })
         .await;
         let client = client(&address, Vec::new());

@@ -21,6 +21,7 @@ use steadfast_protocol::{
     plan::{self, Candidate, Dealt, Part, Plan, PlanError, Quality, Wanted, Wish},
     policy::Policy,
     read::RequestRule,
+    serve::parity_log::VersionsByChunk,
     words::counted,
 };
 use steadfast_transfer::Route;
@@ -108,6 +109,10 @@ pub(crate) struct Reading {
     pub(crate) excluded: BTreeSet<DeviceId>,
     /// Whether chunks that lack changes are read as they are where the others do not make up for it.
     pub(crate) as_it_is: bool,
+    /// Whether changes in place were ended for it: what each chunk lacks is known then, and nodes are not to refuse what lacks some.
+    pub(crate) ended: bool,
+    /// Changes of data chunks that parity is to have at least where it stands in for them.
+    pub(crate) least: VersionsByChunk,
     pub(crate) reserved: Arc<Reserved>,
 }
 
@@ -374,8 +379,16 @@ impl Client {
     /// How a read goes about that reserves nothing.
     pub(crate) fn reading(&self, quality: Quality) -> Reading {
         let reserved = Reserved::new(self, Access::Read, quality, 0);
-        let (refused, excluded) = Default::default();
-        Reading { rule: self.options.request, refused, excluded, as_it_is: true, reserved }
+        let (refused, excluded, least) = Default::default();
+        Reading {
+            rule: self.options.request,
+            refused,
+            excluded,
+            as_it_is: true,
+            ended: false,
+            least,
+            reserved,
+        }
     }
 
     /// Has the holders of an object's bytes `range` keep the bandwidth that reading them wishes for.
@@ -403,8 +416,9 @@ impl Client {
                     rule if rule.is_all() && !refusals.is_empty() => RequestRule::KPlus(0),
                     rule => rule,
                 };
-                let (refused, excluded) = (refusals.into_keys().collect(), BTreeSet::new());
-                Ok(Reading { rule, refused, excluded, as_it_is: true, reserved })
+                let (excluded, least) = Default::default();
+                let refused = refusals.into_keys().collect();
+                Ok(Reading { rule, refused, excluded, as_it_is: true, ended: false, least, reserved })
             }
             Err(denied) => Err(denied.into()),
         }
@@ -534,7 +548,7 @@ fn busy(refusals: &Refusals, cause: Option<PlanError>) -> Busy {
 pub(crate) mod tests {
     use super::*;
     use crate::metadata::Metadata;
-    use steadfast_net::{Server, Stream};
+    use steadfast_net::{Opened, Server, Stream};
     use steadfast_protocol::{
         NodeId, SegmentId, Version,
         layout::{CodeSpec, Holder, PARITY_GRANULE_BYTES, ParityGeometry},
@@ -627,12 +641,12 @@ pub(crate) mod tests {
 
     /// Where a server listens that does this with each request.
     pub(crate) async fn serving(answer: impl Fn(NodeRequest, Stream) + Send + Sync + 'static) -> String {
-        serving_classes(move |request, _, stream| answer(request, stream)).await
+        serving_opened(move |request, _, stream| answer(request, stream)).await
     }
 
-    /// The same with each request's class.
-    pub(crate) async fn serving_classes(
-        answer: impl Fn(NodeRequest, Priority, Stream) + Send + Sync + 'static,
+    /// The same with what each request came with.
+    pub(crate) async fn serving_opened(
+        answer: impl Fn(NodeRequest, Opened, Stream) + Send + Sync + 'static,
     ) -> String {
         let server = Server::bind("127.0.0.1:0").await.unwrap();
         let address = server.local_addr().unwrap().to_string();
@@ -642,7 +656,7 @@ pub(crate) mod tests {
             let (answer, mut incoming) = (Arc::clone(&answer), connected.incoming);
             async move {
                 while let Some((opened, stream)) = incoming.next().await {
-                    answer(message::decode(&opened.body).unwrap(), opened.priority, stream);
+                    answer(message::decode(&opened.body).unwrap(), opened, stream);
                 }
             }
         }));

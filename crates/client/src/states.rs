@@ -6,11 +6,14 @@ use steadfast_protocol::{
     BlockIndex, DeviceId,
     layout::{ParityGeometry, SegmentLayout},
     message::ReadState,
+    serve::parity_log::{ChunkNumber, VersionsByChunk},
 };
 
 /// At which states the chunks of a segment were read.
 pub(crate) struct States {
     shape: Option<ParityGeometry>,
+    /// Changes of data chunks that parity is to have at least where it stands in for them.
+    least: VersionsByChunk,
     /// What devices said last.
     pub(crate) now: BTreeMap<DeviceId, ReadState>,
     /// By chunk.
@@ -20,9 +23,9 @@ pub(crate) struct States {
 }
 
 impl States {
-    pub(crate) fn new(layout: &SegmentLayout) -> Self {
+    pub(crate) fn new(layout: &SegmentLayout, least: VersionsByChunk) -> Self {
         let (now, seen) = Default::default();
-        Self { shape: ParityGeometry::of_layout(layout), now, seen, moved: false }
+        Self { shape: ParityGeometry::of_layout(layout), least, now, seen, moved: false }
     }
 
     /// Bytes of a block were taken as its device holds it now.
@@ -33,8 +36,8 @@ impl States {
         self.moved |= *seen != state;
     }
 
-    /// Whether what was read is of one state: parity holds just those changes that the data chunks show, and none that is
-    /// only in its log.
+    /// Whether what was read is of one state: parity holds just those changes that the data chunks show, no fewer of the others than it is
+    /// to have, and none that is only in its log.
     pub(crate) fn fit(&self) -> bool {
         let Some(shape) = self.shape else { return true };
         let merged = |state: &ReadState, chunk: u32| {
@@ -48,7 +51,14 @@ impl States {
         !self.moved
             && !first.logged
             && parity.all(|other| !other.logged && same(other))
-            && all_chunks()
-                .all(|chunk| self.seen.get(&chunk).is_none_or(|data| data.version == merged(first, chunk)))
+            && all_chunks().all(|chunk| match self.seen.get(&chunk) {
+                Some(data) => data.version == merged(first, chunk),
+                None => merged(first, chunk) >= self.least(chunk),
+            })
+    }
+
+    fn least(&self, chunk: u32) -> u64 {
+        // At most 255 chunks.
+        self.least.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)
     }
 }

@@ -17,7 +17,10 @@ use crate::{
     served,
     service::Service,
 };
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use steadfast_protocol::{
     DeviceId,
     message::{Fault, NodeFault, NodeRecord},
@@ -61,11 +64,7 @@ impl Joining {
                 }
                 Err(error) => {
                     tracing::warn!(dir = %dir.display(), %error, "no device was added");
-                    let detail = match error {
-                        NodeError::Refused { fault, .. } => fault.to_string(),
-                        error => error.to_string(),
-                    };
-                    Err(Fault::Node(NodeFault::NotAdded { dir: dir.display().to_string(), detail }))
+                    Err(Fault::Node(fault_of(&dir, &error)))
                 }
             };
             // Whoever asked may be gone: the device is there all the same.
@@ -114,5 +113,28 @@ impl Joining {
         }
         self.service.devices.insert(device.clone());
         Ok(device)
+    }
+}
+
+/// What is said to whoever wanted `dir` to be a device. [`NodeFault::NotAdded`] is for what is wrong with the directory or the capacity,
+/// for which another one is to be named; all else may be well with the same ones the next time.
+fn fault_of(dir: &Path, error: &NodeError) -> NodeFault {
+    let dir = dir.display().to_string();
+    let detail = match error {
+        NodeError::Refused { fault, .. } => fault.to_string(),
+        error => error.to_string(),
+    };
+    match error {
+        NodeError::Relative { .. }
+        | NodeError::Name { .. }
+        | NodeError::DirectoryTwice { .. }
+        | NodeError::DeviceTwice { .. }
+        | NodeError::Removed { .. }
+        | NodeError::MixedClusters { .. }
+        | NodeError::Gone { .. }
+        | NodeError::Space(_)
+        | NodeError::Device { .. }
+        | NodeError::Format { .. } => NodeFault::NotAdded { dir, detail },
+        _ => NodeFault::Invalid(format!("no device was added in {dir}: {detail}")),
     }
 }

@@ -298,7 +298,7 @@ impl Service {
             }
             NodeRequest::ChunkVersions { device, segment } => {
                 let served = self.device(device)?;
-                let versions = rows::versions(self, &served, segment);
+                let versions = rows::versions_to_stand_in(self, &served, segment, opened.epoch);
                 unless_gone(opened, stream, versions).await.map(NodeAnswer::ChunkVersions)
             }
             NodeRequest::ReadRows(wanted) => {
@@ -309,7 +309,7 @@ impl Service {
                     let extent = {
                         let load = self.load(&served, false, None);
                         let _looking = self.admit_quietly(reader, opened.priority, load)?;
-                        rows::find(self, &served, &wanted).await?
+                        rows::find(self, &served, &wanted, opened.epoch).await?
                     };
                     let load = self.load(&served, false, None);
                     // All of them are held until the connection takes them.

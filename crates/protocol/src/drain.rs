@@ -11,15 +11,17 @@
 //! [`Drain`] is told what was found and what became of each object ([`Drain::handle`]) and says what to do next
 //! ([`Drain::poll`], until it says nothing); it needs no clock. It remembers nothing that a second run would need: a drain
 //! that was cut short is begun again, from the start or from where that was ([`Drain::after`]), and finds only what is still
-//! there. One that is told that it is enough ([`Input::Enough`]) ends what it has begun.
+//! there. One that is told that it is enough ([`Input::Enough`]; when, says [`Allotment`]) ends what it has begun.
 //!
 //! Invariants: an object is moved once at a time; objects under way take at most [`Limits::bytes_max`] of memory, unless
 //! it is a single one; at most one page is kept; it ends, whatever others write meanwhile.
 //!
 //! Left out: how one object is moved, and where to (the writing cores and `plan`).
 
+mod allotment;
 mod mending;
 
+pub use allotment::Allotment;
 pub use mending::{Looked, Mending, Turn};
 
 use crate::{

@@ -129,6 +129,23 @@ pub enum PolicyError {
         /// The names it takes.
         allowed: &'static str,
     },
+    /// A parameter that is there twice.
+    #[error("`{0}` is given twice: leave one of them out")]
+    Twice(String),
+    /// The code by its short name and by its parameter.
+    #[error("`lt` and `code=` both set the code: leave one of them out")]
+    CodeTwice,
+    /// A place for a parameter with none in it: before a comma, behind one, or behind the colon.
+    #[error(
+        "parameter {place} of policy `{policy}` is empty: write NAME=VALUE there, or leave its comma out, and the colon where \
+         there is no parameter at all"
+    )]
+    Empty {
+        /// The policy.
+        policy: String,
+        /// Which one, counted from 1.
+        place: usize,
+    },
     /// A value that is not of the parameter's form or outside its range.
     #[error("`{name}={value}` is out of range: it takes {allowed}")]
     BadValue {
@@ -222,28 +239,17 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        // Not at a comma in parentheses: `code=rs(6,4)`.
-        let mut depth = 0u32;
-        let outside = |c: char| {
-            match c {
-                '(' => depth += 1,
-                ')' => depth = depth.saturating_sub(1),
-                _ => {}
+        let (name, rest) =
+            text.split_once(':').map_or((text.trim(), None), |(name, rest)| (name.trim(), Some(rest)));
+        let policy = match name {
+            "rateless" => once(name, rest, |given| rateless(given.iter().copied()).map(Policy::Rateless))?,
+            "stripe" => once(name, rest, |given| stripe(given.iter().copied()).map(Policy::Stripe))?,
+            "replicated" => {
+                once(name, rest, |given| replicated(given.iter().copied()).map(Policy::Replicated))?
             }
-            c == ',' && depth == 0
+            "parity" => once(name, rest, |given| parity::parse(given.iter().copied()).map(Policy::Parity))?,
+            other => return Err(PolicyError::UnknownPolicy(other.to_owned())),
         };
-        let parameters = rest.split(outside).map(str::trim).filter(|part| !part.is_empty()).map(|part| {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            (name.trim(), value.trim())
-        });
-        let policy = match name.trim() {
-            "rateless" => rateless(parameters).map(Policy::Rateless),
-            "stripe" => stripe(parameters).map(Policy::Stripe),
-            "replicated" => replicated(parameters).map(Policy::Replicated),
-            "parity" => parity::parse(parameters).map(Policy::Parity),
-            other => Err(PolicyError::UnknownPolicy(other.to_owned())),
-        }?;
         let needed = policy.domains();
         match policy.devices().filter(|&devices| devices < needed) {
             Some(devices) => {
@@ -253,6 +259,51 @@ impl FromStr for Policy {
             None => Ok(policy),
         }
     }
+}
+
+/// Reads the parameters behind the colon of a policy's text, where it has one; each is to be there once. A name that is unknown is told
+/// before one that is there twice.
+fn once<'a>(
+    policy: &str,
+    rest: Option<&'a str>,
+    read: impl FnOnce(&[(&'a str, &'a str)]) -> Result<Policy, PolicyError>,
+) -> Result<Policy, PolicyError> {
+    let given = parameters(policy, rest)?;
+    let found = read(&given)?;
+    for (place, &(name, _)) in given.iter().enumerate() {
+        if given.iter().take(place).any(|&(other, _)| other == name) {
+            return Err(PolicyError::Twice(name.to_owned()));
+        }
+    }
+    // Only `rateless` takes `lt`, which is short for `code=lt`.
+    let has = |wanted: &str| given.iter().any(|&(name, _)| name == wanted);
+    if has("lt") && has("code") { Err(PolicyError::CodeTwice) } else { Ok(found) }
+}
+
+/// Their names and values. What is empty is refused: whoever wrote that meant something else, and would learn it from how objects are
+/// stored.
+fn parameters<'a>(policy: &str, rest: Option<&'a str>) -> Result<Vec<(&'a str, &'a str)>, PolicyError> {
+    // Not at a comma in parentheses: `code=rs(6,4)`.
+    let mut depth = 0u32;
+    let outside = |c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    let mut given = Vec::new();
+    if let Some(rest) = rest {
+        for (part, place) in rest.split(outside).map(str::trim).zip(1..) {
+            if part.is_empty() {
+                return Err(PolicyError::Empty { policy: policy.to_owned(), place });
+            }
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            given.push((name.trim(), value.trim()));
+        }
+    }
+    Ok(given)
 }
 
 fn rateless<'a>(parameters: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Rateless, PolicyError> {
@@ -428,7 +479,7 @@ mod tests {
         }
         assert_eq!("rateless".parse::<Policy>().unwrap(), Policy::Rateless(Rateless::default()));
         assert_eq!("rateless:lt".parse::<Policy>(), "rateless:code=lt".parse::<Policy>());
-        for same in ["rateless:code=mix", "rateless:code=mix-b", "rateless:code=lt,code=mix-b"] {
+        for same in ["rateless:code=mix", "rateless:code=mix-b", " rateless "] {
             assert_eq!(same.parse::<Policy>(), "rateless".parse::<Policy>(), "{same}");
         }
     }
@@ -445,6 +496,24 @@ mod tests {
             ("rateless:code=mix-a,delta=0.5", "`code=mix-a` is out of range: it takes lt where c"),
             ("rateless:code=mix-d", "it takes mix-a, mix-b, mix-c or lt"),
             ("rateless:code=", "it takes mix-a, mix-b, mix-c or lt"),
+            ("rateless:redundancy=0.5,redundancy=1", "`redundancy` is given twice"),
+            ("rateless:code=lt,tolerate=1,code=mix-b", "`code` is given twice"),
+            ("rateless:lt,code=mix-b", "`lt` and `code=` both set the code"),
+            ("rateless:code=lt,tolerate=1,lt", "`lt` and `code=` both set the code"),
+            ("rateless:lt,lt", "`lt` is given twice"),
+            // What is unknown is told first.
+            ("parity:lt,code=rs(6,4)", "unknown parameter `lt` of policy `parity`"),
+            ("stripe:lt,lt,devices=6", "unknown parameter `lt` of policy `stripe`"),
+            ("rateless:speed=3,speed=4", "unknown parameter `speed`"),
+            ("rateless:tolerate=1, tolerate = 1", "`tolerate` is given twice"),
+            ("parity:code=rs(6,4),code=rs(6,4)", "`code` is given twice"),
+            ("stripe:devices=6,devices=6", "`devices` is given twice"),
+            ("rateless:", "parameter 1 of policy `rateless` is empty"),
+            ("stripe: ", "parameter 1 of policy `stripe` is empty"),
+            ("rateless:redundancy=1,,tolerate=1", "parameter 2 of policy `rateless` is empty"),
+            ("replicated:copies=4,", "parameter 2 of policy `replicated` is empty"),
+            ("parity:,code=rs(6,4)", "parameter 1 of policy `parity` is empty"),
+            ("raid6:", "unknown policy `raid6`"),
             ("stripe:redundancy=1", "devices"),
             ("replicated:copies=1", "2 to 16"),
             ("replicated:read=all", "speculative or adaptive"),

@@ -5,7 +5,7 @@ use std::io;
 use steadfast_protocol::{
     DeviceId, SegmentId,
     message::MetaFault,
-    plan::{PlanError, TooLong, TrimError},
+    plan::{PlanError, TooLong, TrimError, Unmade},
     write::WriteError,
 };
 
@@ -76,10 +76,10 @@ pub enum AmendError {
         /// The segment.
         segment: SegmentId,
     },
-    /// Chunks of a segment lack changes, and those that may make up for it do not answer: stored anew now, it would lack the changes for
-    /// good.
+    /// Chunks of a segment lack changes, and those that may make up for it, or have them, do not answer: stored anew now, it would lack the
+    /// changes for good.
     #[error(
-        "disks have lost changes of segment {segment}, and devices that may make up for that do not answer ({}): `steadfast status` \
+        "disks may have lost changes of segment {segment}, and devices that may make up for that do not answer ({}): `steadfast status` \
          shows which servers are missing. `steadfast device remove --lost DEVICE` says of a dead disk that nobody is to wait for it",
         named(awaited)
     )]
@@ -128,13 +128,19 @@ impl AmendError {
         matches!(self, AmendError::Metadata(ClientError::Refused(MetaFault::Conflict { .. })))
     }
 
-    /// Whether so few devices can be had that nothing can be stored anew now. A change in place needs none.
-    pub(super) fn lacks_devices(&self) -> bool {
-        matches!(
-            self,
-            AmendError::Plan(PlanError::Unmet { .. })
-                | AmendError::Write(WriteError::NotEnoughDomains { .. } | WriteError::NoPlace { .. })
-        )
+    /// The error by what is to be done about it, where a device stalls or none does: one that was planned for without enough of the others
+    /// may serve again soon.
+    pub(super) fn unmade(&self, any_stalls: bool) -> Unmade {
+        match self {
+            AmendError::LeaseOver => Unmade::LeaseOver,
+            AmendError::LacksChanges { .. } => Unmade::LacksChanges,
+            AmendError::Plan(PlanError::Unmet { .. }) => Unmade::LacksDevices { stalled: any_stalls },
+            AmendError::Write(WriteError::NotEnoughDomains { .. } | WriteError::NoPlace { .. }) => {
+                Unmade::LacksDevices { stalled: false }
+            }
+            error if error.is_conflict() => Unmade::Overtaken,
+            _ => Unmade::Other,
+        }
     }
 }
 
@@ -145,6 +151,31 @@ fn named(devices: &[DeviceId]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use steadfast_protocol::Version;
+
+    #[test]
+    fn an_error_is_known_by_what_is_to_be_done_about_it() {
+        let (bucket, key) = ("data".to_owned(), "object".to_owned());
+        let conflict = MetaFault::Conflict { bucket, key, base: Version(1), current: None };
+        let lacks = AmendError::LacksChanges { segment: SegmentId(1), awaited: Vec::new() };
+        let unmet = || AmendError::Plan(PlanError::Unmet { domain: "nodes", needed: 3, available: 2 });
+        let few = WriteError::NotEnoughDomains { available: 2, needed: 3, failed: 1, devices: 3 };
+        let no_place = WriteError::NoPlace { needed: 3, available: 2, lost: None, failed: Vec::new() };
+        let [stalled, gone] = [true, false].map(|stalled| Unmade::LacksDevices { stalled });
+        for (error, any_stalls, why) in [
+            (AmendError::Metadata(ClientError::Refused(conflict)), true, Unmade::Overtaken),
+            (AmendError::LeaseOver, true, Unmade::LeaseOver),
+            (lacks, true, Unmade::LacksChanges),
+            (unmet(), true, stalled),
+            (unmet(), false, gone),
+            // Those were planned for and failed meanwhile, whatever the others do.
+            (AmendError::Write(few), true, gone),
+            (AmendError::Write(no_place), true, gone),
+            (AmendError::Contended { attempts: 1 }, true, Unmade::Other),
+        ] {
+            assert_eq!(error.unmade(any_stalls), why, "{error}");
+        }
+    }
 
     #[test]
     fn who_is_awaited_is_named() {

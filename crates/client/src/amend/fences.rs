@@ -15,14 +15,20 @@ use steadfast_protocol::{
     Epoch, SegmentId,
     layout::SegmentLayout,
     message::{Change, MetaAnswer},
+    serve::parity_log::VersionsByChunk,
 };
 
 /// How long a change that failed tries to open again what it has fenced: its caller waits for the error. Picked by eye.
 const REOPEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Segments that amendments of one change have fenced and not replaced, with the latest epoch that they did so under.
+/// What amendments of one change leave to each other.
 #[derive(Debug, Default)]
-pub(super) struct Left(Mutex<BTreeMap<SegmentId, Epoch>>);
+pub(super) struct Left {
+    /// Segments that they have fenced and not replaced, with the latest epoch that they did so under.
+    fenced: Mutex<BTreeMap<SegmentId, Epoch>>,
+    /// Changes that data chunks of those named.
+    named: Mutex<BTreeMap<SegmentId, VersionsByChunk>>,
+}
 
 impl Left {
     /// Adds those of an amendment, which began after the ones before.
@@ -37,12 +43,23 @@ impl Left {
         layouts.iter().filter(behind).map(|layout| layout.segment).collect()
     }
 
+    /// Adds what data chunks of a segment named; what they have named so far. One that is late now has that all the same.
+    pub(super) fn named(&self, segment: SegmentId, named: &VersionsByChunk) -> VersionsByChunk {
+        let mut all = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_segment = all.entry(segment).or_default();
+        for (&chunk, &version) in named {
+            let known = of_segment.entry(chunk).or_default();
+            *known = version.max(*known);
+        }
+        of_segment.clone()
+    }
+
     fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<SegmentId, Epoch>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fenced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -17,7 +17,7 @@ use steadfast_codes::rateless::Kind;
 use steadfast_protocol::{
     DeviceId, IndexRanges,
     durability::Rule,
-    layout::{CodeKind, ParityGeometry, SegmentLayout},
+    layout::{CodeKind, Holder, ParityGeometry, SegmentLayout},
     plan::{self, PlanError, Replaced, Wish, dialled},
     policy::Policy,
 };
@@ -58,7 +58,12 @@ impl Client {
                     // The registry may not say so yet.
                     amendment.gone.clone_from(leaving);
                 }
-                leave(amendment, (layout, offset), leaving).await
+                let moved = leave(amendment, (layout, offset), leaving).await?;
+                // Others of a segment that is stored anew are dropped, too.
+                let left = blocks_on(layout, leaving);
+                amendment.report.left_blocks += left;
+                amendment.report.left_bytes += u64::from(left) * u64::from(layout.block_bytes);
+                Ok(moved)
             },
         )
         .await
@@ -168,6 +173,11 @@ fn lot_of(segments: usize) -> usize {
     (segments / 16).max(8)
 }
 
+/// How many blocks of a segment lie on these devices.
+fn blocks_on(layout: &SegmentLayout, devices: &BTreeSet<DeviceId>) -> u32 {
+    layout.holders.iter().filter(|holder| devices.contains(&holder.device)).map(Holder::count).sum()
+}
+
 /// Failures that a segment of chunks tolerates, as it is stored.
 pub(super) fn tolerates(layout: &SegmentLayout) -> u32 {
     ParityGeometry::of_layout(layout).map_or(0, |shape| shape.parity())
@@ -226,6 +236,8 @@ fn both(first: AmendReport, second: AmendReport) -> AmendReport {
         in_place_bytes: first.in_place_bytes + second.in_place_bytes,
         dropped_blocks: first.dropped_blocks + second.dropped_blocks,
         freed_bytes: first.freed_bytes + second.freed_bytes,
+        left_blocks: first.left_blocks + second.left_blocks,
+        left_bytes: first.left_bytes + second.left_bytes,
     }
 }
 
@@ -294,6 +306,15 @@ async fn leave(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reserve::tests::{device_of, layout};
+
+    #[test]
+    fn what_lies_on_devices_that_are_left_is_less_than_the_segment() {
+        let (layout, elsewhere) = (layout(), DeviceId(99));
+        let on = |devices: &[DeviceId]| blocks_on(&layout, &devices.iter().copied().collect());
+        assert_eq!((on(&[device_of(0)]), on(&[device_of(1), elsewhere, device_of(3)])), (4, 8));
+        assert_eq!((on(&[elsewhere]), layout.stored_blocks()), (0, 16));
+    }
 
     #[test]
     fn the_most_degraded_go_first_and_the_last_segment_when_it_is_alone() {

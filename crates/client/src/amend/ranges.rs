@@ -6,9 +6,9 @@
 //! has room, and are counted in then ([`Change::Grow`]); else that segment is stored anew, and others behind it.
 
 use super::{
-    ATTEMPTS_MAX, AmendError,
+    AmendError,
     fences::Left,
-    in_place, lease_over, overtaken,
+    in_place, log_unmade,
     parts::{Becomes, Part, Ranges, over, parts, recut, slice},
     session::Amendment,
     update::anew_of,
@@ -16,21 +16,14 @@ use super::{
 use crate::{Client, ObjectStat, unexpected};
 use bytes::BytesMut;
 use core::future::ready;
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Instant};
 use steadfast_protocol::{
-    Version,
+    Time, Version,
     layout::SegmentLayout,
     message::{Change, MetaAnswer, ObjectRecord},
-    plan::{self, ChunkChange, PlanError, SegmentPlan, Wish},
+    plan::{self, Again, Attempts, ChunkChange, SegmentPlan, Wish},
 };
 use steadfast_transfer::Originals;
-
-/// Between two looks at a cluster in which a device stalls, in which too few serve, or of which somebody is awaited. Picked by eye: about
-/// what lies between two heartbeats.
-pub(super) const STALL_PAUSE: Duration = Duration::from_millis(500);
 
 /// What became of a change of many places.
 #[derive(Clone, Debug, Default)]
@@ -151,49 +144,41 @@ impl Client {
         mut tried: &[Known],
         mut changed: Changed,
     ) -> Result<(Changed, ObjectStat), AmendError> {
-        let mut attempts = 0;
-        while attempts < ATTEMPTS_MAX || start.elapsed() < self.options.patience {
+        let now = || Time(0) + start.elapsed();
+        let mut attempts = Attempts::in_place(Time(0), self.options.patience);
+        loop {
             let found = self.to_amend(bucket, key).await?;
             let base = found.object.version;
-            // Where another stores the segment anew again and again, a change in place is always just too late: its turn is
-            // the other's.
-            let in_place = attempts % 2 == 0;
-            let what = (ranges, size_min);
-            let attempt =
-                self.attempt((bucket, key), left, found, what, (in_place, tried), &mut changed).await;
-            attempts += 1;
-            match attempt {
-                Ok(now) => return Ok((changed, now)),
-                // A device that stalls may serve again soon, and the change be made in place.
-                Err(AmendError::Plan(PlanError::Unmet { .. }))
-                    if self.any_stalled() && start.elapsed() < self.options.patience =>
-                {
-                    while self.any_stalled() && start.elapsed() < self.options.patience {
-                        tokio::time::sleep(STALL_PAUSE).await;
-                        self.registry().await?;
-                    }
-                    (tried, attempts) = (&[], 0);
+            let (what, by) = ((ranges, size_min), (attempts.is_next_in_place(), tried));
+            let error = match self.attempt((bucket, key), left, found, what, by, &mut changed).await {
+                Ok(made) => return Ok((changed, made)),
+                Err(error) => error,
+            };
+            let why = error.unmade(self.any_stalled());
+            match attempts.unmade(now(), why) {
+                Again::AtOnce => {
+                    log_unmade((bucket, key), base, why);
+                    continue;
                 }
-                // In place it may be made yet: what was fenced by somebody who is gone is open again, and whom a parity chunk
-                // waits for may come back.
-                Err(error) if error.lacks_devices() && start.elapsed() < self.options.patience => {
+                Again::After(pause) => tokio::time::sleep(pause).await,
+                Again::InPlace(pause) => {
                     if !self.may_be_in_place((bucket, key), what).await {
                         return Err(error);
                     }
-                    tokio::time::sleep(STALL_PAUSE).await;
-                    (tried, attempts) = (&[], 0);
+                    tokio::time::sleep(pause).await;
                 }
-                // Open again meanwhile, its chunks are brought forward, too, where somebody has what they lack.
-                Err(AmendError::LacksChanges { .. }) if start.elapsed() < self.options.patience => {
-                    tokio::time::sleep(STALL_PAUSE).await;
-                    (tried, attempts) = (&[], 0);
+                Again::Served(pause) => {
+                    while self.any_stalled() && attempts.has_patience(now()) {
+                        tokio::time::sleep(pause).await;
+                        self.registry().await?;
+                    }
                 }
-                Err(error) if error.is_conflict() => overtaken((bucket, key), base),
-                Err(AmendError::LeaseOver) if attempts < ATTEMPTS_MAX => lease_over((bucket, key)),
-                Err(error) => return Err(error),
+                Again::Contended { attempts } => return Err(AmendError::Contended { attempts }),
+                Again::Never => return Err(error),
             }
+            // What could not be made in place may be now.
+            tried = &[];
         }
-        Err(AmendError::Contended { attempts })
     }
 
     /// Whether all of a change that could be made in no way may be made in place yet, as far as is known now.

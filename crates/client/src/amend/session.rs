@@ -21,7 +21,7 @@ use steadfast_codes::rateless::Code;
 use steadfast_protocol::{
     BlockIndex, DeviceId, SegmentId, Version,
     durability::{Need, Rule},
-    layout::{CodeKind, Geometry, SegmentLayout, Share},
+    layout::{CodeKind, Geometry, ParityGeometry, SegmentLayout, Share},
     message::{
         Access, AccessTotals, Change, DeviceHealth, Freed, MetaAnswer, MetaFault, NodeRequest, PutBegun,
     },
@@ -339,6 +339,17 @@ impl<'a> Amendment<'a> {
             Some(mut ended) => {
                 let is_gone = |device: &DeviceId| self.gone.contains(device) || self.client.is_lost(*device);
                 ended.awaited.retain(|device| !is_gone(device));
+                let shape = ParityGeometry::of_layout(layout);
+                let holders = shape.and_then(|shape| shape.updatable(layout)).unwrap_or_default();
+                for (chunk, version) in self.left.named(layout.segment, &ended.named) {
+                    let device =
+                        holders.get(usize::from(chunk)).filter(|device| ended.awaited.contains(device));
+                    // It is late only: what it has is not given up for what parity has.
+                    if let Some(&device) = device {
+                        ended.ahead.insert(chunk, version);
+                        ended.ahead_on.insert(device);
+                    }
+                }
                 self.ended = ended;
                 Ok(self.ended.changed)
             }
@@ -374,8 +385,38 @@ impl<'a> Amendment<'a> {
         layout: &SegmentLayout,
         part: Range<u64>,
     ) -> Result<Vec<BytesMut>, AmendError> {
+        match self.read_ended(layout, part.clone()).await {
+            // One that has changes which parity lacks may be gone since it was fenced. Then it does not name them once more, and parity
+            // stands in for it.
+            Err(AmendError::Read(GetError::Read(error))) if !self.ended.ahead_on.is_empty() => {
+                tracing::debug!(segment = %layout.segment, %error, "fenced and read once more");
+                // It was changed: all of it is stored anew, whichever chunks leave.
+                self.fence(layout, &BTreeSet::new()).await?;
+                let Fenced { ahead_on, awaited, .. } = &self.ended;
+                let (is_ahead, is_late) = (!ahead_on.is_empty(), !ahead_on.is_disjoint(awaited));
+                let (segment, awaited) = (layout.segment, ahead_on.union(awaited).copied().collect());
+                let lacks_changes = AmendError::LacksChanges { segment, awaited };
+                if is_late {
+                    return Err(lacks_changes);
+                }
+                match self.read_ended(layout, part).await {
+                    Err(AmendError::Read(GetError::Read(_))) if is_ahead => Err(lacks_changes),
+                    read => read,
+                }
+            }
+            read => read,
+        }
+    }
+
+    /// The same, by what its fence has found.
+    async fn read_ended(
+        &mut self,
+        layout: &SegmentLayout,
+        part: Range<u64>,
+    ) -> Result<Vec<BytesMut>, AmendError> {
         let segment = layout.segment;
-        let (Fenced { outdated, awaited, .. }, excluded) = (&self.ended, self.ended.without.clone());
+        let Fenced { outdated, awaited, .. } = &self.ended;
+        let (excluded, least) = (self.ended.without.clone(), self.ended.ahead.clone());
         let as_it_is = awaited.is_empty();
         let lacks_changes =
             || AmendError::LacksChanges { segment, awaited: awaited.iter().copied().collect() };
@@ -388,7 +429,7 @@ impl<'a> Amendment<'a> {
         }
         let (refused, reserved) = (self.refused.clone(), Arc::clone(&self.reserved));
         let rule = self.client.options.request;
-        let reading = Reading { rule, refused, excluded, as_it_is, reserved };
+        let reading = Reading { rule, refused, excluded, as_it_is, ended: true, least, reserved };
         let mut reader = SegmentReader::new(self.client, layout, part, &self.begun.policy, None, &reading)?;
         let read = reader.run().await;
         let originals = match read {

@@ -27,7 +27,7 @@ impl Client {
     ///
     /// # Errors
     /// When what is left would not survive the loss of as many failure domains as the bucket, or the object, promises, or there is too
-    /// little room: the object is what it was before.
+    /// little room: the object is what it was before. Blocks on devices out of reach are not counted.
     pub async fn tune(&self, bucket: &str, key: &str, redundancy: f64) -> Result<AmendReport, AmendError> {
         if !(0.0..=REDUNDANCY_MAX).contains(&redundancy) {
             return Err(AmendError::Redundancy { asked: redundancy, most: REDUNDANCY_MAX });
@@ -135,9 +135,12 @@ async fn dropped(
     seed: u64,
 ) -> Result<IndexRanges, TrimError> {
     let held = places.existing(layout, &IndexRanges::new());
+    let counted: u32 = held.iter().map(|held| held.blocks.count()).sum();
+    let out_of_reach = layout.stored_blocks().saturating_sub(counted);
     let domains = places.domains;
     let choosing = tokio::task::spawn_blocking(move || {
-        let trim = plan::trim(&code, rule, domains, &held, seed)?;
+        let trim = plan::trim(&code, rule, domains, &held, seed);
+        let trim = trim.map_err(|error| error.beside(out_of_reach))?;
         let mut dropped = IndexRanges::new();
         for (held, (_, keep)) in held.iter().zip(&trim.keep) {
             dropped.insert_all(&held.blocks.difference(keep));

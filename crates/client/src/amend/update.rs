@@ -7,7 +7,6 @@ use super::{
     gather::gather,
     in_place,
     leave::tolerates,
-    ranges::STALL_PAUSE,
     session::{Amendment, Contents, Written, code},
 };
 use crate::{Client, ObjectStat, PutOptions};
@@ -20,10 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 use steadfast_protocol::{
-    BlockIndex, IndexRanges,
+    BlockIndex, IndexRanges, Time,
     durability::Rule,
     layout::{CodeKind, Holder, SegmentLayout},
-    plan::{self, ChunkChange, Places, Quality, Replaced, Update, Wish, dialled},
+    plan::{self, Again, Attempts, ChunkChange, Places, Quality, Replaced, Unmade, Update, Wish, dialled},
 };
 use steadfast_transfer::Originals;
 
@@ -68,18 +67,25 @@ impl Client {
         let defaults = Quality { devices: None, sites: None, ..self.options.quality };
         let quality = options.quality.or(defaults);
         let source = &Source::new(NewBytes::new(source, offset).map_err(AmendError::Source)?);
+        let mut attempts = Attempts::in_place(Time(0), self.options.patience);
+        let left = &Left::default();
         loop {
-            match self.update_in_turn((bucket, key), (offset, source), quality, start).await {
-                // In place it may be made yet: what was fenced by somebody who is gone is open again, and whom a parity chunk
-                // waits for may come back.
-                Err(error) if error.lacks_devices() && start.elapsed() < self.options.patience => {
-                    if !self.may_update_in_place((bucket, key), source, &quality).await {
-                        return Err(error);
-                    }
-                    tokio::time::sleep(STALL_PAUSE).await;
-                }
+            let turn = self.update_in_turn((bucket, key), left, (offset, source), quality, start);
+            let error = match turn.await {
+                Err(error) => error,
                 made => return made,
+            };
+            // Others had their turns in that one, and who is awaited.
+            let why = error.unmade(false);
+            if !matches!(why, Unmade::LacksDevices { .. }) {
+                return Err(error);
             }
+            let again = attempts.unmade(Time(0) + start.elapsed(), why);
+            let Again::InPlace(pause) = again else { return Err(error) };
+            if !self.may_update_in_place((bucket, key), source, &quality).await {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -87,11 +93,11 @@ impl Client {
     async fn update_in_turn(
         &self,
         (bucket, key): (&str, &str),
+        left: &Left,
         (offset, source): (u64, &Source),
         quality: Quality,
         start: Instant,
     ) -> Result<AmendReport, AmendError> {
-        let left = &Left::default();
         self.amend((bucket, key), left, async |client, found| {
             let (length, size) = (source.length, found.object.size);
             if offset.checked_add(length).is_none_or(|end| end > size) {

@@ -16,6 +16,7 @@ use steadfast_protocol::{
     layout::{ParityGeometry, SegmentLayout},
     message::{self, Fault, NodeAnswer, NodeRequest, Priority, ReadRows, RowsAt},
     read::Cause,
+    serve::parity_log::VersionsByChunk,
 };
 use tokio::task::JoinSet;
 
@@ -30,16 +31,26 @@ pub(crate) struct Parts {
     pub(crate) priority: Priority,
     /// Whether what lacks changes is read as it is where the others do not make up for it.
     pub(crate) as_it_is: bool,
+    /// Whether parity that lacks changes is not read in any case, as far as its node knows: what it would stand in for may only be late.
+    pub(crate) level: bool,
+    /// Changes of data chunks that parity is to have at least where it stands in for them.
+    pub(crate) least: VersionsByChunk,
 }
 
 impl Parts {
     /// All of it, as it can be had.
     pub(crate) fn whole(layout: &SegmentLayout, patience: Duration, priority: Priority) -> Self {
-        Self { within: 0..layout.block_bytes, patience, priority, as_it_is: true }
+        let (within, least) = (0..layout.block_bytes, VersionsByChunk::new());
+        Self { within, patience, priority, as_it_is: true, level: false, least }
     }
 
     fn len(&self) -> usize {
         self.within.len()
+    }
+
+    /// Under which it is asked for: under 0 parity gives what it has, whatever it lacks.
+    fn epoch(&self, layout: &SegmentLayout) -> Epoch {
+        if self.level { layout.epoch } else { Epoch(0) }
     }
 }
 
@@ -57,7 +68,7 @@ pub(crate) async fn originals(
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
     let found = ParityGeometry::of_layout(layout).and_then(|shape| Some((shape, shape.updatable(layout)?)));
     let (shape, holders) = found.ok_or_else(|| unusable(layout, "its chunks do not fit each other"))?;
-    let core = Gather::new(shape, &holders, excluded, wanted);
+    let core = Gather::new(shape, &holders, excluded, wanted).at_least(parts.least.clone());
     let mut core = if parts.as_it_is { core } else { core.up_to_date() };
     let mut reading = JoinSet::new();
     let mut received = 0;
@@ -71,9 +82,16 @@ pub(crate) async fn originals(
                     blocks.clear();
                     originals.clear();
                     tokio::time::sleep(after).await;
-                    let versions = client.chunk_versions(layout.segment, &holders, excluded).await;
+                    let epoch = |device: &DeviceId| {
+                        let data = &holders[..shape.data as usize];
+                        if data.contains(device) { Epoch(0) } else { parts.epoch(layout) }
+                    };
+                    let versions = client.chunk_versions(layout.segment, &holders, excluded, epoch).await;
                     for (chunk, held) in (0..).zip(versions) {
-                        core.handle(GatherInput::Versions { chunk, held: held.ok() });
+                        core.handle(match held {
+                            Err(cause) if cause.lacks_changes() => GatherInput::Lacks { chunk, cause },
+                            held => GatherInput::Versions { chunk, held: held.ok() },
+                        });
                     }
                 }
                 GatherAction::Read { chunk, row, at } => {
@@ -120,7 +138,7 @@ fn question(layout: &SegmentLayout, parts: &Parts, device: DeviceId, row: u32, a
     Open {
         body: message::encode(&NodeRequest::ReadRows(request)),
         priority: parts.priority,
-        epoch: Epoch(0),
+        epoch: parts.epoch(layout),
         deadline: Some(parts.patience),
         credit: length,
     }
@@ -167,4 +185,19 @@ fn decode(
 
 fn unusable(layout: &SegmentLayout, detail: impl ToString) -> GetError {
     GetError::Layout { segment: Box::new(layout.clone()), detail: detail.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reserve::tests::{device_of, layout};
+
+    #[test]
+    fn what_stands_in_for_others_that_may_only_be_late_is_asked_for_by_the_layout() {
+        let layout = layout();
+        let parts = Parts::whole(&layout, Duration::from_secs(1), Priority::Foreground);
+        let epoch = |parts: &Parts| question(&layout, parts, device_of(2), 0, RowsAt::Newest).epoch;
+        assert_eq!(epoch(&parts), Epoch(0));
+        assert_eq!(epoch(&Parts { level: true, ..parts }), layout.epoch);
+    }
 }

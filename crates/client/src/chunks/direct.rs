@@ -208,8 +208,12 @@ async fn stand_in(
     (piece, priority): (&Piece, Priority),
     spared: BTreeSet<DeviceId>,
 ) -> Result<(Vec<BytesMut>, u64), GetError> {
-    let within = piece.granules.clone();
-    let parts = Parts { within, patience: ANSWERS_WITHIN, priority, as_it_is: true };
+    // Where parity lacks changes, or says nothing, its own node may yet answer; and who reads as usual then waits for that.
+    let parts = Parts {
+        within: piece.granules.clone(),
+        level: true,
+        ..Parts::whole(layout, ANSWERS_WITHIN, priority)
+    };
     originals(client, layout, &spared, piece.index..piece.index + 1, parts).await
 }
 
@@ -243,9 +247,12 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::tests::{client, device_of, layout, serving};
+    use crate::{
+        chunks::zeros,
+        reserve::tests::{client, device_of, layout, serving, serving_opened},
+    };
     use std::sync::{Arc, Mutex};
-    use steadfast_protocol::message::RefusalReason;
+    use steadfast_protocol::message::{ChunkVersions, NodeFault, ReadState, RefusalReason};
 
     /// Whether nobody was asked to stand in for a node that had no room for what it was asked, which is not late by it.
     async fn is_left_alone() -> bool {
@@ -302,5 +309,43 @@ mod tests {
         // One block, and any two that give it.
         assert_eq!((late.requested_blocks, late.extra_blocks, late.extra_won), (3, 2, 0));
         assert_eq!((lost.requested_blocks, lost.extra_blocks, lost.extra_won), (3, 0, 0));
+    }
+    /// The chunk that it would stand in for may only be late.
+    #[tokio::test]
+    async fn parity_that_lacks_changes_stands_in_for_none() {
+        // Of versions that it is asked for, and of rows.
+        for refuses in [[false; 2], [true, false], [false, true]] {
+            let [lost, _, parity, _] = [0, 1, 2, 3].map(device_of);
+            let address = serving_opened(move |request, opened, stream| match &request {
+                NodeRequest::ChunkVersions { device, .. } if *device != lost => {
+                    assert!(
+                        *device >= parity || opened.epoch == Epoch(0),
+                        "nobody asks what data chunks lack"
+                    );
+                    if refuses[0] && opened.epoch != Epoch(0) {
+                        let (device, segment) = (*device, layout().segment);
+                        return stream.fail(&Fault::Node(NodeFault::LacksChanges { device, segment }));
+                    }
+                    let held = if *device >= parity { vec![(0, 3)] } else { Vec::new() };
+                    let versions = NodeAnswer::ChunkVersions(ChunkVersions { version: 0, held });
+                    let _ = stream.end(message::encode(&versions));
+                }
+                NodeRequest::ReadRows(rows) if rows.device != lost => {
+                    if refuses[1] && rows.device >= parity && opened.epoch != Epoch(0) {
+                        let (device, segment) = (rows.device, rows.segment);
+                        return stream.fail(&Fault::Node(NodeFault::LacksChanges { device, segment }));
+                    }
+                    zeros::serve(&request, ReadState::default(), stream);
+                }
+                _ => stream.fail(&Fault::Node(NodeFault::UnknownDevice(lost))),
+            })
+            .await;
+            let client = client(&address, Vec::new());
+            client.pool.connection(&address).await.unwrap();
+            let (layout, mut done) = (layout(), AccessTotals::default());
+            let read = of_segment(&client, &layout, (0..100, Priority::Foreground), &mut done).await;
+            let expected = (refuses == [false; 2]).then(|| vec![Bytes::from(vec![0; 100])]);
+            assert_eq!(read, expected);
+        }
     }
 }

@@ -1,23 +1,22 @@
 //! Chunks that may have returned with old data: before one that was changed is first read since its device was opened, the nodes of its
-//! parity are asked what they hold of it ([`Levels`]).
+//! parity are asked what they hold of it ([`Levels`] says when, [`Inquiry`] whom, and who is waited for how long).
 //!
 //! It is a short question, for which no host begins at either end; one begins here where the chunk lacks changes, and brings it forward. So
 //! reading many chunks after a restart costs a question to the metadata server and one to each parity node for each of them, once, a few at a
-//! time. A host that began for something else answers for its chunk. Parity that stands still is waited for with the first of them alone, and
+//! time. A host that began for something else answers for its chunk. Who stands still is waited for with the first of them alone, and
 //! not asked about others beside those that answer, before it is back; what it says later is heard.
 //!
-//! Before blocks of a parity chunk are first read the other parity chunks' nodes are asked the same: what it had merged with an old image
-//! would pass for the newest where the data chunk is late or lost. It is refused while it lacks any; rows of it at given versions are not:
-//! who asks for those knows what others hold.
+//! Before a parity chunk is first read the nodes of all other chunks are asked the same: what it had merged with an old image
+//! would pass for the newest where the data chunk is late or lost. It is refused while it lacks any. Not so for who reads by no layout (epoch
+//! 0): who has ended its changes and knows what each chunk lacks since, or for whom there is nothing else.
 //!
-//! No read waits for another one: what is asked for reads no data chunk, and hosts read by their lane. Nor do reads of a given version wait,
-//! which is how a state of several chunks is made where one of them is all there is.
+//! No read waits for another one: what is asked for reads no data chunk, and hosts read by their lane. Nor do reads of a data chunk at a given
+//! version wait, which is how a state of several chunks is made where one of them is all there is.
 
 use super::{Chunk, Updates, recover::ask_to_level};
 use crate::{devices::ServedDevice, service::Service};
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::pin,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,22 +25,13 @@ use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     DeviceId, Epoch, SegmentId, Time,
     message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, Priority},
-    serve::parity_log::{Asked, BeforeRead, ChunkNumber, Levels},
+    serve::parity_log::{BeforeRead, Inquiry, InquiryAction, InquiryInput, Levels, Located, Unsaid},
 };
 use tokio::{
     sync::{Semaphore, SemaphorePermit, watch},
     task::JoinSet,
-    time::{sleep, timeout, timeout_at},
+    time::{sleep, timeout},
 };
-
-/// Chunks of a device that parity is asked about at a time. Picked by eye: more than its readers keep busy, and few for those that answer.
-const ASKED_AT_A_TIME: usize = 32;
-/// Once one parity node has answered the others have so many times as long as it took: each of them has all that was acknowledged, unless
-/// it lost some, too, and one that stands still is not to be waited for with every chunk. Picked by eye: one that has to read its log first
-/// takes some ten times longer.
-const OTHERS_HAVE: u32 = 64;
-/// And this part of [`Levels::PATIENCE`] at least. Picked by eye: a rotating disk reads a whole reserve in that time.
-const OTHERS_HAVE_PART: u32 = 8;
 
 /// What is known of a device's chunks.
 pub(crate) struct Returned {
@@ -59,7 +49,7 @@ struct Known {
 
 impl Default for Returned {
     fn default() -> Self {
-        Self { known: Mutex::default(), asking: Semaphore::new(ASKED_AT_A_TIME), started: Instant::now() }
+        Self { known: Mutex::default(), asking: Semaphore::new(Inquiry::AT_A_TIME), started: Instant::now() }
     }
 }
 
@@ -92,18 +82,19 @@ impl Returned {
         }
     }
 
-    fn answered(
-        &self,
-        segment: SegmentId,
-        version: u64,
-        held: impl IntoIterator<Item = Option<u64>>,
-    ) -> bool {
-        self.learned(segment, |levels| levels.answered(self.now(), segment, version, held))
+    /// Begins to ask about a chunk that is at `version`, and what is to be done first.
+    fn inquire(&self, segment: SegmentId, version: u64) -> (Inquiry, Vec<InquiryAction>) {
+        let mut known = self.lock();
+        let mut inquiry = Inquiry::new(self.now(), &mut known.levels, segment, version);
+        let actions = known.actions_of(&mut inquiry, segment);
+        (inquiry, actions)
     }
 
-    /// A parity chunk lacks what another one has, after a while for it.
-    fn lags(&self, segment: SegmentId) {
-        self.learned(segment, |levels| levels.lags(self.now(), segment));
+    /// Tells an inquiry what happened, and what is to be done then.
+    fn tell(&self, inquiry: &mut Inquiry, segment: SegmentId, input: InquiryInput) -> Vec<InquiryAction> {
+        let mut known = self.lock();
+        inquiry.handle(self.now(), &mut known.levels, input);
+        known.actions_of(inquiry, segment)
     }
 
     /// Has the core learn something of a chunk, and wakes who waits for that.
@@ -113,20 +104,23 @@ impl Returned {
         learn(&mut known.levels)
     }
 
-    fn are_silent(&self, whom: &[Asked]) -> bool {
-        self.lock().levels.are_silent(self.now(), whom)
-    }
-
-    fn told(&self, who: Asked, something: bool) {
-        self.lock().levels.told(self.now(), who, something);
-    }
-
     fn now(&self) -> Time {
         Time(0) + self.started.elapsed()
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// What an inquiry about a chunk wants done; wakes who waits for what it has learned.
+    fn actions_of(&mut self, inquiry: &mut Inquiry, segment: SegmentId) -> Vec<InquiryAction> {
+        let actions: Vec<InquiryAction> = std::iter::from_fn(|| inquiry.poll()).collect();
+        if actions.iter().any(|action| matches!(action, InquiryAction::Learned { .. })) {
+            self.waited_for.remove(&segment);
+        }
+        actions
     }
 }
 
@@ -155,13 +149,33 @@ pub(crate) async fn before_blocks(
     extent: &ExtentInfo,
     epoch: Epoch,
 ) -> Result<(), Fault> {
-    // Who has ended its changes knows since what each chunk lacks. Parity may lack what was on its way then, for ever; it is read all the
-    // same where the others do not make up for that.
-    let is_ended = epoch < extent.epoch;
-    if extent.changes == 0 && (is_ended || !extent.merged) {
+    if extent.changes == 0 && (takes_what_is_there(epoch) || !extent.merged) {
         return Ok(());
     }
     until_known(service, device, extent).await
+}
+
+/// The same before a parity chunk says what it holds, or rows of it are read, to stand in for others: what it has of changes shows in them
+/// also where that is in its log alone, and what it lacks also where it has none.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn before_standing_in(
+    service: &Service,
+    device: &ServedDevice,
+    extent: &ExtentInfo,
+    epoch: Epoch,
+) -> Result<(), Fault> {
+    match takes_what_is_there(epoch) {
+        true => Ok(()),
+        false => until_known(service, device, extent).await,
+    }
+}
+
+/// Whether whoever reads knows what parity lacks. Where changes were ended that may be what was on its way then, for ever; it is read all the
+/// same where the others do not make up for that. Another one's fence tells nobody else what it has found.
+fn takes_what_is_there(epoch: Epoch) -> bool {
+    epoch == Epoch(0)
 }
 
 async fn until_known(service: &Service, device: &ServedDevice, extent: &ExtentInfo) -> Result<(), Fault> {
@@ -184,7 +198,7 @@ async fn until_known(service: &Service, device: &ServedDevice, extent: &ExtentIn
     }
 }
 
-/// Has the nodes of its parity asked, whatever becomes of whoever reads.
+/// Has the nodes asked that know what it is to have, whatever becomes of whoever reads.
 fn ask(service: &Service, device: DeviceId, segment: SegmentId, version: u64) {
     // One that is not served any more is not read for long either.
     let Ok(device) = service.device(device) else { return };
@@ -197,149 +211,85 @@ fn ask(service: &Service, device: DeviceId, segment: SegmentId, version: u64) {
     });
 }
 
-/// Asks what the nodes of its parity hold, and tells it in time for whoever reads, and once more with each that answers later. Who is waited
-/// for beyond that keeps no other chunk from its turn; and who was waited for in vain a moment ago, with any chunk, is not asked about this
-/// one beside others: once that one is back, it is ([`Levels::told`]).
+/// Drives one inquiry to its end, which gives up what was asked and not answered by then.
 async fn find_out(
     updates: &Arc<Updates>,
     device: &Arc<ServedDevice>,
     (segment, version): (SegmentId, u64),
     turn: SemaphorePermit<'_>,
 ) {
-    let (returned, mut turn) = (&device.returned, Some(turn));
-    let begun = tokio::time::Instant::now();
-    let patience = begun + Levels::PATIENCE;
-    let in_vain = || {
-        returned.answered(segment, version, [None]);
-    };
-    if returned.are_silent(&[Asked::Metadata]) {
-        return in_vain();
-    }
-    let mut looking = pin!(updates.chunk(device.clone(), segment));
-    let looked = match timeout_at(patience, &mut looking).await {
-        Ok(looked) => looked,
-        Err(_) => {
-            returned.told(Asked::Metadata, false);
-            turn = None;
-            looking.await
-        }
-    };
-    returned.told(Asked::Metadata, !matches!(looked, Err(Fault::Refused { .. })));
-    let Ok(chunk) = looked else { return in_vain() };
-    let parity = &chunk.holders[chunk.shape.data as usize..];
-    let others: Vec<DeviceId> = parity.iter().copied().filter(|&holder| holder != device.id).collect();
-    if others.is_empty() {
-        // Nobody has what the only parity chunk is to be compared with.
-        return returned.level(segment);
-    }
-    let is_to_answer = |holder: &DeviceId| !returned.are_silent(&[Asked::Parity(*holder)]);
-    let mut waited_for: BTreeSet<DeviceId> = others.iter().copied().filter(is_to_answer).collect();
-    if waited_for.is_empty() {
-        return in_vain();
-    }
-    let (chunk, mut asking) = (Arc::new(chunk), JoinSet::new());
-    for &holder in &waited_for {
-        let (updates, chunk) = (updates.clone(), chunk.clone());
-        asking.spawn(async move { (holder, holds(&updates, &chunk, holder).await) });
-    }
-    let asked = tokio::time::Instant::now();
-    // Where the metadata server took all of that time these had none, and are not silent for it.
-    let (mut until, mut held, mut is_told, mut is_in_vain) = (patience, Vec::new(), false, turn.is_none());
+    let (id, returned, mut turn) = (device.id, &device.returned, Some(turn));
+    let (mut inquiry, mut actions) = returned.inquire(segment, version);
+    let mut asking = JoinSet::new();
     loop {
-        let next = match (is_told, is_in_vain) {
-            (false, _) => until,
-            (true, false) => patience,
-            (true, true) => begun + Levels::HEARD_FOR,
-        };
-        match timeout_at(next, asking.join_next()).await {
-            Ok(Some(answer)) => {
-                let (holder, said) = answer.expect("asking does not panic");
-                waited_for.remove(&holder);
-                if said != Err(Unsaid::Silent) {
-                    returned.told(Asked::Parity(holder), true);
+        for action in actions {
+            let (updates, device) = (updates.clone(), device.clone());
+            match action {
+                InquiryAction::Locate => {
+                    asking.spawn(async move {
+                        let located = located(&updates, device, segment).await;
+                        InquiryInput::Located(located)
+                    });
                 }
-                if let Ok(holds) = said {
-                    held.push(Some(holds));
-                    let others_have = OTHERS_HAVE * asked.elapsed();
-                    until = until.min(asked + others_have.max(Levels::PATIENCE / OTHERS_HAVE_PART));
+                InquiryAction::AskVersions { device: holder } => {
+                    asking.spawn(async move {
+                        let held = versions_at(&updates, holder, segment).await;
+                        InquiryInput::Versions { device: holder, held }
+                    });
                 }
-                let has_more = said.is_ok_and(|holds| holds > version);
-                if !is_told && !waited_for.is_empty() && !has_more {
-                    continue;
+                InquiryAction::AskOwn => {
+                    asking.spawn(async move {
+                        let held = versions_at(&updates, id, segment).await;
+                        InquiryInput::Own { held }
+                    });
                 }
+                InquiryAction::Level { device: holder, epoch } => {
+                    let asker = updates.clone();
+                    updates.spawn(async move { ask_to_level(&asker, holder, segment, epoch).await });
+                }
+                InquiryAction::GiveTurn => drop(turn.take()),
+                InquiryAction::Learned { lags: true } => {
+                    tracing::debug!(device = %id, %segment, "a parity chunk lacks what another chunk has");
+                }
+                InquiryAction::Learned { lags: false } => {}
+                InquiryAction::BringForward => {
+                    tracing::debug!(device = %id, %segment, "a chunk lacks changes that its parity has");
+                    updates.begin(device, segment);
+                }
+                InquiryAction::Over => return,
             }
-            // The time of whoever reads.
-            Err(_) if !is_told => {}
-            Err(_) if !is_in_vain => {
-                is_in_vain = true;
-                waited_for.iter().for_each(|&holder| returned.told(Asked::Parity(holder), false));
-                continue;
-            }
-            Ok(None) | Err(_) => return,
         }
-        is_told = true;
-        // Nobody waits for the others: who asks about another chunk is not to wait for them either.
-        drop(turn.take());
-        let is_data = chunk.number < chunk.shape.data;
-        if !is_data && held.iter().flatten().any(|lacks| *lacks > version) {
-            tracing::debug!(device = %device.id, %segment, "a parity chunk lacks what another one has");
-            return returned.lags(segment);
-        }
-        let unsaid = std::iter::repeat_n(None, others.len() - held.len());
-        if returned.answered(segment, version, held.iter().copied().chain(unsaid)) {
-            tracing::debug!(device = %device.id, %segment, "a chunk lacks changes that its parity has");
-            return updates.begin(device.clone(), segment);
-        }
+        let within = inquiry.wake_at().map(|at| at.since(returned.now()));
+        let input = first(&mut asking, within).await;
+        actions = returned.tell(&mut inquiry, segment, input);
     }
 }
 
-/// Why a node does not say what its chunk holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unsaid {
-    /// It cannot tell.
-    Fault,
-    /// It said nothing.
-    Silent,
-}
-
-/// What the node of a parity chunk holds of a data chunk; or, of another parity chunk, how many changes it has that this lacks.
-async fn holds(updates: &Arc<Updates>, chunk: &Chunk, holder: DeviceId) -> Result<u64, Unsaid> {
-    let theirs = versions_at(updates, holder, chunk.segment).await?;
-    match chunk.number < chunk.shape.data {
-        true => Ok(held_of(&theirs, chunk.number as ChunkNumber)),
-        false => lacks(updates, chunk, &theirs).await,
+/// The first answer that is there within this time, or that there is none.
+async fn first(asking: &mut JoinSet<InquiryInput>, within: Option<Duration>) -> InquiryInput {
+    let answer = async {
+        match asking.join_next().await {
+            Some(answer) => answer.expect("asking does not panic"),
+            // All have answered, and one of them is to be asked again.
+            None => std::future::pending().await,
+        }
+    };
+    match within {
+        Some(within) => timeout(within, answer).await.unwrap_or(InquiryInput::Tick),
+        None => answer.await,
     }
 }
 
-fn held_of(versions: &ChunkVersions, number: ChunkNumber) -> u64 {
-    let of_it = versions.held.iter().find(|(of, _)| *of == number);
-    of_it.map_or(0, |(_, version)| *version)
-}
-
-/// How many changes of one data chunk, of those of which it lacks any, a parity chunk here lacks at most that another one has, once it had a
-/// while for them: what is on its way to both comes here a little later, and hosts of data chunks send what it lost, if anybody keeps that.
-async fn lacks(updates: &Arc<Updates>, chunk: &Chunk, theirs: &ChunkVersions) -> Result<u64, Unsaid> {
-    // Doubled each time: half the time of whoever reads in all.
-    let first = Levels::PATIENCE / 64;
-    let mut pause = first;
-    loop {
-        let own = versions_at(updates, chunk.device.id, chunk.segment).await.map_err(|_| Unsaid::Fault)?;
-        let data = theirs.held.iter().filter(|(of, _)| u32::from(*of) < chunk.shape.data);
-        let lacking = data.map(|&(of, version)| (of, version.saturating_sub(held_of(&own, of))));
-        let lacking: Vec<(ChunkNumber, u64)> = lacking.filter(|(_, lacks)| *lacks > 0).collect();
-        let most = lacking.iter().map(|(_, lacks)| *lacks).max().unwrap_or(0);
-        if most == 0 || pause >= Levels::PATIENCE / 2 {
-            return Ok(most);
-        }
-        if pause == first {
-            for (of, _) in lacking {
-                let (asker, holder) = (updates.clone(), chunk.holders[usize::from(of)]);
-                let (segment, epoch) = (chunk.segment, chunk.epoch);
-                updates.spawn(async move { ask_to_level(&asker, holder, segment, epoch).await });
-            }
-        }
-        sleep(pause).await;
-        pause *= 2;
+/// Where the chunks of a segment lie of which a device has one.
+async fn located(
+    updates: &Updates,
+    device: Arc<ServedDevice>,
+    segment: SegmentId,
+) -> Result<Located, Unsaid> {
+    match updates.chunk(device, segment).await {
+        Ok(Chunk { epoch, shape, number, holders, .. }) => Ok(Located { epoch, shape, number, holders }),
+        Err(Fault::Refused { .. }) => Err(Unsaid::Silent),
+        Err(_) => Err(Unsaid::Fault),
     }
 }
 

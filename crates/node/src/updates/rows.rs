@@ -16,7 +16,7 @@ use steadfast_disk::{
 };
 use steadfast_net::StreamSender;
 use steadfast_protocol::{
-    BlockIndex, SegmentId,
+    BlockIndex, Epoch, SegmentId,
     layout::BLOCK_BYTES_MAX,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, PAYLOAD_BYTES_MAX, ReadRows, RowsAt},
     serve::parity_log::{ParityOf, VersionsByChunk, take_back},
@@ -68,23 +68,48 @@ fn invalid(detail: &str) -> Fault {
     Fault::Node(NodeFault::Invalid(detail.to_owned()))
 }
 
-/// Finds the chunk, once the rows may be read: nothing is held for them meanwhile.
+/// Which versions a device holds of a chunk; of a parity chunk that is to stand in for others by a layout of that epoch, once it may. What
+/// it held before it was brought forward nobody is told then, who could ask for rows of that once it may be read.
+pub(crate) async fn versions_to_stand_in(
+    service: &Service,
+    device: &ServedDevice,
+    segment: SegmentId,
+    epoch: Epoch,
+) -> Result<ChunkVersions, Fault> {
+    if epoch != Epoch(0) {
+        let extent = described(service, device, segment).await?;
+        returned::before_standing_in(service, device, &extent, epoch).await?;
+    }
+    versions(service, device, segment).await
+}
+
+async fn described(
+    service: &Service,
+    device: &ServedDevice,
+    segment: SegmentId,
+) -> Result<ExtentInfo, Fault> {
+    match operation(service, device, CLASS, Op::Describe { segment }).await {
+        Ok(OpOutput::Described(Some(extent))) => Ok(extent),
+        Ok(OpOutput::Described(None)) => {
+            Err(Fault::Node(NodeFault::UnknownSegment { device: device.id, segment }))
+        }
+        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
+        Err(error) => Err(Fault::Node(fault(device.id, error))),
+    }
+}
+
+/// Finds the chunk, once the rows may be read by a layout of that epoch: nothing is held for them meanwhile.
 pub(crate) async fn find(
     service: &Service,
     device: &ServedDevice,
     wanted: &ReadRows,
+    epoch: Epoch,
 ) -> Result<ExtentInfo, Fault> {
-    let segment = wanted.segment;
-    let extent = match operation(service, device, CLASS, Op::Describe { segment }).await {
-        Ok(OpOutput::Described(Some(extent))) => extent,
-        Ok(OpOutput::Described(None)) => {
-            return Err(Fault::Node(NodeFault::UnknownSegment { device: device.id, segment }));
-        }
-        Ok(other) => unreachable!("a description answers a description, not {other:?}"),
-        Err(error) => return Err(Fault::Node(fault(device.id, error))),
-    };
-    if wanted.at == RowsAt::Newest {
-        returned::before_read(service, device, &extent).await?;
+    let extent = described(service, device, wanted.segment).await?;
+    match &wanted.at {
+        RowsAt::Newest => returned::before_read(service, device, &extent).await?,
+        RowsAt::Data(_) => {}
+        RowsAt::Parity { .. } => returned::before_standing_in(service, device, &extent, epoch).await?,
     }
     Ok(extent)
 }

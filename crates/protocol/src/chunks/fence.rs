@@ -8,12 +8,14 @@
 //!
 //! What a device has lost of a chunk its bytes do not show: their checksums are as right as when they were the newest. Only that others
 //! have later versions does, and only here, where nothing changes between the answers ([`Fence::without`]). What a parity chunk lacks of a
-//! data chunk shows where that is read beside it; where it is lost or late, what it was would pass for the newest.
+//! data chunk shows where that is read beside it; where it is not, what it was would pass for the newest. So what lacks any stands in for
+//! none that is only late ([`Fence::ahead`]).
 
 use crate::{
     layout::ParityGeometry,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault},
     read::Cause,
+    serve::parity_log::{ChunkNumber, VersionsByChunk},
 };
 use core::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -99,8 +101,8 @@ impl Fence {
     /// does no harm where nothing acknowledged is missing, so they are as many at most as the others make up for, who said what they
     /// hold: beyond, what they lack is lost. Whose turn comes first is what counts where there are more of them, and not all can have lost
     /// something: what nothing else would show, by what may have been acknowledged. What parity lacks of chunks that are read shows beside
-    /// those, and another state is gathered; it passes for the newest where one of those is late or dies meanwhile. So for that alone no more
-    /// is left out than lets one chunk fail yet; and first what lacks the most, as what was on its way lacks little.
+    /// those, and another state is gathered; of one of those that is late it is not taken for the newest ([`Fence::ahead`]). So for that
+    /// alone no more is left out than lets one chunk fail yet; and first what lacks the most, as what was on its way lacks little.
     pub fn without(&self, versions: &[Option<ChunkVersions>], leaves: impl Fn(u32) -> bool) -> BTreeSet<u32> {
         let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
         let mut without: BTreeSet<u32> = self.unfenced().collect();
@@ -127,6 +129,22 @@ impl Fence {
         without
     }
 
+    /// By number the data chunks of which parity that may be read lacks changes that their own nodes named, and how many those named: parity
+    /// that has fewer does not stand in for them, however late they are. Where one of them is gone since, the next fence does not know
+    /// it, and what parity has is all there is. `versions` are as of [`Fence::changed`], and nothing is read of `without`.
+    pub fn ahead(&self, versions: &[Option<ChunkVersions>], without: &BTreeSet<u32>) -> VersionsByChunk {
+        let named = |chunk: u32| versions.get(chunk as usize).and_then(Option::as_ref);
+        let is_read = |chunk: &u32| !without.contains(chunk);
+        let held = |parity: u32, of: u32| named(parity).map_or(0, |named| held_of(named, of));
+        let is_ahead = |of: u32, version: u64| {
+            (self.shape.data..self.shape.chunks).filter(is_read).any(|parity| held(parity, of) < version)
+        };
+        let data = (0..self.shape.data).filter(is_read).filter_map(|of| Some((of, named(of)?.version)));
+        let ahead = data.filter(|&(of, version)| is_ahead(of, version));
+        // At most 255 chunks.
+        ahead.map(|(of, version)| (of as ChunkNumber, version)).collect()
+    }
+
     /// The data chunk `of`, and parity, that hold less of it than was acknowledged, if all but `lost` of those that are not done `without`
     /// hold that; and how many changes they lack then.
     fn behind(
@@ -140,10 +158,7 @@ impl Fence {
             let named = versions.get(chunk as usize).and_then(Option::as_ref)?;
             (!without.contains(&chunk)).then_some((chunk, named))
         };
-        let held = |(chunk, named): (u32, &ChunkVersions)| {
-            let of_it = named.held.iter().find(|(other, _)| u32::from(*other) == of);
-            (of_it.map_or(0, |(_, version)| *version), chunk)
-        };
+        let held = |(chunk, named): (u32, &ChunkVersions)| (held_of(named, of), chunk);
         let mut all: Vec<(u64, u32)> =
             (self.shape.data..self.shape.chunks).filter_map(named).map(held).collect();
         // What all of parity lacks was never acknowledged.
@@ -162,6 +177,12 @@ impl Fence {
     fn is_fenced(&self, chunk: u32) -> bool {
         self.fenced[chunk as usize]
     }
+}
+
+/// What a parity chunk holds of a data chunk.
+fn held_of(parity: &ChunkVersions, of: u32) -> u64 {
+    let of_it = parity.held.iter().find(|(other, _)| u32::from(*other) == of);
+    of_it.map_or(0, |(_, version)| *version)
 }
 
 /// Adds chunks, the first first, until there are so many.

@@ -22,6 +22,10 @@
 //! behind a fence ([`Fence::without`](super::Fence::without)). Beyond that it is read as it is, at the state that it names: what it lacks is
 //! lost. Not so for who ends what is read by it, while others may make up for it yet ([`Gather::up_to_date`]).
 //!
+//! Parity that lacks changes of a chunk that is lost would show that as it was once. Where its node says so it is not read; nor, behind a
+//! fence, for chunks of which it has fewer changes than their own nodes named ([`Gather::at_least`]): those may only be late. A row that
+//! lies there damaged is not late: it is decoded of parity that has what was named, and where too little has, of what there is.
+//!
 //! Invariants: every row is of one state; a chunk that failed [`FAILURES_MAX`] times is not read again, in that row alone where what lies
 //! there is damaged or cannot be read (each of several disks may have one bad place), unless that is so again and again; but one that
 //! only went on does not fail by it, nor one whose node has no room for it now; all that was asked is answered before anything else is
@@ -63,6 +67,13 @@ pub enum GatherInput {
         chunk: u32,
         /// What its node holds; none where it does not answer.
         held: Option<ChunkVersions>,
+    },
+    /// The same answer: its node does not say what it holds, as it is known to lack changes.
+    Lacks {
+        /// The chunk.
+        chunk: u32,
+        /// What the node said.
+        cause: Cause,
     },
     /// The answer to [`GatherAction::Read`]: the rows are here, and intact.
     Row {
@@ -119,6 +130,9 @@ enum Step {
     Reading(Reading),
     Over,
 }
+
+/// What parity is to have at least of each lost chunk.
+type VersionsOfLost = Vec<(u32, u64)>;
 
 /// What is read of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,10 +194,12 @@ pub struct Gather {
     as_it_is: bool,
     attempt: u32,
     step: Step,
+    /// Changes of data chunks that parity is to have at least where it stands in for them.
+    least: VersionsByChunk,
     /// By chunk.
     failed: BTreeMap<u32, Failures>,
-    /// Data chunks that lack changes.
-    lacking: BTreeSet<u32>,
+    /// Chunks that lack changes, and what their nodes said of that.
+    lacking: BTreeMap<u32, Cause>,
     /// How often too few chunks were to be had.
     short: u32,
     /// How long nodes that refused were waited for.
@@ -210,8 +226,9 @@ impl Gather {
             as_it_is: true,
             attempt: 0,
             step: Step::Asking(BTreeMap::new()),
+            least: VersionsByChunk::new(),
             failed: BTreeMap::new(),
-            lacking: BTreeSet::new(),
+            lacking: BTreeMap::new(),
             short: 0,
             refused_for: Duration::ZERO,
             actions: VecDeque::from([GatherAction::AskVersions { after: Duration::ZERO }]),
@@ -223,6 +240,12 @@ impl Gather {
         Self { as_it_is: false, ..self }
     }
 
+    /// The same, of which parity that has fewer changes of a data chunk than these does not stand in for that
+    /// ([`Fence::ahead`](super::Fence::ahead)).
+    pub fn at_least(self, least: VersionsByChunk) -> Self {
+        Self { least, ..self }
+    }
+
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<GatherAction> {
         self.actions.pop_front()
@@ -231,13 +254,10 @@ impl Gather {
     /// Tells it what happened; then [`Gather::poll`] until `None`.
     pub fn handle(&mut self, input: GatherInput) {
         match input {
-            GatherInput::Versions { chunk, held } => {
-                let Step::Asking(versions) = &mut self.step else { return };
-                versions.insert(chunk, held);
-                if versions.len() == self.shape.chunks as usize {
-                    let versions = core::mem::take(versions);
-                    self.choose(&versions);
-                }
+            GatherInput::Versions { chunk, held } => self.answered(chunk, held),
+            GatherInput::Lacks { chunk, cause } => {
+                self.lacking.insert(chunk, cause);
+                self.answered(chunk, None);
             }
             GatherInput::Row { chunk, version } => {
                 let Step::Reading(reading) = &mut self.step else { return };
@@ -257,8 +277,8 @@ impl Gather {
                         return self.go_on();
                     }
                     reading.broken = true;
-                    if lacks_changes(&cause) {
-                        self.lacking.insert(chunk);
+                    if cause.lacks_changes() {
+                        self.lacking.insert(chunk, cause);
                     } else if !passes(&cause) {
                         let none = || Failures { times: 0, rows: BTreeMap::new(), cause: cause.clone() };
                         let failed = self.failed.entry(chunk).or_insert_with(none);
@@ -271,6 +291,15 @@ impl Gather {
                     self.go_on();
                 }
             }
+        }
+    }
+
+    fn answered(&mut self, chunk: u32, held: Option<ChunkVersions>) {
+        let Step::Asking(versions) = &mut self.step else { return };
+        versions.insert(chunk, held);
+        if versions.len() == self.shape.chunks as usize {
+            let versions = core::mem::take(versions);
+            self.choose(&versions);
         }
     }
 
@@ -307,13 +336,31 @@ impl Gather {
         };
         let mut data: Vec<u32> = (0..shape.data).filter(lives).collect();
         let mut parity: Vec<u32> = (shape.data..shape.chunks).filter(lives).collect();
+        parity.retain(|chunk| !self.lacking.contains_key(chunk));
         let spare = match self.as_it_is {
             true => (data.len() + parity.len()).saturating_sub(shape.data as usize),
             false => data.len(),
         };
-        let outdated: Vec<u32> = data.iter().copied().filter(|chunk| self.lacking.contains(chunk)).collect();
+        let outdated: Vec<u32> =
+            data.iter().copied().filter(|chunk| self.lacking.contains_key(chunk)).collect();
         data.retain(|chunk| !outdated.iter().take(spare).any(|other| other == chunk));
         let lost: Vec<u32> = (0..shape.data).filter(|chunk| !data.contains(chunk)).collect();
+        let held = |parity: u32, lost: u32| -> u64 {
+            let held = of(&parity).into_iter().flat_map(|versions| &versions.held);
+            held.filter(|(of, _)| u32::from(*of) == lost).map(|(_, version)| *version).max().unwrap_or(0)
+        };
+        // Of lost chunks that nobody wants all parity is asked for the same, whatever it lacks.
+        let decoded = lost.iter().filter(|chunk| self.is_wanted(**chunk));
+        let least = decoded.filter_map(|&chunk| Some((chunk, *self.least.get(&(chunk as ChunkNumber))?)));
+        let (damaged, late): (VersionsOfLost, VersionsOfLost) =
+            least.partition(|&(chunk, _)| self.is_damaged(chunk, row));
+        let has = |chunk: &u32, least: &VersionsOfLost| {
+            least.iter().all(|&(lost, version)| held(*chunk, lost) >= version)
+        };
+        parity.retain(|chunk| has(chunk, &late));
+        if parity.iter().filter(|&chunk| has(chunk, &damaged)).count() >= lost.len() {
+            parity.retain(|chunk| has(chunk, &damaged));
+        }
         if parity.len() < lost.len() {
             return None;
         }
@@ -321,12 +368,9 @@ impl Gather {
         let turn = (self.attempt / 2) as usize % parity.len().max(1);
         parity.rotate_left(turn);
         if self.attempt < FULLEST_ATTEMPTS {
-            let held_of_lost = |chunk: &u32| -> u128 {
-                let held = of(chunk).into_iter().flat_map(|versions| &versions.held);
-                let of_lost = held.filter(|(of, _)| lost.contains(&u32::from(*of)));
-                of_lost.map(|(_, version)| u128::from(*version)).sum()
-            };
-            parity.sort_by_key(|chunk| Reverse(held_of_lost(chunk)));
+            let held_of_lost =
+                |chunk: u32| -> u128 { lost.iter().map(|&lost| u128::from(held(chunk, lost))).sum() };
+            parity.sort_by_key(|&chunk| Reverse(held_of_lost(chunk)));
         }
         parity.truncate(lost.len());
         parity.sort_unstable();
@@ -339,12 +383,23 @@ impl Gather {
 
     /// Whether a chunk is read no more, in a row or at all.
     fn is_left_out(&self, chunk: u32, row: Option<u32>) -> bool {
+        let failed = self.failed.get(&chunk);
+        failed.is_some_and(|failed| failed.times >= FAILURES_MAX) || self.is_damaged(chunk, row)
+    }
+
+    /// Whether it is so because of what lies there.
+    fn is_damaged(&self, chunk: u32, row: Option<u32>) -> bool {
         self.failed.get(&chunk).is_some_and(|failed| {
             let in_row = row.and_then(|row| failed.rows.get(&row));
-            failed.times >= FAILURES_MAX
-                || in_row.is_some_and(|times| *times >= FAILURES_MAX)
+            in_row.is_some_and(|times| *times >= FAILURES_MAX)
                 || failed.rows.values().sum::<u32>() >= BAD_ROWS_FAILURES_MAX
         })
+    }
+
+    /// Whether any block of a data chunk is wanted.
+    fn is_wanted(&self, chunk: u32) -> bool {
+        let blocks = self.shape.blocks_of(chunk);
+        blocks.start < self.wanted.end && self.wanted.start < blocks.end
     }
 
     /// The data chunks of which a row is wanted.
@@ -369,7 +424,7 @@ impl Gather {
         let complete = wanted.iter().all(|chunk| choice.data.contains(chunk));
         let sources = if complete { wanted } else { choice.data.clone() };
         for &chunk in &sources {
-            let at = match (newest || complete) && !self.lacking.contains(&chunk) {
+            let at = match (newest || complete) && !self.lacking.contains_key(&chunk) {
                 true => RowsAt::Newest,
                 false => RowsAt::Data(choice.oldest.get(&(chunk as ChunkNumber)).copied().unwrap_or(0)),
             };
@@ -443,10 +498,10 @@ impl Gather {
     }
 
     fn give_up(&mut self) {
-        let failed = self
-            .failed
-            .iter()
-            .filter_map(|(chunk, failed)| Some((*self.holders.get(*chunk as usize)?, failed.cause.clone())));
+        let failed = self.failed.iter().filter(|(chunk, _)| !self.lacking.contains_key(chunk));
+        let failed = self.lacking.iter().chain(failed.map(|(chunk, failed)| (chunk, &failed.cause)));
+        let failed =
+            failed.filter_map(|(chunk, cause)| Some((*self.holders.get(*chunk as usize)?, cause.clone())));
         let too_few = ReadError::NotEnough {
             missing: self.wanted.end - self.wanted.start,
             originals: self.shape.originals(),
@@ -467,11 +522,6 @@ impl Gather {
 fn is_of_the_row(cause: &Cause) -> bool {
     let Cause::Fault(fault) = cause else { return false };
     matches!(fault, Fault::Protocol(_) | Fault::Node(NodeFault::Medium { .. } | NodeFault::Invalid(_)))
-}
-
-/// Whether a data chunk is not what it was when its last change was acknowledged.
-fn lacks_changes(cause: &Cause) -> bool {
-    matches!(cause, Cause::Fault(Fault::Node(NodeFault::LacksChanges { .. })))
 }
 
 /// Whether a chunk is asked again, however often it says so: one that went on. One that is gone or damaged is left out.

@@ -17,8 +17,8 @@ pub enum NodeRequest {
     /// Send blocks of a segment until done, cancelled or out of credit. Answered by [`NodeEvent::Slice`]s and
     /// [`NodeAnswer::Read`], which counts all pieces together. [`NodePush::Finish`] takes back the credit that is not in
     /// use. Refused with [`NodeFault::UnknownSegment`] where the
-    /// device has none of the pieces, and with [`NodeFault::LacksChanges`] where one of them is a chunk that does, of parity unless its
-    /// changes were ended since the epoch of the request; one that is missing beside others is left out like blocks that are gone.
+    /// device has none of the pieces, and with [`NodeFault::LacksChanges`] where one of them is a chunk that does, of parity
+    /// unless the epoch of the request is 0 (it is taken as it is); one that is missing beside others is left out like blocks that are gone.
     Read {
         /// The device to read from.
         device: DeviceId,
@@ -82,7 +82,8 @@ pub enum NodeRequest {
         /// The segment.
         segment: SegmentId,
     },
-    /// Which versions a device holds of a chunk that changes in place. Answered by [`NodeAnswer::ChunkVersions`].
+    /// Which versions a device holds of a chunk that changes in place. Answered by [`NodeAnswer::ChunkVersions`]; under another epoch than 0
+    /// with [`NodeFault::LacksChanges`] where it is found to lack some: what it has is then not to stand in for others.
     ChunkVersions {
         /// The device.
         device: DeviceId,
@@ -91,7 +92,7 @@ pub enum NodeRequest {
     },
     /// Rows of a chunk as they were at given versions. Answered by payload and [`NodeAnswer::Rows`], or
     /// [`NodeFault::Overtaken`] where those versions are not to be had any more, or not yet; [`NodeFault::LacksChanges`] where the newest
-    /// is asked for.
+    /// is asked for, and of parity that does, unless the epoch of the request is 0.
     ReadRows(ReadRows),
     /// Refuse changes in place under epochs older than the request's, durably.
     Fence {

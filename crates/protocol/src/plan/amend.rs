@@ -4,8 +4,11 @@
 //! lies on a device out of reach is not counted on, though it stays listed; an amended layout lists each index once; however
 //! often an object is amended, no device that is written to holds more than [`PIECES_MERGED_AT`] pieces of a segment of it.
 
+mod attempts;
 #[cfg(test)]
 pub(super) mod tests;
+
+pub use attempts::{Again, Attempts, Unmade};
 
 use super::{Candidate, choose::domain_name, spares};
 use crate::{

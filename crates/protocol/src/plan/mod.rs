@@ -14,7 +14,7 @@
 //! For objects that are there: [`update()`], what a change of some bytes does to the coded blocks; [`in_place()`], whether one of
 //! a parity segment is made where its chunks lie, and who is sent what; [`trim`](fn@trim), which blocks go for a smaller
 //! redundancy; [`Places`], where others may go, and [`given()`], which of them go where; [`growth()`] and [`cut()`], what becomes of a file's segments when it is another
-//! size.
+//! size; [`Attempts`], when a change that was not made is made again.
 //!
 //! Left out: admission (each node decides for itself; what it refuses is planned anew) and the availability history of a
 //! device (not measured yet).
@@ -38,7 +38,7 @@ mod trim;
 mod unserved;
 mod update;
 
-pub use amend::{Places, amended, stored, to_be_had};
+pub use amend::{Again, Attempts, Places, Unmade, amended, stored, to_be_had};
 pub use choose::{candidates, choose, choose_for, feasible, feasible_among, holders};
 pub use deal::Dealt;
 pub use fetch::{Fetch, Holding, fetch, held};

@@ -18,7 +18,7 @@ mod tests;
 use crate::{
     DeviceId, IndexRanges,
     durability::{Judge, Need, Rule, Shortfall, Verdict},
-    words::counted_are,
+    words::{counted, counted_are},
     write::Existing,
 };
 use std::collections::BTreeSet;
@@ -43,7 +43,8 @@ pub enum TrimError {
     /// So few blocks would not survive what is promised.
     #[error(
         "a redundancy of {asked} is too small to survive the loss of any {tolerate} failure domains: {smallest:.2} is the \
-         smallest for the devices that hold it"
+         smallest {}",
+        among(*out_of_reach)
     )]
     BelowTolerance {
         /// D as asked for.
@@ -52,6 +53,8 @@ pub enum TrimError {
         smallest: f64,
         /// f.
         tolerate: u32,
+        /// Blocks on devices out of reach, which were not counted: with them a smaller D may survive.
+        out_of_reach: u32,
     },
     /// All blocks together do not meet the rule: some were lost.
     #[error(
@@ -67,8 +70,31 @@ pub enum TrimError {
     },
 }
 
+impl TrimError {
+    /// The same, where the layout has so many blocks more than were given, on devices out of reach.
+    #[must_use]
+    pub fn beside(mut self, blocks: u32) -> Self {
+        if let Self::BelowTolerance { out_of_reach, .. } = &mut self {
+            *out_of_reach = blocks;
+        }
+        self
+    }
+}
+
+/// For what a smallest redundancy is the smallest.
+fn among(out_of_reach: u32) -> String {
+    match out_of_reach {
+        0 => "for the devices that hold it".to_owned(),
+        blocks => {
+            let others = counted(blocks, "other block");
+            format!("while devices that hold {others} are out of reach: try again when they are back")
+        }
+    }
+}
+
 /// Chooses what stays of `held` under `rule`, whose D is the one to come. Keeps everything where there are no more blocks
 /// than that. Domains are numbered below `domains`; `seed` draws the loss patterns that are tested where not all can be.
+/// Blocks on devices out of reach are not `held`: the error is told of them, by [`TrimError::beside`].
 ///
 /// # Errors
 /// When so few blocks cannot survive the loss of any f domains, or what is there does not either.
@@ -79,7 +105,12 @@ pub fn trim(code: &Code, rule: Rule, domains: u32, held: &[Existing], seed: u64)
     let below = |smallest: u32| {
         let d = f64::from(smallest) / f64::from(code.k()) - 1.0;
         let smallest = (d * 100.0).ceil().max(0.0) / 100.0;
-        TrimError::BelowTolerance { asked: rule.redundancy, smallest, tolerate: rule.tolerate }
+        TrimError::BelowTolerance {
+            asked: rule.redundancy,
+            smallest,
+            tolerate: rule.tolerate,
+            out_of_reach: 0,
+        }
     };
     let Some(smallest) = shares.smallest(need) else {
         // Not even minting on all of these domains alike would make so few enough.

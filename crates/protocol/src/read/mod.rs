@@ -45,7 +45,7 @@ pub use striped::Striped;
 use crate::{
     BlockIndex, DeviceId, IndexRanges, Time,
     layout::{CodeKind, SegmentLayout},
-    message::{Fault, PAYLOAD_BYTES_MAX, Want},
+    message::{Fault, NodeFault, PAYLOAD_BYTES_MAX, Want},
     policy::{Policy, ReplicaRead},
     words::{are, counted, counted_are},
 };
@@ -273,6 +273,13 @@ pub enum Cause {
     /// The node answered with a fault.
     #[error(transparent)]
     Fault(Fault),
+}
+
+impl Cause {
+    /// Whether it is that a chunk is not what it was when its last change was acknowledged, as its node says.
+    pub fn lacks_changes(&self) -> bool {
+        matches!(self, Self::Fault(Fault::Node(NodeFault::LacksChanges { .. })))
+    }
 }
 
 /// Why a read cannot succeed.

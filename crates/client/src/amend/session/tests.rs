@@ -3,14 +3,15 @@
 use super::*;
 use crate::{
     amend::parts::tests::found,
-    reserve::tests::{client, device_of, layout, serving},
+    chunks::zeros,
+    reserve::tests::{client, device_of, layout, serving, serving_opened},
 };
 use std::sync::Mutex;
 use steadfast_protocol::{
     Epoch, IntentId,
     message::{
-        self, ChunkVersions, DrainProgress, DrainState, Fault, NodeAnswer, NodeFault, ReadRows, RowsAt,
-        Standing,
+        self, ChunkVersions, DrainProgress, DrainState, Fault, NodeAnswer, NodeFault, ReadRows, ReadState,
+        RowsAt, Standing,
     },
 };
 
@@ -156,6 +157,151 @@ async fn what_lacks_changes_is_brought_forward_for_the_next_try() {
     client.tidying.settled(std::time::Duration::from_secs(10)).await;
     amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
     assert!(amendment.ended.outdated.is_empty(), "{:?}", amendment.ended);
+}
+
+/// Once it does not name what parity lacks any more, what parity has is all there is.
+#[tokio::test]
+async fn what_parity_lacks_of_a_chunk_that_fails_is_fenced_and_read_once_more() {
+    for (parity_has, fences, serves) in [(3, 2, false), (3, 2, true), (5, 1, false)] {
+        let fenced = Arc::new(Mutex::new(0u32));
+        let counted = Arc::clone(&fenced);
+        let [first, second] = [0, 1].map(device_of);
+        let segment = layout().segment;
+        let failed = move |device| Fault::Node(NodeFault::UnknownSegment { device, segment });
+        let address = serving(move |request, stream| {
+            let mut fences = counted.lock().unwrap();
+            let answer = match request {
+                NodeRequest::Fence { device, .. } => {
+                    *fences += u32::from(device == first);
+                    NodeAnswer::Done
+                }
+                NodeRequest::ChunkVersions { device, .. } if device != first || *fences == 1 => {
+                    let version = if device == first { 5 } else { 0 };
+                    let held = if device > second { vec![(0, parity_has), (1, 0)] } else { Vec::new() };
+                    NodeAnswer::ChunkVersions(ChunkVersions { version, held })
+                }
+                NodeRequest::Read { device, .. } | NodeRequest::ReadRows(ReadRows { device, .. })
+                    if serves && device != first =>
+                {
+                    let merged = if device > second { vec![(0, parity_has)] } else { Vec::new() };
+                    return zeros::serve(&request, ReadState { merged, ..ReadState::default() }, stream);
+                }
+                _ => return stream.fail(&failed(first)),
+            };
+            // The client may be gone.
+            let _ = stream.end(message::encode(&answer));
+        })
+        .await;
+        let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
+        let mut amendment = amendment(&client, &left);
+        assert!(amendment.fence(&layout, &BTreeSet::new()).await.unwrap(), "it was changed");
+        assert_eq!(amendment.ended.ahead.is_empty(), fences == 1);
+        let read = amendment.decode(&layout).await;
+        assert!(read.is_ok() == serves && !matches!(read, Err(AmendError::LacksChanges { .. })), "{read:?}");
+        assert!(amendment.ended.ahead.is_empty(), "{:?}", amendment.ended);
+        assert_eq!(*fenced.lock().unwrap(), fences);
+    }
+}
+
+/// It has acknowledged changes that parity lacks, which would stand in for it.
+#[tokio::test]
+async fn a_chunk_that_is_late_is_not_given_up_for_what_parity_has_of_it() {
+    for hangs_later in [false, true] {
+        let [late, _, parity, lost] = [0, 1, 2, 3].map(device_of);
+        let (fences, unanswered) = (Mutex::new(0u32), Mutex::new(Vec::new()));
+        let address = serving_opened(move |request, opened, stream| {
+            let mut fences = fences.lock().unwrap();
+            let answer = match &request {
+                NodeRequest::Fence { device, .. } if *device != lost => {
+                    *fences += u32::from(*device == late);
+                    (!hangs_later || *device != late || *fences == 1).then_some(NodeAnswer::Done)
+                }
+                NodeRequest::ChunkVersions { device, .. } if *device != lost => {
+                    let version = if *device == late { 5 } else { 0 };
+                    let held = if *device == parity { vec![(0, 3), (1, 0)] } else { Vec::new() };
+                    Some(NodeAnswer::ChunkVersions(ChunkVersions { version, held }))
+                }
+                NodeRequest::Read { device, .. } | NodeRequest::ReadRows(ReadRows { device, .. })
+                    if *device != lost && *device != late =>
+                {
+                    assert_eq!(
+                        opened.epoch,
+                        Epoch(0),
+                        "its node is not to refuse what is known to lack changes"
+                    );
+                    let merged = if *device == parity { vec![(0, 3)] } else { Vec::new() };
+                    return zeros::serve(&request, ReadState { merged, ..ReadState::default() }, stream);
+                }
+                _ => None,
+            };
+            match answer {
+                Some(answer) => drop(stream.end(message::encode(&answer))),
+                None => unanswered.lock().unwrap().push(stream),
+            }
+        })
+        .await;
+        let (mut client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
+        client.options.patience = std::time::Duration::from_millis(100);
+        client.registry.lock().unwrap().nodes[0].record.devices.retain(|(device, _)| *device != lost);
+        let mut amendment = amendment(&client, &left);
+        amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+        assert_eq!(amendment.ended.ahead, [(0, 5)].into());
+        let read = amendment.decode(&layout).await;
+        let Err(AmendError::LacksChanges { awaited, .. }) = read else {
+            panic!("parity is taken for it: {read:?}")
+        };
+        assert_eq!(awaited, [late, lost]);
+        if hangs_later {
+            // It has not named them once more in the next attempt, of which it has not heard.
+            amendment = self::amendment(&client, &left);
+            amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+            assert_eq!(amendment.ended.ahead, [(0, 5)].into());
+            let read = amendment.decode(&layout).await;
+            assert!(matches!(read, Err(AmendError::LacksChanges { .. })), "{read:?}");
+            // Where it is known as lost what parity has is all there is.
+            amendment.gone = [late, lost].into();
+            amendment.fence(&layout, &BTreeSet::new()).await.unwrap();
+            let blocks = amendment.decode(&layout).await.unwrap();
+            assert!(blocks.iter().flatten().all(|byte| *byte == 0));
+        }
+    }
+}
+
+/// Whatever parity was read when it did.
+#[tokio::test]
+async fn what_a_chunk_has_named_is_asked_of_parity_in_each_later_attempt() {
+    let [late, other, parity, _] = [0, 1, 2, 3].map(device_of);
+    let is_later = Arc::new(Mutex::new(false));
+    let now = Arc::clone(&is_later);
+    let address = serving(move |request, stream| {
+        let is_later = *now.lock().unwrap();
+        // Parity cannot be had at first, and the data chunk later.
+        let serves = |device: DeviceId| device == other || device == if is_later { parity } else { late };
+        let answer = match request {
+            NodeRequest::Fence { device, .. } if serves(device) => NodeAnswer::Done,
+            NodeRequest::ChunkVersions { device, .. } if serves(device) => {
+                let version = if device == late { 5 } else { 0 };
+                let held = if device == parity { vec![(0, 3), (1, 0)] } else { Vec::new() };
+                NodeAnswer::ChunkVersions(ChunkVersions { version, held })
+            }
+            _ => return stream.fail(&Fault::Node(NodeFault::UnknownDevice(late))),
+        };
+        let _ = stream.end(message::encode(&answer));
+    })
+    .await;
+    let (client, left, layout) = (client(&address, Vec::new()), Left::default(), layout());
+    let mut first = amendment(&client, &left);
+    assert!(first.fence(&layout, &BTreeSet::new()).await.unwrap(), "it was changed");
+    assert!(first.ended.ahead.is_empty() && first.ended.without.contains(&parity), "{:?}", first.ended);
+    *is_later.lock().unwrap() = true;
+    let mut second = amendment(&client, &left);
+    second.fence(&layout, &BTreeSet::new()).await.unwrap();
+    assert_eq!((&second.ended.ahead, &second.ended.ahead_on), (&[(0, 5)].into(), &[late].into()));
+    // Another change knows nothing of it.
+    let left = Left::default();
+    let mut other_change = amendment(&client, &left);
+    other_change.fence(&layout, &BTreeSet::new()).await.unwrap();
+    assert!(other_change.ended.ahead.is_empty(), "{:?}", other_change.ended);
 }
 
 #[test]

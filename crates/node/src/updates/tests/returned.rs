@@ -1,11 +1,12 @@
 //! A device that comes back with old data, whose checksums are as right as ever.
 
 use super::*;
+use bytes::BytesMut;
 use steadfast_disk::ExtentInfo;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
     IndexRanges,
-    message::{NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt, Want},
+    message::{NodeAnswer, NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt, Want},
     serve::parity_log::Levels,
 };
 
@@ -68,6 +69,14 @@ fn rows(at: RowsAt) -> NodeRequest {
     NodeRequest::ReadRows(ReadRows { device, segment: SEGMENT, offset: 0, length, at })
 }
 
+/// Of the first parity chunk, at these versions of the data chunks.
+fn rows_at(device: DeviceId, versions: [u64; 2]) -> NodeRequest {
+    let versions = (0..).zip(versions).collect();
+    let (data, parity) = (SHAPE.data as u16, SHAPE.parity() as u16);
+    let at = RowsAt::Parity { data, parity, number: 0, versions };
+    NodeRequest::ReadRows(ReadRows { device, segment: SEGMENT, offset: 0, length: PARITY_GRANULE_BYTES, at })
+}
+
 /// What a get asks for.
 fn block() -> NodeRequest {
     block_of(CHUNK)
@@ -82,15 +91,28 @@ fn block_of(chunk: u32) -> NodeRequest {
 
 /// The value of the first granule, which its bytes all have.
 async fn asked(life: &Life, request: &NodeRequest) -> Result<u8, Fault> {
+    asked_under(life, EPOCH, request).await
+}
+
+async fn asked_for(life: &Life, epoch: Epoch, request: &NodeRequest) -> Result<NodeAnswer, Fault> {
+    let (answer, _) = answered(life, epoch, request).await?;
+    Ok(message::decode(&answer).expect("a node's answer"))
+}
+
+async fn asked_under(life: &Life, epoch: Epoch, request: &NodeRequest) -> Result<u8, Fault> {
+    let (_, bytes) = answered(life, epoch, request).await?;
+    let granule = &bytes[..GRANULE];
+    assert!(granule.iter().all(|byte| *byte == granule[0]), "it is torn");
+    Ok(granule[0])
+}
+
+/// An answer, and the payload before it.
+async fn answered(life: &Life, epoch: Epoch, request: &NodeRequest) -> Result<(Vec<u8>, BytesMut), Fault> {
     let connection = life.service.updates.peers.connection(device_of(CHUNK)).await.unwrap();
     let (body, priority, deadline) =
         (message::encode(request), Class::Foreground, Some(Duration::from_secs(10)));
-    match connection.call(Open { body, priority, epoch: EPOCH, deadline, credit: 1 << 20 }).await {
-        Ok((_, bytes)) => {
-            let granule = &bytes[..GRANULE];
-            assert!(granule.iter().all(|byte| *byte == granule[0]), "it is torn");
-            Ok(granule[0])
-        }
+    match connection.call(Open { body, priority, epoch, deadline, credit: 1 << 20 }).await {
+        Ok(answered) => Ok(answered),
         Err(CallError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other}"),
     }
@@ -145,13 +167,88 @@ async fn parity_that_comes_back_with_old_data_is_not_read_as_the_newest() {
     }
     let told = asked(&life, &other).await;
     assert!(told.is_ok(), "{told:?}");
-    // Who has ended its changes knows that, and decides.
+    // Who has ended its changes knows that, and decides; others know no more by it.
     let device = life.device(SHAPE.data);
     let lane = (life.service.lane_stream(), Priority::Normal);
     let fence = Op::Fence { segment: SEGMENT, epoch: Epoch(EPOCH.0 + 1) };
     crate::updates::medium::ask(&device, lane, fence).await.unwrap();
     let told = asked(&life, &returned).await;
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    let told = asked_under(&life, Epoch(0), &returned).await;
     assert!(told.is_ok(), "{told:?}");
+    life.end().await;
+}
+
+/// The other one of its kind stands still.
+#[tokio::test]
+async fn parity_that_lacks_what_a_data_chunk_counts_is_not_read_as_the_newest() {
+    let life = parity_comes_back(true).await;
+    let standing = stand_still(&life, SHAPE.data + 1..SHAPE.chunks);
+    let told = asked(&life, &block_of(SHAPE.data)).await;
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    drop(standing);
+    life.end().await;
+}
+
+/// At the versions that it names itself they would pass for the newest of a chunk that is late.
+#[tokio::test]
+async fn rows_of_parity_that_comes_back_with_old_data_are_for_who_knows_that_or_has_nothing_else() {
+    let life = parity_comes_back(true).await;
+    let device = life.device(SHAPE.data);
+    let rows = rows_at(device.id, [1, 0]);
+    let told = asked(&life, &rows).await;
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    let lane = (life.service.lane_stream(), Priority::Normal);
+    let fence = Op::Fence { segment: SEGMENT, epoch: Epoch(EPOCH.0 + 1) };
+    crate::updates::medium::ask(&device, lane, fence).await.unwrap();
+    let told = asked(&life, &rows).await;
+    assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
+    let told = asked_under(&life, Epoch(0), &rows).await;
+    assert!(told.is_ok(), "{told:?}");
+    life.end().await;
+}
+
+/// An image from before the first change shows none, and lacks it all the same.
+#[tokio::test]
+async fn rows_of_parity_from_before_the_first_change_stand_in_for_none() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let mut before = life.power_loss(|_| true);
+    for value in 1..=3 {
+        assert_eq!(change(&life, value).await, u64::from(value));
+    }
+    merge(&life).await;
+    let mut images = life.power_loss(|_| true);
+    life.end().await;
+    images[SHAPE.data as usize] = before.swap_remove(SHAPE.data as usize);
+    // The data chunk's node keeps no more than the last.
+    let life = Life::begin(images, SHAPE.chunks).await;
+    let device = device_of(SHAPE.data);
+    for request in [rows_at(device, [0, 0]), NodeRequest::ChunkVersions { device, segment: SEGMENT }] {
+        let told = asked_for(&life, EPOCH, &request).await;
+        assert!(told.as_ref().is_err_and(lacks_changes), "{request:?}: {told:?}");
+        assert!(asked_for(&life, Epoch(0), &request).await.is_ok(), "{request:?}");
+    }
+    life.end().await;
+}
+
+/// What it held before it was brought forward would be asked of it once it may be read.
+#[tokio::test]
+async fn parity_that_is_brought_forward_says_only_then_what_it_holds() {
+    let life = parity_comes_back(false).await;
+    let request = NodeRequest::ChunkVersions { device: device_of(SHAPE.data), segment: SEGMENT };
+    let told = async {
+        loop {
+            match asked_for(&life, EPOCH, &request).await {
+                Ok(NodeAnswer::ChunkVersions(versions)) => return versions.held,
+                // It may take longer than who asks waits.
+                told => assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let held = tokio::time::timeout(Duration::from_secs(10), told).await.expect("somebody brings it forward");
+    assert_eq!(held, [(CHUNK as u16, 3)]);
     life.end().await;
 }
 

@@ -6,9 +6,10 @@ use crate::{
     chunks::{Fence, Gather, GatherAction, GatherInput},
     layout::ParityGeometry,
     message::{ChunkVersions, Fault, NodeAnswer, NodeFault, RowsAt},
-    read::Cause,
+    read::{Cause, ReadError},
+    serve::parity_log::{ChunkNumber, VersionsByChunk},
 };
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::collections::BTreeSet;
 
 const HOLDERS: [DeviceId; 4] = [DeviceId(10), DeviceId(11), DeviceId(12), DeviceId(13)];
@@ -110,6 +111,34 @@ fn parity_that_lacks_what_is_read_beside_it_is_left_out_while_another_chunk_may_
     assert_eq!(without(all, one_is_lost), NONE);
 }
 
+/// A device that came back with an old image, an update whose difference did not come to both, or parity that says nothing.
+#[test]
+fn what_parity_that_is_read_lacks_of_a_chunk_is_told() {
+    let ahead = |shape: ParityGeometry, fenced: [bool; 4], versions: [Option<ChunkVersions>; 4]| {
+        let told = |fenced: bool| if fenced { Ok(NodeAnswer::Done) } else { Err(unreachable()) };
+        let (answers, chunks) = (fenced.map(told), shape.chunks as usize);
+        let fence = Fence::of(shape, &answers[..chunks]).unwrap();
+        let without = fence.without(&versions[..chunks], |_| false);
+        fence.ahead(&versions[..chunks], &without).into_iter().collect::<Vec<(ChunkNumber, u64)>>()
+    };
+    let (all, of_data) = ([true; 4], |version| Some(of_data(version)));
+    let of_parity = |held: [u64; 2]| Some(of_parity(held));
+    let old = [of_data(5), of_data(0), of_parity([3, 0]), None];
+    assert_eq!(ahead(SHAPE, [true, true, true, false], old.clone()), [(0, 5)]);
+    // The only parity chunk.
+    assert_eq!(ahead(ParityGeometry { chunks: 3, ..SHAPE }, all, old), [(0, 5)]);
+    // One of them is left out.
+    let under_load = [of_data(6), of_data(7), of_parity([6, 6]), of_parity([5, 7])];
+    assert_eq!(ahead(SHAPE, all, under_load), [(0, 6)]);
+    let one_says_nothing = [of_data(6), of_data(0), of_parity([6, 0]), None];
+    assert_eq!(ahead(SHAPE, all, one_says_nothing), [(0, 6)]);
+    // Nothing more is known of what is gone, or lacks changes itself.
+    let gone = [None, of_data(0), of_parity([3, 0]), of_parity([3, 0])];
+    assert!(ahead(SHAPE, all, gone).is_empty());
+    let outdated = [of_data(4), of_data(7), of_parity([5, 7]), of_parity([5, 7])];
+    assert!(ahead(SHAPE, all, outdated).is_empty());
+}
+
 /// A gather of the first block, whose chunk is lost; the other data chunk says that it is at `version`.
 struct First {
     core: Gather,
@@ -119,7 +148,12 @@ struct First {
 
 impl First {
     fn new(version: u64, held: [[u64; 2]; 2]) -> Self {
-        let mut core = Gather::new(SHAPE, &HOLDERS, &BTreeSet::new(), 0..1);
+        Self::of(0..1, VersionsByChunk::new(), version, held)
+    }
+
+    /// The same of other blocks, where parity is to have so much at least.
+    fn of(wanted: Range<u32>, least: VersionsByChunk, version: u64, held: [[u64; 2]; 2]) -> Self {
+        let mut core = Gather::new(SHAPE, &HOLDERS, &BTreeSet::new(), wanted).at_least(least);
         assert_eq!(core.poll(), Some(GatherAction::AskVersions { after: Duration::ZERO }));
         Self { core, version, held }
     }
@@ -130,8 +164,13 @@ impl First {
 
     /// Nodes say what they hold.
     fn answer(&mut self) -> Vec<GatherAction> {
+        self.answer_beside(None)
+    }
+
+    /// The same, and that of the first chunk says this.
+    fn answer_beside(&mut self, first: Option<ChunkVersions>) -> Vec<GatherAction> {
         let [one, other] = self.held.map(of_parity);
-        let held = [None, Some(of_data(self.version)), Some(one), Some(other)];
+        let held = [first, Some(of_data(self.version)), Some(one), Some(other)];
         for (chunk, held) in (0..).zip(held) {
             self.core.handle(GatherInput::Versions { chunk, held });
         }
@@ -145,7 +184,19 @@ impl First {
 
     fn overtaken(&mut self, chunk: u32) -> Vec<GatherAction> {
         let (device, segment) = (HOLDERS[chunk as usize], SegmentId(1));
-        let cause = Cause::Fault(Fault::Node(NodeFault::Overtaken { device, segment }));
+        self.failed(chunk, NodeFault::Overtaken { device, segment })
+    }
+
+    fn lacks_changes(&mut self, chunk: u32) -> Vec<GatherAction> {
+        let (device, segment) = (HOLDERS[chunk as usize], SegmentId(1));
+        self.failed(chunk, NodeFault::LacksChanges { device, segment })
+    }
+
+    fn failed(&mut self, chunk: u32, fault: NodeFault) -> Vec<GatherAction> {
+        self.failed_by(chunk, Cause::Fault(Fault::Node(fault)))
+    }
+
+    fn failed_by(&mut self, chunk: u32, cause: Cause) -> Vec<GatherAction> {
         self.core.handle(GatherInput::Failed { chunk, cause });
         self.drain()
     }
@@ -207,4 +258,111 @@ fn parity_that_holds_less_of_what_is_lost_is_read_where_the_other_never_gets_the
     }
     assert!(attempts >= 8, "after {attempts}");
     assert_eq!(gather.row(3, 0), done());
+}
+
+/// Its own node named more behind a fence, and is late.
+#[test]
+fn parity_that_has_less_than_a_chunk_named_does_not_stand_in_for_it() {
+    let at_least = |least: VersionsByChunk, held| First::of(0..1, least, 4, held);
+    let mut gather = at_least([(0, 5)].into(), [[3, 4], [5, 4]]);
+    for attempt in 0..15 {
+        assert_eq!(gather.answer(), [data(if attempt % 2 == 0 { RowsAt::Newest } else { RowsAt::Data(4) })]);
+        assert_eq!(gather.row(1, 4), [parity(1, [5, 4])]);
+        assert_eq!(gather.overtaken(3), [AGAIN], "nor does it later");
+    }
+    let mut gather = at_least([(0, 5)].into(), [[3, 4], [4, 9]]);
+    assert_eq!(gather.answer(), [AGAIN]);
+    let end = gather.answer();
+    assert!(matches!(end[..], [GatherAction::Failed(ReadError::NotEnough { .. })]), "{end:?}");
+    // What it lacks of the other one shows where that is read.
+    let mut gather = at_least([(1, 5)].into(), [[3, 4], [3, 4]]);
+    assert_eq!(gather.answer(), [data(RowsAt::Newest)]);
+    // And of one that nobody wants nothing is decoded.
+    let mut gather = First::of(3..4, [(0, 5)].into(), 4, [[3, 4], [3, 4]]);
+    assert_eq!(gather.answer(), [data(RowsAt::Newest)]);
+    let end = [GatherAction::Row { row: 0, wanted: vec![1], lost: Vec::new() }, GatherAction::Done];
+    assert_eq!(gather.row(1, 4), end);
+}
+
+/// A change that no parity chunk has was never acknowledged, and a disk may have a bad place besides.
+#[test]
+fn a_damaged_row_is_decoded_of_what_there_is_and_not_so_that_of_a_chunk_that_is_late() {
+    let damaged = || {
+        let (device, detail) = (HOLDERS[0], "EIO".to_owned());
+        Cause::Fault(Fault::Node(NodeFault::Medium { device, detail }))
+    };
+    for (held, cause, stands_in) in [
+        ([[3, 4], [4, 4]], damaged(), Some([4, 4])),
+        ([[3, 4], [5, 4]], damaged(), Some([5, 4])),
+        ([[3, 4], [4, 4]], unreachable(), None),
+    ] {
+        let mut gather = First::of(0..1, [(0, 5)].into(), 4, held);
+        for _ in 0..2 {
+            let own = GatherAction::Read { chunk: 0, row: 0, at: RowsAt::Newest };
+            assert_eq!(gather.answer_beside(Some(of_data(5))), [own]);
+            assert_eq!(gather.failed_by(0, cause.clone()), [AGAIN]);
+        }
+        let asked = gather.answer_beside(Some(of_data(5)));
+        let Some(versions) = stands_in else {
+            assert_eq!(asked, [AGAIN]);
+            continue;
+        };
+        assert_eq!(asked, [data(RowsAt::Newest)]);
+        assert_eq!(gather.row(1, 4), [parity(1, versions)]);
+        if versions[0] == 5 {
+            for attempt in 3..15 {
+                assert_eq!(gather.overtaken(3), [AGAIN]);
+                let at = if attempt % 2 == 0 { RowsAt::Newest } else { RowsAt::Data(4) };
+                assert_eq!(gather.answer_beside(Some(of_data(5))), [data(at)]);
+                assert_eq!(gather.row(1, 4), [parity(1, versions)], "the other one has less than was named");
+            }
+        }
+        assert_eq!(gather.row(3, 0), done());
+    }
+}
+
+#[test]
+fn parity_whose_node_says_that_it_lacks_changes_gives_way_to_other_parity() {
+    let mut gather = First::new(4, [[5, 4], [5, 4]]);
+    assert_eq!(gather.answer(), [data(RowsAt::Newest)]);
+    assert_eq!(gather.row(1, 4), [parity(0, [5, 4])]);
+    assert_eq!(gather.lacks_changes(2), [AGAIN]);
+    assert_eq!(gather.answer(), [data(RowsAt::Data(4))]);
+    assert_eq!(gather.row(1, 4), [parity(1, [5, 4])]);
+    assert_eq!(gather.lacks_changes(3), [AGAIN]);
+    assert_eq!(gather.answer(), [AGAIN]);
+    let end = gather.answer();
+    let [GatherAction::Failed(ReadError::NotEnough { failed, .. })] = &end[..] else { panic!("{end:?}") };
+    let named: Vec<DeviceId> = failed.iter().map(|(device, _)| *device).collect();
+    assert_eq!(named, HOLDERS[2..], "which is told");
+}
+
+#[test]
+fn that_a_chunk_lacks_changes_is_told_also_where_it_says_no_more_or_had_failed_before() {
+    let lacks = |chunk: u32| {
+        let (device, segment) = (HOLDERS[chunk as usize], SegmentId(1));
+        Cause::Fault(Fault::Node(NodeFault::LacksChanges { device, segment }))
+    };
+    let mut gather = First::new(4, [[5, 4], [5, 4]]);
+    assert_eq!(gather.answer(), [data(RowsAt::Newest)]);
+    assert_eq!(gather.row(1, 4), [parity(0, [5, 4])]);
+    assert_eq!(gather.failed_by(2, unreachable()), [AGAIN]);
+    for asked in 0..2 {
+        let held = [(0, None), (1, Some(of_data(4)))];
+        for (chunk, held) in held {
+            gather.core.handle(GatherInput::Versions { chunk, held });
+        }
+        for chunk in [2, 3] {
+            gather.core.handle(GatherInput::Lacks { chunk, cause: lacks(chunk) });
+        }
+        let told = gather.drain();
+        if asked == 0 {
+            assert_eq!(told, [AGAIN]);
+            continue;
+        }
+        let [GatherAction::Failed(ReadError::NotEnough { failed, .. })] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(*failed, [2, 3].map(|chunk| (HOLDERS[chunk as usize], lacks(chunk))));
+    }
 }

@@ -118,7 +118,13 @@ fn what_is_not_there_cannot_be_dropped() {
     assert!(matches!(trim(&code, rule, 6, &held[..2], 1), Err(TrimError::Unmet { .. })));
     // Four of six have 267 of 400: minting would make up for the lost ones, but not within D = 0.5.
     let error = trim(&code, rule, 6, &held[..4], 1).unwrap_err();
-    assert!(matches!(error, TrimError::BelowTolerance { smallest: 1.04, .. }), "{error:?}");
+    let alone = matches!(error, TrimError::BelowTolerance { smallest: 1.04, out_of_reach: 0, .. });
+    assert!(alone, "{error:?}");
+    assert!(error.to_string().ends_with("1.04 is the smallest for the devices that hold it"), "{error}");
+    // The other two are out of reach, and would do with it.
+    let said = error.beside(133).to_string();
+    let why = "1.04 is the smallest while devices that hold 133 other blocks are out of reach";
+    assert!(said.contains(why) && said.ends_with("try again when they are back"), "{said}");
     let rule = Rule { redundancy: 1.04, tolerate: 2 };
     assert!(matches!(trim(&code, rule, 6, &held[..4], 1), Err(TrimError::Unmet { .. })));
 }

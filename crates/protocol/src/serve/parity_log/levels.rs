@@ -16,9 +16,9 @@
 //! What was acknowledged every parity chunk or its log has. So before a chunk that was ever changed is read for the first time since its
 //! device was opened, the nodes of its parity are asked what they hold of it. One that lacks changes is brought forward by its host, which
 //! stamps nothing before it is level: from then on it is, until the device is opened again. Meanwhile, and where it cannot be, the others
-//! make up for it. A parity chunk is compared with the other parity chunks in the same way, and brought forward by the hosts of data chunks.
-//! Those say nothing of it here, and may be gone, with changes that were never acknowledged: where it lacks some after a while for that it is
-//! `Lagging`, refused, and asked for again later, with nobody waiting.
+//! make up for it. A parity chunk is compared with all other chunks in the same way, as it may be the only one of its kind, and brought
+//! forward by the hosts of data chunks. Those say nothing of it here, and may be gone, with changes that were never acknowledged: where it
+//! lacks some after a while for that it is `Lagging`, refused, and asked for again later, with nobody waiting.
 //!
 //! One that has lost changes, too, says nothing of them. So what only some have answered for is read, and asked for again, ever less often;
 //! and an answer counts that comes when nobody waits for it any more.
@@ -27,11 +27,13 @@
 //! for them again with every other chunk of theirs, but for one that finds out whether they are back. Once one is, what was read without it
 //! is asked for again. It is kept of each of them, not of the device: what others answer for is still asked for before it is read.
 //!
-//! Invariants: what is known to lack changes is not read as the newest; a read waits for [`Levels::PATIENCE`] at most, and where nobody has
-//! answered by then what is there is read; at most [`CHUNKS_MAX`] chunks are remembered: what is forgotten is asked for again.
+//! Invariants: what is known to lack changes is not read as the newest; a read waits for [`Levels::PATIENCE`] at most, from when its chunk has
+//! its turn and from when a parity chunk is found to lack changes; where nobody has answered what is there is read;
+//! at most [`CHUNKS_MAX`] chunks are remembered: what is forgotten is asked for again.
 //!
-//! Left out: chunks that, as their device says, were never changed, and parity that has merged nothing yet. Nobody is asked about those, so
-//! nobody learns that one lost its first change before the next one.
+//! Left out: chunks that, as their device says, were never changed, and blocks of parity that has merged nothing yet. Nobody is asked about
+//! those, so nobody learns that one lost its first change before the next one, nor that blocks of parity are from before the first. Where nobody
+//! says where the chunks lie, or who knows does not answer, what is there is read.
 
 use crate::{DeviceId, SegmentId, Time};
 use core::time::Duration;
@@ -43,6 +45,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// Where some have answered: doubled each time, and this at most. Picked by eye: who lost changes and is alone in that is found by the
 /// first answer, and nobody waits for these questions.
 const SO_FAR_AGAIN_MAX: Duration = Duration::from_secs(320);
+/// Between two questions about a parity chunk that lacks changes, with nobody waiting. Picked by eye: what a host sends late comes soon, and
+/// nobody tells when it does; a question takes half of it.
+const LAGGING_AGAIN: Duration = Levels::PATIENCE;
 /// Chunks that are remembered: some megabytes.
 const CHUNKS_MAX: usize = 1 << 18;
 
@@ -51,7 +56,8 @@ const CHUNKS_MAX: usize = 1 << 18;
 pub enum BeforeRead {
     /// Nothing.
     Serve,
-    /// The nodes of its parity are to be asked what they hold of it; [`Levels::answered`] is their answer. Whoever reads waits for it.
+    /// The nodes of its parity, or of all other chunks, are to be asked what they hold of it, by an [`Inquiry`](super::Inquiry), which tells
+    /// their answers ([`Levels::answered`]). Whoever reads waits for it.
     Ask,
     /// [`Levels::before_read`] is to be asked again when something was learned of it, or at this time.
     Wait {
@@ -65,16 +71,16 @@ pub enum BeforeRead {
 /// Who is asked about a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Asked {
-    /// The metadata server: where its parity lies.
+    /// The metadata server: where the other chunks lie.
     Metadata,
-    /// The node of the device of one of its parity chunks: what that holds of it.
-    Parity(DeviceId),
+    /// The node of the device of another chunk: what that holds.
+    Chunk(DeviceId),
 }
 
 /// What is known of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Parity is asked about it; whoever reads it waits until then. Where only some answer, that is done again so long after.
+    /// Others are asked about it; whoever reads it waits until then. Where only some answer, that is done again so long after.
     Asking { until: Time, again: Duration },
     /// Nobody has answered.
     InVain { since: Time },
@@ -84,7 +90,7 @@ enum Standing {
     Level,
     /// Parity has more; whoever reads it waits until then for its host to bring it forward.
     Behind { until: Time },
-    /// Other parity has more than this; asked again a while later.
+    /// Another chunk has more than this parity chunk; asked again a while later.
     Lagging { since: Time },
     /// Nobody keeps what it lacks.
     Outdated,
@@ -117,11 +123,8 @@ impl Levels {
             Some(Standing::Asking { until, .. } | Standing::Behind { until }) if now < until => {
                 BeforeRead::Wait { until }
             }
-            Some(Standing::Behind { until: since } | Standing::Lagging { since })
-                if now.since(since) < AGAIN =>
-            {
-                BeforeRead::Refuse
-            }
+            Some(Standing::Behind { until: since }) if now.since(since) < AGAIN => BeforeRead::Refuse,
+            Some(Standing::Lagging { since }) if now.since(since) < LAGGING_AGAIN => BeforeRead::Refuse,
             // It is refused as before, where that is not long ago.
             Some(Standing::Lagging { since }) if now.since(since) < 2 * AGAIN => {
                 self.put(segment, Standing::Lagging { since: now });
@@ -170,7 +173,16 @@ impl Levels {
         }
     }
 
-    /// What the nodes of its parity hold of a chunk, none of those that have not said so; it was at `version` when they were asked. Whether
+    /// It is a chunk's turn to be asked about: whoever waits for that still does so from now on, and not for the turn alone.
+    pub(super) fn begun(&mut self, now: Time, segment: SegmentId) {
+        if let Some(Standing::Asking { until, .. }) = self.chunks.get_mut(&segment)
+            && now < *until
+        {
+            *until = now + Self::PATIENCE;
+        }
+    }
+
+    /// What the nodes that were asked hold of a chunk, none of those that have not said so; it was at `version` when they were. Whether
     /// its host is to bring it forward. Told again of who answers later.
     pub fn answered(
         &mut self,
@@ -191,6 +203,11 @@ impl Levels {
             highest = highest.max(held);
             all &= held.is_some();
         }
+        if highest.is_none() && matches!(self.chunks.get(&segment), Some(Standing::Lagging { .. })) {
+            // Nobody says that it has them by now.
+            self.put(segment, Standing::Lagging { since: now });
+            return false;
+        }
         let is_behind = highest.is_some_and(|highest| highest > version);
         let standing = match highest {
             Some(_) if is_behind => Standing::Behind { until },
@@ -203,7 +220,18 @@ impl Levels {
         is_behind
     }
 
-    /// A parity chunk lacks changes that another one has, and had a while for them: it is not waited for once more.
+    /// A parity chunk, which may have been read so before, lacks changes that another chunk has: whoever reads it waits while it has a while
+    /// for them, and an inquiry that tells what became of that.
+    pub fn may_lag(&mut self, now: Time, segment: SegmentId) {
+        let is_open = |standing: &Standing| {
+            matches!(standing, Standing::Asking { .. } | Standing::SoFar { .. } | Standing::InVain { .. })
+        };
+        if self.chunks.get(&segment).is_none_or(is_open) {
+            self.put(segment, Standing::Asking { until: now + Self::PATIENCE, again: AGAIN });
+        }
+    }
+
+    /// A parity chunk lacks changes that another chunk has, and had a while for them: it is not waited for once more.
     pub fn lags(&mut self, now: Time, segment: SegmentId) {
         if !matches!(self.chunks.get(&segment), Some(Standing::Level | Standing::Outdated)) {
             self.put(segment, Standing::Lagging { since: now });

@@ -10,6 +10,7 @@
 //! | [`Overwrites`] | a parity chunk's node | the order in which differences go into the chunk at once, and what may be released |
 //! | [`Upkeep`] | a parity chunk's node | when a quiet log is merged, whom to ask where it is held up, and when a reserve may shrink |
 //! | [`Levels`] | a chunk's node | whether it has all that was acknowledged, before it is read |
+//! | [`Inquiry`] | a chunk's node | whom that is asked of, who is waited for how long, and when whoever reads is told |
 //! | [`Fold`] | a parity chunk's node | many differences as few, by range |
 //! | [`common`], [`take_back`], [`ParityOf`] | a reader, a data chunk's node, a parity chunk's | rows of several chunks at one state |
 //!
@@ -68,6 +69,7 @@
 mod behind;
 mod data;
 mod fold;
+mod inquiry;
 mod levels;
 mod overwrites;
 mod parity;
@@ -80,6 +82,7 @@ mod window;
 pub use behind::Behind;
 pub use data::{DataAction, DataChunk, DataInput, Medium, Refusal, Why, kept_from};
 pub use fold::{Fold, Span};
+pub use inquiry::{Inquiry, InquiryAction, InquiryInput, Located, Unsaid};
 pub use levels::{Asked, BeforeRead, Levels};
 pub use overwrites::{Held, Overwrite, Overwrites};
 pub use parity::{BrokenLog, Entry, Mode, ParityAction, ParityChunk, ParityInput, ParityState};

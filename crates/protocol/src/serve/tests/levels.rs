@@ -62,7 +62,7 @@ fn an_answer_counts_that_comes_when_nobody_waits_for_it() {
 
 #[test]
 fn what_was_read_without_those_that_are_back_is_asked_for_again() {
-    let parity = Asked::Parity(DeviceId(1));
+    let parity = Asked::Chunk(DeviceId(1));
     for held in [[None, None], [None, Some(4)]] {
         let mut levels = asked();
         levels.told(at(1000), parity, false);
@@ -113,26 +113,29 @@ fn one_that_lacks_changes_is_waited_for_then_refused_and_read_once_it_has_them()
 fn parity_that_lacks_changes_is_refused_at_once_and_also_while_it_is_asked_for_again() {
     let mut levels = asked();
     levels.lags(at(500), CHUNK);
-    for now in [500, 5499] {
+    for now in [500, 1499] {
         assert_eq!(levels.before_read(at(now), CHUNK), BeforeRead::Refuse);
     }
-    assert_eq!(levels.before_read(at(5500), CHUNK), BeforeRead::Ask);
-    assert_eq!(levels.before_read(at(5500), CHUNK), BeforeRead::Refuse, "nobody waits for that");
+    assert_eq!(levels.before_read(at(1500), CHUNK), BeforeRead::Ask);
+    assert_eq!(levels.before_read(at(1500), CHUNK), BeforeRead::Refuse, "nobody waits for that");
     let (mut brought, mut alone) = (levels.clone(), levels.clone());
-    levels.lags(at(6000), CHUNK);
+    levels.lags(at(2000), CHUNK);
     // Brought forward long ago, as far as anybody knows.
     let mut later = levels.clone();
     assert_eq!(later.before_read(at(3_600_000), CHUNK), BeforeRead::Ask);
     assert!(matches!(later.before_read(at(3_600_000), CHUNK), BeforeRead::Wait { .. }));
     assert!(!later.answered(at(3_600_010), CHUNK, 0, [Some(0)]));
     assert_eq!(later.before_read(at(3_600_010), CHUNK), BeforeRead::Serve);
-    assert_eq!(levels.before_read(at(10_999), CHUNK), BeforeRead::Refuse);
-    assert_eq!(levels.before_read(at(11_000), CHUNK), BeforeRead::Ask);
-    assert!(!brought.answered(at(5600), CHUNK, 0, [Some(0)]));
+    assert_eq!(levels.before_read(at(2999), CHUNK), BeforeRead::Refuse);
+    assert_eq!(levels.before_read(at(3000), CHUNK), BeforeRead::Ask);
+    assert!(!brought.answered(at(1600), CHUNK, 0, [Some(0)]));
     assert_eq!(brought.before_read(at(1_000_000), CHUNK), BeforeRead::Serve);
-    // Who has more is gone: what is there is all there is.
-    assert!(!alone.answered(at(6500), CHUNK, 0, [None]));
-    assert_eq!(alone.before_read(at(6500), CHUNK), BeforeRead::Serve);
+    // Who has more may be gone, which is no reason to read it. What was not read for long is asked about as if nothing were known.
+    assert!(!alone.answered(at(2500), CHUNK, 0, [None]));
+    assert_eq!(alone.before_read(at(2500), CHUNK), BeforeRead::Refuse);
+    assert_eq!(alone.before_read(at(3_600_000), CHUNK), BeforeRead::Ask);
+    assert!(!alone.answered(at(3_600_010), CHUNK, 0, [None]));
+    assert_eq!(alone.before_read(at(3_600_010), CHUNK), BeforeRead::Serve);
 }
 
 #[test]
@@ -157,7 +160,7 @@ fn what_a_host_stamped_while_parity_was_asked_is_nothing_that_the_chunk_lacks() 
 
 #[test]
 fn who_was_waited_for_in_vain_is_not_waited_for_with_other_chunks_but_by_one_a_while_later() {
-    let [still, gone, there] = [1, 2, 3].map(|device| Asked::Parity(DeviceId(device)));
+    let [still, gone, there] = [1, 2, 3].map(|device| Asked::Chunk(DeviceId(device)));
     let mut levels = Levels::default();
     assert!(!levels.are_silent(at(0), &[still, gone]), "nothing is known of them");
     levels.told(at(20), still, false);

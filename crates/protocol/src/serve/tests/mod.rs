@@ -5,6 +5,7 @@ mod behind;
 mod fair;
 mod health;
 mod ingest;
+mod inquiry;
 mod levels;
 mod lull;
 mod overwrites;
