@@ -6,6 +6,7 @@ use steadfast_admin::{Page, Visible};
 use steadfast_protocol::{
     message::{DeviceHealth, DrainState, Registry},
     meta::Counted,
+    straggler::{Pace, straggling},
 };
 use tokio::{task::spawn_blocking, time::timeout};
 
@@ -28,6 +29,7 @@ impl Visible for Watched {
         self.records(&mut page).await;
         if let Ok(Ok(registry)) = timeout(REGISTRY_WITHIN, service.registry()).await {
             cluster(&mut page, &registry);
+            slow(&mut page, &registry);
             clients(&mut page, &registry);
         }
         page
@@ -104,6 +106,39 @@ fn cluster(page: &mut Page, registry: &Registry) {
     }
 }
 
+/// The stragglers that `steadfast status --json` lists: by the same rule, of what their servers said last. Where one is draining, full,
+/// stalled or failed besides, the table of `status` says that of it instead.
+fn slow(page: &mut Page, registry: &Registry) {
+    let (mut devices, mut paces) = (Vec::new(), Vec::new());
+    for node in registry.nodes.iter().filter(|node| node.alive) {
+        for report in &node.devices {
+            if node.record.devices.iter().any(|&(device, _)| device == report.device) {
+                devices.push(report.device);
+                paces.push(Pace {
+                    read_bytes_per_s: report.read_bytes_per_s,
+                    write_bytes_per_s: report.write_bytes_per_s,
+                    service_ns: report.activity.service_ns,
+                });
+            }
+        }
+    }
+    let found = straggling(&paces);
+    let slow = devices.iter().zip(found).filter_map(|(device, times)| Some((device, times?)));
+    let slow: Vec<_> = slow.collect();
+    page.gauge(
+        "meta_slow_devices",
+        "Stragglers as `status --json` lists them: far slower than the median of their peers",
+    )
+    .whole(&[], slow.len() as u64);
+    let by = page.gauge(
+        "meta_device_times_slower",
+        "How many times slower than the median of its peers a device is, of those that are far slower",
+    );
+    for (device, times) in slow {
+        by.real(&[("device", &device.to_string())], times);
+    }
+}
+
 fn clients(page: &mut Page, registry: &Registry) {
     let accesses = &registry.accesses;
     for (name, help, count) in [
@@ -135,5 +170,65 @@ fn clients(page: &mut Page, registry: &Registry) {
         ("meta_client_amend_sent_bytes", "Bytes of blocks sent for changes", accesses.amend_sent_bytes),
     ] {
         page.counter(name, help).whole(&[], count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use steadfast_admin::Format;
+    use steadfast_protocol::{
+        DeviceId, NodeId,
+        message::{DeviceReport, NodeRecord, NodeState},
+    };
+
+    /// A server of one device that reads so many bytes a second.
+    fn node(number: u128, alive: bool, read_bytes_per_s: u64) -> NodeState {
+        let device = DeviceId(number);
+        let report = DeviceReport {
+            device,
+            health: DeviceHealth::Ok,
+            capacity_bytes: 1 << 30,
+            free_bytes: 1 << 29,
+            read_bytes_per_s,
+            write_bytes_per_s: 0,
+            queue_length: 0,
+            extents: 0,
+            fragments: 0,
+            corrupt_blocks: 0,
+            medium_read_bytes: 0,
+            medium_written_bytes: 0,
+            overruns_ppm: 0,
+            activity: Default::default(),
+            reserved_read_bytes_per_s: 0,
+            reserved_write_bytes_per_s: 0,
+            sharing_ppm: [0; 4],
+        };
+        let (address, site) = (format!("here:{number}"), "default".to_owned());
+        let devices = vec![(device, 1 << 30)];
+        let record = NodeRecord { node: NodeId(number), cluster: None, address, site, devices };
+        NodeState { record, alive, silent_ms: Some(0), devices: vec![report], activity: Default::default() }
+    }
+
+    fn lines(nodes: Vec<NodeState>) -> Vec<String> {
+        let mut page = Page::new();
+        slow(&mut page, &Registry { nodes, ..Registry::default() });
+        let text = page.text(Format::Prometheus);
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn devices_far_slower_than_their_peers_are_counted_and_named() {
+        let fast = |number| node(number, true, 100_000_000);
+        let mut nodes: Vec<NodeState> = (1..=5).map(fast).collect();
+        assert_eq!(lines(nodes.clone()), ["steadfast_meta_slow_devices 0"]);
+        // One that is dead is not slow, however slow it was.
+        nodes.extend([node(6, true, 10_000_000), node(7, false, 1_000_000)]);
+        let name = DeviceId(6).to_string();
+        let slower = format!("steadfast_meta_device_times_slower{{device=\"{name}\"}} 10.0");
+        assert_eq!(lines(nodes.clone()), ["steadfast_meta_slow_devices 1", &slower]);
+        // Nor is one that its server does not register any more.
+        nodes[5].record.devices.clear();
+        assert_eq!(lines(nodes), ["steadfast_meta_slow_devices 0"]);
     }
 }
