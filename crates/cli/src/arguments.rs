@@ -150,20 +150,20 @@ pub(crate) struct Up {
     /// Where the cluster lives; made when absent, continued when present
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// Storage servers
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) nodes: u32,
-    /// Devices of each storage server
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub(crate) devices: u32,
-    /// Emulate disks, for instance `rate=100MB,latency=5ms`; `steadfast emulate` redraws them
+    /// Storage servers; another number than the cluster has is refused [default: as many as it has, a new one 8]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nodes: Option<u32>,
+    /// Devices of each storage server; another number than they have is refused [default: as many as they have, in a new cluster 2]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) devices: Option<u32>,
+    /// Emulate disks, for instance `rate=100MB,latency=5ms`; `steadfast emulate` redraws them. For this start alone
     #[arg(long, value_name = "SPEC", value_parser = crate::units::emulation)]
     pub(crate) emulate: Option<String>,
     /// Where the metadata server listens; kept from the last run when absent
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Bytes each device may use, for instance `20GiB`
-    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    /// Bytes each new device may use, for instance `20GiB`; those that are there stay as they are
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = crate::units::capacity)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
     #[arg(long)]
@@ -227,10 +227,10 @@ pub(crate) struct Node {
     #[arg(long, default_value = "default")]
     pub(crate) site: String,
     /// Emulate the devices' speed, for instance `rate=100MB,latency=5ms,jitter=0.1`; `off` only makes it possible
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = crate::units::emulated)]
     pub(crate) emulate: Option<EmulationSpec>,
     /// Bytes each new device may use, for instance `20GiB`; nine tenths of what its filesystem has free when absent
-    #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = crate::units::capacity)]
     pub(crate) capacity: Option<u64>,
     /// Take each new device's whole capacity from its filesystem at once, so that no write is a first one
     #[arg(long)]
@@ -299,11 +299,11 @@ pub(crate) struct Put {
     pub(crate) object: crate::object_name::ObjectName,
     /// What it wants beyond what the bucket's policy says: any of `bandwidth=400MB,latency=2s,redundancy=1,tolerate=3,
     /// devices=16,sites=2,accesses=4,priority=background`; with `--range` all but `devices` and `sites`
-    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
-    pub(crate) qos: steadfast_client::Quality,
+    #[arg(long, value_name = "WISHES", value_parser = crate::units::wishes)]
+    pub(crate) qos: Option<steadfast_client::Quality>,
     /// Change bytes A to B of the object, counted from 0, both included (`A-` for as many as the file has): only the coded
     /// blocks that hold them are written
-    #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
+    #[arg(long, value_name = "A-B", allow_negative_numbers = true, value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
@@ -316,7 +316,7 @@ pub(crate) struct Write {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
     /// The first byte to change, counted from 0; between the object's end and it there will be zeros
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = crate::units::offset)]
     pub(crate) offset: u64,
     /// The file that has the new bytes, or `-` for standard input
     pub(crate) file: PathBuf,
@@ -324,8 +324,8 @@ pub(crate) struct Write {
     #[arg(long)]
     pub(crate) create: bool,
     /// What it wants, as `put --range` takes it; only where the bytes lie within the object
-    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true)]
-    pub(crate) qos: steadfast_client::Quality,
+    #[arg(long, value_name = "WISHES", value_parser = crate::units::wishes)]
+    pub(crate) qos: Option<steadfast_client::Quality>,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]
@@ -337,7 +337,7 @@ pub(crate) struct Truncate {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
     /// Bytes it is to have, such as 0, 4096, 20GiB
-    #[arg(value_name = "SIZE", value_parser = crate::units::size)]
+    #[arg(value_name = "SIZE", allow_negative_numbers = true, value_parser = crate::units::size)]
     pub(crate) size: u64,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
@@ -385,7 +385,7 @@ pub(crate) struct Tune {
     /// BUCKET/KEY
     pub(crate) object: crate::object_name::ObjectName,
     /// D: blocks stored beyond the data, as a share of it; no less than the failures to survive need
-    #[arg(long, value_name = "D")]
+    #[arg(long, value_name = "D", allow_negative_numbers = true)]
     pub(crate) redundancy: f64,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
@@ -400,15 +400,15 @@ pub(crate) struct Get {
     /// Where to write it, or `-` for standard output
     pub(crate) file: PathBuf,
     /// Only bytes A to B, counted from 0, both included (`A-` to the end)
-    #[arg(long, value_name = "A-B", value_parser = crate::units::byte_range)]
+    #[arg(long, value_name = "A-B", allow_negative_numbers = true, value_parser = crate::units::byte_range)]
     pub(crate) range: Option<(u64, Option<u64>)>,
     /// How much to ask for: `adaptive` (what is needed, and more where a straggler would hold it up), `all`, `all-at-once`
     /// (without windows), or `k+N` (what is needed and N blocks more)
     #[arg(long, value_name = "RULE", default_value = "adaptive", value_parser = crate::units::request_rule)]
     pub(crate) request: steadfast_client::RequestRule,
     /// What it wants: any of `bandwidth=400MB,latency=200ms,accesses=4,priority=background`
-    #[arg(long, value_name = "WISHES", default_value = "", hide_default_value = true, value_parser = crate::units::wishes_of_a_get)]
-    pub(crate) qos: steadfast_client::Quality,
+    #[arg(long, value_name = "WISHES", value_parser = crate::units::wishes_of_a_get)]
+    pub(crate) qos: Option<steadfast_client::Quality>,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     #[command(flatten)]

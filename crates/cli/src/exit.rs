@@ -19,11 +19,11 @@ use std::{io, process::ExitCode};
 use steadfast_client::{
     AmendError, ClientError, DrainError, FileError, GetError, PutError, RemoveError, RepairError,
 };
-use steadfast_lab::report::NotOffered;
+use steadfast_lab::{cluster::OtherShape, report::NotOffered};
 use steadfast_protocol::{
     drain::{StuckKind, Totals},
     message::MetaFault,
-    plan::PlanError,
+    plan::{PlanError, TrimError},
     read::ReadError,
 };
 
@@ -125,7 +125,7 @@ pub(crate) fn said(error: &anyhow::Error) -> String {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    if error.is::<Problems>() || error.is::<NotOffered>() {
+    if error.is::<Problems>() || error.is::<NotOffered>() || error.is::<OtherShape>() {
         return WRONG_COMMAND;
     }
     if error.is::<Interrupted>() {
@@ -176,7 +176,7 @@ fn of_client(error: &ClientError) -> u8 {
         ClientError::Unreachable { .. } | ClientError::NotMeta { .. } | ClientError::Unknown { .. } => {
             UNREACHABLE
         }
-        ClientError::Refused(MetaFault::BadName { .. }) => WRONG_COMMAND,
+        ClientError::Refused(MetaFault::BadName { .. }) | ClientError::NotAdded { .. } => WRONG_COMMAND,
         ClientError::UnknownDevice(_) | ClientError::Refused(MetaFault::NoDevice(_)) => MISSING,
         ClientError::Refused(MetaFault::NoBucket(_) | MetaFault::NoObject { .. }) => MISSING,
         ClientError::Refused(MetaFault::PolicyUnmet { .. }) => NO_ROOM,
@@ -233,6 +233,8 @@ fn of_amend(error: &AmendError) -> u8 {
         AmendError::Unfenced { .. } | AmendError::LacksChanges { .. } => OUT_OF_REACH,
         AmendError::Busy(_) | AmendError::LeaseOver => BUSY,
         AmendError::Plan(error) => of_plan(error),
+        // Another redundancy is to be asked for, unless all of its devices would do with this one.
+        AmendError::Trim(TrimError::BelowTolerance { out_of_reach: 0, .. }) => WRONG_COMMAND,
         AmendError::Write(_) | AmendError::Trim(_) => NO_ROOM,
         AmendError::Spread { .. } | AmendError::TooLong(_) => WRONG_COMMAND,
         AmendError::Extends { .. } | AmendError::Redundancy { .. } => WRONG_COMMAND,
@@ -258,7 +260,7 @@ mod tests {
     use steadfast_protocol::{
         DeviceId, IntentId, SegmentId,
         drain::{ObjectName, Stuck},
-        plan::TrimError,
+        durability::Shortfall,
     };
 
     #[test]
@@ -266,6 +268,17 @@ mod tests {
         let unfenced = || AmendError::Unfenced { segment: SegmentId(1) };
         let gone = || ClientError::Refused(MetaFault::NoBucket("photos".to_owned()));
         let over = || ClientError::Refused(MetaFault::IntentOver(IntentId(1)));
+        let below = |out_of_reach| {
+            let (asked, smallest, tolerate) = (0.1, 0.37, 2);
+            TrimError::BelowTolerance { asked, smallest, tolerate, out_of_reach }
+        };
+        let unmet = || TrimError::Unmet { blocks: 3, why: Shortfall::Redundancy { confirmed: 5, needed: 8 } };
+        let address = || "here:1".to_owned();
+        let not_added = || {
+            let (dir, detail) = ("/disk".to_owned(), "it is another's".to_owned());
+            ClientError::NotAdded { address: address(), dir, detail }
+        };
+        let unreached = || ClientError::Node { address: address(), cause: "it hung up".to_owned() };
         for (error, expected) in [
             (anyhow::Error::from(unfenced()), OUT_OF_REACH),
             (FileError::from(unfenced()).into(), OUT_OF_REACH),
@@ -280,8 +293,14 @@ mod tests {
             (GetError::from(ReadError::NoHolder { blocks: 1, first: 0 }).into(), OUT_OF_REACH),
             (GetError::from(ReadError::Unsettled { attempts: 16 }).into(), BUSY),
             (AmendError::Fixed { chunks: 6, data: 4 }.into(), WRONG_COMMAND),
+            (AmendError::from(below(0)).into(), WRONG_COMMAND),
+            (AmendError::from(below(133)).into(), NO_ROOM),
+            (AmendError::from(unmet()).into(), NO_ROOM),
+            (not_added().into(), WRONG_COMMAND),
+            (unreached().into(), FAILED),
             (Refusal::Wrong("no".to_owned()).into(), WRONG_COMMAND),
             (NotOffered("no".to_owned()).into(), WRONG_COMMAND),
+            (OtherShape { dir: "/cluster".into(), nodes: 3, devices: 1 }.into(), WRONG_COMMAND),
             (Interrupted.into(), INTERRUPTED),
             (anyhow::anyhow!("no"), FAILED),
         ] {
@@ -346,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let trim = TrimError::BelowTolerance { asked: 0.1, smallest: 0.37, tolerate: 2 };
+        let trim = TrimError::BelowTolerance { asked: 0.1, smallest: 0.37, tolerate: 2, out_of_reach: 0 };
         let error = anyhow::Error::from(AmendError::from(trim));
         assert_eq!(said(&error), error.to_string());
         assert_eq!(

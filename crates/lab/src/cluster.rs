@@ -82,6 +82,24 @@ struct Before {
     listen: String,
 }
 
+/// A cluster is to be started with other numbers of servers or devices than it has: some would be left out, or be new.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} holds a cluster of {} with {} each: start it with `--nodes {nodes} --devices {devices}`, or without `--nodes` and \
+     `--devices`, or choose another directory",
+    dir.display(),
+    counted(nodes, "node"),
+    counted(devices, "device")
+)]
+pub struct OtherShape {
+    /// Where it lives.
+    pub dir: PathBuf,
+    /// Storage servers that it has.
+    pub nodes: u32,
+    /// Devices of each.
+    pub devices: u32,
+}
+
 #[derive(Serialize)]
 struct ServerRecord<'a> {
     name: &'a str,
@@ -158,26 +176,28 @@ struct Server {
 }
 
 impl LocalCluster {
+    /// How many storage servers the cluster in a directory has, and how many devices each of them; nothing where there is none.
+    ///
+    /// # Errors
+    /// When its record is damaged or cannot be read.
+    pub fn before(dir: &Path) -> Result<Option<(u32, u32)>> {
+        Ok(recorded(dir)?.map(|before| (before.nodes, before.devices)))
+    }
+
     /// Starts a metadata server and the storage servers below `dir`, which is made or continued.
     ///
     /// `program` is the `steadfast` executable.
     ///
     /// # Errors
-    /// When a process does not come up; the error holds the last lines of its log.
+    /// When a process does not come up; the error holds the last lines of its log. [`OtherShape`] where the cluster there is not of as many
+    /// servers and devices.
     pub fn start(program: &Path, dir: &Path, shape: &Shape) -> Result<Self> {
         fs::create_dir_all(dir.join("logs")).with_context(|| format!("cannot make {}", dir.display()))?;
         let mut shape = shape.clone();
         if let Some(before) = recorded(dir)? {
             if (before.nodes, before.devices) != (shape.nodes, shape.devices) {
-                bail!(
-                    "{} holds a cluster of {} with {} each: start it with `--nodes {} --devices {}`, or choose \
-                     another directory",
-                    dir.display(),
-                    counted(before.nodes, "node"),
-                    counted(before.devices, "device"),
-                    before.nodes,
-                    before.devices
-                );
+                let Before { nodes, devices, .. } = before;
+                return Err(OtherShape { dir: dir.to_owned(), nodes, devices }.into());
             }
             if shape.listen.ends_with(":0") {
                 shape.listen = before.listen;
@@ -543,6 +563,7 @@ mod tests {
         fs::write(&file, text).unwrap();
         let before = Before { nodes: 3, devices: 2, listen: "127.0.0.1:7".to_owned() };
         assert_eq!(recorded(dir.path()).unwrap(), Some(before));
+        assert_eq!(LocalCluster::before(dir.path()).unwrap(), Some((3, 2)));
         fs::write(&file, &text[..20]).unwrap();
         let damaged = || recorded(dir.path()).unwrap_err().to_string();
         assert!(damaged().ends_with("the `--nodes` and `--devices` of the start before"), "{}", damaged());
@@ -550,6 +571,26 @@ mod tests {
             fs::create_dir_all(device_dir(dir.path(), node, device)).unwrap();
         }
         assert!(damaged().ends_with("start the cluster with `--nodes 3 --devices 2`"), "{}", damaged());
+    }
+
+    #[test]
+    fn a_cluster_is_started_with_what_it_has_and_no_error_but_that_is_about_its_shape() {
+        let dir = tempfile::tempdir().unwrap();
+        let usual = Shape::default();
+        write_record(dir.path(), &Recorded { shape: &usual, servers: Vec::new() }).unwrap();
+        assert_eq!(LocalCluster::before(dir.path()).unwrap(), Some((8, 2)));
+        // Nothing that could be run: it fails before that, or by that.
+        let program = dir.path().join("no program");
+        let refused = |shape: &Shape| LocalCluster::start(&program, dir.path(), shape).unwrap_err();
+        for other in [Shape { nodes: 3, ..Shape::default() }, Shape { devices: 1, ..Shape::default() }] {
+            let error = refused(&other);
+            let has = OtherShape { dir: dir.path().to_owned(), nodes: 8, devices: 2 };
+            assert_eq!(error.downcast_ref::<OtherShape>(), Some(&has), "{error}");
+            assert!(error.to_string().contains("`--nodes 8 --devices 2`, or without `--nodes`"), "{error}");
+        }
+        let error = refused(&usual);
+        assert!(error.downcast_ref::<OtherShape>().is_none(), "{error}");
+        assert!(error.to_string().starts_with("cannot run"), "{error}");
     }
 
     #[test]

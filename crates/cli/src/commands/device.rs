@@ -43,7 +43,12 @@ pub(crate) enum Device {
         /// The directory on that server's machine, a full path
         dir: String,
         /// Bytes the device may use, for instance `20GiB`; as the server was started when absent
-        #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
+        #[arg(
+            long,
+            value_name = "SIZE",
+            allow_negative_numbers = true,
+            value_parser = crate::units::capacity
+        )]
         capacity: Option<u64>,
         /// Take the device's whole capacity from its filesystem at once, so that no write is a first one; so it is anyway
         /// where the server was started with `--thick`

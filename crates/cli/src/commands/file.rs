@@ -31,11 +31,11 @@ pub(crate) async fn write(arguments: Write) -> anyhow::Result<()> {
     let client = Arc::new(connect(&cluster).await?);
     // Of the same file: whoever reads it begins anew.
     let again = source.try_clone().with_context(|| format!("cannot read {}", file.display()))?;
-    let options = PutOptions { quality: qos };
+    let options = PutOptions { quality: qos.unwrap_or_default() };
     let within = update::change(&client, &object, (offset, length), source, &options, output.json).await;
     let written = match within {
         Err(error) if grows(&error, create) => {
-            if qos == Quality::default() {
+            if options.quality == Quality::default() {
                 let made = Made { create, missing: is_missing(&error) };
                 let longer = lengthen(&client, &object, (offset, length), again, made, output.json).await;
                 longer.map(Written::Longer)

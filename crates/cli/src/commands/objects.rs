@@ -47,7 +47,7 @@ pub(crate) async fn put(arguments: Put) -> anyhow::Result<()> {
     let bar = progress::bytes(size, output.json);
     let client = connect(&cluster).await?;
     let source = Counted { inner: source, bar: bar.clone() };
-    let options = PutOptions { quality: qos };
+    let options = PutOptions { quality: qos.unwrap_or_default() };
     let stored = client.put_with(&object.bucket, &object.key, source, size, &options).await;
     client.tidy().await;
     let stored = stored?;
@@ -90,7 +90,7 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let to_stdout = matches!(target, Target::Stdout);
     let bar = progress::bytes(None, output.json || to_stdout);
     let sink = Counted { inner: target.writer()?, bar: bar.clone() };
-    let options = GetOptions { quality: qos };
+    let options = GetOptions { quality: qos.unwrap_or_default() };
     let start = Instant::now();
     let got = client.get_with(&object.bucket, &object.key, range, sink, &options).await;
     let kept = if got.is_ok() { target.keep() } else { Ok(()) };
@@ -101,6 +101,12 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     let got = got?;
     kept?;
     bar.finish_and_clear();
+    // Programs read it in the report, which may go there.
+    if !output.json
+        && let Some(said) = cut_short(range, got.size)
+    {
+        tell!("{object} {said}");
+    }
     if output.json {
         let report = json!({
             "bucket": object.bucket,
@@ -131,10 +137,21 @@ pub(crate) async fn get(arguments: Get) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What is to be said of an object of which so many bytes of a range were read; nothing where those are all.
+fn cut_short(range: Option<(u64, Option<u64>)>, read: u64) -> Option<String> {
+    let (first, Some(last)) = range? else { return None };
+    let size = first.saturating_add(read);
+    let (end, bytes) = (size.saturating_sub(1), counted(size, "byte"));
+    (size <= last).then(|| format!("has {bytes}: those from {first} to {end} were read, not to {last}"))
+}
+
 pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     let Stat { object, cluster, output } = arguments;
     let found = connect(&cluster).await?.stat(&object.bucket, &object.key).await?;
+    let missing = |segment: &SegmentLayout| segment.missing_chunks(&found.policy);
+    let degraded = found.segments.iter().filter(|segment| missing(segment) > 0).count();
     if output.json {
+        let segments = found.segments.iter().map(|segment| segment_json(segment, missing(segment)));
         return print_json(&json!({
             "bucket": object.bucket,
             "key": object.key,
@@ -142,7 +159,8 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
             "size": found.object.size,
             "committed": show_time(found.object.committed),
             "pledge": {"tolerate": found.object.pledge.tolerate, "sites": found.object.pledge.sites},
-            "segments": Vec::from_iter(found.segments.iter().map(segment_json)),
+            "degraded_segments": degraded,
+            "segments": Vec::from_iter(segments),
         }));
     }
     say!("{object}")?;
@@ -152,16 +170,24 @@ pub(crate) async fn stat(arguments: Stat) -> anyhow::Result<()> {
     if let Some(promise) = promise(found.object.pledge) {
         say!("promises   {promise}")?;
     }
+    if degraded > 0 {
+        let (all, policy) = (counted(found.segments.len(), "segment"), found.policy);
+        say!(
+            "degraded   {degraded} of {all} with fewer chunks than `{policy}` asks for: completed once more servers are well \
+             (`steadfast repair`: at once)"
+        )?;
+    }
     for segment in &found.segments {
         let code = code_name(segment);
         say!(
-            "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {}",
+            "segment    {}: {code}, K = {}, N = {} (D = {:.2}), blocks of {} on {}{}",
             segment.segment,
             segment.code.originals,
             segment.stored_blocks(),
             segment.redundancy(),
             show_bytes(segment.block_bytes.into()),
-            counted(segment.holders.len(), "device")
+            counted(segment.holders.len(), "device"),
+            lacks(missing(segment))
         )?;
         for holder in &segment.holders {
             say!("           {}  {}: {}", holder.device, counted(holder.count(), "block"), holder.blocks())?;
@@ -182,6 +208,11 @@ fn promise(Pledge { tolerate, sites }: Pledge) -> Option<String> {
     (!both.is_empty()).then(|| both.join("; "))
 }
 
+/// What is behind the line of a segment that has so many chunks fewer than its bucket's policy; nothing where it has all.
+fn lacks(chunks: u32) -> String {
+    if chunks == 0 { String::new() } else { format!("; degraded: {} missing", counted(chunks, "chunk")) }
+}
+
 /// What a segment's blocks are.
 fn code_name(segment: &SegmentLayout) -> String {
     match segment.code.kind {
@@ -196,8 +227,8 @@ fn code_name(segment: &SegmentLayout) -> String {
     }
 }
 
-/// A segment as JSON: names as text, as elsewhere; they do not fit its numbers.
-fn segment_json(segment: &SegmentLayout) -> Value {
+/// A segment as JSON, which has so many chunks fewer than its bucket's policy: names as text, as elsewhere; they do not fit its numbers.
+fn segment_json(segment: &SegmentLayout, missing_chunks: u32) -> Value {
     let ranges =
         |blocks: &IndexRanges| Vec::from_iter(blocks.ranges().iter().map(|range| [range.start, range.end]));
     let piece = |piece: &Piece| {
@@ -223,6 +254,7 @@ fn segment_json(segment: &SegmentLayout) -> Value {
         "originals": segment.code.originals,
         "stored_blocks": segment.stored_blocks(),
         "redundancy": segment.redundancy(),
+        "missing_chunks": missing_chunks,
         "block_bytes": segment.block_bytes,
         "granule_bytes": segment.granule_bytes,
         "holders": Vec::from_iter(segment.holders.iter().map(holder)),
@@ -314,6 +346,17 @@ impl<T: Write> Write for Counted<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_that_was_cut_short_is_told_and_a_whole_one_is_not() {
+        let told = |first, last, read| cut_short(Some((first, last)), read);
+        assert_eq!(told(5, Some(9), 5), None);
+        assert_eq!(told(5, None, 95), None);
+        assert_eq!(cut_short(None, 100), None);
+        let said = told(5, Some(100), 95).unwrap();
+        assert_eq!(said, "has 100 bytes: those from 5 to 99 were read, not to 100");
+        assert!(told(0, Some(u64::MAX - 1), 1).unwrap().starts_with("has 1 byte: those from 0 to 0 "));
+    }
 
     #[test]
     fn a_file_that_has_grown_is_not_taken_for_what_it_was() {

@@ -10,14 +10,16 @@ use steadfast_protocol::words::counted;
 /// `environment` is set for every server.
 pub(crate) async fn run(arguments: Up, environment: Vec<(String, String)>) -> anyhow::Result<()> {
     check_thick(arguments.thick, arguments.capacity)?;
+    let usual = Shape::default();
+    let (nodes, devices) = LocalCluster::before(&arguments.dir)?.unwrap_or((usual.nodes, usual.devices));
     let shape = Shape {
-        nodes: arguments.nodes,
-        devices: arguments.devices,
+        nodes: arguments.nodes.unwrap_or(nodes),
+        devices: arguments.devices.unwrap_or(devices),
         emulate: arguments.emulate,
         capacity_bytes: arguments.capacity,
         thick: arguments.thick,
         admission: arguments.admission.map(|policy| policy.to_string()),
-        listen: arguments.listen.map_or_else(|| Shape::default().listen, |address| address.to_string()),
+        listen: arguments.listen.map_or(usual.listen, |address| address.to_string()),
         trace: arguments.trace,
         environment,
         ..Shape::default()

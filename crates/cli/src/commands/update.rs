@@ -27,7 +27,7 @@ pub(crate) async fn run(arguments: Put, (first, last): (u64, Option<u64>)) -> an
         return Err(Refusal::Wrong(said).into());
     }
     let client = connect(&cluster).await?;
-    let options = PutOptions { quality: qos };
+    let options = PutOptions { quality: qos.unwrap_or_default() };
     let changed = change(&client, &object, (first, length), source, &options, output.json).await;
     client.tidy().await;
     changed?.tell(&object, output.json)

@@ -8,7 +8,6 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
 };
-use steadfast_disk::EmulationSpec;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -150,7 +149,10 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
         Kind::Address => text().and_then(|text| sound(text, text.parse::<SocketAddr>().is_ok())),
         Kind::OneOf(words) => text().and_then(|text| sound(text, words.contains(&text))),
         Kind::Request => text().and_then(|text| sound(text, units::request_rule(text).is_ok())),
-        Kind::Emulation => text().and_then(|text| sound(text, text.parse::<EmulationSpec>().is_ok())),
+        Kind::Emulation => text().and_then(|text| match units::emulation(text) {
+            Ok(spec) => Ok(vec![spec]),
+            Err(why) => Err(format!("is wrong: {why}")),
+        }),
         Kind::Switch => match value.as_bool() {
             Some(value) => Ok(vec![value.to_string()]),
             None => Err(wrong_type()),
@@ -159,13 +161,13 @@ fn values(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, String
             number if (min..=max).contains(&number) => Ok(vec![number.to_string()]),
             number => Err(format!("is {number}")),
         },
-        Kind::Bytes => match value.as_str() {
-            Some(text) => units::bytes(text)
+        Kind::Capacity => match value.as_str() {
+            Some(text) => units::capacity(text)
                 .map(|bytes| vec![bytes.to_string()])
                 .map_err(|why| format!("is wrong: {why}")),
             None => match whole()? {
                 // The flag reads it again, and must not be the first to refuse it.
-                bytes if units::bytes(&bytes.to_string()).is_ok() => Ok(vec![bytes.to_string()]),
+                bytes if units::capacity(&bytes.to_string()).is_ok() => Ok(vec![bytes.to_string()]),
                 bytes => Err(format!("is {bytes}")),
             },
         },
@@ -282,6 +284,8 @@ mod tests {
             "[node]\ncapacity = \"3XB\"",
             "[node]\ncapacity = -1",
             "[node]\ncapacity = 0",
+            "[node]\ncapacity = 1048575",
+            "[up]\ncapacity = \"1MB\"",
             "[node]\ncapacity = 2000000000000000000",
             "[log]\nfilter = \"steadfast=loud\"",
             "[node]\nemulate = \"rate=\"",
@@ -290,6 +294,15 @@ mod tests {
         ] {
             assert!(problems(wrong).starts_with("s.toml:2: "), "{wrong}: {}", problems(wrong));
         }
+    }
+
+    #[test]
+    fn an_emulation_is_judged_as_on_the_command_line() {
+        let spec = "latency=1ms,rate=0MB";
+        let said = problems(&format!("[node]\nemulate = \"{spec}\""));
+        let why = units::emulation(spec).unwrap_err();
+        let wrong = format!("s.toml:2: `emulate` in [node] is wrong: {why}; allowed: ");
+        assert!(said.starts_with(&wrong) && said.contains("a rate is 1B a second or more"), "{said}");
     }
 
     #[test]

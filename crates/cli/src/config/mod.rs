@@ -147,7 +147,7 @@ mod tests {
         assert_eq!((node.capacity, node.thick), (Some(20 << 30), true));
         let file = "[up]\ndir = \"/c\"\nnodes = 3\nadmission = \"open\"\n[node]\nadmission = \"priority\"\n";
         let Commands::Up(up) = parse(file, &["steadfast", "up"]).command else { panic!("not up") };
-        assert_eq!((up.nodes, up.admission), (3, Some(AdmissionPolicy::Open)));
+        assert_eq!((up.nodes, up.devices, up.admission), (Some(3), None, Some(AdmissionPolicy::Open)));
         let told = ["steadfast", "node", "--dir", "/a", "--meta", "m:1", "--listen", "0.0.0.0:7"];
         let Commands::Node(node) = parse(file, &told).command else { panic!("not node") };
         assert_eq!(node.admission, AdmissionPolicy::Priority);

@@ -30,8 +30,8 @@ pub(crate) enum Kind {
     Address,
     Path,
     Paths,
-    /// A size: a number of bytes, or text with a unit.
-    Bytes,
+    /// The size of a device: a number of bytes, or text with a unit.
+    Capacity,
     Whole(i64, i64),
     Switch,
     OneOf(&'static [&'static str]),
@@ -52,7 +52,9 @@ impl Kind {
             Self::Address => "\"ADDRESS:PORT\" of this machine, for instance \"0.0.0.0:7000\"".to_owned(),
             Self::Path => "a path in quotes".to_owned(),
             Self::Paths => "a path in quotes, or a list of them".to_owned(),
-            Self::Bytes => "a number of bytes up to 10^18, or text such as \"20GiB\"".to_owned(),
+            Self::Capacity => {
+                "a number of bytes from 1 MiB up to 10^18, or text such as \"20GiB\"".to_owned()
+            }
             Self::Whole(min, max) => format!("a whole number from {min} to {max}"),
             Self::Switch => "true or false".to_owned(),
             Self::OneOf(words) => {
@@ -202,7 +204,7 @@ pub(crate) const SECTIONS: &[Section] = &[
             Key {
                 name: "capacity",
                 argument: "capacity",
-                kind: Kind::Bytes,
+                kind: Kind::Capacity,
                 help: "Bytes each new device may use",
                 example: "\"20GiB\"",
             },
@@ -265,14 +267,14 @@ pub(crate) const SECTIONS: &[Section] = &[
                 name: "nodes",
                 argument: "nodes",
                 kind: Kind::Whole(1, 64),
-                help: "Storage servers",
+                help: "Storage servers; when not set, as many as the cluster has, a new one 8",
                 example: "8",
             },
             Key {
                 name: "devices",
                 argument: "devices",
                 kind: Kind::Whole(1, 16),
-                help: "Devices of each storage server",
+                help: "Devices of each storage server; when not set, as many as the cluster has, a new one 2",
                 example: "2",
             },
             Key {
@@ -285,8 +287,8 @@ pub(crate) const SECTIONS: &[Section] = &[
             Key {
                 name: "capacity",
                 argument: "capacity",
-                kind: Kind::Bytes,
-                help: "Bytes each device may use",
+                kind: Kind::Capacity,
+                help: "Bytes each new device may use",
                 example: "\"20GiB\"",
             },
             Key {

@@ -23,6 +23,14 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     assert!(bed.fails(2, &["bucket", "create", "raid", "--policy", "raid6"]).contains("raid6"));
     let unknown = bed.fails(2, &["bucket", "create", "mixed", "--policy", "rateless:code=mix-d"]);
     assert!(unknown.contains("mix-a, mix-b, mix-c or lt"), "{unknown}");
+    for (policy, part) in [
+        ("rateless:redundancy=0.5,redundancy=1", "`redundancy` is given twice"),
+        ("rateless:", "parameter 1 of policy `rateless` is empty"),
+        ("parity:code=rs(6,4),,least=5", "parameter 2 of policy `parity` is empty"),
+    ] {
+        let said = bed.fails(2, &["bucket", "create", "other", "--policy", policy]);
+        assert!(said.contains(part), "{said}");
+    }
     let unmet = bed.fails(6, &["bucket", "create", "wide", "--policy", "rateless:tolerate=4"]);
     assert!(unmet.contains("5 nodes") && unmet.contains("2 missing"), "{unmet}");
     assert!(bed.fails(3, &["put", file, "absent/key"]).contains("bucket create"));
@@ -31,6 +39,10 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     for key in ["..", "a/../b", "."] {
         bed.fails(2, &["put", file, &format!("data/{key}")]);
     }
+    let said = bed.fails(2, &["put", file, "data/key", "--qos", ""]);
+    assert!(said.contains("--qos") && said.contains("it names no wish"), "{said}");
+    let said = bed.fails(2, &["put", file, "data/key", "--qos", "tolerate=1,,redundancy=1"]);
+    assert!(said.contains("wish 2 is empty"), "{said}");
     bed.fails(2, &["put", file, "data/"]);
     bed.fails(2, &["put", file, "data"]);
     let not_utf8 = OsStr::from_bytes(b"data/\xff\xfe");
@@ -40,9 +52,12 @@ fn names_buckets_and_policies_are_judged_and_explained() {
     bed.fails(1, &["put", bed.dir.path().to_str().unwrap(), "data/key"]);
     bed.fails(3, &["get", "data/key", "-"]);
     bed.fails(3, &["rm", "data/key"]);
-    bed.fails(2, &["get", "data/key", "-", "--range", "9-3"]);
+    for range in ["9-3", "-5"] {
+        let said = bed.fails(2, &["get", "data/key", "-", "--range", range]);
+        assert!(said.contains(&format!("`{range}` is not a range")), "{said}");
+    }
     assert_eq!(bed.ok(&["ls", "data"]).lines().count(), 1);
-    for redundancy in ["nan", "1000", "inf"] {
+    for redundancy in ["nan", "1000", "inf", "-1"] {
         let said = bed.fails(2, &["tune", "data/key", "--redundancy", redundancy]);
         assert!(said.contains("0 to 15"), "{said}");
     }
@@ -62,13 +77,22 @@ fn what_is_no_address_and_no_emulation_is_refused_at_once() {
         refused(&["ls", "--cluster", address], "HOST:PORT");
         refused(&["node", "--dir", "x", "--listen", "127.0.0.1:0", "--meta", address], "HOST:PORT");
     }
-    for spec in ["rate=", "speed=3", "latency=-1ms"] {
+    for spec in ["rate=", "rate=0", "speed=3", "latency=-1ms"] {
         refused(&["emulate", "a", spec, "--cluster", "127.0.0.1:1"], "bad emulation spec");
         refused(&["up", "--dir", "x", "--emulate", spec], "bad emulation spec");
         let node =
             ["node", "--dir", "x", "--listen", "127.0.0.1:0", "--meta", "127.0.0.1:1", "--emulate", spec];
         refused(&node, "bad emulation spec");
     }
+    for capacity in ["0", "100", "1MB"] {
+        let too_little = format!("`{capacity}` is too little for a device, which takes 1.0 MiB or more");
+        refused(&["up", "--dir", "x", "--capacity", capacity], &too_little);
+        let node = ["node", "--dir", "x", "--listen", "127.0.0.1:0", "--meta", "127.0.0.1:1"];
+        refused(&[&node[..], &["--capacity", capacity]].concat(), &too_little);
+    }
+    refused(&["up", "--dir", "x", "--capacity", "-1"], "`-1` is not a size");
+    let add = ["device", "add", "--node", "a", "/x", "--cluster", "127.0.0.1:1", "--capacity", "-1"];
+    refused(&add, "`-1` is not a size");
     assert!(started.elapsed() < WITHIN);
     let help = Command::new(program()).args(["get", "--help"]).output().unwrap();
     assert!(String::from_utf8_lossy(&help.stdout).contains("`all-at-once`"));

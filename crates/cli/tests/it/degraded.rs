@@ -88,6 +88,11 @@ fn with_a_server_dead_everything_can_be_written_and_is_completed_when_it_is_back
     });
     let status = bed.ok(&["status"]);
     assert!(status.contains("with fewer parity chunks"), "{status}");
+    let stat = bed.ok(&["stat", "data/new"]);
+    assert!(stat.contains("degraded   2 of 2 segments with fewer chunks than `parity:"), "{stat}");
+    assert_eq!(stat.matches("; degraded: 1 chunk missing").count(), 2, "{stat}");
+    let stat: serde_json::Value = serde_json::from_str(&bed.ok(&["stat", "data/new", "--json"])).unwrap();
+    assert_eq!((&stat["degraded_segments"], &stat["segments"][1]["missing_chunks"]), (&2.into(), &1.into()));
     let said = bed.fails(6, &["repair"]);
     assert!(said.contains("cannot be completed now: ") && said.contains('6'), "{said}");
     // One parity chunk is left to be lost.
@@ -105,6 +110,8 @@ fn with_a_server_dead_everything_can_be_written_and_is_completed_when_it_is_back
     println!("{done}");
     let status: serde_json::Value = serde_json::from_str(&bed.ok(&["status", "--json"])).unwrap();
     assert_eq!(status["degraded_segments"], 0);
+    let stat = bed.ok(&["stat", "data/new"]);
+    assert!(!stat.contains("degraded"), "{stat}");
     block_on(async {
         let client = bed.client().await;
         assert_eq!(chunks(&client, "object").await, [6; 4]);

@@ -134,7 +134,7 @@ fn what_an_object_was_wished_to_survive_holds_for_whatever_becomes_of_it() {
         assert!(bed.ok(&["stat", object]).contains("promises   to survive 3 failures"));
     }
     // The bucket's one failure would do with it.
-    let said = bed.fails(6, &["tune", "data/object", "--redundancy", "0.6"]);
+    let said = bed.fails(2, &["tune", "data/object", "--redundancy", "0.6"]);
     assert!(said.contains("any 3 failure domains"), "{said}");
     let patch = bed.file("patch", 200_000, seed + 2);
     let range = ["--range", "3000000-", "--qos", "tolerate=2"];
@@ -268,15 +268,19 @@ fn a_running_server_takes_a_further_disk_and_finds_it_again() {
     let disk = disk.to_str().unwrap();
     // Named by a device of it; a name that is not a full path means nothing there.
     let first_name = first.to_string();
-    let said = bed.fails(1, &["device", "add", "--node", &first_name, "further"]);
+    let said = bed.fails(2, &["device", "add", "--node", &first_name, "further"]);
     assert!(said.contains("full path"), "{said}");
+    let said = bed.fails(1, &["device", "add", "--node", &first_name, "/proc/nowhere"]);
+    assert!(said.contains(": no device was added in /proc/nowhere: cannot make"), "{said}");
+    let said = bed.fails(2, &["device", "add", "--node", &first_name, disk, "--capacity", "100"]);
+    assert!(said.contains("`100` is too little for a device") && said.contains("1.0 MiB or more"), "{said}");
     let added: Value =
         serde_json::from_str(&bed.ok(&["device", "add", "--node", &first_name, disk, "--json"])).unwrap();
     let added: DeviceId = added["added"].as_str().unwrap().parse().unwrap();
     assert_eq!(devices(&bed, 1).len(), 2);
     let said = bed.fails(2, &["device", "add", "--node", &first_name, disk, "--thick"]);
     assert!(said.contains("--capacity"), "{said}");
-    let twice = bed.fails(1, &["device", "add", "--node", &first_name, disk]);
+    let twice = bed.fails(2, &["device", "add", "--node", &first_name, disk]);
     assert!(twice.contains("twice") || twice.contains("in use"), "{twice}");
     block_on(async {
         let client = bed.client().await;
@@ -342,7 +346,7 @@ fn a_removed_disk_leaves_its_server_running_and_does_not_come_back() {
     let add = ["device", "add", "--node", &other, dir.to_str().unwrap()];
     // Its old server closes it a moment after it said so.
     block_on(eventually("its name is refused", WITHIN, async || {
-        bed.fails(1, &add).contains("was removed from the cluster")
+        bed.fails(2, &add).contains("was removed from the cluster")
     }));
     let said = bed.fails(1, &["device", "drain", &name]);
     assert!(said.contains("was removed from the cluster"), "{said}");

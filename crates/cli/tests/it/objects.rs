@@ -228,6 +228,17 @@ fn ranges_pipes_versions_and_removal() {
         assert!(part.status.success() && part.stdout == original[expected], "{range}");
     }
     assert!(bed.fails(2, &["get", "data/piped", "-", "--range", "5242880-"]).contains("5242880 bytes"));
+    // What is cut short is said, but to programs, which are told how many bytes they got.
+    let said = |arguments: &[&str]| {
+        let got = bed.run(&[&["get", "data/piped", "/dev/null", "--range"], arguments].concat());
+        assert!(got.status.success());
+        String::from_utf8(got.stderr).unwrap()
+    };
+    let cut = "data/piped has 5242880 bytes: those from 5000000 to 5242879 were read, not to 9999999\n";
+    assert!(said(&["5000000-9999999"]).contains(cut));
+    for whole in [&["5000000-5242879"][..], &["5000000-"], &["5000000-9999999", "--json"]] {
+        assert!(!said(whole).contains(" were read"), "{whole:?}");
+    }
     // A new version takes the old one's place.
     let second = bed.file("second", 2 << 20, seed + 1);
     bed.put(&second, "piped");

@@ -72,11 +72,12 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
     let original = std::fs::read(&file).unwrap();
     let file = file.to_str().unwrap();
     // A third of what the disks give with D = 0.5 each: there is room for both, and a put without a wish has what is left.
-    let put = |key: &str, wish: &str| begin(&bed, &["put", file, key, "--qos", wish, "--json"]);
+    let put = |key: &str, wish: &[&str]| begin(&bed, &[&["put", file, key, "--json"], wish].concat());
     // Compared with the third and not with a clock: where this machine is the limit, all three are slow. Where it holds one of
     // them up, the next three are looked at.
     once_of("puts with a wish keep up", || {
-        let all = [("data/a", "bandwidth=45MB"), ("data/b", "bandwidth=45MB"), ("data/e", "")]
+        let wish = &["--qos", "bandwidth=45MB"][..];
+        let all = [("data/a", wish), ("data/b", wish), ("data/e", &[][..])]
             .map(|(key, wish)| (key, wish, put(key, wish)));
         let paces = all.map(|(key, wish, child)| {
             // Where the disks were measured as slower than they are, one has to wait.
@@ -93,7 +94,7 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
     // More than half each: whoever comes second is told to wait, and when. Both may be where disks are known as slow, for a while.
     let (mut codes, mut said) = ([None; 2], [String::new(), String::new()]);
     block_on(eventually("one of two is granted", WITHIN, async || {
-        let both = [put("data/c", "bandwidth=85MB"), put("data/d", "bandwidth=85MB")];
+        let both = ["data/c", "data/d"].map(|key| put(key, &["--qos", "bandwidth=85MB"]));
         let outputs = both.map(|child| child.wait_with_output().unwrap());
         codes = outputs.each_ref().map(|output| output.status.code());
         said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
@@ -105,7 +106,7 @@ fn two_puts_at_once_get_what_they_wished_for_or_one_is_told_to_wait() {
         assert!(said[waiting].contains("try again"), "{said:?}");
         let key = ["data/c", "data/d"][waiting];
         // What the first reserved was given back at its end.
-        granted(key, || put(key, "bandwidth=85MB").wait_with_output().unwrap());
+        granted(key, || put(key, &["--qos", "bandwidth=85MB"]).wait_with_output().unwrap());
     }
     for key in ["a", "b", "c", "d", "e"] {
         bed.get_equals(key, &original);

@@ -176,14 +176,13 @@ fn a_local_cluster_that_was_stopped_goes_on_with_what_it_has() {
     let [cluster, file, copy] = ["cluster", "file", "copy"].map(|name| dir.path().join(name));
     let original = bytes(1 << 20, seed());
     std::fs::write(&file, &original).unwrap();
-    let up = |nodes: &str| {
+    let up = |shape: &[&str]| {
         let mut up = Command::new(program());
-        up.args(["up", "--json", "--nodes", nodes, "--devices", "1", "--capacity", "64MiB", "--dir"]);
-        up.arg(&cluster);
+        up.args(["up", "--json", "--capacity", "64MiB", "--dir"]).arg(&cluster).args(shape);
         up
     };
-    let started = || {
-        let mut up = Killed(up("2").stdout(Stdio::piped()).spawn().unwrap());
+    let started = |shape: &[&str]| {
+        let mut up = Killed(up(shape).stdout(Stdio::piped()).spawn().unwrap());
         let mut said = String::new();
         BufReader::new(up.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -204,21 +203,24 @@ fn a_local_cluster_that_was_stopped_goes_on_with_what_it_has() {
             output.status.success()
         }));
     };
-    let (first, address) = started();
+    let (first, address) = started(&["--nodes", "2", "--devices", "1"]);
     client(&address, &["bucket", "create", "data", "--policy", "rateless:redundancy=1,tolerate=1"]);
     client(&address, &["put", file.to_str().unwrap(), "data/object"]);
     stopped(first);
-    let (second, again) = started();
+    // What it has needs not be said again.
+    let (second, again) = started(&[]);
     assert_eq!(again, address);
     client(&again, &["get", "data/object", copy.to_str().unwrap()]);
     assert!(std::fs::read(&copy).unwrap() == original);
     stopped(second);
     // One of another shape would leave devices out.
-    let refused = up("3").output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    let was = "holds a cluster of 2 nodes with 1 device each: start it with `--nodes 2 --devices 1`";
-    assert!(said.contains(was), "{said}");
+    for other in [["--nodes", "3"], ["--devices", "2"]] {
+        let refused = up(&other).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        let was = "holds a cluster of 2 nodes with 1 device each: start it with `--nodes 2 --devices 1`";
+        assert!(said.contains(was), "{said}");
+    }
 }
 
 #[test]

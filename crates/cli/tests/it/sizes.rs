@@ -619,7 +619,10 @@ fn commands_make_files_longer_and_shorter() {
     assert!(bed.ok(&["truncate", "data/object", "7"]).contains("7 bytes now, 7 before"));
     bed.settled_from(&["write", "data/piped", "--offset", "0", "--create", "-"], b"from standard input");
     bed.get_equals("piped", b"from standard input");
-    bed.fails(2, &["truncate", "data/object", "-1"]);
+    let said = bed.fails(2, &["truncate", "data/object", "-1"]);
+    assert!(said.contains("`-1` is not a size"), "{said}");
+    let said = bed.fails(2, &["write", "data/object", "--offset", "-1", path]);
+    assert!(said.contains("`-1` is no place in an object") && !said.contains("-- -1"), "{said}");
     bed.fails(2, &["truncate", "data/object", "1X"]);
     bed.fails(2, &["truncate", "data/object", "1000TB"]);
     bed.fails(3, &["truncate", "data/nothing", "5"]);
@@ -638,7 +641,8 @@ fn commands_make_files_longer_and_shorter() {
         &["truncate", "fixed/object", "5"],
     ] {
         let refused = bed.fails(2, command);
-        assert!(refused.contains("choose policy `parity`"), "{refused}");
+        assert!(refused.contains("choose policy `parity`") && refused.contains("put --range"), "{refused}");
+        assert!(!refused.contains("handle"), "{refused}");
     }
 }
 

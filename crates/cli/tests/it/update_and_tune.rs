@@ -245,7 +245,8 @@ fn redundancy_is_dialled_up_and_down_on_a_live_cluster() {
     }
     let mut freed = 0;
     block_on(eventually("it is tuned down", WITHIN, async || {
-        // Where a put on a busy machine placed unequal shares, 0.6 may be too small for two losses.
+        // Where a put on a busy machine placed unequal shares, 0.6 may be too small for two losses. As long as servers that just began
+        // again are not counted, 0.9 is, too: that is no fault of the command line.
         let down = tune(&bed, "0.9");
         freed += down["freed_bytes"].as_u64().unwrap();
         down["redundancy"].as_f64().unwrap() < 0.95
@@ -254,7 +255,13 @@ fn redundancy_is_dialled_up_and_down_on_a_live_cluster() {
     bed.get_equals("object", &content);
     // Below what two of six lost servers leave.
     block_on(eventually("it is refused", WITHIN, async || {
-        let said = bed.fails(6, &["tune", "data/object", "--redundancy", "0.2"]);
+        let refused = bed.run(&["tune", "data/object", "--redundancy", "0.2"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        // Devices may seem to stall.
+        if common::is_not_now(refused.status) {
+            return false;
+        }
+        assert_eq!(refused.status.code(), Some(2), "{said}");
         // What is named is enough, for every segment.
         let smallest = said.split(" is the smallest").next().and_then(|said| said.rsplit(' ').next());
         let named = smallest.and_then(|said| said.parse::<f64>().ok());
