@@ -14,7 +14,7 @@ use super::{
     host::{Lane, Running},
     medium,
     merge::Merge,
-    not_in_place,
+    not_in_place, returned,
 };
 use crate::devices::ServedDevice;
 use bytes::Bytes;
@@ -40,6 +40,8 @@ use steadfast_protocol::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// When others are asked about a chunk that changes come to, before anybody reads it. Picked by eye: its first changes are through by then.
+const LOOKS_AHEAD_AFTER: Duration = Duration::from_secs(1);
 /// How often it is looked at whether a log is quiet, or held up.
 const TICK: Duration = Duration::from_millis(100);
 /// And how often where nothing has happened for [`CALM`], of which there may be thousands: often enough for
@@ -319,7 +321,7 @@ impl host::Host for Host {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
-        let mut calm = false;
+        let (mut calm, mut looked_ahead) = (false, false);
         loop {
             let (over, ticking) = running.with(|host| (host.over.take(), host.is_ticking()));
             if let Some(why) = over {
@@ -351,6 +353,7 @@ impl host::Host for Host {
                         }
                         return None;
                     }
+                    looked_ahead = looked_ahead || running.with(|host| host.look_ahead(updates));
                     if calm {
                         ticks.reset_after(CALM_TICK);
                     }
@@ -383,6 +386,12 @@ impl host::Host for Host {
 impl Host {
     fn now(&self) -> Time {
         Time(0) + self.started.elapsed()
+    }
+
+    /// Has others asked about the chunk, once changes came to it for a while; whether that is done.
+    fn look_ahead(&self, updates: &Arc<Updates>) -> bool {
+        let is_due = self.core.log().len() > 0 && self.started.elapsed() > LOOKS_AHEAD_AFTER;
+        is_due && returned::look_ahead(updates, &self.chunk.device, self.chunk.segment)
     }
 
     /// Whether time may ask something of it. What the lane is about to answer may be logged, or may not have had room.

@@ -6,7 +6,8 @@
 //! time. A host that began for something else answers for its chunk. Who stands still is waited for with the first of them alone, and
 //! not asked about others beside those that answer, before it is back; what it says later is heard.
 //!
-//! Before a parity chunk is first read the nodes of all other chunks are asked the same: what it had merged with an old image
+//! Before a parity chunk is first read, or a little after changes first came to it ([`look_ahead`]), the nodes of all other chunks are asked
+//! the same: what it had merged with an old image
 //! would pass for the newest where the data chunk is late or lost. It is refused while it lacks any. Not so for who reads by no layout (epoch
 //! 0): who has ended its changes and knows what each chunk lacks since, or for whom there is nothing else.
 //!
@@ -28,15 +29,19 @@ use steadfast_protocol::{
     serve::parity_log::{BeforeRead, Inquiry, InquiryAction, InquiryInput, Levels, Located, Unsaid},
 };
 use tokio::{
-    sync::{Semaphore, SemaphorePermit, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
+/// Parity chunks of a device that others are asked about before anybody reads them, at a time. Picked by eye: nobody waits for it.
+const LOOKS_AHEAD: usize = 2;
+
 /// What is known of a device's chunks.
 pub(crate) struct Returned {
     known: Mutex<Known>,
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
+    looking_ahead: Arc<Semaphore>,
     started: Instant,
 }
 
@@ -49,7 +54,12 @@ struct Known {
 
 impl Default for Returned {
     fn default() -> Self {
-        Self { known: Mutex::default(), asking: Semaphore::new(Inquiry::AT_A_TIME), started: Instant::now() }
+        Self {
+            known: Mutex::default(),
+            asking: Arc::new(Semaphore::new(Inquiry::AT_A_TIME)),
+            looking_ahead: Arc::new(Semaphore::new(LOOKS_AHEAD)),
+            started: Instant::now(),
+        }
     }
 }
 
@@ -102,6 +112,12 @@ impl Returned {
         let mut known = self.lock();
         known.waited_for.remove(&segment);
         learn(&mut known.levels)
+    }
+
+    /// What is known.
+    #[cfg(test)]
+    pub(super) fn levels(&self) -> Levels {
+        self.lock().levels.clone()
     }
 
     fn now(&self) -> Time {
@@ -198,6 +214,19 @@ async fn until_known(service: &Service, device: &ServedDevice, extent: &ExtentIn
     }
 }
 
+/// Has others asked about a parity chunk that changes come to, before anybody reads it: when it is to stand in for one that stands still, the
+/// node of that one answers no more.
+/// Whoever reads has the other turns; where all of these are taken it says so.
+pub(super) fn look_ahead(updates: &Arc<Updates>, device: &Arc<ServedDevice>, segment: SegmentId) -> bool {
+    let Ok(turn) = Arc::clone(&device.returned.looking_ahead).try_acquire_owned() else { return false };
+    if device.returned.before_read(segment).0 == BeforeRead::Ask {
+        let (updates, device) = (Arc::clone(updates), Arc::clone(device));
+        let asker = Arc::clone(&updates);
+        updates.spawn(async move { find_out(&asker, &device, (segment, 0), turn).await });
+    }
+    true
+}
+
 /// Has the nodes asked that know what it is to have, whatever becomes of whoever reads.
 fn ask(service: &Service, device: DeviceId, segment: SegmentId, version: u64) {
     // One that is not served any more is not read for long either.
@@ -205,7 +234,8 @@ fn ask(service: &Service, device: DeviceId, segment: SegmentId, version: u64) {
     let updates = service.updates.clone();
     service.updates.spawn(async move {
         // What has no turn for so long is asked about by whoever reads it next.
-        let Ok(turn) = timeout(Levels::HEARD_FOR, device.returned.asking.acquire()).await else { return };
+        let turn = Arc::clone(&device.returned.asking).acquire_owned();
+        let Ok(turn) = timeout(Levels::HEARD_FOR, turn).await else { return };
         let turn = turn.expect("it is never closed");
         find_out(&updates, &device, (segment, version), turn).await;
     });
@@ -216,7 +246,7 @@ async fn find_out(
     updates: &Arc<Updates>,
     device: &Arc<ServedDevice>,
     (segment, version): (SegmentId, u64),
-    turn: SemaphorePermit<'_>,
+    turn: OwnedSemaphorePermit,
 ) {
     let (id, returned, mut turn) = (device.id, &device.returned, Some(turn));
     let (mut inquiry, mut actions) = returned.inquire(segment, version);

@@ -5,9 +5,9 @@ use bytes::BytesMut;
 use steadfast_disk::ExtentInfo;
 use steadfast_net::{CallError, Open};
 use steadfast_protocol::{
-    IndexRanges,
+    IndexRanges, Time,
     message::{NodeAnswer, NodeFault, NodeRequest, Priority as Class, ReadPiece, ReadRows, RowsAt, Want},
-    serve::parity_log::Levels,
+    serve::parity_log::{BeforeRead, Levels},
 };
 
 /// The data chunk whose device comes back.
@@ -176,6 +176,24 @@ async fn parity_that_comes_back_with_old_data_is_not_read_as_the_newest() {
     assert!(told.as_ref().is_err_and(lacks_changes), "{told:?}");
     let told = asked_under(&life, Epoch(0), &returned).await;
     assert!(told.is_ok(), "{told:?}");
+    life.end().await;
+}
+
+/// When it is to stand in for a chunk that stands still it would be too late to ask.
+#[tokio::test]
+async fn parity_that_changes_come_to_is_asked_about_before_anybody_reads_it() {
+    let images = (0..SHAPE.chunks).map(|chunk| stored(chunk, RESERVE_BYTES)).collect();
+    let life = Life::begin(images, SHAPE.chunks).await;
+    assert_eq!(change(&life, 1).await, 1);
+    let device = life.device(SHAPE.data);
+    let known = async {
+        // Far later only what is known for good counts.
+        let later = Time(0) + Duration::from_secs(86_400);
+        while device.returned.levels().before_read(later, SEGMENT) != BeforeRead::Serve {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), known).await.expect("others are asked about it");
     life.end().await;
 }
 
