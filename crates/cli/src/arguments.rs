@@ -371,7 +371,7 @@ pub(crate) struct Replay {
     /// Begin no request before its time in the trace
     #[arg(long)]
     pub(crate) paced: bool,
-    /// Memory for what was written and is not stored yet [default: 64MiB]
+    /// Memory for what was written and is not stored yet, and as much for what is read again [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::units::bytes)]
     pub(crate) cache: Option<u64>,
     #[command(flatten)]

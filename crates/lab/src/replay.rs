@@ -209,6 +209,8 @@ pub struct Outcome {
     pub evictions: u64,
     /// How often the object was looked up again after it was opened.
     pub lookups: u64,
+    /// Pieces of reads that asked no server for anything: of what was written or read before, or never written.
+    pub reads_kept: u64,
 }
 
 /// What is told while a replay goes on.
@@ -257,7 +259,8 @@ pub async fn run(
         return Err(NotOffered(why.to_owned()).into());
     }
     let stored = store(client, &requests, &options, &step).await?;
-    let file_options = FileOptions { cache_bytes: options.cache_bytes, ..FileOptions::default() };
+    let cache_bytes = options.cache_bytes;
+    let file_options = FileOptions { cache_bytes, read_cache_bytes: cache_bytes, ..FileOptions::default() };
     let opened = client.open_file_with(&options.bucket, &options.key, &file_options).await;
     let file = opened.map_err(plain)?;
     let (object_bytes, needed) = (file.size(), requests.object_bytes);
@@ -312,6 +315,7 @@ pub async fn run(
         segments_anew: counts.segments_anew,
         evictions: counts.evictions,
         lookups: counts.lookups,
+        reads_kept: counts.reads_kept,
     })
 }
 

@@ -39,14 +39,25 @@ pub(crate) async fn run(arguments: Replay) -> anyhow::Result<()> {
 const SEED: u64 = 1;
 
 fn show(object: &str, outcome: &Outcome) -> anyhow::Result<()> {
-    let Outcome { requests, requests_per_s, seconds, reads, read_bytes, writes, written_bytes, .. } = outcome;
+    let Outcome {
+        requests,
+        requests_per_s,
+        seconds,
+        reads,
+        reads_kept,
+        read_bytes,
+        writes,
+        written_bytes,
+        ..
+    } = outcome;
     let stored = if outcome.stored { ", stored for this" } else { "" };
     say!("object     {object}, {}{stored}", show_bytes(outcome.object_bytes))?;
     if outcome.folded_regions > 0 {
         say!("           {} MiB of the trace share their place with others", outcome.folded_regions)?;
     }
     say!("requests   {requests} in {seconds:.2} s, {requests_per_s:.0} a second")?;
-    say!("reads      {reads}, {}{}", show_bytes(*read_bytes), show_latency(outcome.read_latency))?;
+    let kept = if *reads_kept > 0 { format!(" ({reads_kept} pieces from memory)") } else { String::new() };
+    say!("reads      {reads}, {}{kept}{}", show_bytes(*read_bytes), show_latency(outcome.read_latency))?;
     say!("writes     {writes}, {}{}", show_bytes(*written_bytes), show_latency(outcome.write_latency))?;
     let in_place = show_bytes(outcome.in_place_bytes);
     say!("stored     {}", show_stored(&in_place, outcome.segments_anew, outcome.syncs, outcome.evictions))?;

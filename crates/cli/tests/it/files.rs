@@ -1,7 +1,7 @@
 //! File handles on real processes: reads and writes against a model, what others see and when, segments that are stored anew
 //! under a handle, and what is refused. `steadfast write` beside them.
 
-use crate::common::{self, Bed, block_on, bytes, once_of, seed, settled, shape};
+use crate::common::{self, Bed, WITHIN, block_on, bytes, eventually, once_of, seed, settled, shape};
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::{io::Cursor, sync::Arc, time::Duration};
@@ -18,8 +18,10 @@ pub(crate) async fn put(client: &Client, model: &[u8]) {
     common::put(client, "object", model).await;
 }
 
+/// A handle that reads what is stored and keeps none of it, so that what is checked is what was stored.
 pub(crate) async fn open(client: &Arc<Client>) -> File {
-    client.open_file("data", "object").await.unwrap()
+    let options = FileOptions { fresh_for: Duration::ZERO, ..FileOptions::default() };
+    client.open_file_with("data", "object", &options).await.unwrap()
 }
 
 pub(crate) async fn write(file: &File, model: &mut [u8], offset: usize, new: &[u8]) {
@@ -65,6 +67,9 @@ fn reads_and_writes(seed: u64) -> bool {
             // Some of the rounds have to make room.
             let options =
                 FileOptions { cache_bytes: [64 << 10, 128 << 10, 64 << 20][round], ..Default::default() };
+            // Some of them read from memory what they have read before.
+            let fresh_for = if round == 1 { options.fresh_for } else { Duration::ZERO };
+            let options = FileOptions { fresh_for, ..options };
             let file = client.open_file_with("data", "object", &options).await.unwrap();
             let (mut written, mut reads) = (0, 0);
             for step in 0..150 {
@@ -280,6 +285,61 @@ fn what_cannot_be_stored_is_kept_for_the_next_sync() {
         }
         check(&file, &model, "synced in the end").await;
         check(&open(&patient(&bed).await).await, &model, "as others see it").await;
+    });
+}
+
+/// Of a file that another client changes meanwhile.
+#[test]
+fn what_was_read_is_read_from_memory_for_a_while_and_is_never_older_than_own_writes() {
+    let bed = Bed::with_bucket(&shape(6, 1), "parity:segment=1MiB");
+    let mut model = bytes(3 * MIB, seed());
+    block_on(async {
+        let (client, other) = (patient(&bed).await, patient(&bed).await);
+        put(&client, &model).await;
+        let opened = async |fresh_for| {
+            let options = FileOptions { fresh_for, ..FileOptions::default() };
+            client.open_file_with("data", "object", &options).await.unwrap()
+        };
+        let (keeps, short, never) = (
+            opened(Duration::MAX).await,
+            opened(Duration::from_millis(50)).await,
+            opened(Duration::ZERO).await,
+        );
+        let near = MIB - 2000..MIB + 3000;
+        let read = async |file: &File| file.read_at(near.start as u64, near.len()).await.unwrap();
+        for file in [&keeps, &short, &never] {
+            assert!(read(file).await == model[near.clone()]);
+        }
+        assert!(read(&keeps).await == model[near.clone()] && read(&never).await == model[near.clone()]);
+        assert_eq!(keeps.read_at(MIB as u64, 10).await.unwrap(), model[MIB..MIB + 10]);
+        assert_eq!((keeps.counts().reads_kept, never.counts().reads_kept), (2, 0));
+        let before = model.clone();
+        let writes = open(&other).await;
+        write(&writes, &mut model, MIB - 500, &[9; 1000]).await;
+        close(writes).await;
+        assert!(read(&keeps).await == before[near.clone()], "it was open before");
+        assert!(read(&open(&client).await).await == model[near.clone()], "it is opened now");
+        // Where it was stored anew the old chunks may be there for a while.
+        for (file, why) in [(&never, "it keeps nothing"), (&short, "it is too old")] {
+            eventually(why, WITHIN, async || read(file).await == model[near.clone()]).await;
+        }
+        // Its own writes it sees at once, before they are stored and after that.
+        let mut own = before;
+        write(&keeps, &mut own, MIB + 100, &[7; 50]).await;
+        assert!(read(&keeps).await == own[near.clone()]);
+        sync(&keeps).await;
+        let kept = keeps.counts().reads_kept;
+        // It may have been looked up anew, and what it had forgotten.
+        let (now, is_kept) = (read(&keeps).await, keeps.counts().reads_kept > kept);
+        model[MIB + 100..MIB + 150].fill(7);
+        assert!(now == if is_kept { &own } else { &model }[near.clone()], "kept: {is_kept}");
+        let far = 2 * MIB as u64;
+        write(&keeps, &mut model, 2 * MIB, &[5; 100]).await;
+        sync(&keeps).await;
+        assert_eq!(keeps.read_at(far, 100).await.unwrap()[..], [5; 100]);
+        settled(async || keeps.truncate(far + 10).await).await;
+        settled(async || keeps.truncate(far + 50).await).await;
+        assert_eq!(keeps.read_at(far, 100).await.unwrap()[..], [[5; 10].as_slice(), &[0; 40]].concat());
     });
 }
 

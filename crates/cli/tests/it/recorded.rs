@@ -65,7 +65,9 @@ fn a_trace_is_replayed_into_one_object() {
     for words in [
         "data/replay, 20.0 MiB\n",
         "requests   30 in",
-        "reads      10, 80.0 KiB: p50",
+        // Some of what was written just before.
+        "reads      10, 80.0 KiB (",
+        " from memory): p50",
         "writes     20, ",
         "3 syncs",
     ] {

@@ -23,7 +23,14 @@ use steadfast_protocol::layout::ParityGeometry;
 
 const MIB: usize = 1 << 20;
 
-const CREATE: FileOptions = FileOptions { write: true, create: true, truncate: false, cache_bytes: 64 << 20 };
+const CREATE: FileOptions = FileOptions {
+    write: true,
+    create: true,
+    truncate: false,
+    cache_bytes: 64 << 20,
+    read_cache_bytes: 64 << 20,
+    fresh_for: Duration::ZERO,
+};
 
 async fn create(client: &Arc<Client>) -> File {
     client.open_file_with("data", "object", &CREATE).await.unwrap()

@@ -179,12 +179,13 @@ impl Cache {
         Some(held.flying.clone())
     }
 
-    /// What flew of a segment is stored, or is dirty again.
-    pub(super) fn landed(&mut self, segment: usize, stored: bool) {
-        let Some(held) = self.segments.get_mut(&segment) else { return };
+    /// What flew of a segment is stored, which is given back, or is dirty again.
+    pub(super) fn landed(&mut self, segment: usize, stored: bool) -> Vec<(u64, Bytes)> {
+        let Some(held) = self.segments.get_mut(&segment) else { return Vec::new() };
         let before = held.cost();
-        for (offset, bytes) in std::mem::take(&mut held.flying) {
-            if !stored {
+        let mut flown = std::mem::take(&mut held.flying);
+        if !stored {
+            for (offset, bytes) in flown.drain(..) {
                 held.dirty.write(offset, &bytes, Over::Keep);
                 held.dirty_since = held.flying_since;
             }
@@ -194,6 +195,7 @@ impl Cache {
             self.by_use.remove(&held.used);
             self.segments.remove(&segment);
         }
+        flown
     }
 
     /// What of `range`, which lies in `segments`, was written and is not stored. That is a use of them.

@@ -6,6 +6,9 @@
 //! layout known here, without a word to the metadata server; a segment that is found stored anew is looked up again. Whoever
 //! opens the object after a close sees what was written before it; others see some of it earlier.
 //!
+//! What was read is kept, too, and read again from here for a short time ([`FileOptions::fresh_for`]): what others store meanwhile shows
+//! after that in a handle that was open before. Of what this one writes that is never so.
+//!
 //! What is written behind the end makes the object longer when it is stored, with zeros in between. That goes in the order of the
 //! segments, so that none is stored as zeros just before its bytes are. [`File::truncate`] is done at once. Where two handles
 //! make an object longer at a time, both have it as long as their own bytes need, and neither undoes the other's.
@@ -19,6 +22,7 @@
 //! seen, or where what is not stored ends, whichever is more.
 
 mod cache;
+mod clean;
 mod runs;
 
 use crate::{
@@ -27,6 +31,8 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use cache::{Cache, Moment, Room};
+use clean::Clean;
+use runs::Over;
 use std::{
     cmp::Ordering,
     collections::{BTreeSet, VecDeque},
@@ -59,12 +65,24 @@ pub struct FileOptions {
     pub truncate: bool,
     /// Memory for what was written and is not stored yet, in bytes; 64 KiB at least.
     pub cache_bytes: u64,
+    /// Memory for what was read, or stored, and may be read again, in bytes; 0 for none.
+    pub read_cache_bytes: u64,
+    /// For how long that is read from memory, whatever others store meanwhile: zero where it is to show at once.
+    pub fresh_for: Duration,
 }
 
 impl Default for FileOptions {
-    /// An object that is there, for writing, with 64 MiB: four segments of the usual size.
+    /// An object that is there, for writing, with 64 MiB for either: four segments of the usual size. What was read is kept for a second, as
+    /// is usual for file systems over a network.
     fn default() -> Self {
-        Self { write: true, create: false, truncate: false, cache_bytes: 64 << 20 }
+        Self {
+            write: true,
+            create: false,
+            truncate: false,
+            cache_bytes: 64 << 20,
+            read_cache_bytes: 64 << 20,
+            fresh_for: Duration::from_secs(1),
+        }
     }
 }
 
@@ -83,6 +101,8 @@ pub struct FileCounts {
     pub evictions: u64,
     /// How often the object was looked up again after it was opened, those of changes among them.
     pub lookups: u64,
+    /// Reads that asked no server for anything: of what was written or read, or never written.
+    pub reads_kept: u64,
 }
 
 /// An object opened for reading, and mostly for writing; may be used by several tasks at once. What was written and not synced
@@ -109,6 +129,7 @@ struct Inner {
     reading: Reading,
     way: Duration,
     state: Mutex<State>,
+    opened: Instant,
     /// Held while a lot of a segment is being stored.
     turns: Vec<tokio::sync::Mutex<()>>,
     /// Held while the object gets another size; taken before turns.
@@ -126,6 +147,7 @@ struct State {
     /// How often that was replaced.
     sights: u64,
     cache: Cache,
+    clean: Clean,
     counts: FileCounts,
 }
 
@@ -168,7 +190,7 @@ impl Client {
             _ if options.write => {
                 return Err(FileError::Policy { bucket: bucket.to_owned(), policy: found.policy });
             }
-            // Nothing is ever kept of what is only read.
+            // Nothing is ever written.
             _ => (u64::MAX, 0),
         };
         if options.truncate && found.object.size > 0 {
@@ -189,8 +211,10 @@ impl Client {
                 found: Arc::new(found),
                 sights: 0,
                 cache: Cache::new(cache_bytes),
+                clean: Clean::new(options.read_cache_bytes, options.fresh_for),
                 counts: FileCounts::default(),
             }),
+            opened: start,
             turns: (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect(),
             sizing: tokio::sync::Mutex::default(),
             appending: tokio::sync::Mutex::default(),
@@ -250,27 +274,34 @@ impl File {
         self.inner.state().counts
     }
 
-    /// `length` bytes from `offset` on, what was written before included; fewer at the object's end, and none behind it.
+    /// `length` bytes from `offset` on, what was written before included; fewer at the object's end, and none behind it. What others store may
+    /// show up to [`FileOptions::fresh_for`] later.
     ///
     /// # Errors
     /// When too little of it can be had now, or it was removed. The same read can be tried again.
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, FileError> {
         let inner = &*self.inner;
         for change in 1.. {
-            let (found, range, seen) = {
+            let began = inner.opened.elapsed();
+            let (found, range, (seen, written), mark) = {
                 let mut state = inner.state();
                 let found = Arc::clone(&state.found);
                 let range = offset..offset.saturating_add(length as u64).min(state.size());
                 if range.is_empty() {
                     return Ok(Bytes::new());
                 }
-                let seen = state.cache.seen(inner.segments(&range), &range);
-                (found, range, seen)
+                let written = state.cache.seen(inner.segments(&range), &range);
+                let mut seen = state.clean.seen(began, &range);
+                for (at, piece) in written.within(&range) {
+                    seen.write(at, piece, Over::Replace);
+                }
+                (found, range, (seen, written), state.clean.mark())
             };
             let mut gaps = seen.gaps(&range);
             let missing =
                 gaps.next().map(|first| first.start..gaps.last().map_or(first.end, |last| last.end));
             let Some(missing) = missing else {
+                inner.state().counts.reads_kept += 1;
                 let mut seen = seen;
                 let (_, bytes) = seen.take().pop().expect("all of the range is there, in one piece");
                 return Ok(bytes);
@@ -279,9 +310,15 @@ impl File {
             let size = found.object.size;
             let missing = missing.start.min(size)..missing.end.min(size);
             let fetched = match missing.is_empty() {
-                true => Ok(VecDeque::new()),
+                true => {
+                    inner.state().counts.reads_kept += 1;
+                    Ok(VecDeque::new())
+                }
                 false => fetch(&inner.client, &found, missing.clone(), (&inner.reading, inner.way)).await,
             };
+            if let Ok(pieces) = &fetched {
+                inner.state().clean.fetched((began, mark), missing.start, pieces.iter());
+            }
             match fetched {
                 Ok(mut pieces) if missing == range && pieces.len() == 1 && seen.is_empty() => {
                     return Ok(pieces.pop_front().expect("there is one"));
@@ -295,7 +332,10 @@ impl File {
                         bytes[at..at + piece.len()].copy_from_slice(&piece);
                         at += piece.len();
                     }
-                    for (at, piece) in seen.within(&range) {
+                    // What was fetched is newer than what was read before, and older than what is not stored.
+                    let beside = [range.start..missing.start, missing.end..range.end];
+                    let beside = beside.iter().flat_map(|part| seen.within(part));
+                    for (at, piece) in beside.chain(written.within(&missing)) {
                         bytes[place(at)..place(at) + piece.len()].copy_from_slice(piece);
                     }
                     return Ok(bytes.freeze());
@@ -382,6 +422,7 @@ impl File {
         let mut state = inner.state();
         state.saw(now, sight);
         state.cache.cut(size);
+        state.clean.cut(size);
         Ok(())
     }
 
@@ -513,7 +554,7 @@ impl Inner {
             for &segment in segments {
                 let Some(lot) = state.cache.take_off(segment, upto) else { continue };
                 ranges.extend(lot);
-                flights.push(Flight { of: self, segment, stored: false });
+                flights.push(Flight { of: self, segment, began: self.opened.elapsed(), stored: false });
             }
             (Arc::clone(&state.found), state.sights)
         };
@@ -587,6 +628,7 @@ impl State {
         }
         self.sights += 1;
         self.found = Arc::new(now);
+        self.clean.forget();
     }
 }
 
@@ -605,12 +647,15 @@ fn is_later(now: &ObjectStat, before: &ObjectStat) -> bool {
 struct Flight<'a> {
     of: &'a Inner,
     segment: usize,
+    began: Duration,
     stored: bool,
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        self.of.state().cache.landed(self.segment, self.stored);
+        let mut state = self.of.state();
+        let stored = state.cache.landed(self.segment, self.stored);
+        state.clean.stored(self.began, &stored);
     }
 }
 
@@ -634,8 +679,8 @@ mod tests {
     }
 
     fn state(found: ObjectStat) -> State {
-        let (cache, counts) = (Cache::new(CACHE_BYTES_MIN), FileCounts::default());
-        State { found: Arc::new(found), sights: 0, cache, counts }
+        let (cache, clean) = (Cache::new(CACHE_BYTES_MIN), Clean::new(0, Duration::ZERO));
+        State { found: Arc::new(found), sights: 0, cache, clean, counts: FileCounts::default() }
     }
 
     #[test]
