@@ -188,6 +188,9 @@ pub(super) struct Host {
     answers_max: usize,
     upkeep: Upkeep,
     started: Instant,
+    /// Whether changes came to its log, and others are to be asked about it for that.
+    is_changed: bool,
+    is_to_look_ahead: bool,
     replies: BTreeMap<u64, (u64, Waiter)>,
     arrived: BTreeMap<u64, Arrived>,
     appending: VecDeque<Appending>,
@@ -270,6 +273,8 @@ impl host::Host for Host {
             answers_max: usize::try_from(answers).unwrap_or(usize::MAX).max(ANSWERS_LEAST),
             upkeep: Upkeep::new(Time(0), info.reserve_bytes),
             started: Instant::now(),
+            is_changed: false,
+            is_to_look_ahead: false,
             overwrites: Overwrites::new(
                 (u64::from(shape.data) * window_bytes).min(info.held_bytes_max / SEGMENTS_LEAST),
                 held,
@@ -321,7 +326,7 @@ impl host::Host for Host {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (device, segment) = running.with(|host| (host.chunk.device.id, host.chunk.segment));
-        let (mut calm, mut looked_ahead) = (false, false);
+        let mut calm = false;
         loop {
             let (over, ticking) = running.with(|host| (host.over.take(), host.is_ticking()));
             if let Some(why) = over {
@@ -353,7 +358,7 @@ impl host::Host for Host {
                         }
                         return None;
                     }
-                    looked_ahead = looked_ahead || running.with(|host| host.look_ahead(updates));
+                    running.with(|host| host.look_ahead(updates));
                     if calm {
                         ticks.reset_after(CALM_TICK);
                     }
@@ -388,17 +393,19 @@ impl Host {
         Time(0) + self.started.elapsed()
     }
 
-    /// Has others asked about the chunk, once changes came to it for a while; whether that is done.
-    fn look_ahead(&self, updates: &Arc<Updates>) -> bool {
-        let is_due = self.core.log().len() > 0 && self.started.elapsed() > LOOKS_AHEAD_AFTER;
-        is_due && returned::look_ahead(updates, &self.chunk.device, self.chunk.segment)
+    /// Has others asked about the chunk, once changes came to it for a while.
+    fn look_ahead(&mut self, updates: &Arc<Updates>) {
+        if self.is_to_look_ahead && self.started.elapsed() > LOOKS_AHEAD_AFTER {
+            let looks = returned::look_ahead(updates, &self.chunk.device, self.chunk.segment);
+            self.is_to_look_ahead = !looks;
+        }
     }
 
     /// Whether time may ask something of it. What the lane is about to answer may be logged, or may not have had room.
     fn is_ticking(&self) -> bool {
         let waited_for =
             self.asked > 0 || self.asked_to_shrink.is_some() || self.overwrites.waits() || self.has_to_level;
-        waited_for || self.core.log().len() > 0 || self.links.is_empty()
+        waited_for || self.is_to_look_ahead || self.core.log().len() > 0 || self.links.is_empty()
     }
 
     /// Does what is due; whether nothing was for long.
@@ -731,6 +738,7 @@ impl Host {
         let (payload, number) = (arrived.record.clone(), self.next);
         self.next += 1;
         self.upkeep.appended(self.now());
+        self.is_to_look_ahead |= !std::mem::replace(&mut self.is_changed, true);
         let bytes = u32::try_from(payload.len()).expect("a record fits a frame");
         self.appending.push_back(Appending { number, chunk, version, reply, bytes, answer: None });
         // Under the epoch that the core knows: what was fenced since is refused by the device.

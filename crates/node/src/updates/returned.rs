@@ -6,7 +6,7 @@
 //! time. A host that began for something else answers for its chunk. Who stands still is waited for with the first of them alone, and
 //! not asked about others beside those that answer, before it is back; what it says later is heard.
 //!
-//! Before a parity chunk is first read, or a little after changes first came to it ([`look_ahead`]), the nodes of all other chunks are asked
+//! Before a parity chunk is first read, or a little after changes first came to its log ([`look_ahead`]), the nodes of all other chunks are asked
 //! the same: what it had merged with an old image
 //! would pass for the newest where the data chunk is late or lost. It is refused while it lacks any. Not so for who reads by no layout (epoch
 //! 0): who has ended its changes and knows what each chunk lacks since, or for whom there is nothing else.
