@@ -1,8 +1,5 @@
 //! A part of a segment whose chunks changed while it was read, or which too few blocks give: at one state of all that is read.
-//!
-//! Devices that the read has waited for in vain are asked only where the others do not suffice. Parity that lacks changes, as its node says,
-//! would stand in for a chunk that is only late: where the others do not suffice the read waits for both, and takes then what is there. Not
-//! so where changes were ended for this read: what each chunk lacks is known.
+//! [`Guarded`] says how often, and how.
 
 use super::SegmentReader;
 use crate::{
@@ -11,22 +8,12 @@ use crate::{
     reserve::Reading,
 };
 use bytes::BytesMut;
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Instant};
 use steadfast_protocol::{
-    DeviceId,
-    chunks::spared,
+    DeviceId, Time,
+    chunks::{Guarded, spared},
     layout::{ParityGeometry, SegmentLayout},
-    read::ReadError,
 };
-
-/// Between two looks at chunks of which some lack changes. Picked by eye: they are brought forward in some milliseconds.
-const PAUSE: Duration = Duration::from_millis(100);
-/// So long they are looked at, unless the caller has less patience. Who is late answers each time for as long as the caller waits for it; one
-/// that says nothing at all in that time is lost.
-const LOOKS_FOR: Duration = Duration::from_secs(2);
 
 impl SegmentReader<'_> {
     /// The originals that hold the part, and how many bytes were received for them.
@@ -40,24 +27,18 @@ impl SegmentReader<'_> {
             let parts = Parts { as_it_is: *as_it_is, level, least: least.clone(), ..parts };
             originals(self.client, self.layout, excluded, self.wanted.clone(), parts)
         };
-        let (looks_until, mut excluded, mut level) =
-            (Instant::now() + LOOKS_FOR.min(patience), &without, !ended);
+        let begun = Instant::now();
+        let now = || Time(0) + begun.elapsed();
+        let mut guarded = Guarded::new(now(), patience, without != *given_up, *ended);
         loop {
-            let error = match read(excluded, level).await {
+            let excluded = if guarded.spares() { &without } else { given_up };
+            let error = match read(excluded, guarded.is_level()).await {
                 Err(GetError::Read(error)) => error,
                 other => return other,
             };
-            tracing::debug!(segment = %self.layout.segment, ?excluded, level, %error, "not at one state");
-            let any_lacks = any_lacks(&error, &parity);
-            if excluded != given_up {
-                excluded = given_up;
-            } else if level && any_lacks && Instant::now() < looks_until {
-                tokio::time::sleep(PAUSE).await;
-            } else if level && (any_lacks || matches!(error, ReadError::Unsettled { .. })) {
-                level = false;
-            } else {
-                return Err(error.into());
-            }
+            tracing::debug!(segment = %self.layout.segment, ?guarded, %error, "not at one state");
+            let Some(pause) = guarded.failed(now(), &error, &parity) else { return Err(error.into()) };
+            tokio::time::sleep(pause).await;
         }
     }
 }
@@ -69,16 +50,6 @@ fn parity_of(layout: &SegmentLayout) -> BTreeSet<DeviceId> {
     holders.map(|(data, holders)| holders.into_iter().skip(data).collect()).unwrap_or_default()
 }
 
-/// Whether it may be because some of this parity was not read.
-fn any_lacks(error: &ReadError, parity: &BTreeSet<DeviceId>) -> bool {
-    match error {
-        ReadError::NotEnough { failed, .. } => {
-            failed.iter().any(|(device, cause)| cause.lacks_changes() && parity.contains(device))
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +57,10 @@ mod tests {
         chunks::zeros,
         reserve::tests::{client, device_of, layout, serving_opened},
     };
-    use std::sync::{Arc, Mutex};
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
     use steadfast_protocol::{
         Epoch,
         message::{self, ChunkVersions, Fault, NodeAnswer, NodeFault, NodeRequest, ReadState},

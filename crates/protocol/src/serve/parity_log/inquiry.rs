@@ -320,8 +320,7 @@ impl Inquiry {
                     }
                 }
             }
-            Step::Asking(_) => {}
-            Step::Locating | Step::Over => {}
+            Step::Asking(_) | Step::Locating | Step::Over => {}
         }
     }
 
