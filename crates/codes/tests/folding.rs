@@ -51,15 +51,16 @@ fn memory_of_another_length_leaves_the_decoder_as_it_was() {
     let mut random = common::random();
     let code = Code::new(Kind::Mix, 600, 5).unwrap();
     let originals = common::payload(600, 96, &mut random);
-    let order: Vec<u32> = (100..1400).collect();
+    // Coded blocks come before half of all are here.
+    let order: Vec<u32> = (300..1400).collect();
     let mut decoder = Decoder::new(&code, 96);
     let (mut refused, mut folded) = (0, 0);
     for (index, block) in order.iter().zip(common::encode(&code, &order, &originals)) {
         decoder.push(*index, block).unwrap();
         if decoder.rank() == 400 {
             for len in [0, 95, 97] {
-                let wrong = |_| vec![0; len];
-                let call = std::panic::AssertUnwindSafe(|| decoder.advance(wrong));
+                // Originals go into the coded blocks' rows first, which takes no memory.
+                let call = std::panic::AssertUnwindSafe(|| while decoder.advance(|_| vec![0; len]) {});
                 refused += u32::from(std::panic::catch_unwind(call).is_err());
             }
             folded += u32::from(decoder.advance(|len| vec![1; len]));
@@ -67,4 +68,35 @@ fn memory_of_another_length_leaves_the_decoder_as_it_was() {
     }
     assert!(refused >= 3 && folded > 0, "{refused} refused, {folded} folded");
     assert!(decoder.solve(1).unwrap() == originals);
+}
+
+/// Sums of constraints are worth their cost from some coded blocks on, and a read that needs none pays for none.
+#[test]
+fn nothing_is_summed_while_hardly_any_coded_block_came() {
+    let mut random = common::random();
+    let k = 600;
+    let code = Code::new(Kind::Mix, k, 5).unwrap();
+    let originals = common::payload(k, 96, &mut random);
+    let pays_from = Kind::Mix.effort(k).unwrap().first_pays_from();
+    assert!((10..100).contains(&pays_from), "{pays_from}");
+    for coded in [0, pays_from - 1, pays_from] {
+        let mut decoder = Decoder::new(&code, 96);
+        let mut sums = 0;
+        // Coded ones first: an original that is in their rows is no sum of a constraint.
+        let order: Vec<u32> = (k..k + coded).chain(0..k).collect();
+        for (index, block) in order.iter().zip(common::encode(&code, &order, &originals)) {
+            decoder.push(*index, block).unwrap();
+            let asked = |len| {
+                sums += 1;
+                vec![0; len]
+            };
+            decoder.advance(asked);
+        }
+        while decoder.advance(|len| vec![0; len]) {}
+        assert_eq!(sums > 0, coded >= pays_from, "{coded} coded blocks");
+        if coded == 0 {
+            assert_eq!(decoder.folded(), 0);
+        }
+        assert!(decoder.solve(1).unwrap() == originals);
+    }
 }

@@ -28,7 +28,7 @@ use std::sync::PoisonError;
 /// A segment of 256 MiB still folds with A and B: their K/4 columns, rounded up to a multiple of three, and blocks rounded
 /// up so that K of them hold it take up to 65.1 MiB. C has half as many columns more and folds up to 176 MiB.
 const FOLDED_BYTES_MAX: usize = 66 << 20;
-/// Constraint rows are folded from half of K blocks on, and again whenever this part of K has come as originals
+/// Constraint rows are folded from half of K blocks on, once enough coded ones are among them, and again whenever this part of K has come as originals
 /// since. Picked by eye: a round costs about 3 reads an original, and a quarter as many for each one after.
 const FOLD_AGAIN: u32 = 16;
 
@@ -87,6 +87,9 @@ pub struct Decoder<B> {
     next_row: usize,
     /// The constraint to fold next.
     next_fold: usize,
+    /// Constraints are folded from so many coded blocks on: below, [`Decoder::solve`] does without most of them, and without any where
+    /// the originals come as they are.
+    fold_from: u32,
     folds: bool,
     /// Originals added into rows so far.
     folded: u64,
@@ -112,6 +115,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
             originals_folded: 0,
             next_row: 0,
             next_fold: 0,
+            fold_from: fold_from(code),
             folds: folds(code, block_len),
             folded: 0,
             row: Vec::new(),
@@ -125,7 +129,7 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
         self.code = code.clone();
         self.block_len = block_len;
         self.expected = None;
-        self.folds = folds(code, block_len);
+        (self.fold_from, self.folds) = (fold_from(code), folds(code, block_len));
         self.clear();
     }
 
@@ -231,7 +235,8 @@ impl<B: AsMut<[u8]> + AsRef<[u8]>> Decoder<B> {
                 return true;
             }
         }
-        if self.tracker.rank() < self.code.k() / 2 {
+        let coded = self.blocks.len() - self.originals_here as usize;
+        if self.tracker.rank() < self.code.k() / 2 || coded < self.fold_from as usize {
             return false;
         }
         let mut next = self.next_fold;
@@ -472,6 +477,11 @@ impl<'a> Adding<'a> {
 const STRETCH_ALIGN: usize = 4096;
 /// Stretches for each thread: a thread that is held up, or started late, leaves some to the others.
 const STRETCHES: usize = 4;
+
+/// Coded blocks from which on the constraints are worth their sums.
+fn fold_from(code: &Code) -> u32 {
+    code.kind().effort(code.k()).map_or(0, |effort| effort.first_pays_from())
+}
 
 /// Whether originals are added into rows before the end. Codes without parity columns have short rows or dense ones;
 /// coefficients would cost more than they save.

@@ -66,6 +66,11 @@ impl Effort {
         let coded = f64::from(coded);
         (self.alone * coded).min(self.first + self.each * coded)
     }
+
+    /// From so many coded blocks on [`Effort::first`] is worth its cost.
+    pub fn first_pays_from(&self) -> u32 {
+        (self.first / (self.alone - self.each).max(1.0)).ceil() as u32
+    }
 }
 
 #[cfg(test)]
